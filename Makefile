@@ -1,0 +1,47 @@
+# The edges that people and CI hold on to. `make` alone says what there is.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# The torch that development and CI are pinned to. It is installed by itself first: resolved together with the rest, a
+# newer torch and several gigabytes of CUDA would come along.
+TORCH  := torch==2.13.0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test format lint types tests bench clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/.complete  ## make .venv and install everything into it
+
+$(VENV)/.complete: pyproject.toml Makefile
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make setup PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+demo: setup  ## train a small network on three nodes and break things on purpose
+	$(BIN)/python examples/demo.py
+
+test: lint types tests  ## formatting, lint, strict types and all tests
+
+format: setup  ## put the code into its format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix-only --quiet .
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: setup
+	$(BIN)/mypy
+
+tests: setup
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+bench: setup  ## time rendezvous with a thousand simulated nodes
+	$(BIN)/python benchmarks/rendezvous.py
+
+clean:  ## remove what setup and the tests made
+	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,70 @@
+"""The program `coordinatord`: from the command line to a running server and its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+
+import uvloop
+
+from coordinatord import config
+from coordinatord.config import Config
+from coordinatord.server.app import ListenError, serve
+from coordinatord.shared import logs
+from coordinatord.store.interface import StoreError
+from coordinatord.store.memory import MemoryStore
+from coordinatord.wire.exits import Exit
+
+log = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Serve until SIGTERM or SIGINT. Exits with 0, or with a sysexits code after one line that says why."""
+    settings = config.parse()
+    logs.configure(settings.log_level, "coordinatord")
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(settings))
+    except ListenError as error:
+        _fail(str(error), Exit.OS_ERROR)
+    except StoreError as error:
+        _fail(f"the state cannot be kept: {error}", Exit.OS_ERROR)
+
+
+async def _run(settings: Config) -> None:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, _end, ended)
+    if settings.state_dir is not None:
+        log.warning("state is kept in memory only: a restart of coordinatord forgets the jobs")
+    async with serve(settings.host, settings.port, settings.policy, MemoryStore()) as server:
+        print(f"coordinatord listening on {server.url}", flush=True)  # noqa: T201 - what starts us waits for this line
+        notify_systemd("READY=1")
+        await server.until(ended)
+        notify_systemd("STOPPING=1")
+
+
+def _end(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
+
+
+def notify_systemd(state: str) -> None:
+    """Tell systemd, if it started us with Type=notify (see sd_notify(3)); otherwise do nothing."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    # A name that begins with @ is in the abstract namespace, which the kernel writes with a null byte.
+    address = f"\0{address[1:]}" if address.startswith("@") else address
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.sendto(state.encode(), address)
+
+
+def _fail(message: str, code: Exit) -> None:
+    sys.stderr.write(f"coordinatord: {message}\n")
+    sys.exit(code)

@@ -1,0 +1,64 @@
+"""Who is let in: the refusals, each in words that say what differs and what to do."""
+
+from __future__ import annotations
+
+from coordinatord.core.member import Member
+from coordinatord.core.run import Run
+from coordinatord.wire.messages import RANKS_MAX, Join, RefusalCode, Refused, Spec
+
+
+class RefusedError(Exception):
+    """A node is not let in. State: unchanged."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.message)
+        self.refused = refused
+
+
+def check_room(nodes: int, nodes_max: int) -> None:
+    """Refuse a node beyond the limit of the whole coordinator. Raises `RefusedError`."""
+    if nodes >= nodes_max:
+        text = f"this coordinator already has {nodes_max} nodes, its limit"
+        raise RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
+
+
+def check_incarnation(known: Member | None, join: Join) -> None:
+    """Refuse a node process that a younger one with the same node id has replaced. Raises `RefusedError`.
+
+    One that is not connected has no claim: its successor may come from a host whose clock is behind.
+    """
+    if known is not None and known.session is not None and join.incarnation < known.incarnation:
+        raise RefusedError(superseded(known.join, known.peer_address))
+
+
+def superseded(younger: Join, address: str) -> Refused:
+    """Return what the older of two processes with one node id is told."""
+    text = (
+        f"another nodeclient with the node id {younger.node} joined job {younger.job} later, from"
+        f" {address} (incarnation {younger.incarnation}): give each its own --node-id"
+    )
+    return Refused(RefusalCode.SUPERSEDED, text, retry=False)
+
+
+def check_spec(run: Run, join: Join) -> None:
+    """Refuse a node that disagrees with the run on what all must agree on. Raises `RefusedError`."""
+    differences = [
+        f"{flag} is {theirs} on this node ({join.node}), but {ours} on {run.opener}, which was first"
+        for flag, theirs, ours in (
+            ("--nnodes", nnodes(join.spec), nnodes(run.spec)),
+            ("--max-restarts", join.spec.max_restarts, run.spec.max_restarts),
+        )
+        if theirs != ours
+    ]
+    if differences:
+        text = f"job {join.job}: {'; '.join(differences)}: start all nodes with the same values"
+        raise RefusedError(Refused(RefusalCode.SPEC_DIFFERS, text, retry=False))
+
+
+def nnodes(spec: Spec) -> str:
+    """Write a range of nodes as `--nnodes` has it."""
+    if spec.nodes_min == spec.nodes_max:
+        return str(spec.nodes_min)
+    if spec.nodes_max == RANKS_MAX:
+        return f"{spec.nodes_min}:"
+    return f"{spec.nodes_min}:{spec.nodes_max}"

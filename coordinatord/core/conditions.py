@@ -1,0 +1,111 @@
+"""When a row of the table applies: each condition returns the time from which it holds.
+
+`NOW` if it holds already, a later time if it will then hold unless something changes, None if only an event can bring
+it about. All deadlines of a run follow from these: there are no timers to be kept in step with the state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from coordinatord.core.member import Standing
+from coordinatord.core.run import Run
+
+Condition = Callable[[Run], float | None]
+
+NOW = -math.inf
+
+
+def _when(holds: object) -> float | None:
+    return NOW if holds else None
+
+
+def abandoned(run: Run) -> float | None:
+    """There is nobody left: at once if the last node went of its own accord, else after the outage grace."""
+    if run.counted:
+        return None
+    return NOW if run.emptied_at is None else run.emptied_at + run.policy.outage_grace_s
+
+
+def full(run: Run) -> float | None:
+    """As many nodes are ready as a round may have."""
+    return _when(run.count(Standing.READY) >= run.spec.nodes_max)
+
+
+def settled(run: Run) -> float | None:
+    """Enough nodes are ready, and none has arrived for a while; to be back from the last round is no arrival."""
+    if run.count(Standing.READY) < run.spec.nodes_min or run.count(Standing.ABSENT):
+        return None
+    return _settle_end(run)
+
+
+def arrived(run: Run) -> float | None:
+    """The round has room, and nodes have arrived that could fill it."""
+    if not run.count(Standing.READY) or run.round_size >= run.spec.nodes_max:
+        return None
+    return _settle_end(run)
+
+
+def _settle_end(run: Run) -> float:
+    if run.arrived_first is None or run.arrived_last is None:
+        return NOW
+    policy = run.policy
+    return min(run.arrived_last + policy.settle_s, run.arrived_first + policy.settle_max_s)
+
+
+def all_started(run: Run) -> float | None:
+    """Every node of the round has reported its workers as running."""
+    return _when(run.count(Standing.RUNNING, Standing.SUCCEEDED) == run.round_size)
+
+
+def all_succeeded(run: Run) -> float | None:
+    """Every worker of the round exited with 0."""
+    return _when(run.count(Standing.SUCCEEDED) == run.round_size)
+
+
+def worker_failed(run: Run) -> float | None:
+    """A worker of the round failed."""
+    return _when(run.failures)
+
+
+def node_lost(run: Run) -> float | None:
+    """A node of the round is silent while others are heard.
+
+    If nobody is heard, it is the coordinator that is cut off: see `outage`. A node counts as heard if it spoke within
+    two heartbeats of the end of the silent one's lease.
+    """
+    if not run.count(Standing.SILENT) or not run.connected:
+        return None
+    heartbeat_s = run.policy.heartbeat_for(len(run.members))
+    return _when(run.heard_at >= run.expired_at - 2 * heartbeat_s)
+
+
+def outage(run: Run) -> float | None:
+    """Every node of the round has been silent for so long that its workers have stopped themselves."""
+    return run.expired_at + run.policy.outage_grace_s if run.all_silent else None
+
+
+def node_leaving(run: Run) -> float | None:
+    """A node of the round was asked by its user to leave."""
+    return _when(run.leaving)
+
+
+def node_halted(run: Run) -> float | None:
+    """A node of the round has ended its workers unasked, as one does that was cut off for long."""
+    return _when(run.count(Standing.HALTED))
+
+
+def exhausted(run: Run) -> float | None:
+    """All workers are gone, and the budget does not allow for another round."""
+    return _when(not run.unhalted and run.exhausted)
+
+
+def halted(run: Run) -> float | None:
+    """All workers of the round are gone."""
+    return _when(not run.unhalted)
+
+
+def stop_overdue(run: Run) -> float | None:
+    """A node that lives has not ended its workers in the time that it set itself."""
+    return run.stop_overdue_at

@@ -1,0 +1,89 @@
+"""When is something due, for many things at once: leases of nodes, deadlines of runs.
+
+Moving a deadline costs O(1), which is what a heartbeat does; the heap is corrected when the old time comes up.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Deadlines(Generic[Key]):
+    """A deadline for each key, in seconds of the caller's clock."""
+
+    def __init__(self) -> None:
+        self._at: dict[Key, float] = {}
+        self._heap: list[tuple[float, int, Key]] = []
+        self._filed: dict[Key, float] = {}
+        """The earliest time at which each key stands in the heap; later entries of the key are dead."""
+        self._count = 0
+        self._shift = 0.0
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def set(self, key: Key, at: float) -> None:
+        """Give `key` the deadline `at`, in place of any that it has."""
+        at -= self._shift
+        self._at[key] = at
+        filed = self._filed.get(key)
+        if filed is None or at < filed:
+            self._file(key, at)
+
+    def discard(self, key: Key) -> None:
+        """Take the deadline from `key`, if it has one."""
+        self._at.pop(key, None)
+
+    def clear(self) -> None:
+        """Take all deadlines away."""
+        self._at.clear()
+
+    def get(self, key: Key) -> float | None:
+        """Return the deadline of `key`, or None."""
+        at = self._at.get(key)
+        return None if at is None else at + self._shift
+
+    def shift(self, by: float) -> None:
+        """Move every deadline by so many seconds, in O(1)."""
+        self._shift += by
+
+    def next(self) -> float | None:
+        """Return a time before which nothing is due, or None if nothing ever is."""
+        self._drop_dead()
+        return self._heap[0][0] + self._shift if self._heap else None
+
+    def pop_due(self, now: float) -> list[Key]:
+        """Remove and return the keys whose deadline is not after `now`, in the order of their deadlines."""
+        due = []
+        while self._heap and self._heap[0][0] + self._shift <= now:
+            filed, _, key = heapq.heappop(self._heap)
+            if self._filed.get(key) != filed:
+                continue
+            del self._filed[key]
+            at = self._at.get(key)
+            if at is None:
+                continue
+            if at + self._shift <= now:
+                del self._at[key]
+                due.append(key)
+            else:
+                self._file(key, at)
+        return due
+
+    def _file(self, key: Key, at: float) -> None:
+        self._count += 1  # equal times come out in the order in which they went in; keys are never compared
+        self._filed[key] = at
+        heapq.heappush(self._heap, (at, self._count, key))
+
+    def _drop_dead(self) -> None:
+        while self._heap:
+            filed, _, key = self._heap[0]
+            if key in self._at and self._filed.get(key) == filed:
+                return
+            heapq.heappop(self._heap)
+            if self._filed.get(key) == filed:
+                del self._filed[key]

@@ -1,0 +1,43 @@
+"""What can happen to the coordinator: everything that reaches the machine from outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinatord.wire.messages import Join, Observed
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A node opened a session and said who it is."""
+
+    session: int
+    """Numbered by the shell, never reused."""
+    join: Join
+    peer_address: str
+    """Where the node was seen to come from."""
+    local_address: str
+    """At which of this host's addresses it arrived, which proves that one to be reachable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A node said what is."""
+
+    session: int
+    observed: Observed
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """A session ended, by whichever side."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The time that `next_deadline` named has come."""
+
+
+Event = Connected | Reported | Disconnected | Tick

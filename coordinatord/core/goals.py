@@ -1,0 +1,63 @@
+"""What is asked of each node: a table of the run's state and the node's standing, and the message made of it."""
+
+from __future__ import annotations
+
+from coordinatord.core.member import Member, Standing
+from coordinatord.core.run import Run, State
+from coordinatord.wire.messages import Desired, Goal, clip
+
+_OUTSIDE = {
+    Standing.READY: Goal.WAIT,
+    Standing.STRAGGLING: Goal.STOP,
+}
+_INSIDE = (
+    Standing.ASSIGNED,
+    Standing.RUNNING,
+    Standing.STOPPING,
+    Standing.HALTED,
+    Standing.SUCCEEDED,
+)
+
+GOALS: dict[State, dict[Standing, Goal]] = {
+    State.FORMING: _OUTSIDE,
+    State.STARTING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.RUN),
+    State.RUNNING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.RUN),
+    State.STOPPING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.STOP),
+    State.SUCCEEDED: dict.fromkeys(Standing, Goal.EXIT),
+    State.FAILED: dict.fromkeys(Standing, Goal.EXIT),
+}
+"""Nodes that cannot be told anything (absent, silent) have no goal while the run lives."""
+
+
+def goal_of(run: Run, member: Member) -> Goal:
+    """Return what is asked of a node. Raises `KeyError` for one that cannot be told anything."""
+    if member.outcome is not None:
+        return Goal.EXIT
+    return GOALS[run.state][member.standing]
+
+
+def desired(run: Run, member: Member, nodes: int, now: float) -> Desired:
+    """Put into words and numbers what is asked of a node; `nodes` of all jobs share the heartbeats."""
+    goal = goal_of(run, member)
+    heartbeat_s = run.policy.heartbeat_for(nodes)
+    give_up_at = run.give_up.get(member.node) if goal is Goal.WAIT else None
+    return Desired(
+        run=run.id,
+        round=run.round,
+        goal=goal,
+        reason=clip(_reason(run, member)),
+        wait_s=None if give_up_at is None else max(0.0, give_up_at - now),
+        heartbeat_s=heartbeat_s,
+        lease_s=heartbeat_s * run.policy.leases_per_heartbeat,
+        planned=run.state is State.STOPPING and run.planned_at is not None,
+        assignment=run.parts[member.node] if goal is Goal.RUN else None,
+        outcome=(member.outcome or run.outcome) if goal is Goal.EXIT else None,
+    )
+
+
+def _reason(run: Run, member: Member) -> str:
+    if member.standing is Standing.READY and run.state in {State.STARTING, State.RUNNING}:
+        if run.round_size >= run.spec.nodes_max:
+            return f"spare: round {run.round} has all {run.spec.nodes_max} nodes"
+        return f"round {run.round} is running; the next one will include this node"
+    return run.words if run.state is State.FORMING else run.reason

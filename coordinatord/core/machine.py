@@ -1,0 +1,341 @@
+"""The coordinator: events in, records and effects out, for all jobs.
+
+The only door is `Coordinator.handle`. Everything else here finds the run that an event is about and keeps its members
+up to date; what follows for the run is in `table`, who is let in is in `admission`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coordinatord.core import actions, admission
+from coordinatord.core.addresses import plain
+from coordinatord.core.admission import RefusedError
+from coordinatord.core.deadlines import Deadlines
+from coordinatord.core.effects import Batch, NodeJoined, Refuse, RunOpened, Send
+from coordinatord.core.events import Connected, Disconnected, Event, Reported, Tick
+from coordinatord.core.goals import desired
+from coordinatord.core.member import Member, Standing
+from coordinatord.core.outbox import Outbox
+from coordinatord.core.policy import Policy
+from coordinatord.core.run import Run, State
+from coordinatord.core.table import due_row, next_due
+from coordinatord.wire.messages import Desired, Join, Observed, RefusalCode, Refused
+
+TRANSITIONS_MAX = 16
+"""No event can need more steps of one run than there are states; a longer chain is a loop in the table."""
+
+
+class TransitionLoopError(RuntimeError):
+    """The table goes round in circles, which is a bug. State: the run is where the last row left it."""
+
+
+class Coordinator:
+    """Decides for every job who is in it, which round is on and who has which rank."""
+
+    def __init__(self, policy: Policy, epoch: str) -> None:
+        """Begin without jobs; `epoch` makes the run ids of this life of the daemon differ from those of all others."""
+        self.policy = policy
+        self.jobs: dict[str, Run] = {}
+        """The live or last run of each job, in the order in which they were opened."""
+        self._epoch = epoch
+        self._runs_opened = 0
+        self._sessions: dict[int, tuple[Run, Member]] = {}
+        self._leases = Deadlines[tuple[str, str]]()
+        """Of each member, by run id and node."""
+        self._live: dict[str, Run] = {}
+        """Runs by their id: the last one of each job, and older ones as long as they have members."""
+        self._run_deadlines = Deadlines[str]()
+        """When the table of a job's run may have a row to take."""
+
+    @property
+    def sessions(self) -> int:
+        """How many nodes are connected."""
+        return len(self._sessions)
+
+    def next_deadline(self) -> float | None:
+        """Return when `Tick` is wanted next, or None."""
+        dues = (self._leases.next(), self._run_deadlines.next())
+        return min((due for due in dues if due is not None), default=None)
+
+    def handle(self, event: Event, now: float) -> Batch:
+        """Take in one event, at `now` in seconds of a clock that never goes back."""
+        self._forgive_stall(now)
+        outbox = Outbox()
+        match event:
+            case Connected():
+                self._connect(event, now, outbox)
+            case Reported():
+                self._report(event, now, outbox)
+            case Disconnected():
+                self._disconnect(event, now, outbox)
+            case Tick():
+                self._tick(now, outbox)
+        for ending in outbox.endings:
+            self._sessions.pop(ending.session, None)
+        return Batch(tuple(outbox.records), (*outbox.endings, *self._messages(outbox, now)))
+
+    def _forgive_stall(self, now: float) -> None:
+        """Condemn nobody for a silence that this process, asleep itself, could not have heard broken.
+
+        A timer that is late by more than a heartbeat shows it; what the nodes sent meanwhile is read next.
+        """
+        due = self.next_deadline()
+        if due is not None and now - due > self.policy.heartbeat_s:
+            self._leases.shift(now - due)
+
+    # Events
+
+    def _connect(self, event: Connected, now: float, outbox: Outbox) -> None:
+        join = event.join
+        try:
+            admission.check_room(len(self._sessions), self.policy.nodes_max)
+            run = self._run_for(join, now, outbox)
+        except RefusedError as error:
+            outbox.endings.append(Refuse(event.session, error.refused, join.job, join.node))
+            return
+        member = self._enroll(run, event, now, outbox)
+        self._sessions[event.session] = (run, member)
+        self._hear(run, member, join.observed, now, outbox)
+        outbox.answer(run, member)
+        self._advance(run, now, outbox)
+
+    def _report(self, event: Reported, now: float, outbox: Outbox) -> None:
+        if event.session not in self._sessions:
+            return  # refused or replaced a moment ago
+        run, member = self._sessions[event.session]
+        self._hear(run, member, event.observed, now, outbox)
+        if event.observed.beat:
+            outbox.answer(run, member)
+        else:
+            outbox.tell(run, member)
+        self._advance(run, now, outbox)
+
+    def _disconnect(self, event: Disconnected, now: float, outbox: Outbox) -> None:
+        run, member = self._sessions.pop(event.session, (None, None))
+        if run is None or member is None:
+            return
+        member.session, member.closed_at = None, now
+        run.place(member)
+        if member.standing is Standing.DISMISSED or run.state.ended:
+            self._forget(run, member, outbox)
+        else:
+            lease = self._leases.get((run.id, member.node)) or now
+            grace = now + self.policy.reconnect_grace_s
+            self._leases.set((run.id, member.node), min(lease, grace))
+        self._advance(run, now, outbox)
+
+    def _tick(self, now: float, outbox: Outbox) -> None:
+        touched: dict[str, Run] = {}
+        for run_id, node in self._leases.pop_due(now):
+            run = self._live[run_id]
+            touched[run_id] = run
+            self._expire(run, run.members[node], now, outbox)
+        for job in self._run_deadlines.pop_due(now):
+            run = self.jobs[job]
+            touched[run.id] = run
+        for run in touched.values():
+            for node in run.give_up.pop_due(now):
+                member = run.members[node]
+                actions.dismiss(run, member, actions.timed_out(run, member), outbox)
+            self._advance(run, now, outbox)
+
+    # Members
+
+    def _run_for(self, join: Join, now: float, outbox: Outbox) -> Run:
+        """Find the run that a node belongs to, or open one. Raises `RefusedError`."""
+        run = self.jobs.get(join.job)
+        if run is not None and (join.observed.run == run.id or not run.state.ended):
+            known = run.members.get(join.node)
+            admission.check_incarnation(known, join)
+            try:
+                admission.check_spec(run, join)
+            except RefusedError:
+                if run.connected:
+                    raise
+                # Nobody is left who would hold on to the old values.
+                actions.fail_abandoned(run, State.FAILED, "replaced by a new run", now, outbox)
+            else:
+                return run
+        return self._open(join, outbox)
+
+    def _open(self, join: Join, outbox: Outbox) -> Run:
+        old = self.jobs.pop(join.job, None)
+        if old is None:
+            self._make_room()
+        else:
+            self._drop_if_over(old)
+        self._runs_opened += 1
+        run_id = f"{self._epoch}-{self._runs_opened}"
+        run = Run(join.job, run_id, join.spec, join.node, self.policy)
+        self.jobs[join.job] = run
+        self._live[run_id] = run
+        spec = join.spec
+        outbox.record(
+            RunOpened(
+                join.job,
+                run_id,
+                f"opened by node {join.node}",
+                nodes_min=spec.nodes_min,
+                nodes_max=spec.nodes_max,
+                max_restarts=spec.max_restarts,
+            )
+        )
+        return run
+
+    def _make_room(self) -> None:
+        """Forget the job that was opened first of those that have ended. Raises `RefusedError` if all live."""
+        if len(self.jobs) < self.policy.jobs_max:
+            return
+        for job, run in self.jobs.items():
+            if run.state.ended:
+                del self.jobs[job]
+                self._drop_if_over(run)
+                self._run_deadlines.discard(job)
+                return
+        text = f"this coordinator already has {self.policy.jobs_max} live jobs, its limit"
+        raise RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
+
+    def _enroll(self, run: Run, event: Connected, now: float, outbox: Outbox) -> Member:
+        """Make the session's node a member, or give a member that comes back its new session."""
+        join = event.join
+        peer_address, local_address = plain(event.peer_address), plain(event.local_address)
+        known = run.members.get(join.node)
+        if known is not None:
+            self._take_session(known, join, peer_address, outbox)
+            if known.incarnation == join.incarnation:
+                known.session, known.closed_at, known.sent = event.session, None, None
+                known.peer_address, known.local_address = peer_address, local_address
+                return known
+            reason = f"replaced by a younger nodeclient with the same node id, from {peer_address}"
+            self._lose(run, known, reason, now, outbox)
+        member = Member(
+            join=join,
+            session=event.session,
+            peer_address=peer_address,
+            local_address=local_address,
+            observed=join.observed,
+            heard_at=now,
+            arrived_at=now,
+            standing=Standing.ABSENT,
+        )
+        run.members[join.node] = member
+        host = f"host {join.offer.host} at {peer_address} with {join.offer.workers} workers"
+        outbox.record(NodeJoined(run.job, run.id, host, join.node, join.incarnation))
+        return member
+
+    def _take_session(self, known: Member, join: Join, address: str, outbox: Outbox) -> None:
+        if known.session is None:
+            return
+        del self._sessions[known.session]
+        refused = admission.superseded(join, address)
+        outbox.endings.append(Refuse(known.session, refused, join.job, join.node))
+
+    def _hear(self, run: Run, member: Member, observed: Observed, now: float, outbox: Outbox) -> None:
+        """Take in what a node says of itself."""
+        if run.all_silent:
+            self._renew_all(run, now)
+        was = member.standing
+        member.observed, member.heard_at, run.heard_at = observed, now, now
+        member.expired = False
+        self._renew(run, member, now)
+        run.place(member)
+        if member.standing is Standing.READY and was is not Standing.READY:
+            run.arrive(member, now)
+        if member.in_round and observed.failure and _speaks_of(run, observed):
+            run.blame(member, observed.failure, now)
+        if observed.leaving:
+            self._let_leave(run, member, outbox)
+
+    def _let_leave(self, run: Run, member: Member, outbox: Outbox) -> None:
+        if member.standing in {Standing.READY, Standing.SUCCEEDED} and member.outcome is None:
+            actions.dismiss(run, member, actions.left(), outbox)
+        elif member.in_round:
+            run.leaving.add(member.node)
+
+    def _renew(self, run: Run, member: Member, now: float) -> None:
+        # By the lease that the node was granted last, which it keeps its heartbeat to.
+        lease_s = member.sent.lease_s if member.sent else self._lease_s()
+        self._leases.set((run.id, member.node), now + lease_s)
+
+    def _renew_all(self, run: Run, now: float) -> None:
+        """The first node is heard after all were silent: the others get a full lease to be heard as well."""
+        for member in list(run.standing(Standing.SILENT)):
+            member.expired = False
+            self._renew(run, member, now)
+            run.place(member)
+
+    def _lease_s(self) -> float:
+        heartbeat_s = self.policy.heartbeat_for(len(self._sessions))
+        return heartbeat_s * self.policy.leases_per_heartbeat
+
+    def _expire(self, run: Run, member: Member, now: float, outbox: Outbox) -> None:
+        if run.state.ended:
+            self._forget(run, member, outbox)
+            return
+        member.expired = True
+        run.expired_at = now
+        run.place(member)
+        if not (member.in_round and run.state in {State.STARTING, State.RUNNING}):
+            self._lose(run, member, "its lease ended", now, outbox)
+
+    def _lose(self, run: Run, member: Member, reason: str, now: float, outbox: Outbox) -> None:
+        self._leases.discard((run.id, member.node))
+        actions.lose(run, member, reason, now, outbox)
+
+    def _forget(self, run: Run, member: Member, outbox: Outbox) -> None:
+        """Drop a member that has nothing more to do with the run."""
+        self._leases.discard((run.id, member.node))
+        run.remove(member)
+        outbox.part(member)
+        self._drop_if_over(run)
+
+    def _drop_if_over(self, run: Run) -> None:
+        if not run.members and self.jobs.get(run.job) is not run:
+            self._live.pop(run.id, None)
+
+    # Consequences
+
+    def _advance(self, run: Run, now: float, outbox: Outbox) -> None:
+        """Take the rows of the table that are due, and note when the next one is."""
+        for _ in range(TRANSITIONS_MAX):
+            row = due_row(run, now)
+            if row is None:
+                break
+            row.action(run, row.target, row.reason.format(run=run), now, outbox)
+        else:
+            raise TransitionLoopError(f"job {run.job}: still moving after {TRANSITIONS_MAX} steps")
+        if run.state.ended:
+            for member in [member for member in run.members.values() if member.session is None]:
+                self._forget(run, member, outbox)
+        dues = [due for due in (next_due(run), run.give_up.next()) if due is not None]
+        if dues and self.jobs.get(run.job) is run:
+            self._run_deadlines.set(run.job, min(dues))
+        else:
+            self._run_deadlines.discard(run.job)
+
+    def _messages(self, outbox: Outbox, now: float) -> Iterator[Send]:
+        for session, (run, member) in (outbox.news | outbox.answers).items():
+            if member.session != session:
+                continue
+            message = desired(run, member, len(self._sessions), now)
+            if session in outbox.answers or _is_news(member.sent, message):
+                member.sent = message
+                yield Send(session, message)
+
+
+def _speaks_of(run: Run, observed: Observed) -> bool:
+    return observed.run == run.id and observed.round == run.round
+
+
+def _is_news(sent: Desired | None, message: Desired) -> bool:
+    """Whether a node has to be told at once; mere words ride along with the next heartbeat's answer."""
+    if sent is None:
+        return True
+    return (sent.run, sent.round, sent.goal, sent.planned, sent.outcome) != (
+        message.run,
+        message.round,
+        message.goal,
+        message.planned,
+        message.outcome,
+    )

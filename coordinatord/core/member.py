@@ -1,0 +1,104 @@
+"""One node as the coordinator knows it, and where it stands in its run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coordinatord.wire.messages import Desired, Join, Observed, Outcome, Phase
+
+
+class Standing(StrEnum):
+    """Where a node stands in its run; exactly one of these at any time."""
+
+    READY = "ready"
+    """Outside the round, without workers: can be given the next one."""
+    STRAGGLING = "straggling"
+    """Outside the round, but with workers of an older one."""
+    ABSENT = "absent"
+    """Outside the round, its session closed, its lease not yet over."""
+    ASSIGNED = "assigned"
+    """In the round, workers not yet reported as running."""
+    RUNNING = "running"
+    STOPPING = "stopping"
+    """In the round, ending its workers."""
+    HALTED = "halted"
+    """In the round, its workers confirmed dead without all having succeeded."""
+    SUCCEEDED = "succeeded"
+    SILENT = "silent"
+    """In the round, its lease is over."""
+    DISMISSED = "dismissed"
+    """Told to exit; no longer counted."""
+
+    @property
+    def may_have_workers(self) -> bool:
+        """Whether the round must wait for this node before it is over."""
+        return self in {Standing.ASSIGNED, Standing.RUNNING, Standing.STOPPING}
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A node in a run. Only `Run` and the machine change it."""
+
+    join: Join
+    session: int | None
+    peer_address: str
+    local_address: str
+    observed: Observed
+    heard_at: float
+    arrived_at: float
+    """When it last came to be ready from outside, in the coordinator's clock."""
+    in_round: bool = False
+    closed_at: float | None = None
+    """When its session ended, while it has none."""
+    expired: bool = False
+    """Its lease is over."""
+    standing: Standing = Standing.READY
+    outcome: Outcome | None = None
+    """Set when it is dismissed while the run goes on."""
+    sent: Desired | None = None
+
+    @property
+    def node(self) -> str:
+        """The node's id."""
+        return self.join.node
+
+    @property
+    def incarnation(self) -> int:
+        """Which life of the node this is."""
+        return self.join.incarnation
+
+    @property
+    def silent_since(self) -> float:
+        """When it was last known to live."""
+        return self.heard_at if self.closed_at is None else self.closed_at
+
+    def stand(self, run: str, round_number: int) -> Standing:
+        """Work out where the node stands, given the run and its current round."""
+        if self.outcome is not None and not self.in_round:
+            return Standing.DISMISSED
+        if self.in_round:
+            return self._stand_inside(run, round_number)
+        if self.expired or self.session is None:
+            return Standing.ABSENT
+        return Standing.STRAGGLING if self.observed.phase.has_workers else Standing.READY
+
+    def _stand_inside(self, run: str, round_number: int) -> Standing:
+        current = self.observed.run == run and self.observed.round == round_number
+        if current and self.observed.phase is Phase.SUCCEEDED:
+            return Standing.SUCCEEDED
+        if self.expired:
+            return Standing.SILENT
+        if not current:
+            return Standing.ASSIGNED
+        return _STANDING_OF[self.observed.phase]
+
+
+_STANDING_OF = {
+    Phase.IDLE: Standing.HALTED,
+    Phase.STARTING: Standing.ASSIGNED,
+    Phase.RUNNING: Standing.RUNNING,
+    Phase.STOPPING: Standing.STOPPING,
+    Phase.STOPPED: Standing.HALTED,
+    Phase.FAILED: Standing.HALTED,
+}

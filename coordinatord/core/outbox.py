@@ -1,0 +1,43 @@
+"""What one event has led to so far: records, sessions that end, and which nodes may have to be told something new."""
+
+from __future__ import annotations
+
+from coordinatord.core.effects import Close, Record, Refuse
+from coordinatord.core.member import Member
+from coordinatord.core.run import Run
+
+
+class Outbox:
+    """Filled while one event is handled; the machine makes a `Batch` of it at the end."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.endings: list[Refuse | Close] = []
+        self.answers: dict[int, tuple[Run, Member]] = {}
+        """By session: nodes that get their desired state in any case."""
+        self.news: dict[int, tuple[Run, Member]] = {}
+        """By session: nodes that get it if their goal has changed."""
+
+    def record(self, record: Record) -> None:
+        """Add to the history."""
+        self.records.append(record)
+
+    def part(self, member: Member) -> None:
+        """End the session of a node that is no longer a member, if it has one."""
+        if member.session is not None:
+            self.endings.append(Close(member.session))
+
+    def answer(self, run: Run, member: Member) -> None:
+        """Tell this node what is desired of it, even if that is nothing new."""
+        if member.session is not None:
+            self.answers[member.session] = (run, member)
+
+    def tell(self, run: Run, member: Member) -> None:
+        """Tell this node what is desired of it, if that is another goal than it last heard."""
+        if member.session is not None:
+            self.news[member.session] = (run, member)
+
+    def tell_all(self, run: Run) -> None:
+        """Tell every member whose goal has changed."""
+        for member in run.members.values():
+            self.tell(run, member)

@@ -1,0 +1,58 @@
+"""The numbers that the coordinator decides by, each with its reason; where they come from is `coordinatord.config`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Durations in seconds and limits in pieces, checked for the relations that the decisions rest on."""
+
+    heartbeat_s: float = 1.0
+    """The least interval that nodes are granted between two heartbeats."""
+
+    heartbeats_per_s_max: float = 4_000.0
+    """The heartbeat is stretched beyond this sum over all nodes (as Nomad does), which costs some 15 % of a core."""
+
+    leases_per_heartbeat: float = 5.0
+    """A node is lost after this many heartbeats of silence: 5 s, as torchft has it and a tenth of Kubernetes' 50 s."""
+
+    reconnect_grace_s: float = 1.0
+    """A closed connection is a process that died or a hiccup; the hiccup gets this long to come back."""
+
+    settle_s: float = 2.0
+    """A round that has enough nodes waits this long after each arrival for one more (torchrun: 30 s)."""
+
+    settle_max_s: float = 10.0
+    """...but no longer than this after the first, so that a trickle of arrivals cannot hold it up for ever."""
+
+    stop_limit_s: float = 30.0
+    """On top of a node's own stop timeout: after that, the others go on without a node that cannot end its workers."""
+
+    collateral_s: float = 1.0
+    """A worker's failure up to this long before its peer's node fell silent still counts as caused by it: the worker
+    sees the broken connection before the coordinator does."""
+
+    outage_grace_s: float = 300.0
+    """If every node of a round is silent at once, the coordinator's own network is the likelier cause: the round stands
+    for this long. The same number as the nodeclient's, which stops its workers after that."""
+
+    jobs_max: int = 1_000
+    """Jobs that are remembered; the oldest ended one is forgotten for a new one, live ones never."""
+
+    nodes_max: int = 20_000
+    """Sessions in all: twice the 10,000 nodes that the heartbeat is tuned for."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that contradict each other. Raises `ValueError`."""
+        if self.leases_per_heartbeat < 3:  # noqa: PLR2004 - two lost messages in a row must not end a node
+            raise ValueError("a lease must span at least 3 heartbeats")
+        if self.reconnect_grace_s > self.heartbeat_s * self.leases_per_heartbeat:
+            raise ValueError("the reconnect grace must not be longer than the lease")
+        if self.settle_s > self.settle_max_s:
+            raise ValueError("the settle window must not be longer than its cap")
+
+    def heartbeat_for(self, nodes: int) -> float:
+        """Return the heartbeat interval in seconds that each of `nodes` nodes is granted."""
+        return max(self.heartbeat_s, nodes / self.heartbeats_per_s_max)

@@ -1,0 +1,85 @@
+"""Who gets which rank: one pure function, so that everybody can foresee it.
+
+Survivors keep their order, hence rank 0 stays where it was if its node lives; new nodes follow, by topology key, then
+by host name in natural order (`node2` before `node10`, which torchrun sorts the other way round).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A node that is to be ranked."""
+
+    node: str
+    host: str
+    topology: str
+    workers: int
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The ranks of one node's workers: from `first_rank` upward, in the order of their local ranks."""
+
+    group_rank: int
+    first_rank: int
+    workers: int
+    first_role_rank: int
+    role_world_size: int
+
+
+def order(seats: Iterable[Seat], previous: Sequence[str]) -> list[Seat]:
+    """Put nodes into the order of their group ranks.
+
+    `previous` are the node ids of the last round, in its order.
+    """
+    place = {node: index for index, node in enumerate(previous)}
+    newcomer = len(place)
+    return sorted(
+        seats,
+        key=lambda seat: (
+            place.get(seat.node, newcomer),
+            natural(seat.topology),
+            natural(seat.host),
+            natural(seat.node),
+        ),
+    )
+
+
+def assign(ordered: Sequence[Seat]) -> list[Ranks]:
+    """Give ranks 0, 1, 2, ... to the workers of `ordered` nodes, which may bring different numbers and roles."""
+    role_sizes: dict[str, int] = {}
+    for seat in ordered:
+        role_sizes[seat.role] = role_sizes.get(seat.role, 0) + seat.workers
+    first_rank = 0
+    role_ranks = dict.fromkeys(role_sizes, 0)
+    ranks = []
+    for group_rank, seat in enumerate(ordered):
+        ranks.append(
+            Ranks(
+                group_rank=group_rank,
+                first_rank=first_rank,
+                workers=seat.workers,
+                first_role_rank=role_ranks[seat.role],
+                role_world_size=role_sizes[seat.role],
+            )
+        )
+        first_rank += seat.workers
+        role_ranks[seat.role] += seat.workers
+    return ranks
+
+
+def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a sort key by which numbers within a text count as numbers."""
+    return tuple(
+        (0, int(part), part) if part.isdecimal() and part.isascii() else (1, 0, part)
+        for part in _DIGITS.split(text)
+        if part
+    )

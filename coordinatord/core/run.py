@@ -1,0 +1,257 @@
+"""One execution of a job: its members, its current round, and what is known of them.
+
+Holds state and answers questions about it; which state follows is in `table`, and only `actions` and the machine
+change anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from itertools import islice
+
+from coordinatord.core.deadlines import Deadlines
+from coordinatord.core.member import Member, Standing
+from coordinatord.core.policy import Policy
+from coordinatord.core.verdict import Loss, Verdict, WorkerFailure, judge
+from coordinatord.wire.messages import Assignment, Failure, Outcome, Spec
+
+NAMES_MAX = 8
+"""As many nodes are named in one sentence; the rest is counted, so that a text stays a text at a thousand nodes."""
+
+MAY_HAVE_WORKERS = tuple(standing for standing in Standing if standing.may_have_workers)
+
+
+class State(StrEnum):
+    """Where a run is in its life."""
+
+    FORMING = "forming"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing follows any more."""
+        return self in {State.SUCCEEDED, State.FAILED}
+
+
+class Run:
+    """The state of one run. Members are indexed by their standing, so that every question below costs O(1)."""
+
+    def __init__(self, job: str, run_id: str, spec: Spec, opener: str, policy: Policy) -> None:
+        self.job = job
+        self.id = run_id
+        self.spec = spec
+        self.opener = opener
+        """The node whose spec all others must agree with."""
+        self.policy = policy
+        self.state = State.FORMING
+        self.reason = "the first node came"
+        self.outcome: Outcome | None = None
+        self.restarts_used = 0
+
+        self.members: dict[str, Member] = {}
+        self._standing: dict[Standing, dict[str, Member]] = {standing: {} for standing in Standing}
+        self._connected: set[str] = set()
+        self.heard_at = 0.0
+        """When any member last spoke."""
+        self.expired_at = 0.0
+        """When the lease of a member last ended."""
+        self.emptied_at: float | None = None
+        """Since when there has been no member, if the last one was lost."""
+        self.give_up = Deadlines[str]()
+        """When to let go of each node that waits in vain."""
+
+        self.round = 0
+        self.order: tuple[str, ...] = ()
+        """The nodes of the current or last round, by group rank."""
+        self.parts: dict[str, Assignment] = {}
+        """What each of them was given."""
+        self._missing: dict[str, None] = {}
+        self.cause = ""
+        """Why the last round ended; empty before the first."""
+        self.arrived_first: float | None = None
+        self.arrived_last: float | None = None
+
+        self.stop_overdue_at = 0.0
+        """When the others stop waiting for a node that cannot end its workers."""
+        self.planned_at: float | None = None
+        """When the round was stopped on purpose, all being well."""
+        self.trigger = ""
+        """Why it was stopped."""
+        self.failures: list[WorkerFailure] = []
+        self.losses: list[Loss] = []
+        self.leaving: set[str] = set()
+        """Nodes of the round whose users asked them to leave."""
+
+    # Members
+
+    def place(self, member: Member) -> None:
+        """File a member, new or changed, under its present standing."""
+        node = member.node
+        self._standing[member.standing].pop(node, None)
+        member.standing = member.stand(self.id, self.round)
+        self._standing[member.standing][node] = member
+        self.members[node] = member
+        self._missing.pop(node, None)
+        if member.session is None or member.expired or member.outcome is not None:
+            self._connected.discard(node)
+        else:
+            self._connected.add(node)
+
+    def remove(self, member: Member) -> None:
+        """Forget a member."""
+        node = member.node
+        del self.members[node]
+        if node in self.parts:
+            self._missing[node] = None
+        del self._standing[member.standing][node]
+        self._connected.discard(node)
+        self.give_up.discard(node)
+        self.leaving.discard(node)
+
+    def seat(self, order: tuple[str, ...], parts: dict[str, Assignment]) -> None:
+        """Begin the next round with these nodes; none of them is missing yet, nothing is known against any."""
+        self.round += 1
+        self.order, self.parts = order, parts
+        self._missing.clear()
+        self.failures, self.losses = [], []
+        self.arrived_first = self.arrived_last = None
+        self.give_up.clear()
+
+    def arrive(self, member: Member, now: float) -> None:
+        """Note that a member came to be ready from outside."""
+        member.arrived_at = now
+        self.arrived_last = now
+        if self.arrived_first is None:
+            self.arrived_first = now
+        if self.state is State.FORMING:
+            self.give_up.set(member.node, now + member.join.offer.join_timeout_s)
+
+    def standing(self, *standings: Standing) -> Iterator[Member]:
+        """Iterate over the members of some standings."""
+        for standing in standings:
+            yield from self._standing[standing].values()
+
+    def count(self, *standings: Standing) -> int:
+        """Count the members of some standings."""
+        return sum(len(self._standing[standing]) for standing in standings)
+
+    @property
+    def connected(self) -> bool:
+        """Whether any member can be heard and told."""
+        return bool(self._connected)
+
+    @property
+    def counted(self) -> int:
+        """Members, less those that were told to go."""
+        return len(self.members) - self.count(Standing.DISMISSED)
+
+    @property
+    def round_size(self) -> int:
+        """Nodes that the current round has left."""
+        return sum(
+            self.count(standing)
+            for standing in (
+                *MAY_HAVE_WORKERS,
+                Standing.HALTED,
+                Standing.SUCCEEDED,
+                Standing.SILENT,
+            )
+        )
+
+    @property
+    def unhalted(self) -> int:
+        """Nodes of the round that may still have workers."""
+        return self.count(*MAY_HAVE_WORKERS)
+
+    @property
+    def all_silent(self) -> bool:
+        """Whether the round goes on, as far as is known, but nobody can be heard."""
+        return bool(self.count(Standing.SILENT)) and not self._connected
+
+    # Evidence
+
+    def blame(self, member: Member, failure: Failure, now: float) -> None:
+        """Keep a worker's failure as evidence, once for each node and round."""
+        if any(known.node == member.node for known in self.failures):
+            return
+        host = member.join.offer.host
+        self.failures.append(WorkerFailure(member.node, host, now - failure.age_s, failure))
+
+    @property
+    def verdict(self) -> Verdict:
+        """The judgement on what ended the round, by the evidence so far."""
+        return judge(self.trigger, self.planned_at, self.failures, self.losses, self.policy.collateral_s)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the round's end would overdraw the budget of restarts."""
+        return self.verdict.charged is not None and self.restarts_used >= self.spec.max_restarts
+
+    # Words
+
+    @property
+    def first_failure(self) -> str:
+        """The earliest failure that is known, in words."""
+        return str(min(self.failures, key=lambda failure: failure.at))
+
+    def names(self, *standings: Standing) -> str:
+        """Name the members of some standings: 'node a', 'nodes a, b'."""
+        named = (member.node for member in self.standing(*standings))
+        return name_some(named, self.count(*standings))
+
+    @property
+    def lost(self) -> str:
+        """Name the nodes of the round that fell silent."""
+        return self.names(Standing.SILENT)
+
+    @property
+    def ready(self) -> str:
+        """Name the nodes that can be given a round."""
+        return self.names(Standing.READY)
+
+    @property
+    def leavers(self) -> str:
+        """Name the nodes of the round that leave."""
+        return name_some(sorted(self.leaving), len(self.leaving))
+
+    @property
+    def because(self) -> str:
+        """Say why the last round ended, as the beginning of a sentence."""
+        return f"{self.cause}; " if self.cause else ""
+
+    @property
+    def waiting_for(self) -> str:
+        """Say what a run that is forming waits for."""
+        ready, least = self.count(Standing.READY), self.spec.nodes_min
+        if ready >= least:
+            return f"{ready} joined, at least {least} needed: a moment for more to arrive"
+        text = f"waiting for nodes: {ready} of {least} joined"
+        present = f" ({self.ready})" if ready else ""
+        missing = f"; missing: {name_some(self._missing, len(self._missing))}"
+        return text + present + (missing if self._missing else "")
+
+    @property
+    def words(self) -> str:
+        """Why the run is where it is, as of now."""
+        if self.state is State.FORMING:
+            return self.waiting_for
+        if self.state is State.STOPPING:
+            if not self.unhalted:
+                return self.reason
+            slow = self.names(*MAY_HAVE_WORKERS)
+            return f"{self.reason}; waiting for the workers of {slow} to end"
+        if self.all_silent:
+            return "every node is silent: the coordinator's own network may be cut; the round stands"
+        return self.reason
+
+
+def name_some(names: Iterable[str], count: int) -> str:
+    """Name a few of `count` nodes and count the rest."""
+    text = ", ".join(islice(names, NAMES_MAX))
+    more = f" and {count - NAMES_MAX} more" if count > NAMES_MAX else ""
+    return f"{'node' if count == 1 else 'nodes'} {text}{more}"

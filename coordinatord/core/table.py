@@ -1,0 +1,94 @@
+"""The life of a run as a table: from which state, under which condition, to which state, and why in words.
+
+The first row whose condition holds is taken, and so on until none holds. The reason is the log line, the text in
+`nodeclient status` and what the nodes are told; its placeholders are properties of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coordinatord.core import actions, conditions
+from coordinatord.core.conditions import Condition
+from coordinatord.core.outbox import Outbox
+from coordinatord.core.run import Run, State
+
+Action = Callable[[Run, State, str, float, Outbox], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One transition."""
+
+    source: State
+    when: Condition
+    target: State
+    action: Action
+    reason: str
+
+
+def _rows() -> list[Row]:
+    forming, starting, running = State.FORMING, State.STARTING, State.RUNNING
+    stopping, succeeded, failed = State.STOPPING, State.SUCCEEDED, State.FAILED
+    when, do = conditions, actions
+    rows = [
+        Row(forming, when.abandoned, failed, do.fail_abandoned, "every node has left or was lost"),
+        Row(
+            forming,
+            when.full,
+            starting,
+            do.form,
+            "{run.because}formed of {run.ready}, its maximum",
+        ),
+        Row(forming, when.settled, starting, do.form, "{run.because}formed of {run.ready}"),
+        Row(starting, when.all_started, running, do.proceed, "all workers are started"),
+    ]
+    for state in (starting, running):
+        rows += [
+            Row(state, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),
+            Row(state, when.worker_failed, stopping, do.stop_at_once, "{run.first_failure}"),
+            Row(state, when.node_lost, stopping, do.stop_at_once, "{run.lost} fell silent"),
+            Row(state, when.node_leaving, stopping, do.stop_planned, "{run.leavers} will leave"),
+            Row(
+                state,
+                when.node_halted,
+                stopping,
+                do.stop_at_once,
+                "a node ended its workers itself",
+            ),
+            Row(state, when.outage, failed, do.fail_abandoned, "every node was silent for too long"),
+            Row(state, when.arrived, stopping, do.stop_planned, "{run.ready} arrived"),
+        ]
+    rows += [
+        Row(stopping, when.exhausted, failed, do.fail_workers, "{run.verdict.reason}"),
+        Row(stopping, when.halted, forming, do.reform, "{run.verdict.reason}"),
+        Row(
+            stopping,
+            when.stop_overdue,
+            forming,
+            do.leave_behind,
+            "a node could not end its workers in time",
+        ),
+    ]
+    return rows
+
+
+ROWS = _rows()
+
+_BY_STATE = {state: [row for row in ROWS if row.source is state] for state in State}
+
+
+def due_row(run: Run, now: float) -> Row | None:
+    """Return the row to take now, or None."""
+    for row in _BY_STATE[run.state]:
+        due = row.when(run)
+        if due is not None and due <= now:
+            return row
+    return None
+
+
+def next_due(run: Run) -> float | None:
+    """Return when the next row is due if nothing happens before, or None."""
+    dues = [due for row in _BY_STATE[run.state] if (due := row.when(run)) is not None]
+    return min(dues, default=None)

@@ -1,0 +1,78 @@
+"""Why a round ended, judged when all evidence is in: after every node has confirmed or is lost.
+
+Judging earlier would be judging by the order in which messages happen to arrive: when a node vanishes, its peers'
+workers fail of the broken connection milliseconds before the coordinator sees the node gone. Such a failure is
+collateral: it is charged to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coordinatord.wire.exits import describe_exit
+from coordinatord.wire.messages import Failure
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailure:
+    """A node's first failed worker, at a time of the coordinator's clock."""
+
+    node: str
+    host: str
+    at: float
+    failure: Failure
+
+    def __str__(self) -> str:
+        failure = self.failure
+        where = f"worker of rank {failure.rank} (local rank {failure.local_rank}) on node {self.node}"
+        how = f"{where} failed: {describe_exit(failure.exit_code)}"
+        return f"{how}: {failure.message}" if failure.message else how
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A node of the round that was lost."""
+
+    node: str
+    silent_since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What ended the round, and whether it counts against the budget of restarts."""
+
+    reason: str
+    charged: WorkerFailure | None
+
+
+def judge(
+    trigger: str,
+    planned_at: float | None,
+    failures: Sequence[WorkerFailure],
+    losses: Sequence[Loss],
+    collateral_s: float,
+) -> Verdict:
+    """Find the first cause.
+
+    `trigger` is the reason for which the round was stopped, and `planned_at` the time if that was on purpose: workers
+    that fail afterwards do so because their peers are going. `collateral_s` is how much later than a worker's failure a
+    node may have fallen silent and still have caused it.
+    """
+    if not failures:
+        return Verdict(trigger, None)
+    first = min(failures, key=lambda failure: failure.at)
+    losses = [loss for loss in losses if loss.silent_since <= first.at + collateral_s]
+    if losses:
+        cause = min(losses, key=lambda loss: loss.silent_since)
+        return Verdict(f"node {cause.node} was lost{_consequence(len(failures))}", None)
+    if planned_at is not None and first.at >= planned_at:
+        return Verdict(trigger + _consequence(len(failures)), None)
+    return Verdict(str(first) + _consequence(len(failures) - 1), first)
+
+
+def _consequence(failures: int) -> str:
+    if failures == 0:
+        return ""
+    nodes = "node" if failures == 1 else "nodes"
+    return f"; workers on {failures} other {nodes} failed in consequence"

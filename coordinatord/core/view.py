@@ -1,0 +1,59 @@
+"""The state of jobs as plain data for `GET /v1/jobs` and `nodeclient status`: a pure read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinatord.core.member import Member, Standing
+from coordinatord.core.run import Run, State
+
+
+def job_view(run: Run, now: float) -> dict[str, Any]:
+    """Show the live or last run of a job."""
+    in_round = run.state in {State.STARTING, State.RUNNING, State.STOPPING}
+    return {
+        "job": run.job,
+        "run": run.id,
+        "state": str(run.state),
+        "reason": run.words,
+        "round": run.round,
+        "world_size": sum(m.join.offer.workers for m in run.members.values() if m.in_round) if in_round else 0,
+        "restarts": {"used": run.restarts_used, "max": run.spec.max_restarts},
+        "nodes": [_node_view(run, member, now) for member in _in_order(run)],
+    }
+
+
+def _in_order(run: Run) -> list[Member]:
+    place = {node: index for index, node in enumerate(run.order)}
+    return sorted(run.members.values(), key=lambda m: (not m.in_round, place.get(m.node, len(place)), m.arrived_at))
+
+
+def _node_view(run: Run, member: Member, now: float) -> dict[str, Any]:
+    part = run.parts[member.node] if member.in_round else None
+    workers = member.join.offer.workers
+    return {
+        "node": member.node,
+        "host": member.join.offer.host,
+        "address": member.join.offer.advertise_address or member.peer_address,
+        "state": _state(run, member),
+        "reason": _reason(member),
+        "group_rank": None if part is None else part.group_rank,
+        "ranks": [] if part is None else list(range(part.first_rank, part.first_rank + workers)),
+        "last_seen_s": round(max(0.0, now - member.heard_at), 3),
+    }
+
+
+def _state(run: Run, member: Member) -> str:
+    if member.standing is Standing.READY and run.state in {State.STARTING, State.RUNNING}:
+        return "spare" if run.round_size >= run.spec.nodes_max else "arrived"
+    return str(member.standing)
+
+
+def _reason(member: Member) -> str:
+    if member.outcome is not None:
+        return member.outcome.summary
+    if member.observed.leaving:
+        return "leaving"
+    if member.session is None:
+        return "disconnected"
+    return f"its workers are {member.observed.phase}"

@@ -1,0 +1,104 @@
+"""The daemon put together: machine, store, driver, sessions and HTTP on one port, from start to a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.policy import Policy
+from coordinatord.server.api import Api
+from coordinatord.server.driver import Driver
+from coordinatord.server.sessions import Sessions
+from coordinatord.shared.tasks import Tasks
+from coordinatord.store.interface import Store
+from coordinatord.wire.messages import SESSION_PATH
+
+BACKLOG = 4_096
+"""Connections that the kernel accepts ahead of us when a whole cluster starts at once; Linux' own cap since 5.4."""
+
+REQUEST_BYTES_MAX = 64 * 1024
+"""No request has a body as yet."""
+
+UNACKNOWLEDGED_MS = 20_000
+"""After so long without an answer to what was sent, the kernel gives a connection up: four leases of 5 s. Without it, a
+session to a host that is gone would linger for a quarter of an hour."""
+
+SHUTDOWN_S = 5.0
+"""How long requests in progress may take to end; longer ones are cut, nodes look for the coordinator again anyway."""
+
+
+class ListenError(Exception):
+    """The address cannot be listened on; the text says why and what to do."""
+
+
+class Server:
+    """A coordinator that serves."""
+
+    def __init__(self, address: str, port: int, driver: Driver, tasks: Tasks) -> None:
+        self.address = address
+        self.port = port
+        self.driver = driver
+        self._tasks = tasks
+
+    @property
+    def url(self) -> str:
+        """Where it serves."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"http://{host}:{self.port}"
+
+    async def until(self, ended: asyncio.Future[None]) -> None:
+        """Serve until `ended` is done; raise what keeps the server from going on, such as `StoreError`."""
+        await self._tasks.guard(ended)
+
+
+@asynccontextmanager
+async def serve(host: str, port: int, policy: Policy, store: Store) -> AsyncIterator[Server]:
+    """Serve at `host`:`port` while the context lasts; port 0 lets the kernel choose. Raises `ListenError`."""
+    listener = _listen(host, port)
+    tasks = Tasks()
+    sessions = Sessions()
+    driver = Driver(Coordinator(policy, epoch=secrets.token_hex(3)), store, sessions.deliver, tasks)
+    sessions.attach(driver)
+    app = web.Application(client_max_size=REQUEST_BYTES_MAX)
+    app.add_routes([web.get(SESSION_PATH, sessions.serve), *Api(driver).routes()])
+    # Cancellation on disconnect is off by default in production and on in aiohttp's test server: said here, it is one.
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listener, backlog=BACKLOG).start()
+        address, bound_port = listener.getsockname()[:2]
+        yield Server(address, bound_port, driver, tasks)
+    finally:
+        sessions.close()
+        await runner.cleanup()
+        await tasks.cancel()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = found[0]
+        dual = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
+        listener = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
+    except OSError as error:
+        raise ListenError(_explain(host, port, error)) from error
+    # Accepted connections inherit it.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+    return listener
+
+
+def _explain(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is in use: is another coordinatord running? choose another port with --port"
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return f"port {port} may not be used by this user: choose one above 1023 with --port"
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return f"{host} is no address of this host ({error.strerror}): see --host"
+    return f"cannot listen on {host} port {port}: {error.strerror}"

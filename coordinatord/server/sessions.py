@@ -1,0 +1,126 @@
+"""Nodes' sessions: one WebSocket each, messages in, the newest desired state out.
+
+What a node says and is told goes through here unread, except for the first word of a session, which says whose it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import count
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from coordinatord.core.effects import Close, Effect, Refuse, Send
+from coordinatord.core.events import Connected, Disconnected, Reported
+from coordinatord.server.driver import Driver
+from coordinatord.shared.logs import fields
+from coordinatord.shared.mailbox import Mailbox
+from coordinatord.wire.codec import VersionError, decode, encode
+from coordinatord.wire.messages import FRAME_BYTES_MAX, Join, Observed, RefusalCode, Refused
+from coordinatord.wire.schema import SchemaError
+
+log = logging.getLogger(__name__)
+
+JOIN_WITHIN_S = 10.0
+"""A connection that has not said who it is by then is not a node; the nodeclient says it in its first packet."""
+
+
+class Sessions:
+    """All nodes' connections."""
+
+    def __init__(self) -> None:
+        self._mailboxes: dict[int, Mailbox] = {}
+        self._numbers = count(1)
+        self._driver: Driver | None = None
+
+    def attach(self, driver: Driver) -> None:
+        """Name the driver that the nodes' messages go to; driver and sessions need each other."""
+        self._driver = driver
+
+    def deliver(self, effect: Effect) -> None:
+        """Carry out an effect; for a session that is already gone there is nothing left to do."""
+        mailbox = self._mailboxes.get(effect.session)
+        if mailbox is None:
+            return
+        match effect:
+            case Send():
+                mailbox.put(encode(effect.message))
+            case Refuse():
+                mailbox.close(encode(effect.message))
+            case Close():
+                mailbox.close()
+
+    def close(self) -> None:
+        """End all sessions: the nodes go on and look for the coordinator again."""
+        for mailbox in self._mailboxes.values():
+            mailbox.close()
+
+    async def serve(self, request: web.Request) -> web.WebSocketResponse:
+        """Be the handler of a node's connection, for as long as it lasts."""
+        # No compression (messages are small) and no ping: heartbeats are the protocol's own, in both directions.
+        socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES_MAX, compress=False)
+        await socket.prepare(request)
+        join = await _receive_join(socket, request)
+        if join is not None:
+            await self._serve(socket, request, join)
+        return socket
+
+    async def _serve(self, socket: web.WebSocketResponse, request: web.Request, join: Join) -> None:
+        assert self._driver is not None  # noqa: S101 - attached before the first request can come
+        session = next(self._numbers)
+        mailbox = self._mailboxes[session] = Mailbox()
+        peer, local = _address(request, "peername"), _address(request, "sockname")
+        self._driver.submit(Connected(session, join, peer, local))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(mailbox.empty_into(socket), name=f"send to {join.node}")
+                await self._receive(socket, session, join, mailbox)
+                mailbox.close()
+        except* ConnectionError as errors:
+            log.debug("connection lost: %s", errors.exceptions[0], extra=fields(job=join.job, node=join.node))
+        finally:
+            del self._mailboxes[session]
+            self._driver.submit(Disconnected(session))
+
+    async def _receive(self, socket: web.WebSocketResponse, session: int, join: Join, mailbox: Mailbox) -> None:
+        assert self._driver is not None  # noqa: S101 - see above
+        async for message in socket:
+            try:
+                observed = decode(_frame(message.type, message.data), Observed)
+            except SchemaError as error:
+                log.warning("malformed message: %s", error, extra=fields(job=join.job, node=join.node))
+                mailbox.close(encode(Refused(RefusalCode.MALFORMED, str(error), retry=False)))
+            else:
+                self._driver.submit(Reported(session, observed))
+
+
+async def _receive_join(socket: web.WebSocketResponse, request: web.Request) -> Join | None:
+    try:
+        message = await socket.receive(timeout=JOIN_WITHIN_S)
+        if message.type in {WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR}:
+            return None
+        return decode(_frame(message.type, message.data), Join)
+    except TimeoutError:
+        refused = Refused(RefusalCode.MALFORMED, f"no join within {JOIN_WITHIN_S:g} s", retry=True)
+    except VersionError as error:
+        refused = Refused(RefusalCode.VERSION, str(error), retry=False)
+    except SchemaError as error:
+        refused = Refused(RefusalCode.MALFORMED, str(error), retry=False)
+    peer = _address(request, "peername")
+    log.warning("refused: %s", refused.message, extra=fields(peer=peer, code=refused.code))
+    await socket.send_bytes(encode(refused))
+    await socket.close(code=WSCloseCode.POLICY_VIOLATION)
+    return None
+
+
+def _frame(kind: WSMsgType, data: object) -> bytes:
+    if kind is not WSMsgType.BINARY or not isinstance(data, bytes):
+        raise SchemaError(f"expected a binary frame, not {kind.name.lower()}")
+    return data
+
+
+def _address(request: web.Request, which: str) -> str:
+    transport = request.transport
+    name = transport.get_extra_info(which) if transport is not None else None
+    return str(name[0]) if name else "unknown"

@@ -1,0 +1,46 @@
+"""The sending end of a session, for both programs.
+
+What either side has to say is a level and not an edge, so there is at most one unsent message: a newer one takes its
+place. A peer that reads slowly costs one message of memory, and gets the latest word when it does read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import ClientWebSocketResponse, WSCloseCode, web
+
+WebSocket = web.WebSocketResponse | ClientWebSocketResponse
+
+
+class Mailbox:
+    """What one end of a session is still to send."""
+
+    def __init__(self) -> None:
+        self._frame: bytes | None = None
+        self._closing = False
+        self._filled = asyncio.Event()
+
+    def put(self, frame: bytes) -> None:
+        """Let this be sent next, in place of anything unsent."""
+        if not self._closing:
+            self._frame = frame
+            self._filled.set()
+
+    def close(self, frame: bytes | None = None) -> None:
+        """End the session, after a last word if one is given; only the first call counts."""
+        if self._closing:
+            return
+        self._frame = frame
+        self._closing = True
+        self._filled.set()
+
+    async def empty_into(self, socket: WebSocket) -> None:
+        """Send what comes, until the session is to end; then close the socket. Raises `ConnectionError`."""
+        while not self._closing:
+            await self._filled.wait()
+            self._filled.clear()
+            frame, self._frame = self._frame, None
+            if frame is not None:
+                await socket.send_bytes(frame)
+        await socket.close(code=WSCloseCode.GOING_AWAY)

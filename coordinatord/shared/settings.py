@@ -1,0 +1,84 @@
+"""Command lines whose every flag can also be set in the environment, and whose errors are one clear line.
+
+A flag `--max-restarts` of `nodeclient` is read from `NODECLIENT_MAX_RESTARTS` if it is not given, and may be written
+`--max_restarts`, as torchrun's users do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from coordinatord.wire.exits import Exit
+from coordinatord.wire.messages import DURATION_S_MAX
+
+
+class SettingsParser(argparse.ArgumentParser):
+    """An argument parser with defaults from the environment; `add_argument` works as in argparse."""
+
+    def __init__(self, *, env_prefix: str, environ: Mapping[str, str] | None = None, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **options)
+        self._env_prefix = env_prefix
+        self._environ = os.environ if environ is None else environ
+
+    def add_setting(self, flag: str, **options: Any) -> None:
+        """Add a flag `--some-name` that `PREFIX_SOME_NAME` of the environment gives a default to."""
+        name = flag.removeprefix("--").replace("-", "_")
+        variable = f"{self._env_prefix}_{name.upper()}"
+        spellings = dict.fromkeys([flag, f"--{name}"])
+        action = self.add_argument(*spellings, dest=name, **options)
+        action.help = f"{action.help} [{variable}]"
+        value = self._environ.get(variable)
+        if value is not None:
+            action.default = self._from_environment(action, variable, value)
+            action.required = False
+
+    def _from_environment(self, action: argparse.Action, variable: str, value: str) -> Any:
+        if action.nargs == 0:
+            return self._truth(variable, value)
+        try:
+            return self._get_value(action, value)
+        except argparse.ArgumentError as error:
+            self.error(f"environment variable {variable}: {error.message}")
+
+    def _truth(self, variable: str, value: str) -> bool:
+        if value.lower() not in {"0", "1", "false", "true", "no", "yes", ""}:
+            self.error(f"environment variable {variable}: expected 1 or 0, not {value!r}")
+        return value.lower() in {"1", "true", "yes"}
+
+    def error(self, message: str) -> NoReturn:
+        """End the program with one line, instead of argparse's usage text and exit code 2."""
+        sys.stderr.write(f"{self.prog}: {message} (see {self.prog} --help)\n")
+        sys.exit(Exit.USAGE)
+
+
+def port(text: str) -> int:
+    """Read a port number, 0 included."""
+    number = int(text)
+    if not 0 <= number <= 65_535:  # noqa: PLR2004 - what a port is
+        raise argparse.ArgumentTypeError(f"{number} is no port: 0 to 65535")
+    return number
+
+
+def seconds(text: str) -> float:
+    """Read a duration."""
+    number = float(text)
+    if not 0 < number <= DURATION_S_MAX:
+        raise argparse.ArgumentTypeError(f"{text} s: expected more than 0 and at most {DURATION_S_MAX}")
+    return number
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Shows one spelling of each flag."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32, width=110)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.option_strings[0] == "-h":
+            return super()._format_action_invocation(action)
+        value = f" {self._format_args(action, action.dest.upper())}" if action.nargs != 0 else ""
+        return action.option_strings[0] + value

@@ -1,0 +1,22 @@
+"""A store that lasts as long as the process: a restart of coordinatord forgets the jobs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from coordinatord.core.effects import Record
+
+RECORDS_MAX = 100_000
+"""Some 50 MB; a run leaves about ten records a round, so this is the last 10,000 rounds of all jobs."""
+
+
+class MemoryStore:
+    """The newest records of all runs."""
+
+    def __init__(self) -> None:
+        self.records: deque[Record] = deque(maxlen=RECORDS_MAX)
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """Keep records."""
+        self.records.extend(records)

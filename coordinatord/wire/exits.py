@@ -1,0 +1,43 @@
+"""Exit codes: how the code of a worker is said and passed on, and those of the programs themselves."""
+
+from __future__ import annotations
+
+import signal
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """What a program of this project exits with when no worker's own code applies (see sysexits.h)."""
+
+    OK = 0
+    USAGE = 64
+    """Wrong flags, or a command that does not exist."""
+    UNAVAILABLE = 69
+    """The coordinator cannot be reached."""
+    INTERNAL = 70
+    """A bug of this project."""
+    OS_ERROR = 71
+    """The system refused something that it should not, such as a process or a port."""
+    TEMPFAIL = 75
+    """Not enough nodes came in time."""
+    REFUSED = 77
+    """The coordinator refuses this node."""
+    INTERRUPTED = 130
+    """Left after Ctrl-C (128 + SIGINT)."""
+    TERMINATED = 143
+    """Left after SIGTERM (128 + SIGTERM)."""
+
+
+def describe_exit(exit_code: int) -> str:
+    """Say an exit code as `subprocess` has it in words: 'exit code 3', 'killed by SIGKILL'."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return f"killed by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"killed by signal {-exit_code}"
+
+
+def shell_exit_code(exit_code: int) -> int:
+    """Return what a shell would report for it: 128 + n for signal n."""
+    return exit_code if exit_code >= 0 else 128 - exit_code

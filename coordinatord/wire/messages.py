@@ -1,0 +1,246 @@
+"""Every message of the protocol, with its limits; how they become bytes is in `codec`.
+
+A session is one WebSocket: the node sends one `Join`, then an `Observed` whenever something changed and at each
+heartbeat; the coordinator answers with `Desired`, or ends the session with a `Refused`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from coordinatord.wire.schema import Length, Range
+
+PROTOCOL_VERSION = 1
+"""Raised by every change that an older peer would misread; the two sides must agree on it exactly."""
+
+DEFAULT_PORT = 29_400
+"""Where a coordinator listens unless told otherwise; the same as torchrun's c10d rendezvous, so firewalls know it."""
+
+SESSION_PATH = "/v1/session"
+"""Where a node opens its WebSocket."""
+
+FRAME_BYTES_MAX = 16 * 1024
+"""A frame holds one message; the largest legal one (`Join`, all texts at their limits) is below 8 KiB."""
+
+RANKS_MAX = 1_000_000
+"""Ten times the largest public training job (about 100,000 GPUs); bounds every rank, count and round size."""
+
+COUNTER_MAX = 2**31 - 1
+"""Rounds and restarts: at one a second, 68 years."""
+
+DURATION_S_MAX = 86_400
+"""A day: longer durations are mistakes in units."""
+
+
+Seconds = Annotated[float, Range(0, DURATION_S_MAX)]
+Count = Annotated[int, Range(0, RANKS_MAX)]
+Counter = Annotated[int, Range(0, COUNTER_MAX)]
+Name = Annotated[str, Length(1, 128)]
+"""Job ids, node ids, run ids, roles."""
+Address = Annotated[str, Length(1, 253)]
+"""An IP address or a host name (253 is the limit of DNS, RFC 1035)."""
+Port = Annotated[int, Range(1, 65_535)]
+TEXT_MAX = 2_048
+Text = Annotated[str, Length(0, TEXT_MAX)]
+"""Words for a person, in characters; see `clip`."""
+ExitCode = Annotated[int, Range(-255, 255)]
+"""As `subprocess` has it: a negative value -n is the death by signal n."""
+
+
+class Phase(StrEnum):
+    """What a node's local worker group is doing."""
+
+    IDLE = "idle"
+    """No worker lives, and the last round is behind it: it can be given a new one."""
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    """All workers of the round were ended on purpose and are confirmed dead."""
+    SUCCEEDED = "succeeded"
+    """All workers of the round exited with 0."""
+    FAILED = "failed"
+    """A worker failed, and all workers of the round are confirmed dead."""
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether a process of the round may still be alive."""
+        return self in {Phase.STARTING, Phase.RUNNING, Phase.STOPPING}
+
+
+class Goal(StrEnum):
+    """What the coordinator wants of a node."""
+
+    WAIT = "wait"
+    """Have no workers, and wait for a round."""
+    RUN = "run"
+    """Have the workers of this assignment."""
+    STOP = "stop"
+    """The round is over: end its workers and confirm it."""
+    EXIT = "exit"
+    """Have no workers, say the outcome and go."""
+
+
+class Result(StrEnum):
+    """How a run, or one node's part in it, ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    LEFT = "left"
+    TIMED_OUT = "timed_out"
+
+
+class RefusalCode(StrEnum):
+    """Why the coordinator ends a session."""
+
+    VERSION = "version"
+    MALFORMED = "malformed"
+    SPEC_DIFFERS = "spec_differs"
+    SUPERSEDED = "superseded"
+    LIMIT = "limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What all nodes of a run must agree on."""
+
+    nodes_min: Annotated[int, Range(1, RANKS_MAX)]
+    nodes_max: Annotated[int, Range(1, RANKS_MAX)]
+    max_restarts: Counter
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one node brings into a run, fixed for the life of its process."""
+
+    host: Address
+    """The host's own name, for people and for the order of new nodes; never used to connect."""
+    host_id: Name
+    """Equal on two nodes exactly if they reach each other over loopback: the boot id and the network namespace."""
+    workers: Annotated[int, Range(1, RANKS_MAX)]
+    """Size of its local worker group."""
+    role: Name
+    topology: Annotated[str, Length(0, 128)]
+    """Nodes with equal or neighbouring keys get neighbouring ranks; empty where nobody knows."""
+    advertise_address: Address | None
+    """The address that its user wants others to reach it at."""
+    routable_address: Address | None
+    """Its own guess at such an address, used only where the coordinator has seen none."""
+    join_timeout_s: Seconds
+    """How long it is willing to wait for a round."""
+    stop_timeout_s: Seconds
+    """How long its workers get to end after SIGTERM in a planned stop, before SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The first worker of a node's group that failed in this round."""
+
+    rank: Count
+    local_rank: Count
+    exit_code: ExitCode
+    message: Annotated[str, Length(0, 512)]
+    """What is known beyond the code, such as why the process could not be started."""
+    age_s: Seconds
+    """How long before this message it was seen: two hosts' clocks are never compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The whole changing state of a node."""
+
+    run: Annotated[str, Length(0, 128)]
+    """The run that `round` belongs to; empty before the first."""
+    round: Counter
+    """The last round it was given; 0 before the first."""
+    phase: Phase
+    port: Port
+    """A port it holds reserved for MASTER_PORT, should it get group rank 0 of the next round."""
+    leaving: bool
+    """Its user asked it to leave."""
+    failure: Failure | None
+    beat: bool
+    """A heartbeat: the coordinator answers it even if nothing has changed, so that each side knows the other alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The first message of a session: who the node is, beside its first observed state."""
+
+    version: Annotated[int, Range(0, COUNTER_MAX)]
+    job: Name
+    node: Name
+    incarnation: Annotated[int, Range(0, 2**63 - 1)]
+    """One life of a nodeclient process. Of two with the same node id, the greater one is the younger."""
+    spec: Spec
+    offer: Offer
+    observed: Observed
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One node's part of a round: its own ranks and the master, so that its size does not depend on the others."""
+
+    group_rank: Count
+    group_world_size: Count
+    first_rank: Count
+    """Its workers have the ranks from here upward, in the order of their local ranks."""
+    world_size: Count
+    first_role_rank: Count
+    role_world_size: Count
+    master_address: Address
+    master_port: Port
+    restarts_used: Counter
+    max_restarts: Counter
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it ended, for the nodeclient to say and to exit with."""
+
+    result: Result
+    exit_code: Annotated[int, Range(0, 255)]
+    summary: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What the coordinator wants of a node, whole."""
+
+    run: Annotated[str, Length(0, 128)]
+    round: Counter
+    """The round that the goal speaks of; with `wait`, the last one of the run."""
+    goal: Goal
+    reason: Text
+    """Why, in words for a person."""
+    wait_s: Seconds | None
+    """With `wait`: after how long the coordinator gives up on this node; None if it never does."""
+    heartbeat_s: Seconds
+    lease_s: Seconds
+    """Granted to the node: it speaks at least every `heartbeat_s`, and is lost after `lease_s` of silence."""
+    planned: bool
+    """With `stop`: the others are well, so the workers get the time to save their state."""
+    assignment: Assignment | None
+    """With `run`, and only there."""
+    outcome: Outcome | None
+    """With `exit`, and only there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The last message of a session that the coordinator will not have."""
+
+    code: RefusalCode
+    message: Text
+    retry: bool
+    """Whether the same node may be welcome later."""
+
+
+def clip(text: str, most: int = TEXT_MAX) -> str:
+    """Shorten a text to what a message may carry."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+Message = Join | Observed | Desired | Refused

@@ -1,0 +1,47 @@
+"""The program `nodeclient`: from the command line to an exit code.
+
+What a subcommand needs is imported when it is chosen, so that `nodeclient --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from coordinatord.wire.exits import Exit
+from nodeclient import config
+from nodeclient.config import JoinConfig
+
+
+def main() -> None:
+    """Run the chosen subcommand and exit with its code; see the README for the codes."""
+    chosen = config.parse()
+    try:
+        code = _join(chosen) if isinstance(chosen, JoinConfig) else _status(chosen)
+    except KeyboardInterrupt:
+        code = Exit.INTERRUPTED
+    except OSError as error:
+        sys.stderr.write(f"nodeclient: {error}\n")
+        code = Exit.OS_ERROR
+    sys.exit(code)
+
+
+def _join(chosen: JoinConfig) -> int:
+    from nodeclient.node import Node  # noqa: PLC0415 - see above
+    from nodeclient.standalone import StandaloneError, coordinator_for  # noqa: PLC0415
+
+    async def run() -> int:
+        async with coordinator_for(chosen) as coordinators:
+            return await Node(chosen, coordinators).run()
+
+    try:
+        return asyncio.run(run())
+    except StandaloneError as error:
+        sys.stderr.write(f"nodeclient: {error}\n")
+        return Exit.UNAVAILABLE
+
+
+def _status(chosen: config.StatusConfig) -> int:
+    from nodeclient.status import show  # noqa: PLC0415 - see above
+
+    return show(chosen)

@@ -1,0 +1,221 @@
+"""What nodeclient is told: flags over environment over defaults, in frozen records that are handed down."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coordinatord import __version__
+from coordinatord.shared.logs import LEVELS
+from coordinatord.shared.settings import SettingsParser, seconds
+from coordinatord.wire.messages import COUNTER_MAX, DEFAULT_PORT, RANKS_MAX, Spec
+from nodeclient.devices import WorkersPerNodeError, workers_per_node
+from nodeclient.spawn import SpawnError, WorkerCommand, check_program
+
+DEFAULT_JOB = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a coordinator listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class JoinConfig:
+    """All settings of `nodeclient join`; durations in seconds."""
+
+    coordinators: tuple[Endpoint, ...]
+    """Tried in turn; empty with `standalone`."""
+    standalone: bool
+    job: str
+    node: str
+    spec: Spec
+    workers: int
+    role: str
+    topology: str
+    advertise_address: str | None
+    join_timeout_s: float
+    stop_timeout_s: float
+    outage_grace_s: float
+    log_level: str
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusConfig:
+    """All settings of `nodeclient status`."""
+
+    coordinators: tuple[Endpoint, ...]
+    job: str | None
+    json: bool
+
+
+Config = JoinConfig | StatusConfig
+
+
+def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
+    """Read flags (default: this process's) and environment; wrong ones end the program with one line and code 64."""
+    environ = os.environ if environ is None else environ
+    parser = SettingsParser(
+        prog="nodeclient",
+        env_prefix="NODECLIENT",
+        environ=environ,
+        description="The agent of one host in distributed training: joins rounds and runs the local workers.",
+    )
+    parser.add_argument("--version", action="version", version=f"nodeclient {__version__}")
+    commands = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
+    common: dict[str, Any] = {"env_prefix": "NODECLIENT", "environ": environ}
+    join = commands.add_parser("join", help="join a job and run its workers on this host", **common)
+    status = commands.add_parser("status", help="show the jobs of a coordinator", **common)
+    _add_join(join)
+    _add_status(status)
+    given = parser.parse_args(arguments)
+    if given.subcommand == "join":
+        return _join_config(join, given, environ)
+    return StatusConfig(given.coord, given.job, given.json)
+
+
+def _add_join(parser: SettingsParser) -> None:
+    parser.usage = "nodeclient join --coord HOST[:PORT] [flags] -- COMMAND ..."
+    parser.epilog = "Each flag can also be given as the environment variable in brackets, with - or _ in its name."
+    add = parser.add_setting
+    add(
+        "--coord",
+        type=endpoints,
+        default=(),
+        metavar="HOST[:PORT][,...]",
+        help="where coordinatord listens (port: 29400); several are tried in turn",
+    )
+    add("--standalone", action="store_true", help="bring a coordinator along: a job on this host alone")
+    add("--job-id", type=name, default=DEFAULT_JOB, metavar="ID", help="nodes with the same id train together")
+    add("--nnodes", type=node_range, metavar="N|MIN:MAX", help="nodes of a round; 'MIN:' for no maximum (default: 1:)")
+    add("--nproc-per-node", metavar="N|auto|gpu|cpu", help="workers on this host (default: one a GPU, else 1)")
+    add(
+        "--max-restarts", type=count, default=0, metavar="N", help="worker failures the whole job survives (default: 0)"
+    )
+    add("--advertise-addr", type=name, metavar="ADDR", help="where other nodes reach this one, if not by itself right")
+    add(
+        "--node-id",
+        type=name,
+        metavar="ID",
+        help="name of this node that outlives a restart (default: host and chance)",
+    )
+    add(
+        "--topology",
+        default="",
+        metavar="KEY",
+        help="nodes with neighbouring keys (rack, switch) get neighbouring ranks",
+    )
+    add("--role", type=name, default="default", help="role of this node's workers (default: default)")
+    add("--join-timeout", type=seconds, default=600.0, metavar="S", help="seconds to wait for a round (default: 600)")
+    add(
+        "--stop-timeout", type=seconds, default=30.0, metavar="S", help="seconds that workers get to save (default: 30)"
+    )
+    add(
+        "--outage-grace",
+        type=seconds,
+        default=300.0,
+        metavar="S",
+        help="seconds that workers go on without a coordinator (default: 300)",
+    )
+    add(
+        "--log-level",
+        choices=LEVELS,
+        default="info",
+        metavar="LEVEL",
+        help="debug, info, warning, error (default: info)",
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what each worker runs, after --")
+
+
+def _add_status(parser: SettingsParser) -> None:
+    parser.add_setting("--coord", type=endpoints, required=True, metavar="HOST[:PORT][,...]", help="where to ask")
+    parser.add_setting("--json", action="store_true", help="for programs")
+    parser.add_argument("job", nargs="?", metavar="JOB", help="only this one")
+
+
+def _join_config(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> JoinConfig:
+    if given.standalone == bool(given.coord):
+        parser.error("give --coord HOST[:PORT], or --standalone for a job on this host alone, and not both")
+    command = tuple(given.command[1:] if given.command[:1] == ["--"] else given.command)
+    if not command:
+        parser.error("give the command that each worker runs, after --, such as: -- python train.py")
+    try:
+        check_program(WorkerCommand(command, environ))
+        workers = workers_per_node(given.nproc_per_node, environ)
+    except (SpawnError, WorkersPerNodeError) as error:
+        parser.error(str(error))
+    least, most = given.nnodes or (1, 1 if given.standalone else RANKS_MAX)
+    host = socket.gethostname()
+    return JoinConfig(
+        coordinators=given.coord,
+        standalone=given.standalone,
+        job=given.job_id,
+        node=given.node_id or f"{host[:100]}-{secrets.token_hex(3)}",
+        spec=Spec(least, most, given.max_restarts),
+        workers=workers,
+        role=given.role,
+        topology=given.topology[:128],
+        advertise_address=given.advertise_addr,
+        join_timeout_s=given.join_timeout,
+        stop_timeout_s=given.stop_timeout,
+        outage_grace_s=given.outage_grace,
+        log_level=given.log_level,
+        command=command,
+    )
+
+
+def endpoints(text: str) -> tuple[Endpoint, ...]:
+    """Read `HOST[:PORT][,...]`; an IPv6 address with a port stands in brackets."""
+    return tuple(_endpoint(part.strip()) for part in text.split(","))
+
+
+def _endpoint(text: str) -> Endpoint:
+    host, port = text, ""
+    if text.startswith("["):
+        host, _, port = text[1:].partition("]")
+        port = port.removeprefix(":")
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    if not host or not (port or str(DEFAULT_PORT)).isdecimal() or int(port or DEFAULT_PORT) not in range(1, 65_536):
+        raise argparse.ArgumentTypeError(f"{text!r} is no HOST[:PORT], such as coord.example:29400 or [fd00::5]:29400")
+    return Endpoint(host, int(port or DEFAULT_PORT))
+
+
+def node_range(text: str) -> tuple[int, int]:
+    """Read `N`, `MIN:MAX` or `MIN:`."""
+    least, colon, most = text.partition(":")
+    try:
+        low = int(least)
+        high = int(most) if most else (RANKS_MAX if colon else low)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no N, MIN:MAX or MIN:, such as 4 or 2:8") from None
+    if not 1 <= low <= high <= RANKS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected 1 <= MIN <= MAX")
+    return low, high
+
+
+def count(text: str) -> int:
+    """Read a number from 0 upward."""
+    number = int(text)
+    if not 0 <= number <= COUNTER_MAX:
+        raise argparse.ArgumentTypeError(f"{text}: expected 0 or more")
+    return number
+
+
+def name(text: str) -> str:
+    """Read a name or an address: something to be seen, without blanks, of at most 128 characters."""
+    if not 1 <= len(text) <= 128 or not text.isprintable() or any(map(str.isspace, text)):  # noqa: PLR2004 - see `wire`
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected 1 to 128 visible characters")
+    return text

@@ -1,0 +1,75 @@
+"""What a person sees of a node: log lines, and on a terminal one live line that says what it waits for."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import TextIO
+
+from coordinatord.shared.logs import LineFormatter, fields
+from nodeclient.core.effects import Level
+
+log = logging.getLogger("nodeclient")
+
+REDRAW_S = 1.0
+"""The live line counts down seconds."""
+
+_ERASE_LINE = "\r\x1b[K"
+"""Carriage return, and erase to the end of the line (ECMA-48, EL)."""
+
+_LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
+
+
+class Console:
+    """One node's voice. Every line carries the fields that `context` returns: job, round, node."""
+
+    def __init__(self, level: str, context: Callable[[], dict[str, object]], stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._context = context
+        self._live = self._stream.isatty()
+        self._waiting: tuple[str, float | None] | None = None
+        handler = _ErasingHandler(self._stream, erase=self._live)
+        handler.setFormatter(LineFormatter("nodeclient"))
+        logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+        logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+    def say(self, level: Level, text: str) -> None:
+        """Write one log line; what was waited for is over, or will be said again."""
+        self._waiting = None
+        log.log(_LEVELS[level], "%s", text, extra=fields(**self._context()))
+
+    def wait(self, reason: str, until: float | None, now: float) -> None:
+        """Say what is waited for, and until when in the clock of `now`: on a terminal live, otherwise as a log line."""
+        if self._live:
+            self._waiting = (reason, until)
+            self.redraw(now)
+        else:
+            limit = "" if until is None else f" (for at most {until - now:.0f} s)"
+            log.info("%s%s", reason, limit, extra=fields(**self._context()))
+
+    def redraw(self, now: float) -> bool:
+        """Draw the live line anew; return whether there is one."""
+        if self._waiting is None:
+            return False
+        reason, until = self._waiting
+        limit = "" if until is None else f" ({_duration(until - now)} left)"
+        self._stream.write(f"{_ERASE_LINE}{reason}{limit}")
+        self._stream.flush()
+        return True
+
+
+class _ErasingHandler(logging.StreamHandler[TextIO]):
+    """Removes a live line before it writes a log line."""
+
+    def __init__(self, stream: TextIO, *, erase: bool) -> None:
+        super().__init__(stream)
+        self._prefix = _ERASE_LINE if erase else ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._prefix + super().format(record)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,83 @@
+"""What the agent of a node wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coordinatord.wire.messages import Assignment, Observed
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start the workers of a round; answered by `WorkersStarted` or `StartFailed`."""
+
+    run: str
+    round: int
+    assignment: Assignment
+    reason: str
+    """Why this round was formed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """Ask all workers to end, with SIGTERM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End all workers, with SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """End whatever the workers left behind, then reserve a port; answered by `Swept`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Send this to the coordinator if it can be reached; the next report makes up for a lost one."""
+
+    observed: Observed
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnect:
+    """Give the session up and look for the coordinator anew."""
+
+    reason: str
+
+
+class Level(StrEnum):
+    """How much a notice matters to a person."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Tell the person, once."""
+
+    level: Level
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Show the person what the node waits for, and until when at most, in the agent's clock."""
+
+    reason: str
+    until: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """End the program."""
+
+    code: int
+    message: str
+
+
+Effect = Start | Terminate | Kill | Sweep | Report | Reconnect | Notice | Waiting | Exit

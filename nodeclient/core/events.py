@@ -1,0 +1,90 @@
+"""What can happen to a node's agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinatord.wire.messages import Desired, Refused
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    """The coordinator was reached, and the node has said who it is."""
+
+    coordinator: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    """The coordinator cannot be reached, or no longer."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The coordinator said what should be."""
+
+    desired: Desired
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """The coordinator refuses this node."""
+
+    refused: Refused
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersStarted:
+    """All workers of the round have been started."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """A worker could not be started; those before it were."""
+
+    local_rank: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExited:
+    """A worker's process ended; `exit_code` is as `subprocess` has it."""
+
+    local_rank: int
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """No process of the round lives, nor any that it left behind."""
+
+    port: int
+    """Newly reserved for the next round."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveAsked:
+    """The user or the system wants this node to leave."""
+
+    signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The time that `next_deadline` named has come."""
+
+
+Event = (
+    SessionOpened
+    | SessionClosed
+    | Told
+    | TurnedAway
+    | WorkersStarted
+    | StartFailed
+    | WorkerExited
+    | Swept
+    | LeaveAsked
+    | Tick
+)

@@ -1,0 +1,107 @@
+"""What a node does in each phase about each thing that can happen, and why.
+
+The goals of the coordinator are levels: they are looked up again whenever the phase changes, so that a goal which had
+to wait (a next round, while the old workers end) is reached in the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coordinatord.wire.messages import Phase
+
+
+class Stimulus(StrEnum):
+    """Everything that the table knows: goals of the coordinator first, then what happens here."""
+
+    WAIT = "the goal is to wait"
+    RUN = "the goal is to run the round that this node is in"
+    RUN_NEXT = "the goal is to run a round that this node is not in yet"
+    STOP = "the goal is to stop the round that this node is in"
+    STOP_NEXT = "the goal is to stop a round that this node has not begun"
+    EXIT = "the goal is to exit"
+
+    STARTED = "all workers are started"
+    FAILED = "a worker failed"
+    SUCCEEDED = "all workers have exited with 0"
+    DEAD = "the last worker is dead"
+    SWEPT = "nothing of the round is left"
+    GRACE_OVER = "the workers had the time to end"
+    ABANDONED = "the coordinator is out of reach for too long, or the node leaves without it"
+
+
+GOALS = (Stimulus.WAIT, Stimulus.RUN, Stimulus.RUN_NEXT, Stimulus.STOP, Stimulus.STOP_NEXT, Stimulus.EXIT)
+
+
+class Act(StrEnum):
+    """What is done; the agent has a method of each name."""
+
+    STAY = "stay"
+    START = "start"
+    STOP = "stop"
+    """Ask the workers to end; how long they get depends on why."""
+    FAIL = "fail"
+    """The same, because one of them failed."""
+    SUCCEED = "succeed"
+    KILL = "kill"
+    SWEEP = "sweep"
+    SETTLE = "settle"
+    """Take the phase that the ending led to."""
+    ADOPT = "adopt"
+    """Take note of a round that is over before it began here."""
+    REST = "rest"
+    LEAVE = "leave"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is done, and the phase that it leads to; None where the ending decides."""
+
+    act: Act
+    phase: Phase | None
+    reason: str
+
+
+_RESTING = (Phase.IDLE, Phase.STOPPED, Phase.SUCCEEDED, Phase.FAILED)
+_WORKING = (Phase.STARTING, Phase.RUNNING)
+
+
+def _table() -> dict[tuple[Phase, Stimulus], Row]:
+    table: dict[tuple[Phase, Stimulus], Row] = {}
+    for phase in _RESTING:
+        table |= {
+            (phase, Stimulus.WAIT): Row(Act.REST, Phase.IDLE, "ready for a round"),
+            (phase, Stimulus.RUN): Row(Act.STAY, phase, "this round is behind it"),
+            (phase, Stimulus.RUN_NEXT): Row(Act.START, Phase.STARTING, "a round was formed"),
+            (phase, Stimulus.STOP): Row(Act.STAY, phase, "no worker of it lives"),
+            (phase, Stimulus.STOP_NEXT): Row(Act.ADOPT, Phase.STOPPED, "a round ended before it began here"),
+            (phase, Stimulus.EXIT): Row(Act.LEAVE, phase, "told to exit"),
+            (phase, Stimulus.ABANDONED): Row(Act.STAY, phase, "no worker lives"),
+        }
+    for phase in _WORKING:
+        table |= {
+            (phase, Stimulus.WAIT): Row(Act.STOP, Phase.STOPPING, "the round is over"),
+            (phase, Stimulus.RUN): Row(Act.STAY, phase, "as it should be"),
+            (phase, Stimulus.RUN_NEXT): Row(Act.STOP, Phase.STOPPING, "a later round was formed"),
+            (phase, Stimulus.STOP): Row(Act.STOP, Phase.STOPPING, "the round is over"),
+            (phase, Stimulus.STOP_NEXT): Row(Act.STOP, Phase.STOPPING, "a later round is over as well"),
+            (phase, Stimulus.EXIT): Row(Act.STOP, Phase.STOPPING, "told to exit"),
+            (phase, Stimulus.FAILED): Row(Act.FAIL, Phase.STOPPING, "a worker failed"),
+            (phase, Stimulus.SUCCEEDED): Row(Act.SUCCEED, Phase.STOPPING, "all workers succeeded"),
+            (phase, Stimulus.ABANDONED): Row(Act.STOP, Phase.STOPPING, "cut off from the coordinator"),
+        }
+    table[Phase.STARTING, Stimulus.STARTED] = Row(Act.STAY, Phase.RUNNING, "all workers are started")
+    table |= {(Phase.STOPPING, goal): Row(Act.STAY, Phase.STOPPING, "its workers are ending") for goal in GOALS}
+    table |= {
+        (Phase.STOPPING, Stimulus.STARTED): Row(Act.STAY, Phase.STOPPING, "a worker failed while others started"),
+        (Phase.STOPPING, Stimulus.STOP): Row(Act.STOP, Phase.STOPPING, "its workers are ending"),
+        (Phase.STOPPING, Stimulus.ABANDONED): Row(Act.STOP, Phase.STOPPING, "its workers are ending"),
+        (Phase.STOPPING, Stimulus.GRACE_OVER): Row(Act.KILL, Phase.STOPPING, "the workers did not end in time"),
+        (Phase.STOPPING, Stimulus.DEAD): Row(Act.SWEEP, Phase.STOPPING, "the last worker is dead"),
+        (Phase.STOPPING, Stimulus.SWEPT): Row(Act.SETTLE, None, "nothing of the round is left"),
+    }
+    return table
+
+
+TABLE = _table()

@@ -1,0 +1,57 @@
+"""What each worker of a round runs: its command line and its whole environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nodeclient.addresses import interface_of
+from nodeclient.config import JoinConfig
+from nodeclient.core.effects import Start
+from nodeclient.spawn import WorkerCommand
+from workerlib.env import DEFAULTS, WorkerEnvironment
+
+LAUNCHER_DEFAULTS = {"PYTHONUNBUFFERED": "1"}
+"""As torchrun's `python -u`: what a worker printed before it died is seen."""
+
+
+def worker_commands(
+    config: JoinConfig, start: Start, local_address: str | None, inherited: Mapping[str, str]
+) -> list[WorkerCommand]:
+    """Return one command a worker, in the order of the local ranks.
+
+    `local_address` is the one from which this node reaches the coordinator: where the round spans hosts, gloo is told
+    to listen there too, unless the user said otherwise; by itself it listens where the host's own name leads.
+    """
+    base = {**DEFAULTS, **LAUNCHER_DEFAULTS}
+    interface = interface_of(local_address) if local_address else None
+    if interface is not None and not start.assignment.master_address.startswith("127."):
+        base["GLOO_SOCKET_IFNAME"] = interface
+    base |= inherited
+    return [
+        WorkerCommand(config.command, base | _environment(config, start, local_rank).to_environ())
+        for local_rank in range(config.workers)
+    ]
+
+
+def _environment(config: JoinConfig, start: Start, local_rank: int) -> WorkerEnvironment:
+    part = start.assignment
+    return WorkerEnvironment(
+        rank=part.first_rank + local_rank,
+        local_rank=local_rank,
+        world_size=part.world_size,
+        local_world_size=config.workers,
+        group_rank=part.group_rank,
+        group_world_size=part.group_world_size,
+        role=config.role,
+        role_rank=part.first_role_rank + local_rank,
+        role_world_size=part.role_world_size,
+        master_address=part.master_address,
+        master_port=part.master_port,
+        restart_count=part.restarts_used,
+        max_restarts=part.max_restarts,
+        job=config.job,
+        run=start.run,
+        round=start.round,
+        node=config.node,
+        reason=start.reason,
+    )

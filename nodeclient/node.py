@@ -1,0 +1,176 @@
+"""The shell of the agent: carries events to the pure machine and its effects out to processes, session and terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import time
+from collections import deque
+
+from coordinatord.shared.tasks import Tasks
+from coordinatord.shared.timer import DeadlineTimer
+from coordinatord.wire.messages import PROTOCOL_VERSION, Join, Offer
+from nodeclient.addresses import host_id, routable_address
+from nodeclient.config import Endpoint, JoinConfig
+from nodeclient.console import REDRAW_S, Console
+from nodeclient.core.agent import Agent, Settings
+from nodeclient.core.effects import (
+    Effect,
+    Exit,
+    Kill,
+    Level,
+    Notice,
+    Reconnect,
+    Report,
+    Start,
+    Sweep,
+    Terminate,
+    Waiting,
+)
+from nodeclient.core.events import Event, LeaveAsked, StartFailed, Swept, Tick, WorkerExited, WorkersStarted
+from nodeclient.guard import Guard
+from nodeclient.launch import worker_commands
+from nodeclient.orphans import reaping_orphans
+from nodeclient.ports import PortReservation
+from nodeclient.processes import UnkillableError
+from nodeclient.session import Session
+from nodeclient.spawn import SpawnError
+from nodeclient.workers import WorkerGroup
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Each asks the node to leave; torchrun handles the same ones."""
+
+
+class Node:
+    """One nodeclient, from joining to its exit code."""
+
+    def __init__(self, config: JoinConfig, coordinators: tuple[Endpoint, ...]) -> None:
+        """Must be made in the running loop. Raises `OSError` if there is no port to be had."""
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._port = PortReservation()
+        settings = Settings(config.workers, config.join_timeout_s, config.stop_timeout_s, config.outage_grace_s)
+        self._agent = Agent(settings, self._port.port, self._loop.time())
+        self._console = Console(config.log_level, self._context)
+        mark = secrets.token_hex(16)
+        self._workers = WorkerGroup(mark, lambda rank, code: self.submit(WorkerExited(rank, code)))
+        self._guard = Guard(mark)
+        self._session = Session(coordinators, self._join, self.submit)
+        self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
+        self._tasks = Tasks()
+        self._events: deque[tuple[Event, float]] = deque()
+        self._exit: asyncio.Future[int] = self._loop.create_future()
+        # One nodeclient process is younger than another if it began later; see `incarnation` in the protocol.
+        self._incarnation = time.time_ns()
+
+    async def run(self) -> int:
+        """Take part in the job until it is over for this node; return the exit code."""
+        for signum in SIGNALS:
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # as under nohup, whose users mean it
+                self._loop.add_signal_handler(signum, self.submit, LeaveAsked(signum))
+        with reaping_orphans(lambda: self._workers.pids | {pid for pid in (self._guard.pid,) if pid}):
+            try:
+                self._timer.arm(self._agent.next_deadline())
+                self._tasks.spawn(self._session.run(), name="session")
+                return await self._tasks.guard(self._exit)
+            finally:
+                await self._tasks.cancel()
+                self._guard.close()
+                self._port.close()
+
+    # Events in
+
+    def submit(self, event: Event) -> None:
+        """Let the agent handle an event now, or right after the one that it is handling."""
+        self._handle(event, self._loop.time())
+
+    def _handle(self, event: Event, now: float) -> None:
+        self._events.append((event, now))
+        if len(self._events) > 1:
+            return  # called from below; that loop takes it
+        while self._events:
+            for effect in self._agent.handle(*self._events[0]):
+                self._carry_out(effect)
+            self._events.popleft()
+        self._timer.arm(self._agent.next_deadline())
+
+    # Effects out
+
+    def _carry_out(self, effect: Effect) -> None:  # noqa: C901 - one plain case an effect
+        match effect:
+            case Start():
+                self._start(effect)
+            case Terminate():
+                self._workers.signal(signal.SIGTERM)
+            case Kill():
+                self._workers.signal(signal.SIGKILL)
+            case Sweep():
+                self._tasks.spawn(self._sweep(), name="sweep")
+            case Report(observed):
+                self._session.send(observed)
+            case Reconnect(reason):
+                self._session.close(reason)
+            case Notice(level, text):
+                self._console.say(level, text)
+            case Waiting(reason, until):
+                self._console.wait(reason, until, self._loop.time())
+                self._loop.call_later(REDRAW_S, self._redraw)
+            case Exit(code, message):
+                self._console.say(Level.ERROR if code else Level.INFO, message)
+                if not self._exit.done():
+                    self._exit.set_result(code)
+
+    def _start(self, start: Start) -> None:
+        part = start.assignment
+        ranks = f"ranks {part.first_rank} to {part.first_rank + self._config.workers - 1} of {part.world_size}"
+        master = f"master {part.master_address}:{part.master_port}"
+        self._console.say(Level.INFO, f"starting round {start.round}: {ranks}, {master}: {start.reason}")
+        try:
+            self._guard.start()
+            self._workers.start(worker_commands(self._config, start, self._session.local_address, os.environ))
+        except SpawnError as error:
+            self.submit(StartFailed(error.local_rank, error.message))
+        except OSError as error:
+            self.submit(StartFailed(0, f"the guard of the workers cannot be started: {error.strerror}"))
+        else:
+            self.submit(WorkersStarted())
+
+    async def _sweep(self) -> None:
+        while True:
+            try:
+                await self._workers.sweep()
+                break
+            except UnkillableError as error:
+                self._console.say(Level.ERROR, str(error))
+        # A fresh port for each round: nothing of an old round can speak to the new one by mistake.
+        self._port.close()
+        self._port = PortReservation()
+        self.submit(Swept(self._port.port))
+
+    def _redraw(self) -> None:
+        if self._console.redraw(self._loop.time()):
+            self._loop.call_later(REDRAW_S, self._redraw)
+
+    # Words about itself
+
+    def _join(self) -> Join:
+        config = self._config
+        offer = Offer(
+            host=socket.gethostname(),
+            host_id=host_id(),
+            workers=config.workers,
+            role=config.role,
+            topology=config.topology,
+            advertise_address=config.advertise_address,
+            routable_address=routable_address(),
+            join_timeout_s=config.join_timeout_s,
+            stop_timeout_s=config.stop_timeout_s,
+        )
+        observed = self._agent.observed(self._loop.time(), beat=True)
+        return Join(PROTOCOL_VERSION, config.job, config.node, self._incarnation, config.spec, offer, observed)
+
+    def _context(self) -> dict[str, object]:
+        return {"job": self._config.job, "node": self._config.node, "round": self._agent.round or None}

@@ -1,0 +1,59 @@
+"""`--standalone`: a coordinator of this node's own, on a port that the kernel chooses, which ends with the node."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from nodeclient.config import Endpoint, JoinConfig
+from nodeclient.spawn import die_with_parent
+
+START_WITHIN_S = 30.0
+"""It takes a quarter of a second; an overloaded host gets a hundred times that."""
+
+_LISTENING = re.compile(rb"coordinatord listening on http://127\.0\.0\.1:(\d+)")
+
+
+class StandaloneError(RuntimeError):
+    """The coordinator of this node's own did not start; it has said why itself."""
+
+
+@asynccontextmanager
+async def coordinator_for(config: JoinConfig) -> AsyncIterator[tuple[Endpoint, ...]]:
+    """Yield the coordinators to join: those named, or one that lives as long as the context.
+
+    Raises `StandaloneError`.
+    """
+    if not config.standalone:
+        yield config.coordinators
+        return
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "coordinatord", "--host", "127.0.0.1", "--port", "0", "--log-level", "warning"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=die_with_parent(),
+    )
+    try:
+        yield (await _endpoint(process),)
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        await process.wait()
+
+
+async def _endpoint(process: asyncio.subprocess.Process) -> Endpoint:
+    assert process.stdout is not None  # noqa: S101 - it was started with stdout=PIPE
+    try:
+        async with asyncio.timeout(START_WITHIN_S):
+            line = await process.stdout.readline()
+    except TimeoutError:
+        line = b""
+    match = _LISTENING.match(line)
+    if match is None:
+        raise StandaloneError("the coordinator for --standalone did not start")
+    return Endpoint("127.0.0.1", int(match[1]))
