@@ -3,5 +3,3 @@
 The rooms, from the pure to the worldly: `wire` is the protocol, `core` decides, `store` remembers, `server` carries.
 `DESIGN.md` beside this file says why. Nothing here imports `nodeclient`, `workerlib` or torch.
 """
-
-__version__ = "0.1.0"

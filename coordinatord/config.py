@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinatord import __version__
 from coordinatord.core.policy import Policy
+from coordinatord.shared import __version__
 from coordinatord.shared.logs import LEVELS
 from coordinatord.shared.settings import SettingsParser, port, seconds
 from coordinatord.wire.messages import DEFAULT_PORT

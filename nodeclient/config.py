@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinatord import __version__
+from coordinatord.shared import __version__
 from coordinatord.shared.logs import LEVELS
 from coordinatord.shared.settings import SettingsParser, seconds
 from coordinatord.wire.messages import COUNTER_MAX, DEFAULT_PORT, RANKS_MAX, Spec

@@ -118,16 +118,19 @@ class Node:
             case Waiting(reason, until):
                 self._console.wait(reason, until, self._loop.time())
                 self._loop.call_later(REDRAW_S, self._redraw)
-            case Exit(code, message):
-                self._console.say(Level.ERROR if code else Level.INFO, message)
+            case Exit(code, message, level):
+                self._console.say(level, message)
                 if not self._exit.done():
                     self._exit.set_result(code)
 
     def _start(self, start: Start) -> None:
         part = start.assignment
-        ranks = f"ranks {part.first_rank} to {part.first_rank + self._config.workers - 1} of {part.world_size}"
+        last_rank = part.first_rank + self._config.workers - 1
+        ranks = f"rank {last_rank}" if last_rank == part.first_rank else f"ranks {part.first_rank} to {last_rank}"
         master = f"master {part.master_address}:{part.master_port}"
-        self._console.say(Level.INFO, f"starting round {start.round}: {ranks}, {master}: {start.reason}")
+        self._console.say(
+            Level.INFO, f"starting round {start.round}: {ranks} of {part.world_size}, {master}: {start.reason}"
+        )
         try:
             self._guard.start()
             self._workers.start(worker_commands(self._config, start, self._session.local_address, os.environ))

@@ -21,6 +21,7 @@ def form(run: Run, state: State, reason: str, now: float, outbox: Outbox) -> Non
     chosen = _choose(run)
     nodes = [chosen[seat.node] for seat in order(map(_seat, chosen.values()), run.order)]
     run.seat(tuple(member.node for member in nodes), _parts(run, nodes))
+    run.origin = reason
     for member in nodes:
         member.in_round = True
         run.place(member)
@@ -178,7 +179,7 @@ def _stop(run: Run, state: State, reason: str, now: float, outbox: Outbox) -> No
     slowest = max((m.join.offer.stop_timeout_s for m in run.standing(*MAY_HAVE_WORKERS)), default=0)
     run.stop_overdue_at = now + slowest + run.policy.stop_limit_s
     for member in [m for m in run.members.values() if m.in_round and m.expired]:
-        lose(run, member, "its lease ended", now, outbox)
+        lose(run, member, silence(member), now, outbox)
     _enter(run, state, reason)
     outbox.record(StateChanged(run.job, run.id, reason, round=run.round, state=state))
     outbox.tell_all(run)
@@ -192,6 +193,8 @@ def _dissolve(run: Run, now: float, outbox: Outbox) -> None:
             run.place(member)
         if member.node in leaving:
             dismiss(run, member, left(), outbox)
+        elif member.standing is Standing.DISMISSED and member.session is None:
+            run.remove(member)
         elif member.standing is Standing.READY:
             run.give_up.set(member.node, now + member.join.offer.join_timeout_s)
 
@@ -203,6 +206,11 @@ def _end(run: Run, state: State, reason: str, outcome: Outcome, now: float, outb
     run.give_up.clear()
     outbox.record(RunEnded(run.job, run.id, reason, run.outcome))
     outbox.tell_all(run)
+
+
+def silence(member: Member) -> str:
+    """Say how a node was lost."""
+    return "its connection closed, and it did not come back" if member.session is None else "silent for its whole lease"
 
 
 def left() -> Outcome:

@@ -41,8 +41,8 @@ def settled(run: Run) -> float | None:
 
 
 def arrived(run: Run) -> float | None:
-    """The round has room, and nodes have arrived that could fill it."""
-    if not run.count(Standing.READY) or run.round_size >= run.spec.nodes_max:
+    """The round has room, and nodes have arrived that could fill it; one that is about to succeed is left alone."""
+    if not run.count(Standing.READY) or run.round_size >= run.spec.nodes_max or run.count(Standing.SUCCEEDED):
         return None
     return _settle_end(run)
 

@@ -244,7 +244,7 @@ class Coordinator:
             run.arrive(member, now)
         if member.in_round and observed.failure and _speaks_of(run, observed):
             run.blame(member, observed.failure, now)
-        if observed.leaving:
+        if observed.leaving and not run.state.ended:
             self._let_leave(run, member, outbox)
 
     def _let_leave(self, run: Run, member: Member, outbox: Outbox) -> None:
@@ -277,7 +277,7 @@ class Coordinator:
         run.expired_at = now
         run.place(member)
         if not (member.in_round and run.state in {State.STARTING, State.RUNNING}):
-            self._lose(run, member, "its lease ended", now, outbox)
+            self._lose(run, member, actions.silence(member), now, outbox)
 
     def _lose(self, run: Run, member: Member, reason: str, now: float, outbox: Outbox) -> None:
         self._leases.discard((run.id, member.node))

@@ -73,6 +73,8 @@ class Run:
         self._missing: dict[str, None] = {}
         self.cause = ""
         """Why the last round ended; empty before the first."""
+        self.origin = ""
+        """Why the current round was formed."""
         self.arrived_first: float | None = None
         self.arrived_last: float | None = None
 

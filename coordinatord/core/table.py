@@ -42,13 +42,13 @@ def _rows() -> list[Row]:
             "{run.because}formed of {run.ready}, its maximum",
         ),
         Row(forming, when.settled, starting, do.form, "{run.because}formed of {run.ready}"),
-        Row(starting, when.all_started, running, do.proceed, "all workers are started"),
+        Row(starting, when.all_started, running, do.proceed, "all workers are started ({run.origin})"),
     ]
     for state in (starting, running):
         rows += [
             Row(state, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),
             Row(state, when.worker_failed, stopping, do.stop_at_once, "{run.first_failure}"),
-            Row(state, when.node_lost, stopping, do.stop_at_once, "{run.lost} fell silent"),
+            Row(state, when.node_lost, stopping, do.stop_at_once, "lost {run.lost}"),
             Row(state, when.node_leaving, stopping, do.stop_planned, "{run.leavers} will leave"),
             Row(
                 state,

@@ -8,9 +8,9 @@ from typing import Any
 import msgpack
 from aiohttp import web
 
-from coordinatord import __version__
 from coordinatord.core.view import job_view
 from coordinatord.server.driver import Driver
+from coordinatord.shared import __version__
 
 
 class Api:

@@ -2,3 +2,5 @@
 
 Nothing here knows of jobs, nodes or rounds.
 """
+
+__version__ = "0.1.0"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 from enum import IntEnum
+from signal import Signals
 
 
 class Exit(IntEnum):
@@ -33,7 +33,7 @@ def describe_exit(exit_code: int) -> str:
     if exit_code >= 0:
         return f"exit code {exit_code}"
     try:
-        return f"killed by {signal.Signals(-exit_code).name}"
+        return f"killed by {Signals(-exit_code).name}"
     except ValueError:
         return f"killed by signal {-exit_code}"
 

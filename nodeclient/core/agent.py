@@ -228,7 +228,7 @@ class Agent:
         """Leave without the coordinator's word."""
         self._leave_by = None
         signum = self._leaving or 0
-        self._end_with(Exit(128 + signum, "left the job"), now, hurry=hurry)
+        self._end_with(Exit(128 + signum, "left the job", Level.INFO), now, hurry=hurry)
 
     def _end_with(self, last_word: Exit, now: float, *, hurry: bool = True) -> None:
         """End the workers, if there are any, and then the program."""
@@ -370,7 +370,8 @@ class Agent:
         code = outcome.exit_code
         if outcome.result is Result.LEFT and self._leaving is not None:
             code = 128 + self._leaving
-        self._exit(Exit(code, outcome.summary))
+        well = outcome.result in {Result.SUCCEEDED, Result.LEFT}
+        self._exit(Exit(code, outcome.summary, Level.INFO if well else Level.ERROR))
 
     def _exit(self, last_word: Exit) -> None:
         self.exited = True

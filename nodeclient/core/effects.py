@@ -8,6 +8,14 @@ from enum import StrEnum
 from coordinatord.wire.messages import Assignment, Observed
 
 
+class Level(StrEnum):
+    """How much a notice matters to a person."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """Start the workers of a round; answered by `WorkersStarted` or `StartFailed`."""
@@ -48,14 +56,6 @@ class Reconnect:
     reason: str
 
 
-class Level(StrEnum):
-    """How much a notice matters to a person."""
-
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
 @dataclass(frozen=True, slots=True)
 class Notice:
     """Tell the person, once."""
@@ -78,6 +78,7 @@ class Exit:
 
     code: int
     message: str
+    level: Level = Level.ERROR
 
 
 Effect = Start | Terminate | Kill | Sweep | Report | Reconnect | Notice | Waiting | Exit

@@ -1,0 +1,88 @@
+"""Says which host this is, and at which address others are likely to reach it; sends nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Final
+
+_SIOCGIFADDR: Final = 0x8915
+"""From linux/sockios.h: get the IPv4 address of an interface (netdevice(7))."""
+
+_IFREQ: Final = struct.Struct("16s4xI16x")
+"""A `struct ifreq` with a `sockaddr_in`: the name, then family and port (skipped), the address, and padding."""
+
+_ELSEWHERE: Final = (
+    (socket.AF_INET, "192.0.2.1"),
+    (socket.AF_INET6, "2001:db8::1"),
+)
+"""Addresses kept for documentation (RFC 5737, RFC 3849): nobody has them, so the default route leads there."""
+
+_DISCARD_PORT: Final = 9
+
+
+def host_id() -> str:
+    """Return a text that is equal on two nodes exactly if they reach each other over loopback.
+
+    The boot id tells hosts apart, also cloned ones, and the network namespace tells a host's containers apart.
+    """
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot_id}-{Path('/proc/self/ns/net').stat().st_ino}"
+
+
+def routable_address() -> str | None:
+    """Return this host's own address towards the default route, IPv4 before IPv6; None if it has no such route."""
+    for family, elsewhere in _ELSEWHERE:
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                # For UDP this only looks up the route, and so the address that packets would leave from.
+                probe.connect((elsewhere, _DISCARD_PORT))
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return None
+
+
+def interface_of(address: str) -> str | None:
+    """Return the network interface that carries this local IP address; None if none does, or it is no IP address.
+
+    For GLOO_SOCKET_IFNAME: without it, gloo listens where the host's own name leads, and on Debian that is 127.0.1.1.
+    """
+    try:
+        wanted = ipaddress.ip_address(address)
+    except ValueError:
+        return None
+    if wanted.version == 4:  # noqa: PLR2004  # the version of the Internet Protocol
+        return _interface_of_ipv4(wanted)
+    return _interface_of_ipv6(wanted)
+
+
+def _interface_of_ipv4(wanted: ipaddress.IPv4Address) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        for _, name in socket.if_nameindex():
+            request = _IFREQ.pack(os.fsencode(name), 0)
+            try:
+                answer = fcntl.ioctl(control, _SIOCGIFADDR, request)
+            except OSError:
+                # It has no IPv4 address.
+                continue
+            if answer[20:24] == wanted.packed:
+                return name
+    return None
+
+
+def _interface_of_ipv6(wanted: ipaddress.IPv6Address) -> str | None:
+    try:
+        table = Path("/proc/net/if_inet6").read_text()
+    except FileNotFoundError:
+        # The kernel has no IPv6.
+        return None
+    for line in table.splitlines():
+        digits, _, _, _, _, name = line.split()
+        if bytes.fromhex(digits) == wanted.packed:
+            return name
+    return None

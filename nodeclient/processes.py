@@ -1,0 +1,151 @@
+"""Finds and kills every process of a local worker group, those included that tried to get away.
+
+Standard library only, and little of it: the guard imports this too. It knows nothing of rounds, nor when to kill.
+
+Each worker's environment carries a *mark*, a random token that no other nodeclient has. All its descendants inherit it,
+those too that make a session of their own or fork twice, and /proc shows it to us. So the leftovers are found without a
+register of them, and a process that nodeclient did not start is never touched.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MARK_VARIABLE: Final = "COORDINATORD_MARK"
+"""The environment variable that holds the mark."""
+
+KILL_TIMEOUT_S: Final = 60.0
+"""Bound on the dying of killed processes: the kernel may need tens of seconds to release hundreds of GB of pinned
+memory, and what takes longer hangs in a driver."""
+
+_DEAD_STATES: Final = frozenset("ZX")
+"""Zombie and dead, after proc_pid_stat(5): such a process only waits to be reaped."""
+
+
+class UnkillableError(RuntimeError):
+    """Processes outlived SIGKILL; `pids` are theirs. State: all the others have ended."""
+
+    def __init__(self, pids: list[int], timeout_s: float) -> None:
+        listed = ", ".join(map(str, pids))
+        super().__init__(
+            f"these processes are still there {timeout_s:g} s after SIGKILL: {listed}; they belong "
+            "to another user, or hang in the kernel (state D in ps), most likely in a GPU driver or a network file "
+            "system, and then only a reboot of this host may help"
+        )
+        self.pids = pids
+
+
+class Status(NamedTuple):
+    """What /proc says of a process that has not ended yet."""
+
+    pid: int
+    parent: int
+    group: int
+    dead: bool
+    """It is a zombie: it has ended, and its parent has not reaped it."""
+
+
+def statuses() -> Iterator[Status]:
+    """Yield all processes of this PID namespace, zombies included."""
+    for pid in _pids():
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  # pathlib would double the guard's start
+                text = file.read()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        # The second field is the program's name in parentheses, which may itself hold blanks and parentheses.
+        state, parent, group = text[text.rindex(b")") + 2 :].split(maxsplit=3)[:3]
+        yield Status(pid, int(parent), int(group), state.decode() in _DEAD_STATES)
+
+
+def marked(mark: str) -> list[int]:
+    """Return the processes that carry `mark`, without this one; those of other users count only for root."""
+    own = os.getpid()
+    return [pid for pid in _pids() if pid != own and _carries(pid, mark)]
+
+
+def kill_marked(mark: str, groups: frozenset[int] = frozenset(), timeout_s: float = KILL_TIMEOUT_S) -> None:
+    """Kill everything that carries `mark` or is in one of the process groups; return when all of it has ended.
+
+    The groups catch those that wiped out their environment; the caller vouches that they are its own. What has ended
+    may still be a zombie, to be reaped by its parent. Raises `UnkillableError` for what is left after `timeout_s`
+    seconds.
+    """
+    deadline = time.monotonic() + timeout_s
+    while found := _open(mark, groups):
+        try:
+            for pidfd in found.values():
+                _kill(pidfd)
+            left = _wait(set(found.values()), deadline)
+        finally:
+            for pidfd in found.values():
+                os.close(pidfd)
+        if left:
+            raise UnkillableError(sorted(pid for pid, pidfd in found.items() if pidfd in left), timeout_s)
+
+
+def _open(mark: str, groups: frozenset[int]) -> dict[int, int]:
+    """Return a pidfd for each process that is to be killed, by pid."""
+    pids = set(marked(mark))
+    if groups:
+        pids |= {status.pid for status in statuses() if status.group in groups and not status.dead}
+    found: dict[int, int] = {}
+    for pid in pids - {os.getpid()}:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        # Only now is the process pinned: before, its number may have gone to another one.
+        if _carries(pid, mark) or (groups and _group(pid) in groups):
+            found[pid] = pidfd
+        else:
+            os.close(pidfd)
+    return found
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  # as in `statuses`
+
+
+def _carries(pid: int, mark: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  # as in `statuses`
+            environ = file.read()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    return f"{MARK_VARIABLE}={mark}".encode() in environ.split(b"\0")
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return -1
+
+
+def _kill(pidfd: int) -> None:
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        # Gone already, or it changed its user and outlives the wait, which says so.
+        return
+
+
+def _wait(pidfds: set[int], deadline: float) -> set[int]:
+    """Wait until the processes have ended, and return the pidfds of those that have not by then."""
+    left = set(pidfds)
+    poll = select.poll()
+    for pidfd in left:
+        poll.register(pidfd, select.POLLIN)
+    while left and (remaining_s := deadline - time.monotonic()) > 0:
+        for pidfd, _ in poll.poll(remaining_s * 1000):
+            poll.unregister(pidfd)
+            left.discard(pidfd)
+    return left

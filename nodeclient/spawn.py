@@ -1,0 +1,125 @@
+"""Starts one worker process: in a session of its own, with default signals, and bound to die with this process.
+
+Watching and ending it is the business of `workers`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+EXIT_NOT_FOUND: Final = 127
+EXIT_NOT_EXECUTABLE: Final = 126
+"""What a shell exits with in these two cases (POSIX, Shell Command Language, 2.8.2)."""
+
+_PR_SET_PDEATHSIG: Final = 1
+"""From linux/prctl.h."""
+
+_LIBC: Final = ctypes.CDLL(None)
+"""Loaded here, since nothing should be loaded between fork and exec."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCommand:
+    """One worker: its command line, of which the first word is looked up in PATH, and its whole environment."""
+
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+
+
+class SpawnError(RuntimeError):
+    """A worker could not be started; the text says why and what to do.
+
+    `exit_code` is what a shell would have exited with.
+    """
+
+    def __init__(self, local_rank: int, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.local_rank = local_rank
+        self.message = message
+        self.exit_code = exit_code
+
+
+def spawn(command: WorkerCommand, local_rank: int) -> subprocess.Popen[bytes]:
+    """Start the worker; its stdout and stderr are ours, its stdin is empty, and it inherits no other file.
+
+    Must be called in the main thread: the kernel kills the worker when the *thread* that started it ends. Raises
+    `SpawnError`, and then no process is left.
+    """
+    try:
+        # The worker's own words run, as its user wrote them and without a shell.
+        return subprocess.Popen(  # noqa: S603
+            command.argv,
+            env=command.environ,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            # Python code between fork and exec can deadlock on a lock that another thread held at the fork. This code
+            # takes none: it makes plain system calls, and the interpreter and glibc put their own locks right in the
+            # child. A program in between that does the same would cost each worker 20 ms and hide why exec failed, and
+            # without the death signal a worker could outlive a nodeclient whose guard died first.
+            preexec_fn=die_with_parent(),  # noqa: PLW1509
+        )
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise _explain(command, local_rank, error) from error
+
+
+def check_program(command: WorkerCommand) -> None:
+    """Look whether the command could be started, before anybody counts on it. Raises `SpawnError`."""
+    program = command.argv[0]
+    path = command.environ.get("PATH", os.defpath)
+    if shutil.which(program, path=path) is None:
+        missing = shutil.which(program, mode=os.F_OK, path=path) is None
+        raise _explain(command, 0, FileNotFoundError() if missing else PermissionError())
+
+
+def die_with_parent() -> Callable[[], None]:
+    """Return what a child does before exec: it binds its life to this process, and takes all signals as usual.
+
+    All that can be found out before the fork is found out here.
+    """
+    parent = os.getpid()
+    # exec keeps what is ignored, so under nohup, or in the background of a shell, the workers would be deaf too.
+    ignored = [signum for signum in signal.valid_signals() if signal.getsignal(signum) is signal.SIG_IGN]
+
+    def prepare() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            # The parent died before the line above took effect, so nothing would ever tell this child.
+            os._exit(1)
+        for signum in ignored:
+            signal.signal(signum, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    return prepare
+
+
+def _explain(command: WorkerCommand, local_rank: int, error: Exception) -> SpawnError:
+    program = command.argv[0] if command.argv else ""
+    path = command.environ.get("PATH", os.defpath)
+    found = shutil.which(program, mode=os.F_OK, path=path)
+    exit_code = EXIT_NOT_EXECUTABLE
+    if isinstance(error, FileNotFoundError) and found is None:
+        exit_code = EXIT_NOT_FOUND
+        where = "there is no such file" if os.sep in program else f"it is in no directory of PATH ({path})"
+        message = f"the command {program!r} was not found: {where}; install it on this host, or give its full path"
+    elif isinstance(error, FileNotFoundError):
+        exit_code = EXIT_NOT_FOUND
+        message = f"{found} cannot be started: the interpreter that its first line names is not on this host"
+    elif isinstance(error, PermissionError):
+        message = (
+            f"{found or program} may not be executed: make it executable (chmod +x), or name its interpreter before "
+            "it, such as: python train.py"
+        )
+    elif isinstance(error, OSError):
+        message = f"{found or program} cannot be started: {error.strerror}"
+    else:
+        message = f"{program!r} cannot be started: {error}"
+    return SpawnError(local_rank, message, exit_code)

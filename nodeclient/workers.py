@@ -1,0 +1,173 @@
+"""The local worker group as processes: starts, signals, watches and sweeps them, and decides nothing.
+
+An exit is noticed by a pidfd in the event loop, so within milliseconds, without polling and without a thread for each
+worker. A worker leads a session and so a process group of its own, and it is reaped only after that group was dealt
+with: until then its number is taken, and a signal to the group cannot hit a stranger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nodeclient import processes
+from nodeclient.spawn import SpawnError, WorkerCommand, spawn
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Sequence
+
+__all__ = ["SpawnError", "WorkerCommand", "WorkerGroup"]
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A worker that was started and is not reaped yet."""
+
+    local_rank: int
+    process: subprocess.Popen[bytes]
+    watched: set[int] = field(default_factory=set)
+    """The pidfds that the loop watches: the worker's own, and when that has ended, those of the rest of its group."""
+    reported: bool = False
+
+    def exit_code(self) -> int | None:
+        """Return the exit code without reaping; None if it has not ended."""
+        ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+
+class WorkerGroup:
+    """One node's workers of one round at a time; all methods are for the main thread, in the running event loop.
+
+    `mark` is this nodeclient's alone, and put into each worker's environment. `on_exit` is called once for each worker
+    that was started, with its local rank and its exit code as `subprocess` has it (-n for signal n).
+
+    A worker that exits takes its process group with it, by SIGKILL. Only after `signal` it does not: then a worker has
+    exited when all of its group has, so that a shell around the training script may die of SIGTERM at once while the
+    script still writes its checkpoint.
+    """
+
+    def __init__(self, mark: str, on_exit: Callable[[int, int], None]) -> None:
+        self._mark = mark
+        self._on_exit = on_exit
+        self._workers: dict[int, _Worker] = {}
+        self._ended: list[_Worker] = []
+        self._signalled = False
+
+    @property
+    def alive(self) -> int:
+        """The number of workers whose exit was not reported yet."""
+        return sum(not worker.reported for worker in self._workers.values())
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """The workers that are not reaped yet."""
+        return frozenset(self._workers)
+
+    def start(self, commands: Sequence[WorkerCommand]) -> None:
+        """Start the workers; a command's index is its local rank. The last round's must have been swept.
+
+        Raises `SpawnError` at the first one that cannot be started; those before it live on, for `sweep` to end.
+        """
+        assert not self._workers, "the last round was not swept"  # noqa: S101  # a leftover must never live into the next
+        self._signalled = False
+        for local_rank, command in enumerate(commands):
+            environ = {**command.environ, processes.MARK_VARIABLE: self._mark}
+            process = spawn(WorkerCommand(command.argv, environ), local_rank)
+            self._workers[process.pid] = _Worker(local_rank, process)
+            self._watch(self._workers[process.pid], process.pid)
+
+    def signal(self, signum: signal.Signals) -> None:
+        """Send a signal to the process group of every worker, and from now on let a group outlive its leader."""
+        self._signalled = True
+        for pid in self._workers:
+            _signal_group(pid, signum)
+
+    async def sweep(self) -> None:
+        """Kill all workers, their process groups, and all else that carries the mark; return when all of it has ended.
+
+        By then the workers are reaped and their exits reported. Raises `UnkillableError` if something outlives SIGKILL
+        for a minute; it may be called again then. One call at a time, and not to be cancelled.
+        """
+        # Until the killing is over nothing is reaped, so that the groups' numbers are not given to strangers.
+        for pid, worker in self._workers.items():
+            self._unwatch_all(worker)
+            _signal_group(pid, signal.SIGKILL)
+        self._ended.clear()
+        try:
+            # In a thread: to read all of /proc takes milliseconds, and a large process takes seconds to die.
+            await asyncio.to_thread(processes.kill_marked, self._mark, frozenset(self._workers))
+        except processes.UnkillableError:
+            for pid, worker in self._workers.items():
+                self._watch(worker, pid)
+            raise
+        for worker in list(self._workers.values()):
+            self._report(worker)
+            self._reap(worker)
+
+    def _process_ended(self, worker: _Worker, pidfd: int) -> None:
+        self._unwatch(worker, pidfd)
+        if worker.watched:
+            return
+        if not self._ended:
+            # Workers often end together, and then one look at /proc does for all of them.
+            asyncio.get_running_loop().call_soon(self._settle)
+        self._ended.append(worker)
+
+    def _settle(self) -> None:
+        """Deal with what is left of the process groups of workers that have ended."""
+        ended, self._ended = self._ended, []
+        rest: dict[int, list[int]] = {worker.process.pid: [] for worker in ended}
+        for status in processes.statuses():
+            if status.group in rest and not status.dead:
+                rest[status.group].append(status.pid)
+        for worker in ended:
+            members = rest[worker.process.pid]
+            if not (members and self._signalled):
+                _signal_group(worker.process.pid, signal.SIGKILL)
+                self._report(worker)
+            for pid in members:
+                self._watch(worker, pid)
+            if not worker.watched:
+                self._report(worker)
+                self._reap(worker)
+
+    def _report(self, worker: _Worker) -> None:
+        code = worker.exit_code()
+        if code is not None and not worker.reported:
+            worker.reported = True
+            self._on_exit(worker.local_rank, code)
+
+    def _reap(self, worker: _Worker) -> None:
+        worker.process.wait()
+        del self._workers[worker.process.pid]
+
+    def _watch(self, worker: _Worker, pid: int) -> None:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        worker.watched.add(pidfd)
+        asyncio.get_running_loop().add_reader(pidfd, self._process_ended, worker, pidfd)
+
+    def _unwatch(self, worker: _Worker, pidfd: int) -> None:
+        asyncio.get_running_loop().remove_reader(pidfd)
+        worker.watched.remove(pidfd)
+        os.close(pidfd)
+
+    def _unwatch_all(self, worker: _Worker) -> None:
+        for pidfd in list(worker.watched):
+            self._unwatch(worker, pidfd)
+
+
+def _signal_group(group: int, signum: signal.Signals) -> None:
+    try:
+        os.killpg(group, signum)
+    except (ProcessLookupError, PermissionError):
+        # The kernel refuses only if it may signal none of them: all of them changed their user.
+        return

@@ -1,0 +1,253 @@
+"""The house style as functions: each rule takes one file of the tree and says what breaks it.
+
+What ruff and mypy can say is said by them. Here is the rest: who may import whom, what a pure
+module may call, how long things may be, and what must not leave the machine of its author.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tests.support.source import FunctionNode, Source
+
+FILE_LINES_MAX = 400
+"""More is more than one purpose: the code that the house takes as models has medians near 150."""
+
+FUNCTION_LINES_MAX = 70
+"""A screen; the limit in TigerBeetle's style guide."""
+
+PURE_STDLIB = frozenset(
+    {
+        "__future__",
+        "abc",
+        "bisect",
+        "collections",
+        "dataclasses",
+        "enum",
+        "functools",
+        "heapq",
+        "ipaddress",
+        "itertools",
+        "math",
+        "operator",
+        "re",
+        "signal.Signals",
+        "string",
+        "textwrap",
+        "types",
+        "typing",
+    }
+)
+"""Modules, and names out of modules, that depend on nothing but their arguments."""
+
+PURE_ROOMS = {
+    "coordinatord/core": ("coordinatord.core", "coordinatord.wire"),
+    "coordinatord/wire": ("coordinatord.wire", "msgpack"),
+    "nodeclient/core": ("nodeclient.core", "coordinatord.wire"),
+}
+"""The rooms that do no IO, and what each of them may import beside the standard library."""
+
+IMPURE_BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "hash", "id", "input", "open", "print"})
+"""`hash` and `id` differ from one process to the next, and a replay must not."""
+
+IMPURE_METHODS = frozenset(
+    {
+        "choice",
+        "getrandbits",
+        "monotonic",
+        "monotonic_ns",
+        "now",
+        "perf_counter",
+        "randbytes",
+        "randint",
+        "random",
+        "randrange",
+        "sample",
+        "shuffle",
+        "sleep",
+        "time",
+        "time_ns",
+        "today",
+        "uniform",
+        "utcnow",
+    }
+)
+"""Under these names clocks and dice are handed around, as in `loop.time()` or `dice.random()`."""
+
+FOREIGN = re.compile(r"(?<![\w.}-])/(?:work|root)/|pypi\.org|files\.pythonhosted\.org|deb\.debian\.org")
+"""Folders and registries that exist, or can be reached, on one machine and not on another."""
+
+Finding = tuple[int, str]
+"""A line, and what is wrong there."""
+
+Check = Callable[[Source], Iterator[Finding]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule of the house: whom it concerns, what breaks it, and what to do then."""
+
+    name: str
+    concerns: Callable[[Source], bool]
+    findings: Check
+    remedy: str
+
+    def judge(self, source: Source) -> list[str]:
+        """Write a line for each finding in a file; none if the rule does not concern it."""
+        if not self.concerns(source):
+            return []
+        return [f"{source.path}:{line}: {what}" for line, what in sorted(self.findings(source))]
+
+
+def impure_imports(source: Source) -> Iterator[Finding]:
+    """Find imports of what is not known to be pure; types count too, for they bind as code does."""
+    [own] = [own for room, own in PURE_ROOMS.items() if source.is_in(room)]
+    for one in source.imports:
+        if not one.within(*PURE_STDLIB, *own):
+            yield one.line, f"imports {one.module}"
+
+
+def impure_calls(source: Source) -> Iterator[Finding]:
+    """Find calls that ask for the time, for chance or for the outside, under whatever object."""
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if name in IMPURE_BUILTINS:
+                yield node.lineno, f"calls {name}()"
+            case ast.Call(func=ast.Attribute(attr=name)) if name in IMPURE_METHODS:
+                yield node.lineno, f"calls {ast.unparse(node.func)}()"
+
+
+def coordinator_imports(source: Source) -> Iterator[Finding]:
+    """Find imports that would tie the daemon to the hosts that it serves."""
+    for one in source.imports:
+        if one.within("nodeclient", "workerlib", "torch", "numpy"):
+            yield one.line, f"imports {one.module}"
+
+
+def node_imports(source: Source) -> Iterator[Finding]:
+    """Find imports of the coordinator's or the worker's insides, and those that take seconds."""
+    allowed = ("coordinatord.wire", "coordinatord.shared", "workerlib.env")
+    for one in source.imports:
+        if one.within("coordinatord", "workerlib", "torch", "numpy") and not one.within(*allowed):
+            yield one.line, f"imports {one.module}"
+
+
+def worker_imports(source: Source) -> Iterator[Finding]:
+    """Find imports that a training script would have to install, or to pay for unused."""
+    is_contract = source.path.name == "env.py"
+    for one in source.imports:
+        if one.within("torch") and not is_contract:
+            if not one.deferred:
+                yield one.line, f"imports {one.module} when it is loaded"
+        elif not one.within("workerlib", *sys.stdlib_module_names):
+            yield one.line, f"imports {one.module}"
+
+
+def long_file(source: Source) -> Iterator[Finding]:
+    """Find the line at which a file becomes too long."""
+    lines = len(source.text.splitlines())
+    if lines > FILE_LINES_MAX:
+        yield FILE_LINES_MAX + 1, f"the file has {lines} lines"
+
+
+def long_functions(source: Source) -> Iterator[Finding]:
+    """Find functions that are too long, from `def` to their last line."""
+    for node in source.definitions:
+        lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        if isinstance(node, FunctionNode) and lines > FUNCTION_LINES_MAX:
+            yield node.lineno, f"{node.name}() has {lines} lines"
+
+
+def undocumented(source: Source) -> Iterator[Finding]:
+    """Find a module, a public class or a public function that does not say what it is for."""
+    if ast.get_docstring(source.tree) is None:
+        yield 1, "the module has no docstring"
+    for node in source.public_definitions:
+        # A test's name is its docstring, and that of an overloaded function stands at its last definition.
+        is_exempt = isinstance(node, FunctionNode) and (source.is_test or _is_overload(node))
+        if not is_exempt and ast.get_docstring(node) is None:
+            yield node.lineno, f"{node.name} has no docstring"
+
+
+def foreign_places(source: Source) -> Iterator[Finding]:
+    """Find names of places that others do not have."""
+    for number, line in enumerate(source.text.splitlines(), start=1):
+        for found in FOREIGN.finditer(line):
+            yield number, f"names {found.group()}"
+
+
+def _is_overload(node: FunctionNode) -> bool:
+    return any(ast.unparse(decorator) in {"overload", "typing.overload"} for decorator in node.decorator_list)
+
+
+def _in_pure_room(source: Source) -> bool:
+    return source.is_python and source.is_in(*PURE_ROOMS)
+
+
+def _in(folder: str) -> Callable[[Source], bool]:
+    return lambda source: source.is_python and source.is_in(folder)
+
+
+RULES = (
+    Rule(
+        "pure rooms import nothing that does IO",
+        _in_pure_room,
+        impure_imports,
+        "Take what you need as an argument or return it as an effect; a module without IO, clock"
+        " and chance may join PURE_STDLIB in tests/support/tidy.py.",
+    ),
+    Rule(
+        "pure rooms ask for no time and no chance",
+        _in_pure_room,
+        impure_calls,
+        "Take `now`, or what was drawn, as an argument: the shell has the clock and the dice.",
+    ),
+    Rule(
+        "coordinatord knows neither nodeclient nor workerlib nor torch",
+        _in("coordinatord"),
+        coordinator_imports,
+        "What both sides share belongs in coordinatord/wire or coordinatord/shared.",
+    ),
+    Rule(
+        "nodeclient knows the protocol and the environment contract alone",
+        _in("nodeclient"),
+        node_imports,
+        "Import from coordinatord.wire, coordinatord.shared or workerlib.env; torch takes seconds"
+        " to import and belongs in the worker.",
+    ),
+    Rule(
+        "workerlib needs nothing but torch, and that late",
+        _in("workerlib"),
+        worker_imports,
+        "Import torch inside the function that uses it, never in env.py, and nothing else that is"
+        " not in the standard library.",
+    ),
+    Rule(
+        f"a file has at most {FILE_LINES_MAX} lines",
+        lambda source: source.is_python,
+        long_file,
+        "Split it by purpose, and say in each docstring what does not belong there.",
+    ),
+    Rule(
+        f"a function has at most {FUNCTION_LINES_MAX} lines",
+        lambda source: source.is_python,
+        long_functions,
+        "Give its parts names.",
+    ),
+    Rule(
+        "modules, public classes and public functions have docstrings",
+        lambda source: source.is_python,
+        undocumented,
+        "Say what it is for, its units and its errors; what nobody else uses is called _name.",
+    ),
+    Rule(
+        "no file names a place that only its author has",
+        lambda _: True,
+        foreign_places,
+        "Take the path from a setting or from the file's own place, and leave registries to pip.",
+    ),
+)

@@ -1,0 +1,41 @@
+"""The tables printed in DESIGN.md are those in the code; `pytest --rewrite` prints them anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordinatord.core.table import ROWS
+from nodeclient.core.table import TABLE
+
+DESIGN = Path(__file__).parent.parent / "coordinatord" / "DESIGN.md"
+
+
+def run_table() -> str:
+    lines = ["| from | when | to | by | reason given |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {row.source} | {row.when.__name__} | {row.target} | {row.action.__name__} | {row.reason} |" for row in ROWS
+    ]
+    return "\n".join(lines)
+
+
+def node_table() -> str:
+    lines = ["| phase | what happens | what is done | next phase | because |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {phase} | {stimulus} | {row.act} | {row.phase or 'as it ended'} | {row.reason} |"
+        for (phase, stimulus), row in TABLE.items()
+    ]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("name", "table"), [("run", run_table()), ("node", node_table())])
+def test_design_shows_the_tables_of_the_code(name: str, table: str, *, rewrite: bool) -> None:
+    text = DESIGN.read_text()
+    start = f"<!-- table: {name} -->\n"
+    head, rest = text.split(start)
+    shown, tail = rest.split("<!-- end -->", maxsplit=1)
+    if rewrite:
+        DESIGN.write_text(f"{head}{start}{table}\n<!-- end -->{tail}")
+    else:
+        assert shown.strip() == table, "run `pytest --rewrite tests/test_design.py` and read the difference"

@@ -1,0 +1,163 @@
+"""The example trains for real: over gloo, through interruptions, at changing world sizes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from workerlib import WorkerEnvironment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+
+IN_DOUBLE_PRECISION = """
+import runpy, sys, torch
+torch.set_default_dtype(torch.float64)
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Rounding is then too small to hide a step that is lost, or an image that counts twice."""
+
+EPOCHS = 30
+TIMEOUT_S = 60
+STEPS_PER_CHECKPOINT = 10
+
+Workers = list[subprocess.Popen[str]]
+
+
+@contextmanager
+def started(folder: Path, number: int, world_size: int) -> Iterator[Workers]:
+    """Start the workers of a round, each on a host of its own as far as its files are concerned."""
+    with ExitStack() as stack:
+        # Bound but not listening, so that nobody else gets the port and rank 0 still can.
+        reserved = stack.enter_context(socket.socket())
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("", 0))
+        workers: Workers = []
+        for rank in range(world_size):
+            environment = WorkerEnvironment(
+                rank=rank,
+                local_rank=0,
+                world_size=world_size,
+                local_world_size=1,
+                group_rank=rank,
+                group_world_size=world_size,
+                role="default",
+                role_rank=rank,
+                role_world_size=world_size,
+                master_address="127.0.0.1",
+                master_port=reserved.getsockname()[1],
+                restart_count=0,
+                max_restarts=0,
+                job="digits",
+                run="only",
+                round=number,
+                node=f"node-{rank}",
+                reason="",
+            )
+            workers.append(stack.enter_context(start(folder / f"host-{rank}", environment)))
+            stack.callback(workers[-1].kill)
+        yield workers
+
+
+def start(host: Path, environment: WorkerEnvironment) -> subprocess.Popen[str]:
+    """Start one worker, whose files lie in the folder `host`."""
+    host.mkdir(parents=True, exist_ok=True)
+    script = str(ROOT / "examples" / "digits.py")
+    flags = {
+        "--epochs": str(EPOCHS),
+        "--batch-size": "128",
+        "--checkpoint": str(host / "digits.pt"),
+        "--progress": str(host / "progress.jsonl"),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", IN_DOUBLE_PRECISION, script, *chain.from_iterable(flags.items())],
+        env={**os.environ, **environment.to_environ(), "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def read_until(worker: subprocess.Popen[str], line: str) -> None:
+    """Read what a worker prints, up to a line that begins with `line`."""
+    assert worker.stdout is not None
+    assert any(said.startswith(line) for said in worker.stdout), f"ended without saying {line!r}"
+
+
+def finish(workers: Workers) -> str:
+    """Wait for workers that are to end well, and return what rank 0 had left to say."""
+    said = [worker.communicate(timeout=TIMEOUT_S)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * len(workers)
+    assert not any(said[1:]), "only rank 0 speaks"
+    return said[0]
+
+
+def checkpoint(folder: Path) -> dict[str, Any]:
+    """Load the checkpoint of rank 0's host, the only one that there is to be."""
+    [path] = folder.glob("*/digits.pt")
+    state: dict[str, Any] = torch.load(path, weights_only=True)
+    return state
+
+
+def steps_by_round(folder: Path) -> dict[int, list[int]]:
+    """Read the steps that each round noted."""
+    rounds: dict[int, list[int]] = {}
+    for line in (folder / "host-0" / "progress.jsonl").read_text().splitlines():
+        note = json.loads(line)
+        rounds.setdefault(note["round"], []).append(note["step"])
+    return rounds
+
+
+def accuracy_said(text: str) -> float:
+    """Take the accuracy from the last line of rank 0."""
+    found = re.fullmatch(r"accuracy (0\.\d{4})", text.splitlines()[-1])
+    assert found, text
+    return float(found.group(1))
+
+
+@pytest.mark.slow
+def test_a_disturbed_run_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
+    disturbed, undisturbed = tmp_path / "disturbed", tmp_path / "undisturbed"
+    with started(undisturbed, 1, world_size=1) as alone:
+        with started(disturbed, 1, world_size=2) as workers:
+            read_until(workers[0], "epoch 2 round 1 world size 2 ")
+            for worker in workers:
+                worker.kill()
+        killed_at = checkpoint(disturbed)["steps"]
+
+        with started(disturbed, 2, world_size=3) as workers:
+            read_until(workers[0], "epoch 10 round 2 world size 3 ")
+            workers[2].send_signal(signal.SIGTERM)
+            farewell = finish(workers)
+        stopped_at = checkpoint(disturbed)["steps"]
+
+        with started(disturbed, 3, world_size=1) as workers:
+            accuracy = accuracy_said(finish(workers))
+        accuracy_undisturbed = accuracy_said(finish(alone))
+
+    steps = steps_by_round(disturbed)
+    last = checkpoint(undisturbed)["steps"]
+    assert killed_at % STEPS_PER_CHECKPOINT == 0
+    assert killed_at <= steps[1][-1] <= killed_at + STEPS_PER_CHECKPOINT
+    assert steps[2] == list(range(killed_at + 1, stopped_at + 1))
+    assert steps[3] == list(range(stopped_at + 1, last + 1))
+    assert f"asked to stop: saved after step {stopped_at}\n" in farewell
+
+    assert accuracy > 0.95
+    assert accuracy == pytest.approx(accuracy_undisturbed, abs=0.01)
+    weights, expected = checkpoint(disturbed)["model"], checkpoint(undisturbed)["model"]
+    torch.testing.assert_close(weights, expected, rtol=0, atol=1e-9)

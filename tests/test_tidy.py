@@ -1,0 +1,147 @@
+"""The tree keeps the house style, and the checker of the style finds what breaks it."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+import pytest
+
+from tests.support.source import Source, sources
+from tests.support.tidy import (
+    FILE_LINES_MAX,
+    FUNCTION_LINES_MAX,
+    RULES,
+    Check,
+    Rule,
+    coordinator_imports,
+    foreign_places,
+    impure_calls,
+    impure_imports,
+    long_file,
+    long_functions,
+    node_imports,
+    undocumented,
+    worker_imports,
+)
+
+BY_CHECK = {rule.findings: rule for rule in RULES}
+
+LATE_TORCH = '''"""Doc."""
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import torch
+def _init():
+    from torch import distributed
+'''
+
+CONTRACT_TORCH = "def f():\n    import torch"
+
+LONG = "def _long():\n" + "    step()\n" * FUNCTION_LINES_MAX
+
+VIOLATIONS = [
+    (impure_imports, "coordinatord/core/run.py", "import asyncio", 1, "imports asyncio"),
+    (impure_imports, "coordinatord/core/run.py", "def f():\n    import time", 2, "imports time"),
+    (impure_imports, "nodeclient/core/a.py", "from os import path", 1, "imports os.path"),
+    (impure_imports, "nodeclient/core/a.py", "import coordinatord.shared.log", 1, "shared.log"),
+    (impure_imports, "nodeclient/core/a.py", "from ..session import x", 1, "nodeclient.session.x"),
+    (impure_imports, "coordinatord/wire/codec.py", "import logging", 1, "imports logging"),
+    (impure_imports, "coordinatord/wire/exits.py", "import signal", 1, "imports signal"),
+    (impure_imports, "coordinatord/core/run.py", "import msgpack", 1, "imports msgpack"),
+    (impure_calls, "coordinatord/core/run.py", "now = clock.monotonic()", 1, "clock.monotonic()"),
+    (impure_calls, "nodeclient/core/a.py", "\nx = dice.random()", 2, "calls dice.random()"),
+    (impure_calls, "coordinatord/core/run.py", "print(1)", 1, "calls print()"),
+    (coordinator_imports, "coordinatord/cli.py", "import nodeclient", 1, "imports nodeclient"),
+    (coordinator_imports, "coordinatord/a/b.py", "from workerlib import env", 1, "workerlib.env"),
+    (coordinator_imports, "coordinatord/cli.py", "def f():\n    import torch", 2, "imports torch"),
+    (node_imports, "nodeclient/cli.py", "from coordinatord.core import run", 1, "core.run"),
+    (node_imports, "nodeclient/cli.py", "from coordinatord import __version__", 1, "__version__"),
+    (node_imports, "nodeclient/cli.py", "import workerlib", 1, "imports workerlib"),
+    (node_imports, "nodeclient/cli.py", "from workerlib.init import init", 1, "workerlib.init"),
+    (node_imports, "nodeclient/cli.py", "def f():\n    import numpy", 2, "imports numpy"),
+    (worker_imports, "workerlib/init.py", "import torch", 1, "imports torch when it is loaded"),
+    (worker_imports, "workerlib/init.py", "class A:\n    import torch", 2, "when it is loaded"),
+    (worker_imports, "workerlib/env.py", CONTRACT_TORCH, 2, "imports torch"),
+    (worker_imports, "workerlib/env.py", "def f():\n    import msgpack", 2, "imports msgpack"),
+    (worker_imports, "workerlib/init.py", "from coordinatord import wire", 1, "coordinatord.wire"),
+    (long_file, "examples/a.py", "\n" * (FILE_LINES_MAX + 1), FILE_LINES_MAX + 1, "401 lines"),
+    (long_functions, "tests/test_a.py", LONG, 1, "_long() has 71 lines"),
+    (undocumented, "tests/test_a.py", "x = 1", 1, "the module has no docstring"),
+    (undocumented, "coordinatord/a.py", '"""D."""\ndef f(): ...', 2, "f has no docstring"),
+    (undocumented, "nodeclient/a.py", '"""D."""\nasync def f(): ...', 2, "f has no docstring"),
+    (undocumented, "workerlib/a.py", '"""D."""\nclass A: ...', 2, "A has no docstring"),
+    (
+        undocumented,
+        "workerlib/a.py",
+        '"""D."""\nclass A:\n    """D."""\n    def f(self): ...',
+        4,
+        "f has no docstring",
+    ),
+    (foreign_places, "README.md", "\ncd /" + "root/x", 2, "names /" + "root/"),
+    (foreign_places, ".ci/run", "PATH=/" + "work/bin", 1, "names /" + "work/"),
+    (foreign_places, "a.toml", "https://pypi" + ".org/simple", 1, "names pypi"),
+    (foreign_places, "a.toml", "https://files.pythonhosted" + ".org/x", 1, "pythonhosted"),
+    (foreign_places, "Dockerfile", "http://deb.debian" + ".org/x", 1, "names deb"),
+]
+
+HARMLESS = [
+    (impure_imports, "coordinatord/core/run.py", "from collections.abc import Iterator"),
+    (impure_imports, "coordinatord/core/run.py", "from coordinatord.wire.messages import Join"),
+    (impure_imports, "coordinatord/wire/codec.py", "import msgpack"),
+    (impure_imports, "coordinatord/wire/exits.py", "from signal import Signals"),
+    (impure_imports, "coordinatord/server/driver.py", "import asyncio"),
+    (impure_calls, "coordinatord/core/run.py", "deadline = policy.deadline(now)"),
+    (coordinator_imports, "coordinatord/cli.py", "import coordinatord.core, asyncio"),
+    (node_imports, "nodeclient/cli.py", "from coordinatord.wire import codec"),
+    (node_imports, "nodeclient/cli.py", "from coordinatord import shared, wire"),
+    (node_imports, "nodeclient/cli.py", "from workerlib.env import RANK"),
+    (worker_imports, "workerlib/init.py", LATE_TORCH),
+    (worker_imports, "workerlib/init.py", "import os\nfrom workerlib import env"),
+    (long_file, "examples/a.py", "\n" * FILE_LINES_MAX),
+    (long_functions, "tests/test_a.py", LONG.replace("    step()\n", "", 1)),
+    (undocumented, "tests/test_a.py", '"""D."""\ndef test_f(): ...'),
+    (undocumented, "nodeclient/a.py", '"""D."""\ndef _f(): ...\nclass _A:\n    def f(self): ...'),
+    (undocumented, "nodeclient/a.py", '"""D."""\n@overload\ndef f(): ...\ndef f():\n    """D."""'),
+    (foreign_places, "README.md", "see framework/work/network and https://a.org/work/"),
+]
+
+
+@pytest.fixture(scope="module")
+def tree() -> list[Source]:
+    """All files of the tree."""
+    return sources()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_the_tree_keeps_the_rule(rule: Rule, tree: list[Source]) -> None:
+    found = [line for source in tree for line in rule.judge(source)]
+    assert not found, "\n".join(["", *found, rule.remedy])
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "coordinatord/core",
+        "coordinatord/wire",
+        "coordinatord/shared",
+        "nodeclient/core",
+        "workerlib/env.py",
+    ],
+)
+def test_the_rules_speak_of_places_that_exist(folder: str, tree: list[Source]) -> None:
+    assert any(source.is_python and source.is_in(folder) for source in tree)
+
+
+@pytest.mark.parametrize(("check", "path", "text", "line", "what"), VIOLATIONS)
+def test_a_violation_is_found(check: Check, path: str, text: str, line: int, what: str) -> None:
+    [found] = BY_CHECK[check].judge(Source(PurePosixPath(path), text))
+    assert found.startswith(f"{path}:{line}: ")
+    assert what in found
+
+
+@pytest.mark.parametrize(("check", "path", "text"), HARMLESS)
+def test_what_is_allowed_is_not_found(check: Check, path: str, text: str) -> None:
+    assert BY_CHECK[check].judge(Source(PurePosixPath(path), text)) == []
+
+
+def test_every_rule_has_a_violation_that_it_finds() -> None:
+    assert {check for check, *_ in VIOLATIONS} == set(BY_CHECK)

@@ -1,0 +1,14 @@
+"""workerlib: what a training process needs to take part in a job, in one call.
+
+    import workerlib
+
+    with workerlib.init() as ctx:
+        model = DistributedDataParallel(Model().to(ctx.device))
+
+`env` is the contract with nodeclient, `init` reads it and prepares torch. Importing this package imports no torch.
+"""
+
+from workerlib.env import NotLaunchedError, WorkerEnvironment
+from workerlib.init import Context, init
+
+__all__ = ["Context", "NotLaunchedError", "WorkerEnvironment", "init"]

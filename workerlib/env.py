@@ -1,0 +1,150 @@
+"""The environment contract between nodeclient, its writer, and a training process, its reader.
+
+Standard library only, since both sides import it. These variables, and no others, pass from the one to the other:
+
+===================================  =============================================================
+`RANK`                               Rank of this worker in the worker group, from 0.
+`LOCAL_RANK`                         Rank among the workers of this node, from 0.
+`GROUP_RANK`                         Rank of this node among the nodes of the round, from 0.
+`ROLE_RANK`                          Rank among the workers with the same role, from 0.
+`WORLD_SIZE`                         Number of workers in the worker group.
+`LOCAL_WORLD_SIZE`                   Number of workers on this node.
+`GROUP_WORLD_SIZE`                   Number of nodes in the round.
+`ROLE_WORLD_SIZE`                    Number of workers with the same role.
+`ROLE_NAME`                          The role.
+`MASTER_ADDR`, `MASTER_PORT`         Where rank 0 serves the store of `init_process_group`.
+`TORCHELASTIC_RESTART_COUNT`         How many restarts of the run's budget are used up.
+`TORCHELASTIC_MAX_RESTARTS`          That budget.
+`TORCHELASTIC_RUN_ID`                The job id; torch takes it as the sign of an elastic launch.
+`TORCHELASTIC_USE_AGENT_STORE`       `False`: the worker with rank 0 serves the store.
+`TORCH_NCCL_ASYNC_ERROR_HANDLING`    `1`, unless nodeclient inherited a value (`DEFAULTS`).
+`COORDINATORD_JOB`                   The job id.
+`COORDINATORD_RUN`                   The run: one execution of the job, from join to outcome.
+`COORDINATORD_ROUND`                 The round: one formation of the worker group; only goes up.
+`COORDINATORD_NODE`                  The node id.
+`COORDINATORD_REASON`                Why this round was formed, in words.
+===================================  =============================================================
+
+The names without `COORDINATORD_` mean what they mean under torchrun
+(torch/distributed/elastic/agent/server/local_elastic_agent.py), so a script written for torchrun finds all that it
+expects; and a process that torchrun itself started can be read too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULTS: Final = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+"""Offered to workers below what nodeclient inherited.
+
+A worker gets `{**DEFAULTS, **os.environ, **environment.to_environ()}`. The value is torchrun's: a collective that
+failed or timed out ends its process instead of hanging.
+"""
+
+_VARIABLES: Final = {
+    "rank": "RANK",
+    "local_rank": "LOCAL_RANK",
+    "world_size": "WORLD_SIZE",
+    "local_world_size": "LOCAL_WORLD_SIZE",
+    "group_rank": "GROUP_RANK",
+    "group_world_size": "GROUP_WORLD_SIZE",
+    "role": "ROLE_NAME",
+    "role_rank": "ROLE_RANK",
+    "role_world_size": "ROLE_WORLD_SIZE",
+    "master_address": "MASTER_ADDR",
+    "master_port": "MASTER_PORT",
+    "restart_count": "TORCHELASTIC_RESTART_COUNT",
+    "max_restarts": "TORCHELASTIC_MAX_RESTARTS",
+    "job": "COORDINATORD_JOB",
+    "run": "COORDINATORD_RUN",
+    "round": "COORDINATORD_ROUND",
+    "node": "COORDINATORD_NODE",
+    "reason": "COORDINATORD_REASON",
+}
+"""The variable that holds each field."""
+
+_TORCHRUN_SUBSTITUTES: Final = {
+    "job": "TORCHELASTIC_RUN_ID",
+    "run": "TORCHELASTIC_RUN_ID",
+    "round": "TORCHELASTIC_RESTART_COUNT",
+    "node": "GROUP_RANK",
+}
+"""What comes nearest to ours where torchrun started the process."""
+
+_NUMBER: Final = re.compile("[0-9]{1,18}")
+"""Without sign, space or underscore, and within 64 bits."""
+
+_MAY_BE_EMPTY: Final = frozenset({"reason"})
+
+
+class NotLaunchedError(RuntimeError):
+    """No launcher started this process, or its environment is damaged; it says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnvironment:
+    """What one worker is told of itself and its worker group; the table above explains each."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    group_rank: int
+    group_world_size: int
+    role: str
+    role_rank: int
+    role_world_size: int
+    master_address: str
+    master_port: int
+    restart_count: int
+    max_restarts: int
+    job: str
+    run: str
+    round: int
+    node: str
+    reason: str
+
+    def to_environ(self) -> dict[str, str]:
+        """Return the variables to be laid over the environment that a worker inherits."""
+        environ = {variable: str(getattr(self, name)) for name, variable in _VARIABLES.items()}
+        environ["TORCHELASTIC_RUN_ID"] = self.job
+        environ["TORCHELASTIC_USE_AGENT_STORE"] = str(False)
+        return environ
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> WorkerEnvironment:
+        """Read the variables back.
+
+        Raises `NotLaunchedError`, which names the variable, if one is missing or is not what it should be.
+        """
+        values = {field.name: _read(environ, field.name, field.type) for field in fields(cls)}
+        return cls(**values)  # type: ignore[arg-type]  # `_read` goes by the fields' own types
+
+
+def _read(environ: Mapping[str, str], name: str, kind: object) -> int | str:
+    variable = _VARIABLES[name]
+    if variable not in environ and name in _TORCHRUN_SUBSTITUTES:
+        variable = _TORCHRUN_SUBSTITUTES[name]
+    text = environ.get(variable, "" if name in _MAY_BE_EMPTY else None)
+    if text is None:
+        raise _not_launched(f"the environment variable {variable} is missing")
+    if kind == "int":
+        if not _NUMBER.fullmatch(text):
+            raise _not_launched(f"the environment variable {variable} is {text!r}, not a number")
+        return int(text)
+    if not text and name not in _MAY_BE_EMPTY:
+        raise _not_launched(f"the environment variable {variable} is empty")
+    return text
+
+
+def _not_launched(what: str) -> NotLaunchedError:
+    return NotLaunchedError(
+        f"{what}, so this process does not know its rank: a launcher has to start it. On one host: "
+        "nodeclient join --standalone -- python train.py; on several, on each of them: "
+        "nodeclient join --coord HOST -- python train.py (torchrun train.py works as well)."
+    )

@@ -1,0 +1,158 @@
+"""Takes a worker from its environment to a ready process group."""
+
+# ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
+
+from __future__ import annotations
+
+import gc
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from workerlib.env import WorkerEnvironment
+from workerlib.stop import StopRequest
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+    from types import TracebackType
+    from typing import Self
+
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a training script needs to know; its process group lives until `close`.
+
+    Used in a `with` statement, it is closed at the end of the block.
+    """
+
+    environment: WorkerEnvironment
+    """All that the launcher said, such as the reason for this round."""
+    device: torch.device
+    """The GPU of this worker, already set as the current one, or the CPU."""
+    _stop: StopRequest = field(default_factory=StopRequest, repr=False)
+
+    @property
+    def rank(self) -> int:
+        """The rank of this worker in the worker group, from 0."""
+        return self.environment.rank
+
+    @property
+    def local_rank(self) -> int:
+        """The rank of this worker on its node, from 0."""
+        return self.environment.local_rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of workers in the worker group."""
+        return self.environment.world_size
+
+    @property
+    def round(self) -> int:
+        """The number of this formation of the worker group; it only ever goes up within a run."""
+        return self.environment.round
+
+    @property
+    def restart_count(self) -> int:
+        """How many restarts of the run's budget are used up; a change of membership uses none."""
+        return self.environment.restart_count
+
+    def should_stop(self) -> bool:
+        """Whether the node of any worker asked for a stop: save a checkpoint now, and exit.
+
+        This is a collective: all workers must call it at the same step, and all get the same answer, although SIGTERM
+        reaches them in different steps. It costs one all-reduce of four bytes and makes the host wait for the GPU, so
+        call it every so many steps, about once a second.
+
+        The first call replaces the SIGTERM handler; a script that never calls it dies of SIGTERM at once. Raises
+        `RuntimeError` if that first call is not made in the main thread.
+        """
+        import torch
+
+        self._stop.listen()
+        # gloo and mpi reduce in host memory; the other backends know only their own device.
+        on_host = any(name in torch.distributed.get_backend() for name in ("gloo", "mpi"))
+        flag = torch.tensor(int(self._stop.received), dtype=torch.int32, device="cpu" if on_host else self.device)
+        torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
+        return bool(flag.item())
+
+    def close(self) -> None:
+        """Destroy the process group and put the SIGTERM handler back; further calls do nothing."""
+        import torch
+
+        self._stop.close()
+        if torch.distributed.is_initialized():
+            # A DDP model that the script has dropped is a reference cycle, which would keep the group alive beyond its
+            # destruction; one of gloo's threads could then free a tensor while Python shuts down, and abort the worker
+            # (3 of 30 workers that had finished well; see also pytorch/pytorch#179291).
+            gc.collect()
+            torch.distributed.destroy_process_group()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # After an error the peers may be stuck in a collective, and destroying the group could wait for them. The
+        # worker must exit instead, so that its node sees the failure.
+        if kind is None:
+            self.close()
+
+
+def init(backend: str | None = None, timeout: timedelta | None = None) -> Context:
+    """Read the environment, set the device and initialise torch's default process group.
+
+    `backend` is by default nccl where torch sees GPUs, else gloo. `timeout` is that of the collectives, by default
+    torch's own for the backend. Waits until all workers of the round have called it.
+
+    Raises `NotLaunchedError` in a process that no launcher started, `RuntimeError` if torch is missing or sees too few
+    GPUs for the workers on this node, and what `torch.distributed.init_process_group` raises.
+    """
+    environment = WorkerEnvironment.from_environ(os.environ)
+    _require_torch()
+    import torch.distributed
+
+    device = _set_device(environment)
+    if backend is None:
+        backend = "gloo" if device.type == "cpu" else "nccl"
+    torch.distributed.init_process_group(
+        backend,
+        timeout=timeout,
+        # So NCCL connects at once, not in the first collective, and need not guess each rank's GPU.
+        device_id=device if backend == "nccl" else None,
+    )
+    return Context(environment, device)
+
+
+def _require_torch() -> None:
+    try:
+        import torch  # noqa: F401  # imported to learn whether it is there
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise RuntimeError(
+            "workerlib.init() needs PyTorch, which this Python does not have: install it "
+            "(pip install torch), or start the script with the Python that has it"
+        ) from error
+
+
+def _set_device(environment: WorkerEnvironment) -> torch.device:
+    import torch
+
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    gpus = torch.cuda.device_count()
+    if environment.local_rank >= gpus:
+        raise RuntimeError(
+            f"local rank {environment.local_rank} has no GPU: this node has "
+            f"{environment.local_world_size} workers, but torch sees {gpus} GPUs; start one worker "
+            "a GPU (nodeclient join --nproc-per-node gpu)"
+        )
+    device = torch.device("cuda", environment.local_rank)
+    torch.cuda.set_device(device)
+    return device
