@@ -14,7 +14,7 @@ import uvloop
 from coordinatord import config
 from coordinatord.config import Config
 from coordinatord.server.app import ListenError, serve
-from coordinatord.shared import logs
+from coordinatord.shared import exits, logs
 from coordinatord.store.interface import StoreError
 from coordinatord.store.memory import MemoryStore
 from coordinatord.wire.exits import Exit
@@ -33,6 +33,8 @@ def main() -> None:
         _fail(str(error), Exit.OS_ERROR)
     except StoreError as error:
         _fail(f"the state cannot be kept: {error}", Exit.OS_ERROR)
+    except Exception:  # noqa: BLE001 - the last resort, and it says all there is to know
+        sys.exit(exits.report_bug("coordinatord"))
 
 
 async def _run(settings: Config) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from coordinatord.shared import exits
 from coordinatord.wire.exits import Exit
 from nodeclient import config
 from nodeclient.config import JoinConfig
@@ -18,11 +19,13 @@ def main() -> None:
     chosen = config.parse()
     try:
         code = _join(chosen) if isinstance(chosen, JoinConfig) else _status(chosen)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # before the signals are handled, or while a status is asked for
         code = Exit.INTERRUPTED
     except OSError as error:
-        sys.stderr.write(f"nodeclient: {error}\n")
+        sys.stderr.write(f"nodeclient: the system refused something: {error}\n")
         code = Exit.OS_ERROR
+    except Exception:  # noqa: BLE001 - the last resort, and it says all there is to know
+        code = exits.report_bug("nodeclient")
     sys.exit(code)
 
 

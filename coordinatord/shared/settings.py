@@ -32,7 +32,7 @@ class SettingsParser(argparse.ArgumentParser):
         action = self.add_argument(*spellings, dest=name, **options)
         action.help = f"{action.help} [{variable}]"
         value = self._environ.get(variable)
-        if value is not None:
+        if value:  # an empty one is what an environment file says of a setting that it leaves open
             action.default = self._from_environment(action, variable, value)
             action.required = False
 
@@ -40,12 +40,14 @@ class SettingsParser(argparse.ArgumentParser):
         if action.nargs == 0:
             return self._truth(variable, value)
         try:
-            return self._get_value(action, value)
+            read = self._get_value(action, value)
+            self._check_value(action, read)
         except argparse.ArgumentError as error:
             self.error(f"environment variable {variable}: {error.message}")
+        return read
 
     def _truth(self, variable: str, value: str) -> bool:
-        if value.lower() not in {"0", "1", "false", "true", "no", "yes", ""}:
+        if value.lower() not in {"0", "1", "false", "true", "no", "yes"}:
             self.error(f"environment variable {variable}: expected 1 or 0, not {value!r}")
         return value.lower() in {"1", "true", "yes"}
 
