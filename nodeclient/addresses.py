@@ -16,10 +16,7 @@ _SIOCGIFADDR: Final = 0x8915
 _IFREQ: Final = struct.Struct("16s4xI16x")
 """A `struct ifreq` with a `sockaddr_in`: the name, then family and port (skipped), the address, and padding."""
 
-_ELSEWHERE: Final = (
-    (socket.AF_INET, "192.0.2.1"),
-    (socket.AF_INET6, "2001:db8::1"),
-)
+_ELSEWHERE: Final = ("192.0.2.1", "2001:db8::1")
 """Addresses kept for documentation (RFC 5737, RFC 3849): nobody has them, so the default route leads there."""
 
 _DISCARD_PORT: Final = 9
@@ -36,22 +33,31 @@ def host_id() -> str:
 
 def routable_address() -> str | None:
     """Return this host's own address towards the default route, IPv4 before IPv6; None if it has no such route."""
-    for family, elsewhere in _ELSEWHERE:
-        try:
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                # For UDP this only looks up the route, and so the address that packets would leave from.
-                probe.connect((elsewhere, _DISCARD_PORT))
-                return str(probe.getsockname()[0])
-        except OSError:
-            continue
-    return None
+    return _source_towards(_ELSEWHERE[0]) or _source_towards(_ELSEWHERE[1])
 
 
-def interface_of(address: str) -> str | None:
-    """Return the network interface that carries this local IP address; None if none does, or it is no IP address.
+def interface_towards(peer: str) -> str | None:
+    """Return the network interface by which this host reaches `peer`, its own address or another's; None if unknown.
 
     For GLOO_SOCKET_IFNAME: without it, gloo listens where the host's own name leads, and on Debian that is 127.0.1.1.
     """
+    source = _source_towards(peer)
+    return source and interface_of(source)
+
+
+def _source_towards(peer: str) -> str | None:
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(peer, _DISCARD_PORT, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            # For UDP this only looks up the route, and so the address that packets would leave from.
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def interface_of(address: str) -> str | None:
+    """Return the network interface that carries this local IP address; None if none does, or it is no IP address."""
     try:
         wanted = ipaddress.ip_address(address)
     except ValueError:

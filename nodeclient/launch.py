@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nodeclient.addresses import interface_of
+from nodeclient.addresses import interface_towards
 from nodeclient.config import JoinConfig
 from nodeclient.core.effects import Start
 from nodeclient.spawn import WorkerCommand
@@ -14,17 +14,15 @@ LAUNCHER_DEFAULTS = {"PYTHONUNBUFFERED": "1"}
 """As torchrun's `python -u`: what a worker printed before it died is seen."""
 
 
-def worker_commands(
-    config: JoinConfig, start: Start, local_address: str | None, inherited: Mapping[str, str]
-) -> list[WorkerCommand]:
+def worker_commands(config: JoinConfig, start: Start, inherited: Mapping[str, str]) -> list[WorkerCommand]:
     """Return one command a worker, in the order of the local ranks.
 
-    `local_address` is the one from which this node reaches the coordinator: where the round spans hosts, gloo is told
-    to listen there too, unless the user said otherwise; by itself it listens where the host's own name leads.
+    Where the round spans hosts, gloo is told to listen on the interface that leads to the master, unless the user said
+    otherwise in the `inherited` environment; by itself it listens where the host's own name leads.
     """
     base = {**DEFAULTS, **LAUNCHER_DEFAULTS}
-    interface = interface_of(local_address) if local_address else None
-    if interface is not None and not start.assignment.master_address.startswith("127."):
+    interface = interface_towards(start.assignment.master_address)
+    if interface and interface != "lo":
         base["GLOO_SOCKET_IFNAME"] = interface
     base |= inherited
     return [

@@ -12,6 +12,7 @@ from collections import deque
 
 from coordinatord.shared.tasks import Tasks
 from coordinatord.shared.timer import DeadlineTimer
+from coordinatord.wire.exits import Exit as ExitCode
 from coordinatord.wire.messages import PROTOCOL_VERSION, Join, Offer
 from nodeclient.addresses import host_id, routable_address
 from nodeclient.config import Endpoint, JoinConfig
@@ -133,11 +134,13 @@ class Node:
         )
         try:
             self._guard.start()
-            self._workers.start(worker_commands(self._config, start, self._session.local_address, os.environ))
+            self._workers.start(worker_commands(self._config, start, os.environ))
         except SpawnError as error:
-            self.submit(StartFailed(error.local_rank, error.message))
+            self.submit(StartFailed(error.local_rank, error.exit_code, error.message))
         except OSError as error:
-            self.submit(StartFailed(0, f"the guard of the workers cannot be started: {error.strerror}"))
+            self.submit(
+                StartFailed(0, ExitCode.OS_ERROR, f"the guard of the workers cannot be started: {error.strerror}")
+            )
         else:
             self.submit(WorkersStarted())
 

@@ -25,6 +25,9 @@ KILL_TIMEOUT_S: Final = 60.0
 """Bound on the dying of killed processes: the kernel may need tens of seconds to release hundreds of GB of pinned
 memory, and what takes longer hangs in a driver."""
 
+_EMPTY_LOOKS: Final = 2
+"""How often in a row nothing must be found: for some microseconds within exec, a process shows no environment."""
+
 _DEAD_STATES: Final = frozenset("ZX")
 """Zombie and dead, after proc_pid_stat(5): such a process only waits to be reaped."""
 
@@ -79,7 +82,10 @@ def kill_marked(mark: str, groups: frozenset[int] = frozenset(), timeout_s: floa
     seconds.
     """
     deadline = time.monotonic() + timeout_s
-    while found := _open(mark, groups):
+    empty_looks = 0
+    while empty_looks < _EMPTY_LOOKS:
+        found = _open(mark, groups)
+        empty_looks = 0 if found else empty_looks + 1
         try:
             for pidfd in found.values():
                 _kill(pidfd)

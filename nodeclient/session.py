@@ -7,6 +7,7 @@ pause: when a coordinator comes back, a thousand nodes do not come at the same m
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
 from collections.abc import Callable, Sequence
@@ -34,6 +35,9 @@ from nodeclient.core.events import Event, SessionClosed, SessionOpened, Told, Tu
 CONNECT_WITHIN_S = 5.0
 """One lease: an attempt that takes longer would be lost before it began."""
 
+CLOSE_WITHIN_S = 0.5
+"""For the other side's word of farewell: one that is silent has none, and the next attempt must not wait for it."""
+
 PAUSE_FIRST_S = 0.1
 PAUSE_MOST_S = 1.0
 """Between attempts; the first fits a restart of the daemon, the last lets nodes be back within about a second."""
@@ -51,8 +55,8 @@ class Session:
         self._submit = submit
         self._mailbox = Mailbox()
         self._why_closed = ""
-        self.local_address: str | None = None
-        """The address of this host from which the coordinator was last reached."""
+        self._welcome = False
+        """The coordinator has said what it desires; one that only accepts and closes is not asked again at once."""
 
     def send(self, observed: Observed) -> None:
         """Say what is; without a connection nothing is sent, the next join says it."""
@@ -68,16 +72,15 @@ class Session:
         pause = PAUSE_FIRST_S
         async with ClientSession(timeout=ClientTimeout(total=None, sock_connect=CONNECT_WITHIN_S)) as client:
             for coordinator in cycle(self._coordinators):
-                opened = False
+                self._welcome = False
                 try:
                     async with asyncio.timeout(CONNECT_WITHIN_S):
                         connection = await self._connect(client, coordinator)
-                    opened = True
                     reason = await self._carry(connection, coordinator)
                 except (ClientError, OSError, TimeoutError) as error:
                     reason = explain(coordinator, error)
                 self._submit(SessionClosed(reason))
-                pause = PAUSE_FIRST_S if opened else min(2 * pause, PAUSE_MOST_S)
+                pause = PAUSE_FIRST_S if self._welcome else min(2 * pause, PAUSE_MOST_S)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
 
     async def _connect(self, client: ClientSession, coordinator: Endpoint) -> ClientWebSocketResponse:
@@ -86,14 +89,12 @@ class Session:
             max_msg_size=FRAME_BYTES_MAX,
             compress=0,
             autoping=False,
-            timeout=ClientWSTimeout(ws_close=CONNECT_WITHIN_S),
+            timeout=ClientWSTimeout(ws_close=CLOSE_WITHIN_S),
         )
 
     async def _carry(self, connection: ClientWebSocketResponse, coordinator: Endpoint) -> str:
         """Carry messages both ways until the session ends; return why it did."""
         self._mailbox, self._why_closed = Mailbox(), ""
-        name = connection.get_extra_info("sockname")
-        self.local_address = str(name[0]).removeprefix("::ffff:") if name else None
         try:
             await connection.send_bytes(encode(self._make_join()))
             self._submit(SessionOpened(str(coordinator)))
@@ -115,6 +116,7 @@ class Session:
                 heard = decode(message.data, Desired, Refused)
             except SchemaError as error:
                 return f"the coordinator sent what is no message: {error}"
+            self._welcome |= isinstance(heard, Desired)
             self._submit(Told(heard) if isinstance(heard, Desired) else TurnedAway(heard))
         return "the coordinator closed the connection"
 
@@ -129,6 +131,6 @@ def explain(coordinator: Endpoint, error: BaseException) -> str:
         case WSServerHandshakeError():
             return f"{coordinator} answers with HTTP {error.status}: is it a coordinatord?"
         case ClientOSError() | OSError():
-            return f"{coordinator}: {error.strerror or error}"
+            return f"{coordinator}: {os.strerror(error.errno) if error.errno else error}"
         case _:
             return f"{coordinator}: {error}"

@@ -298,6 +298,7 @@ class Coordinator:
 
     def _advance(self, run: Run, now: float, outbox: Outbox) -> None:
         """Take the rows of the table that are due, and note when the next one is."""
+        had_ended = run.state.ended
         for _ in range(TRANSITIONS_MAX):
             row = due_row(run, now)
             if row is None:
@@ -305,7 +306,7 @@ class Coordinator:
             row.action(run, row.target, row.reason.format(run=run), now, outbox)
         else:
             raise TransitionLoopError(f"job {run.job}: still moving after {TRANSITIONS_MAX} steps")
-        if run.state.ended:
+        if run.state.ended and not had_ended:  # who has a session is forgotten when that ends
             for member in [member for member in run.members.values() if member.session is None]:
                 self._forget(run, member, outbox)
         dues = [due for due in (next_due(run), run.give_up.next()) if due is not None]

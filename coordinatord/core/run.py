@@ -84,7 +84,8 @@ class Run:
         """When the round was stopped on purpose, all being well."""
         self.trigger = ""
         """Why it was stopped."""
-        self.failures: list[WorkerFailure] = []
+        self.failures: dict[str, WorkerFailure] = {}
+        """By node: nodes repeat what they said, and all of them may fail of one cause."""
         self.losses: list[Loss] = []
         self.leaving: set[str] = set()
         """Nodes of the round whose users asked them to leave."""
@@ -120,7 +121,7 @@ class Run:
         self.round += 1
         self.order, self.parts = order, parts
         self._missing.clear()
-        self.failures, self.losses = [], []
+        self.failures, self.losses = {}, []
         self.arrived_first = self.arrived_last = None
         self.give_up.clear()
 
@@ -179,15 +180,14 @@ class Run:
 
     def blame(self, member: Member, failure: Failure, now: float) -> None:
         """Keep a worker's failure as evidence, once for each node and round."""
-        if any(known.node == member.node for known in self.failures):
-            return
-        host = member.join.offer.host
-        self.failures.append(WorkerFailure(member.node, host, now - failure.age_s, failure))
+        if member.node not in self.failures:
+            host = member.join.offer.host
+            self.failures[member.node] = WorkerFailure(member.node, host, now - failure.age_s, failure)
 
     @property
     def verdict(self) -> Verdict:
         """The judgement on what ended the round, by the evidence so far."""
-        return judge(self.trigger, self.planned_at, self.failures, self.losses, self.policy.collateral_s)
+        return judge(self.trigger, self.planned_at, self.failures.values(), self.losses, self.policy.collateral_s)
 
     @property
     def exhausted(self) -> bool:
@@ -199,7 +199,7 @@ class Run:
     @property
     def first_failure(self) -> str:
         """The earliest failure that is known, in words."""
-        return str(min(self.failures, key=lambda failure: failure.at))
+        return str(min(self.failures.values(), key=lambda failure: failure.at))
 
     def names(self, *standings: Standing) -> str:
         """Name the members of some standings: 'node a', 'nodes a, b'."""

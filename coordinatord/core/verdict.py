@@ -7,7 +7,7 @@ collateral: it is charged to nobody.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from coordinatord.wire.exits import describe_exit
@@ -49,8 +49,8 @@ class Verdict:
 def judge(
     trigger: str,
     planned_at: float | None,
-    failures: Sequence[WorkerFailure],
-    losses: Sequence[Loss],
+    failures: Collection[WorkerFailure],
+    losses: Collection[Loss],
     collateral_s: float,
 ) -> Verdict:
     """Find the first cause.

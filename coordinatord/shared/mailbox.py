@@ -37,9 +37,12 @@ class Mailbox:
 
     async def empty_into(self, socket: WebSocket) -> None:
         """Send what comes, until the session is to end; then close the socket. Raises `ConnectionError`."""
-        while not self._closing:
+        closing = False
+        while not closing:
             await self._filled.wait()
             self._filled.clear()
+            # Looked at before the sending: a last word that comes meanwhile, or came before the first wait, is sent too.
+            closing = self._closing
             frame, self._frame = self._frame, None
             if frame is not None:
                 await socket.send_bytes(frame)

@@ -49,9 +49,6 @@ AT_ONCE_GRACE_S = 0.5
 LEAVE_WITHIN_S = 5.0
 """A leaving node that hears no decision for so long, one lease, stops its workers by itself."""
 
-START_FAILED_CODE = 127
-"""What a shell reports for a command that it cannot start."""
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -153,9 +150,12 @@ class Agent:
         self._notice(Level.INFO, f"connected to the coordinator at {event.coordinator}")
 
     def _closed(self, event: SessionClosed, now: float) -> None:
+        news = event.reason != self._contact.trouble
         if self._contact.close(event.reason, now):
             goes_on = "; the workers go on" if self.phase.has_workers else ""
             self._notice(Level.WARNING, f"lost the coordinator: {event.reason}{goes_on}")
+        elif news:
+            self._effects.append(Waiting(f"looking for the coordinator: {event.reason}", self._limit_alone()))
         if self._leaving is not None:
             self._abandon(now)
 
@@ -183,7 +183,7 @@ class Agent:
 
     def _start_failed(self, event: StartFailed, now: float) -> None:
         self._group.alive = set(range(event.local_rank))
-        self._worker_failed(event.local_rank, START_FAILED_CODE, event.message, now)
+        self._worker_failed(event.local_rank, event.exit_code, event.message, now)
 
     def _swept(self, event: Swept, now: float) -> None:
         self._port = event.port
@@ -252,7 +252,6 @@ class Agent:
 
     def _deadlines(self) -> list[tuple[float, Callable[[float], None]]]:
         """Return what is due when; derived from the state, so that nothing has to be cancelled."""
-        settings = self._settings
         working = self.phase in {Phase.STARTING, Phase.RUNNING}
         dues: list[tuple[float, Callable[[float], None]]] = []
         if self._group.kill_at is not None:
@@ -263,12 +262,16 @@ class Agent:
         if contact.connected:
             dues.append((contact.heard_at + contact.lease_s, self._doubt))
             dues.append((contact.beat_at, lambda _: None))  # `_tell` sees to it
-        elif working:
-            dues.append((contact.alone_since + settings.outage_grace_s, self._cut_off))
         elif self.phase is not Phase.STOPPING:
-            since = max(contact.alone_since, self._resting_since)
-            dues.append((since + settings.join_timeout_s, self._give_up))
+            dues.append((self._limit_alone(), self._cut_off if working else self._give_up))
         return dues
+
+    def _limit_alone(self) -> float:
+        """Return until when the node bears it to be without a coordinator."""
+        alone_since = self._contact.alone_since
+        if self.phase.has_workers:
+            return alone_since + self._settings.outage_grace_s
+        return max(alone_since, self._resting_since) + self._settings.join_timeout_s
 
     def _doubt(self, now: float) -> None:
         self._contact.heard_at = now  # the shell answers with `SessionClosed`

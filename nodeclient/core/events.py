@@ -45,6 +45,8 @@ class StartFailed:
     """A worker could not be started; those before it were."""
 
     local_rank: int
+    exit_code: int
+    """What a shell would have exited with."""
     message: str
 
 

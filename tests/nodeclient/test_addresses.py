@@ -1,0 +1,74 @@
+"""What a host says about itself, in network namespaces where that can be known."""
+
+# ruff: noqa: S607  # the tools are found as a person would find them
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from nodeclient.addresses import host_id, interface_of
+
+
+def _python(expression: str, *wrapper: str) -> str:
+    program = f"from nodeclient.addresses import *; print({expression})"
+    return subprocess.check_output([*wrapper, sys.executable, "-c", program], text=True).strip()
+
+
+def _in_namespace(setup: str, expression: str) -> str:
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "--net", "true"], check=False).returncode != 0:
+        pytest.skip("needs a network namespace of its own, which takes root and util-linux")
+    return _python(expression, "unshare", "--net", "sh", "-ec", f'{setup}\nexec "$@"', "sh")
+
+
+PAIR = """
+ip link set lo up
+ip link add first type veth peer name second
+ip address add 10.20.0.1/24 dev first
+ip -6 address add fd00::1/64 dev first nodad
+ip address add 10.30.0.1/24 dev second
+ip link set first up
+ip link set second up
+"""
+
+
+def test_processes_of_a_host_have_one_host_id() -> None:
+    # As long as a name may be in the protocol.
+    assert _python("host_id()") == host_id()
+    assert 1 <= len(host_id()) <= 128
+
+
+def test_a_network_namespace_has_a_host_id_of_its_own() -> None:
+    assert _in_namespace("", "host_id()") not in {"", host_id()}
+
+
+def test_the_routable_address_is_the_one_towards_the_default_route() -> None:
+    assert _in_namespace(f"{PAIR}ip route add default via 10.20.0.2", "routable_address()") == "10.20.0.1"
+    assert _in_namespace(f"{PAIR}ip route add default via 10.30.0.2", "routable_address()") == "10.30.0.1"
+
+
+def test_ipv6_is_taken_where_only_that_leads_out() -> None:
+    assert _in_namespace(f"{PAIR}ip -6 route add default via fd00::2", "routable_address()") == "fd00::1"
+
+
+def test_without_a_default_route_there_is_no_routable_address() -> None:
+    assert _in_namespace(PAIR, "routable_address()") == "None"
+
+
+def test_an_address_is_traced_to_its_interface() -> None:
+    asked = ["10.20.0.1", "10.30.0.1", "fd00::1", "127.0.0.1", "::1", "10.20.0.2", "fd00::2", "some.host"]
+    answers = ["first", "second", "first", "lo", "lo", None, None, None]
+    assert _in_namespace(PAIR, f"[interface_of(address) for address in {asked}]") == str(answers)
+
+
+def test_the_interface_towards_a_peer_is_the_routes_and_of_an_own_address_the_one_that_carries_it() -> None:
+    asked = ["10.20.0.7", "10.30.0.9", "fd00::7", "10.20.0.1", "127.0.0.1", "10.99.0.1", "no.such.host.invalid"]
+    answers = ["first", "second", "first", "first", "lo", None, None]
+    assert _in_namespace(PAIR, f"[interface_towards(address) for address in {asked}]") == str(answers)
+
+
+def test_loopback_is_found_here_too() -> None:
+    assert interface_of("127.0.0.1") == "lo"

@@ -1,0 +1,168 @@
+"""GPU counts from directory trees that look like a host's, and from a library that speaks like NVML."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nodeclient.devices import Host, WorkersPerNodeError, gpu_count, workers_per_node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NVML = """
+#include <stdio.h>
+#include <stdlib.h>
+int nvmlInit_v2(void) { return getenv("TEST_NVML_FAILS") ? 9 : 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 4; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(long)(index + 1); return 0; }
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
+    if ((long)device == 4) return 999;
+    snprintf(uuid, length, "GPU-%ldabc", (long)device > 1 ? 20 + (long)device : 1);
+    return 0;
+}
+"""
+"""Four GPUs: GPU-1abc, GPU-22abc, GPU-23abc, and one that does not tell its UUID."""
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Host:
+    devices, system = tmp_path / "dev", tmp_path / "sys"
+    devices.mkdir()
+    system.mkdir()
+    return Host(devices, system, nvml=str(tmp_path / "libnvidia-ml.so.1"))
+
+
+@pytest.fixture
+def nvidia(bare: Host) -> Host:
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia10", "nvidiactl", "nvidia-uvm", "nvidia-caps"):
+        (bare.devices / name).touch()
+    return bare
+
+
+@pytest.fixture
+def nvml(nvidia: Host) -> Host:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler to build a library that speaks like NVML")
+    command = [compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", nvidia.nvml]
+    subprocess.run(command, input=NVML, text=True, check=True)
+    return nvidia
+
+
+@pytest.fixture
+def amd(bare: Host) -> Host:
+    nodes = bare.system / "class/kfd/kfd/topology/nodes"
+    for number, (compute_units, uuid) in enumerate([(0, 0), (304, 0xA1), (304, 0xB2), (304, 0xB3)]):
+        (nodes / str(number)).mkdir(parents=True)
+        (nodes / str(number) / "properties").write_text(
+            f"cpu_cores_count 0\nsimd_count {compute_units}\nunique_id {uuid}\n"
+        )
+    return bare
+
+
+CUDA_LISTS = [
+    ("0,1", 2),
+    ("3", 1),
+    (" 2 , 0", 2),
+    ("", 0),
+    ("-1", 0),
+    ("0,-1,1", 1),
+    ("0,9,1", 1),
+    ("1,1", 0),
+    ("none", 0),
+    ("1gpu,2gpu", 2),
+    ("+1", 1),
+    ("MIG-1,MIG-2", 1),
+]
+
+
+@pytest.mark.parametrize(("listed", "count"), CUDA_LISTS)
+def test_cuda_visible_devices_is_read_as_cuda_does(nvidia: Host, listed: str, count: int) -> None:
+    assert gpu_count({"CUDA_VISIBLE_DEVICES": listed}, nvidia) == count
+
+
+UUID_LISTS = [
+    ("GPU-1abc", 1),
+    ("GPU-1", 1),
+    ("GPU-22,GPU-1", 2),
+    ("GPU-2", 0),
+    ("GPU-1,GPU-9,GPU-22", 1),
+    ("GPU-1,GPU-1abc", 0),
+    ("0,3", 2),
+]
+
+
+@pytest.mark.parametrize(("listed", "count"), UUID_LISTS)
+def test_uuids_may_be_shortened_while_they_are_unique(nvml: Host, listed: str, count: int) -> None:
+    assert gpu_count({"CUDA_VISIBLE_DEVICES": listed}, nvml) == count
+
+
+def test_nvml_is_asked_first(nvml: Host) -> None:
+    (nvml.devices / "nvidia3").touch()
+    (nvml.devices / "nvidia4").touch()
+    assert gpu_count({}, nvml) == 4
+
+
+def test_where_nvml_fails_the_device_files_count(nvml: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    (nvml.devices / "nvidia4").touch()
+    monkeypatch.setenv("TEST_NVML_FAILS", "1")
+    assert gpu_count({}, nvml) == 5
+
+
+def test_without_nvml_uuids_are_believed(nvidia: Host) -> None:
+    assert gpu_count({"CUDA_VISIBLE_DEVICES": "GPU-5,GPU-6"}, nvidia) == 2
+
+
+def test_a_host_without_gpus_has_none(bare: Host) -> None:
+    assert gpu_count({"CUDA_VISIBLE_DEVICES": "GPU-5,GPU-6"}, bare) == 0
+
+
+@pytest.mark.parametrize(
+    ("environ", "count"),
+    [
+        ({}, 3),
+        ({"HIP_VISIBLE_DEVICES": "0,2"}, 2),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, 1),
+        ({"ROCR_VISIBLE_DEVICES": "1,2"}, 2),
+        ({"ROCR_VISIBLE_DEVICES": "1,2", "HIP_VISIBLE_DEVICES": "0,2"}, 1),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-00000000000000b2"}, 1),
+        ({"HIP_VISIBLE_DEVICES": ""}, 0),
+    ],
+)
+def test_amd_gpus_are_counted_without_their_cpus(amd: Host, environ: dict[str, str], count: int) -> None:
+    assert gpu_count(environ, amd) == count
+
+
+@pytest.mark.parametrize("spec", [None, ""])
+def test_by_default_there_is_a_worker_for_each_gpu_or_one(bare: Host, amd: Host, spec: str | None) -> None:
+    assert workers_per_node(spec, {}, amd) == 3
+    assert workers_per_node(spec, {"HIP_VISIBLE_DEVICES": ""}, bare) == 1
+
+
+def test_gpu_auto_and_cpu_mean_what_they_mean_for_torchrun(bare: Host, nvidia: Host) -> None:
+    cpus = len(os.sched_getaffinity(0))
+    assert workers_per_node("gpu", {}, nvidia) == 4
+    assert workers_per_node("auto", {}, nvidia) == 4
+    assert workers_per_node("auto", {"CUDA_VISIBLE_DEVICES": ""}, bare) == cpus
+    assert workers_per_node("cpu", {}, nvidia) == cpus
+
+
+def test_a_number_is_that_number(bare: Host) -> None:
+    assert workers_per_node("12", {}, bare) == 12
+
+
+@pytest.mark.parametrize("spec", ["0", "-1", "4097", "1.5", "two", "GPU", "²"])
+def test_anything_else_is_refused(bare: Host, spec: str) -> None:
+    with pytest.raises(WorkersPerNodeError, match="has to be a number from 1 to 4096, or gpu, cpu or auto"):
+        workers_per_node(spec, {}, bare)
+
+
+def test_gpu_without_one_says_what_hides_it(nvidia: Host) -> None:
+    with pytest.raises(WorkersPerNodeError, match=r"offers no GPU \(the environment says CUDA_VISIBLE_DEVICES=''\)"):
+        workers_per_node("gpu", {"CUDA_VISIBLE_DEVICES": ""}, nvidia)

@@ -1,0 +1,86 @@
+"""A reserved port goes to nobody who asks for any port, and to the store that asks for this one."""
+
+# ruff: noqa: S607  # the tools are found as a person would find them
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from nodeclient.ports import PortReservation
+
+# Eight ports are all there are, and the reservation holds one of them.
+EXHAUSTING = """
+import socket, sys
+from nodeclient.ports import PortReservation
+
+reservation = PortReservation()
+taken = []
+for family in (socket.AF_INET, socket.AF_INET6):
+    for reuse in (0, 1):
+        while True:
+            other = socket.socket(family)
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+            try:
+                other.bind(("", 0))
+                other.listen()
+            except OSError:
+                break
+            taken.append(other)
+ports = {other.getsockname()[1] for other in taken}
+assert len(ports) == 7, ports
+assert reservation.port not in ports
+for other in taken:
+    other.close()
+
+target = socket.create_server(("", 30000))
+connections = []
+while True:
+    try:
+        connections.append(socket.create_connection(("127.0.0.1", 30000)))
+    except OSError:
+        break
+assert len(connections) == 7, len(connections)
+assert reservation.port not in {connection.getsockname()[1] for connection in connections}
+"""
+
+
+def test_the_kernel_gives_a_reserved_port_to_nobody_else() -> None:
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "--net", "true"], check=False).returncode != 0:
+        pytest.skip("needs a network namespace of its own, which takes root and util-linux")
+    setup = "ip link set lo up && echo 40000 40007 > /proc/sys/net/ipv4/ip_local_port_range"
+    subprocess.run(
+        ["unshare", "--net", "sh", "-c", f'{setup} && exec "$@"', "sh", sys.executable, "-c", EXHAUSTING], check=True
+    )
+
+
+STORE = """
+import sys
+from datetime import timedelta
+from torch.distributed import TCPStore
+
+port, libuv = int(sys.argv[1]), sys.argv[2] == "libuv"
+server = TCPStore("127.0.0.1", port, 1, is_master=True, timeout=timedelta(seconds=30), use_libuv=libuv)
+client = TCPStore("127.0.0.1", port, 1, is_master=False, timeout=timedelta(seconds=30), use_libuv=libuv)
+client.set("key", "value")
+assert server.get("key") == b"value"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["libuv", "plain"])
+def test_torchs_store_can_listen_on_a_reserved_port(backend: str) -> None:
+    reservation = PortReservation()
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", STORE, str(reservation.port), backend], check=True)
+    reservation.close()
+
+
+def test_the_reservation_is_not_inherited() -> None:
+    reservation = PortReservation()
+    assert not reservation._socket.get_inheritable()
+    reservation.close()
+    reservation.close()

@@ -1,0 +1,114 @@
+"""The mark finds and kills what carries it, and nothing else."""
+
+# ruff: noqa: S607  # the tools are found as a person would find them
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nodeclient.processes import MARK_VARIABLE, UnkillableError, kill_marked, marked, statuses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    token = secrets.token_hex(16)
+    yield token
+    kill_marked(token)
+
+
+def _start(script: str, environ: dict[str, str]) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        ["sh", "-c", script],
+        env={**os.environ, **environ},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def _reap(process: subprocess.Popen[str]) -> int:
+    assert process.stdout
+    process.stdout.close()
+    return process.wait()
+
+
+def test_descendants_are_found_wherever_they_went(mark: str) -> None:
+    # One child in the same group, one in a session of its own, one whose parent has ended.
+    script = "sleep 1000 & setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; echo ready; wait"
+    process = _start(script, {MARK_VARIABLE: mark})
+    assert process.pid in marked(mark)
+    kill_marked(mark)
+    assert marked(mark) == []
+    _reap(process)
+
+
+def test_what_carries_another_mark_or_none_is_left_alone(mark: str) -> None:
+    others = [
+        _start("echo ready; exec sleep 1000", environ)
+        for environ in (
+            {},
+            {MARK_VARIABLE: mark + "0"},
+            {MARK_VARIABLE: mark[:-1]},
+            {"OTHER": f"{MARK_VARIABLE}={mark}"},
+        )
+    ]
+    own = _start("echo ready; exec sleep 1000", {MARK_VARIABLE: mark})
+    kill_marked(mark)
+    assert _reap(own) == -9
+    for other in others:
+        assert other.poll() is None
+        other.kill()
+        assert _reap(other) == -9
+
+
+def test_a_group_is_killed_even_if_it_wiped_its_environment(mark: str) -> None:
+    process = _start("echo ready; exec env -i sleep 1000", {MARK_VARIABLE: mark})
+    kill_marked(mark, frozenset({process.pid}))
+    assert _reap(process) == -9
+
+
+def test_a_zombie_does_not_count_as_alive(mark: str) -> None:
+    process = _start("echo ready; kill -9 $$", {MARK_VARIABLE: mark})
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert any(status.pid == process.pid and status.dead for status in statuses())
+    assert marked(mark) == []
+    kill_marked(mark, frozenset({process.pid}))
+    assert _reap(process) == -9
+
+
+def test_the_process_that_asks_is_not_among_them(mark: str) -> None:
+    program = (
+        "import os; from nodeclient.processes import *; mark = os.environ[MARK_VARIABLE]; "
+        "kill_marked(mark); print(marked(mark))"
+    )
+    environ = {**os.environ, MARK_VARIABLE: mark}
+    assert subprocess.check_output([sys.executable, "-c", program], env=environ, text=True) == "[]\n"
+
+
+def test_what_outlives_the_bound_is_named(mark: str) -> None:
+    process = _start("echo ready; exec sleep 1000", {MARK_VARIABLE: mark})
+    with pytest.raises(UnkillableError, match=rf"still there 0 s after SIGKILL: {process.pid};") as caught:
+        kill_marked(mark, timeout_s=0)
+    assert caught.value.pids == [process.pid]
+    assert _reap(process) == -9
+
+
+def test_a_name_with_blanks_and_parentheses_is_read_right(mark: str) -> None:
+    process = _start("printf ') Z 1 (' > /proc/$$/comm; echo ready; read line < /dev/zero", {MARK_VARIABLE: mark})
+    own = [status for status in statuses() if status.pid == process.pid]
+    assert [(status.parent, status.group, status.dead) for status in own] == [(os.getpid(), process.pid, False)]
+    kill_marked(mark)
+    assert _reap(process) == -9

@@ -1,0 +1,306 @@
+"""The local worker group, with real processes, on asyncio's own loop and on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvloop
+
+from nodeclient.processes import kill_marked, marked, statuses
+from nodeclient.workers import SpawnError, WorkerCommand, WorkerGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from pathlib import Path
+
+    Run = Callable[[Coroutine[Any, Any, None]], None]
+
+TIMEOUT_S = 20
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+    with asyncio.Runner(loop_factory=request.param) as runner:
+        yield lambda test: runner.run(asyncio.wait_for(test, TIMEOUT_S))
+
+
+@dataclass
+class Group:
+    """A worker group that records its exits, and a FIFO on which its workers can speak to the test."""
+
+    fifo: Path
+    mark: str = field(default_factory=lambda: secrets.token_hex(16))
+    exits: asyncio.Queue[tuple[int, int]] = field(default_factory=asyncio.Queue)
+
+    def __post_init__(self) -> None:
+        os.mkfifo(self.fifo)
+        # Open for both, so that it has no end and opening does not wait for a writer.
+        self.lines = open(os.open(self.fifo, os.O_RDWR), "rb", buffering=0)  # noqa: SIM115, PTH123  # closed by the fixture
+        self.workers = WorkerGroup(self.mark, lambda *ended: self.exits.put_nowait(ended))
+
+    def start(self, *scripts: str) -> None:
+        """Start a shell for each script."""
+        self.workers.start([self.shell(script) for script in scripts])
+
+    def shell(self, script: str) -> WorkerCommand:
+        """Return a worker that runs a script of the shell."""
+        return WorkerCommand(("sh", "-c", script), {**os.environ, "FIFO": str(self.fifo)})
+
+    def python(self, statements: str) -> WorkerCommand:
+        """Return a worker that says "ready" and then, with signals blocked, does as told."""
+        program = (
+            "import os, signal\n"
+            "def say(word): os.write(fifo, word.encode() + b'\\n')\n"
+            "def expect(signum): signal.sigwait({signum})\n"
+            "fifo = os.open(os.environ['FIFO'], os.O_WRONLY)\n"
+            "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})\n"
+            f"say('ready'); {statements}\n"
+        )
+        return WorkerCommand((sys.executable, "-I", "-S", "-c", program), {**os.environ, "FIFO": str(self.fifo)})
+
+    async def line(self) -> str:
+        """Return the next thing that a worker said."""
+        return (await asyncio.to_thread(self.lines.readline)).decode().rstrip("\n")
+
+    async def pidfd(self) -> int:
+        """Return a pidfd of the process whose number is the next line."""
+        return os.pidfd_open(int(await self.line()))
+
+    def assert_nothing_is_left(self) -> None:
+        """Neither a worker nor a descendant is left, nor a zombie."""
+        assert self.workers.alive == 0
+        assert self.workers.pids == frozenset()
+        assert marked(self.mark) == []
+        assert [status for status in statuses() if status.parent == os.getpid() and status.dead] == []
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    group = Group(tmp_path / "fifo")
+    yield group
+    group.lines.close()
+    kill_marked(group.mark)
+
+
+async def _ended(*pidfds: int) -> None:
+    """Wait until the processes have ended, and close the pidfds."""
+    loop = asyncio.get_running_loop()
+    for pidfd in pidfds:
+        event = asyncio.Event()
+        loop.add_reader(pidfd, event.set)
+        await event.wait()
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+
+
+def test_exit_codes_and_signals_are_reported_as_subprocess_has_them(run: Run, group: Group) -> None:
+    async def test() -> None:
+        group.start("exit 0", "exit 7", "kill -KILL $$", "kill -TERM $$", "exit 255")
+        exits = dict([await group.exits.get() for _ in range(5)])
+        assert exits == {0: 0, 1: 7, 2: -9, 3: -15, 4: 255}
+        await group.workers.sweep()
+        group.assert_nothing_is_left()
+
+    run(test())
+
+
+def test_fifty_that_end_at_once_are_each_reported_once_and_leave_no_zombie(run: Run, group: Group) -> None:
+    async def test() -> None:
+        group.start(*["exit 3"] * 50)
+        assert sorted([await group.exits.get() for _ in range(50)]) == [(rank, 3) for rank in range(50)]
+        await group.workers.sweep()
+        assert group.exits.empty()
+        group.assert_nothing_is_left()
+
+    run(test())
+
+
+def test_a_worker_that_ignores_sigterm_is_swept(run: Run, group: Group) -> None:
+    async def test() -> None:
+        deaf = group.python("expect(signal.SIGTERM); say('term'); expect(signal.SIGUSR1)")
+        group.workers.start([deaf, group.shell("exec sleep 1000")])
+        assert await group.line() == "ready"
+        group.workers.signal(signal.SIGTERM)
+        assert await group.line() == "term"
+        assert await group.exits.get() == (1, -15)
+        assert group.workers.alive == 1
+        await group.workers.sweep()
+        assert group.exits.get_nowait() == (0, -9)
+        group.assert_nothing_is_left()
+
+    run(test())
+
+
+GRANDCHILDREN = """
+sleep 1000 & echo $! > $FIFO
+setsid sh -c 'echo $$ > $FIFO; exec sleep 1000' &
+(setsid sh -c 'sleep 1000 & echo $! > $FIFO; exec sleep 1000' &)
+env -i sleep 1000 & echo $! > $FIFO
+"""
+
+
+@pytest.mark.parametrize("end", ["wait", "exec sleep 1000"])
+def test_grandchildren_are_swept_wherever_they_went(run: Run, group: Group, end: str) -> None:
+    async def test() -> None:
+        group.start(GRANDCHILDREN + end)
+        grandchildren = [await group.pidfd() for _ in range(4)]
+        await group.workers.sweep()
+        await _ended(*grandchildren)
+        assert group.exits.get_nowait() == (0, -9)
+        group.assert_nothing_is_left()
+
+    run(test())
+
+
+def test_grandchildren_are_swept_after_the_worker_is_gone(run: Run, group: Group, tmp_path: Path) -> None:
+    async def test() -> None:
+        go_on = tmp_path / "go-on"
+        os.mkfifo(go_on)
+        group.start(f"{GRANDCHILDREN} read line < {go_on}; exit 0")
+        grandchildren = [await group.pidfd() for _ in range(4)]
+        await asyncio.to_thread(go_on.write_text, "\n")
+        assert await group.exits.get() == (0, 0)
+        await group.workers.sweep()
+        await _ended(*grandchildren)
+        group.assert_nothing_is_left()
+
+    run(test())
+
+
+def test_a_worker_that_exits_takes_its_process_group_with_it(run: Run, group: Group, tmp_path: Path) -> None:
+    async def test() -> None:
+        go_on = tmp_path / "go-on"
+        os.mkfifo(go_on)
+        group.start(f"sleep 1000 & echo $! > $FIFO; read line < {go_on}; exit 5")
+        child = await group.pidfd()
+        await asyncio.to_thread(go_on.write_text, "\n")
+        assert await group.exits.get() == (0, 5)
+        await _ended(child)
+        await group.workers.sweep()
+        group.assert_nothing_is_left()
+
+    run(test())
+
+
+def test_a_script_may_save_its_state_though_the_shell_around_it_died(run: Run, group: Group) -> None:
+    async def test() -> None:
+        script = group.python("expect(signal.SIGTERM); say('saving'); expect(signal.SIGUSR1); say('saved')")
+        around = WorkerCommand(("sh", "-c", '"$@"; exit 1', "sh", *script.argv), script.environ)
+        group.workers.start([around])
+        assert await group.line() == "ready"
+        shell = os.pidfd_open(*group.workers.pids)
+        group.workers.signal(signal.SIGTERM)
+        assert await group.line() == "saving"
+        await _ended(shell)
+        assert group.workers.alive == 1
+        group.workers.signal(signal.SIGUSR1)
+        assert await group.line() == "saved"
+        assert await group.exits.get() == (0, -15)
+        await group.workers.sweep()
+        group.assert_nothing_is_left()
+
+    run(test())
+
+
+def test_a_group_can_be_started_again_after_a_sweep(run: Run, group: Group) -> None:
+    async def test() -> None:
+        for _ in range(3):
+            group.start("exec sleep 1000", "exec sleep 1000")
+            assert group.workers.alive == 2
+            await group.workers.sweep()
+            assert sorted([group.exits.get_nowait(), group.exits.get_nowait()]) == [(0, -9), (1, -9)]
+        group.assert_nothing_is_left()
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "mode", "exit_code", "message"),
+    [
+        ("absent", None, 0, 127, "was not found: there is no such file"),
+        ("plain.py", "print()", 0o644, 126, "may not be executed: make it executable"),
+        ("headless", "exit 0", 0o755, 126, "Exec format error"),
+        ("lost", "#!/no/such/interpreter\n", 0o755, 127, "the interpreter that its first line names is not"),
+    ],
+)
+def test_a_command_that_cannot_be_started_is_explained(
+    run: Run, group: Group, tmp_path: Path, name: str, content: str | None, mode: int, exit_code: int, message: str
+) -> None:
+    async def test() -> None:
+        program = tmp_path / name
+        if content is not None:
+            program.write_text(content)
+            program.chmod(mode)
+        bad = WorkerCommand((str(program),), os.environ)
+        with pytest.raises(SpawnError, match=message) as caught:
+            group.workers.start([group.shell("exec sleep 1000"), bad, group.shell("exec sleep 1000")])
+        assert (caught.value.local_rank, caught.value.exit_code) == (1, exit_code)
+        assert group.workers.alive == 1
+        await group.workers.sweep()
+        assert group.exits.get_nowait() == (0, -9)
+        group.assert_nothing_is_left()
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"), [(("no-such-command",), "in no directory of PATH"), (("a\0b",), "null byte")]
+)
+def test_a_bad_word_is_explained(run: Run, group: Group, argv: tuple[str, ...], message: str) -> None:
+    async def test() -> None:
+        with pytest.raises(SpawnError, match=message):
+            group.workers.start([WorkerCommand(argv, os.environ)])
+        group.assert_nothing_is_left()
+
+    run(test())
+
+
+def test_workers_inherit_no_open_file(run: Run, group: Group) -> None:
+    async def test() -> None:
+        read_end, write_end = os.pipe()
+        os.set_inheritable(write_end, True)
+        program = (
+            "import os; fds = [fd for fd in range(1024) if os.path.exists(f'/proc/self/fd/{fd}')]; "
+            "print(fds, file=open(os.environ['FIFO'], 'w'))"
+        )
+        command = WorkerCommand((sys.executable, "-I", "-S", "-c", program), {"FIFO": str(group.fifo)})
+        group.workers.start([command])
+        assert await group.line() == "[0, 1, 2]"
+        os.close(read_end)
+        os.close(write_end)
+        await group.workers.sweep()
+
+    run(test())
+
+
+def test_workers_start_with_default_signals(run: Run, group: Group) -> None:
+    async def test() -> None:
+        group.start("grep -E '^Sig(Blk|Ign)' /proc/self/status | tr -d '\\n' > $FIFO; echo > $FIFO")
+        assert await group.line() == "SigBlk:\t0000000000000000SigIgn:\t0000000000000000"
+        await group.workers.sweep()
+
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    previous = {signum: signal.signal(signum, signal.SIG_IGN) for signum in (signal.SIGHUP, signal.SIGQUIT)}
+    try:
+        run(test())
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def test_a_worker_leads_a_session_and_reads_nothing(run: Run, group: Group) -> None:
+    async def test() -> None:
+        group.start('echo "$(ps -o sid= -p $$ | tr -d " ") $$ $(cat | wc -c)" > $FIFO')
+        session, pid, size = (await group.line()).split()
+        assert (session, size) == (pid, "0")
+        await group.workers.sweep()
+
+    run(test())

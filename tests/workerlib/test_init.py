@@ -1,0 +1,167 @@
+"""`workerlib.init` for real: worker processes that form a gloo process group over loopback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nodeclient.ports import PortReservation
+from workerlib import WorkerEnvironment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+SOLO = WorkerEnvironment(
+    rank=0,
+    local_rank=0,
+    world_size=1,
+    local_world_size=1,
+    group_rank=0,
+    group_world_size=1,
+    role="default",
+    role_rank=0,
+    role_world_size=1,
+    master_address="127.0.0.1",
+    master_port=1,
+    restart_count=2,
+    max_restarts=3,
+    job="job",
+    run="run",
+    round=4,
+    node="node",
+    reason="",
+)
+
+WORLD_SIZE = 2
+TIMEOUT_S = 60
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    reservation = PortReservation()
+    yield reservation.port
+    reservation.close()
+
+
+def _start(program: str, environment: WorkerEnvironment) -> AbstractContextManager[subprocess.Popen[str]]:
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environment.to_environ(), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _pair(port: int) -> tuple[WorkerEnvironment, WorkerEnvironment]:
+    first = replace(
+        SOLO, world_size=WORLD_SIZE, local_world_size=WORLD_SIZE, role_world_size=WORLD_SIZE, master_port=port
+    )
+    return first, replace(first, rank=1, local_rank=1, role_rank=1)
+
+
+AGREEING = """
+import sys, torch, workerlib
+with workerlib.init() as ctx:
+    total = torch.tensor(ctx.rank + 1)
+    torch.distributed.all_reduce(total)
+    print(ctx.rank, ctx.local_rank, ctx.world_size, ctx.device, ctx.round, ctx.restart_count, int(total))
+    print(ctx.should_stop(), flush=True)
+    sys.stdin.readline()
+    print(ctx.should_stop())
+    print(ctx.should_stop())
+print(torch.distributed.is_initialized())
+"""
+
+
+@pytest.mark.slow
+def test_all_ranks_agree_to_stop_when_one_of_them_got_sigterm(port: int) -> None:
+    first, second = _pair(port)
+    with _start(AGREEING, first) as zero, _start(AGREEING, second) as one:
+        for rank, process in enumerate((zero, one)):
+            assert process.stdout
+            assert process.stdout.readline() == f"{rank} {rank} 2 cpu 4 2 3\n"
+            assert process.stdout.readline() == "False\n"
+        one.send_signal(signal.SIGTERM)
+        for process in (zero, one):
+            assert process.stdin
+            process.stdin.write("go on\n")
+            process.stdin.flush()
+        for process in (zero, one):
+            output, errors = process.communicate(timeout=TIMEOUT_S)
+            assert (output, process.returncode) == ("True\nTrue\nFalse\n", 0), errors
+
+
+NEVER_ASKING = """
+import signal, workerlib
+with workerlib.init() as ctx:
+    print("ready", flush=True)
+    signal.pause()
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_never_asks_dies_of_sigterm(port: int) -> None:
+    with _start(NEVER_ASKING, replace(SOLO, master_port=port)) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == -signal.SIGTERM
+
+
+CLOSING = """
+import signal, threading, workerlib
+ctx = workerlib.init(backend="gloo")
+def ask():
+    try:
+        ctx.should_stop()
+    except RuntimeError as error:
+        print(error)
+thread = threading.Thread(target=ask)
+thread.start()
+thread.join()
+assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+assert not ctx.should_stop()
+assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+ctx.close()
+assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+ctx.close()
+"""
+
+
+@pytest.mark.slow
+def test_the_sigterm_handler_needs_the_main_thread_and_goes_with_the_context(port: int) -> None:
+    with _start(CLOSING, replace(SOLO, master_port=port)) as process:
+        output, errors = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 0, errors
+        assert "outside the main thread" in output
+
+
+def test_a_process_without_a_launcher_is_told_what_to_do() -> None:
+    environ = {name: value for name, value in os.environ.items() if name not in SOLO.to_environ()}
+    program = "import workerlib; workerlib.init()"
+    ended = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "nodeclient join --standalone -- python train.py" in ended.stderr.splitlines()[-1]
+
+
+def test_a_python_without_torch_is_told_so() -> None:
+    program = "import sys; sys.path[:0] = ['.']; import workerlib; workerlib.init()"
+    # Without site there are no installed packages, and so no torch.
+    ended = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        env={**os.environ, **SOLO.to_environ(), "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "pip install torch" in ended.stderr.splitlines()[-1]
