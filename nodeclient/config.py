@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,13 @@ from nodeclient.devices import WorkersPerNodeError, workers_per_node
 from nodeclient.spawn import SpawnError, WorkerCommand, check_program
 
 DEFAULT_JOB = "default"
+
+_ENDPOINT = re.compile(
+    r"""(?: \[ (?P<bracketed> [0-9a-fA-F:.]+ ) \]  |  (?P<host> [^\s:/\[\],]+ ) )  (?: : (?P<port> \d{1,5} ) )?
+        | (?P<bare> [0-9a-fA-F]* : [0-9a-fA-F:.]* : [0-9a-fA-F:.]* )""",
+    re.VERBOSE,
+)
+"""A host name or address with or without a port; an IPv6 address with a port stands in brackets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +190,11 @@ def endpoints(text: str) -> tuple[Endpoint, ...]:
 
 
 def _endpoint(text: str) -> Endpoint:
-    host, port = text, ""
-    if text.startswith("["):
-        host, _, port = text[1:].partition("]")
-        port = port.removeprefix(":")
-    elif text.count(":") == 1:
-        host, _, port = text.partition(":")
-    if not host or not (port or str(DEFAULT_PORT)).isdecimal() or int(port or DEFAULT_PORT) not in range(1, 65_536):
+    match = _ENDPOINT.fullmatch(text)
+    port = int((match and match["port"]) or DEFAULT_PORT)
+    if match is None or not 1 <= port <= 65_535:  # noqa: PLR2004 - what a port is
         raise argparse.ArgumentTypeError(f"{text!r} is no HOST[:PORT], such as coord.example:29400 or [fd00::5]:29400")
-    return Endpoint(host, int(port or DEFAULT_PORT))
+    return Endpoint(match["bracketed"] or match["bare"] or match["host"], port)
 
 
 def node_range(text: str) -> tuple[int, int]:
