@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,8 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
         epilog="Each flag can also be given as the environment variable in brackets.",
     )
     defaults = Policy()
-    parser.add_setting("--host", default="::", help="address to listen at (default: all, IPv6 and IPv4)")
+    everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - nodes are on other hosts
+    parser.add_setting("--host", default=everywhere, help="address to listen at (default: all, IPv6 and IPv4)")
     parser.add_setting("--port", type=port, default=DEFAULT_PORT, help="port, 0 for any free one (default: 29400)")
     parser.add_setting("--state-dir", type=Path, help="where state will be kept; this release keeps it in memory only")
     parser.add_setting(

@@ -121,6 +121,7 @@ def _add_join(parser: SettingsParser) -> None:
     )
     add(
         "--topology",
+        type=topology,
         default="",
         metavar="KEY",
         help="nodes with neighbouring keys (rack, switch) get neighbouring ranks",
@@ -154,7 +155,10 @@ def _add_status(parser: SettingsParser) -> None:
 
 
 def _join_config(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> JoinConfig:
-    if given.standalone == bool(given.coord):
+    coordinators = given.coord
+    if given.standalone and coordinators is parser.get_default("coord"):
+        coordinators = ()  # the flag wins over the environment
+    if given.standalone == bool(coordinators):
         parser.error("give --coord HOST[:PORT], or --standalone for a job on this host alone, and not both")
     command = tuple(given.command[1:] if given.command[:1] == ["--"] else given.command)
     if not command:
@@ -167,14 +171,14 @@ def _join_config(parser: SettingsParser, given: argparse.Namespace, environ: Map
     least, most = given.nnodes or (1, 1 if given.standalone else RANKS_MAX)
     host = socket.gethostname()
     return JoinConfig(
-        coordinators=given.coord,
+        coordinators=coordinators,
         standalone=given.standalone,
         job=given.job_id,
         node=given.node_id or f"{host[:100]}-{secrets.token_hex(3)}",
         spec=Spec(least, most, given.max_restarts),
         workers=workers,
         role=given.role,
-        topology=given.topology[:128],
+        topology=given.topology,
         advertise_address=given.advertise_addr,
         join_timeout_s=given.join_timeout,
         stop_timeout_s=given.stop_timeout,
@@ -223,3 +227,8 @@ def name(text: str) -> str:
     if not 1 <= len(text) <= 128 or not text.isprintable() or any(map(str.isspace, text)):  # noqa: PLR2004 - see `wire`
         raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected 1 to 128 visible characters")
     return text
+
+
+def topology(text: str) -> str:
+    """Read a name, or nothing where nobody knows."""
+    return name(text) if text else ""

@@ -54,9 +54,12 @@ class Console:
             return False
         reason, until = self._waiting
         limit = "" if until is None else f" ({_duration(until - now)} left)"
-        self._stream.write(f"{_ERASE_LINE}{reason}{limit}")
-        self._stream.flush()
-        return True
+        try:
+            self._stream.write(f"{_ERASE_LINE}{reason}{limit}")
+            self._stream.flush()
+        except OSError:  # the terminal has gone, and the node goes on without it
+            self._live, self._waiting = False, None
+        return self._live
 
 
 class _ErasingHandler(logging.StreamHandler[TextIO]):

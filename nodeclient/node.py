@@ -64,6 +64,7 @@ class Node:
         self._tasks = Tasks()
         self._events: deque[tuple[Event, float]] = deque()
         self._exit: asyncio.Future[int] = self._loop.create_future()
+        self._redrawing: asyncio.TimerHandle | None = None
         # One nodeclient process is younger than another if it began later; see `incarnation` in the protocol.
         self._incarnation = time.time_ns()
 
@@ -92,10 +93,15 @@ class Node:
         self._events.append((event, now))
         if len(self._events) > 1:
             return  # called from below; that loop takes it
-        while self._events:
-            for effect in self._agent.handle(*self._events[0]):
-                self._carry_out(effect)
-            self._events.popleft()
+        try:
+            while self._events:
+                for effect in self._agent.handle(*self._events[0]):
+                    self._carry_out(effect)
+                self._events.popleft()
+        except Exception as error:
+            # Its later events would wait for this one for ever: a node that does nothing, with workers that go on.
+            self._tasks.fail(error)
+            raise
         self._timer.arm(self._agent.next_deadline())
 
     # Effects out
@@ -118,7 +124,7 @@ class Node:
                 self._console.say(level, text)
             case Waiting(reason, until):
                 self._console.wait(reason, until, self._loop.time())
-                self._loop.call_later(REDRAW_S, self._redraw)
+                self._redraw_later()
             case Exit(code, message, level):
                 self._console.say(level, message)
                 if not self._exit.done():
@@ -158,7 +164,12 @@ class Node:
 
     def _redraw(self) -> None:
         if self._console.redraw(self._loop.time()):
-            self._loop.call_later(REDRAW_S, self._redraw)
+            self._redraw_later()
+
+    def _redraw_later(self) -> None:
+        if self._redrawing is not None:
+            self._redrawing.cancel()
+        self._redrawing = self._loop.call_later(REDRAW_S, self._redraw)
 
     # Words about itself
 

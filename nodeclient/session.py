@@ -17,6 +17,7 @@ from aiohttp import (
     ClientConnectorDNSError,
     ClientError,
     ClientOSError,
+    ClientResponseError,
     ClientSession,
     ClientTimeout,
     ClientWebSocketResponse,
@@ -116,8 +117,11 @@ class Session:
                 heard = decode(message.data, Desired, Refused)
             except SchemaError as error:
                 return f"the coordinator sent what is no message: {error}"
-            self._welcome |= isinstance(heard, Desired)
-            self._submit(Told(heard) if isinstance(heard, Desired) else TurnedAway(heard))
+            if isinstance(heard, Refused):
+                self._submit(TurnedAway(heard))
+                return heard.message
+            self._welcome = True
+            self._submit(Told(heard))
         return "the coordinator closed the connection"
 
 
@@ -130,6 +134,8 @@ def explain(coordinator: Endpoint, error: BaseException) -> str:
             return f"the host name {coordinator.host} cannot be resolved"
         case WSServerHandshakeError():
             return f"{coordinator} answers with HTTP {error.status}: is it a coordinatord?"
+        case ClientResponseError():
+            return f"{coordinator} does not answer in HTTP: is it a coordinatord?"
         case ClientOSError() | OSError():
             return f"{coordinator}: {os.strerror(error.errno) if error.errno else error}"
         case _:

@@ -47,8 +47,8 @@ def _ask_any(config: StatusConfig) -> list[dict[str, Any]]:
     for coordinator in config.coordinators:
         try:
             return _ask(coordinator, config.job)
-        except (OSError, http.client.HTTPException) as error:
-            troubles.append(f"{coordinator}: {error}")
+        except (OSError, http.client.HTTPException, StatusError) as error:
+            troubles.append(f"{coordinator}: {getattr(error, 'strerror', None) or error}")
     raise StatusError(f"no coordinator answers ({'; '.join(troubles)}): is coordinatord running? see --coord")
 
 
@@ -64,12 +64,12 @@ def _ask(coordinator: Endpoint, job: str | None) -> list[dict[str, Any]]:
     if answer.status == http.client.NOT_FOUND and job is not None:
         return []
     if answer.status != http.client.OK:
-        raise StatusError(f"{coordinator} answers with HTTP {answer.status}: is it a coordinatord?")
+        raise StatusError(f"answers with HTTP {answer.status}, not as a coordinatord does")
     try:
         decoded = msgpack.unpackb(body)
         return [decoded] if job is not None else list(decoded["jobs"])
     except (ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
-        raise StatusError(f"{coordinator} gives no list of jobs: is it a coordinatord?") from error
+        raise StatusError("gives no list of jobs, as a coordinatord does") from error
 
 
 def _job_text(job: dict[str, Any]) -> str:

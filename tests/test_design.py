@@ -21,11 +21,13 @@ def run_table() -> str:
 
 
 def node_table() -> str:
+    """Group the phases in which the same is done for the same reason."""
+    phases: dict[tuple[str, ...], list[str]] = {}
+    for (phase, stimulus), row in TABLE.items():
+        target = "as it ended" if row.phase is None else "the same" if row.phase is phase else str(row.phase)
+        phases.setdefault((stimulus, row.act, target, row.reason), []).append(phase)
     lines = ["| phase | what happens | what is done | next phase | because |", "|---|---|---|---|---|"]
-    lines += [
-        f"| {phase} | {stimulus} | {row.act} | {row.phase or 'as it ended'} | {row.reason} |"
-        for (phase, stimulus), row in TABLE.items()
-    ]
+    lines += [f"| {', '.join(group)} | {' | '.join(cells)} |" for cells, group in phases.items()]
     return "\n".join(lines)
 
 

@@ -18,7 +18,7 @@ from coordinatord.wire.messages import Assignment, Outcome, Result, clip
 def form(run: Run, state: State, reason: str, now: float, outbox: Outbox) -> None:
     """Give the ready nodes their ranks; nodes beyond the maximum stay as spares."""
     del now
-    chosen = _choose(run)
+    chosen = {member.node: member for member in run.candidates}
     nodes = [chosen[seat.node] for seat in order(map(_seat, chosen.values()), run.order)]
     run.seat(tuple(member.node for member in nodes), _parts(run, nodes))
     run.origin = reason
@@ -83,10 +83,10 @@ def reform(run: Run, state: State, reason: str, now: float, outbox: Outbox) -> N
 def leave_behind(run: Run, state: State, reason: str, now: float, outbox: Outbox) -> None:
     """Go on without the nodes that cannot end their workers; they may come back as new arrivals when they have."""
     for member in list(run.standing(*MAY_HAVE_WORKERS)):
-        run.losses.append(Loss(member.node, now))
+        run.losses.append(Loss(member.node, member.silent_since))
         member.in_round = False
         run.place(member)
-    reform(run, state, reason, now, outbox)
+    proceed(run, state, reason, now, outbox)
 
 
 def fail_workers(run: Run, state: State, reason: str, now: float, outbox: Outbox) -> None:
@@ -123,8 +123,8 @@ def dismiss(run: Run, member: Member, outcome: Outcome, outbox: Outbox) -> None:
 
 
 def lose(run: Run, member: Member, reason: str, now: float, outbox: Outbox) -> None:
-    """Count a node as gone without a word; if it was in the round, that is evidence of why the round ended."""
-    if member.in_round:
+    """Count a node as gone without a word: evidence of why the round ended, unless it had done its part of it."""
+    if member.in_round and member.standing is not Standing.SUCCEEDED:
         run.losses.append(Loss(member.node, member.silent_since))
     run.remove(member)
     outbox.part(member)
@@ -139,13 +139,6 @@ def lose(run: Run, member: Member, reason: str, now: float, outbox: Outbox) -> N
 def _enter(run: Run, state: State, reason: str) -> None:
     run.state = state
     run.reason = reason
-
-
-def _choose(run: Run) -> dict[str, Member]:
-    """Choose who is in the round: nodes of the last one first, then who came first."""
-    before = set(run.order)
-    ready = sorted(run.standing(Standing.READY), key=lambda m: (m.node not in before, m.arrived_at))
-    return {member.node: member for member in ready[: run.spec.nodes_max]}
 
 
 def _seat(member: Member) -> Seat:
@@ -178,7 +171,7 @@ def _stop(run: Run, state: State, reason: str, now: float, outbox: Outbox) -> No
     run.trigger = reason
     slowest = max((m.join.offer.stop_timeout_s for m in run.standing(*MAY_HAVE_WORKERS)), default=0)
     run.stop_overdue_at = now + slowest + run.policy.stop_limit_s
-    for member in [m for m in run.members.values() if m.in_round and m.expired]:
+    for member in [m for m in run.members.values() if m.in_round and m.expired and m.outcome is None]:
         lose(run, member, silence(member), now, outbox)
     _enter(run, state, reason)
     outbox.record(StateChanged(run.job, run.id, reason, round=run.round, state=state))
@@ -193,7 +186,7 @@ def _dissolve(run: Run, now: float, outbox: Outbox) -> None:
             run.place(member)
         if member.node in leaving:
             dismiss(run, member, left(), outbox)
-        elif member.standing is Standing.DISMISSED and member.session is None:
+        elif member.standing is Standing.DISMISSED and member.expired:
             run.remove(member)
         elif member.standing is Standing.READY:
             run.give_up.set(member.node, now + member.join.offer.join_timeout_s)

@@ -25,9 +25,11 @@ def check_room(nodes: int, nodes_max: int) -> None:
 def check_incarnation(known: Member | None, join: Join) -> None:
     """Refuse a node process that a younger one with the same node id has replaced. Raises `RefusedError`.
 
-    One that is not connected has no claim: its successor may come from a host whose clock is behind.
+    One that is not connected or silent has no claim: its successor may come from a host whose clock is behind.
     """
-    if known is not None and known.session is not None and join.incarnation < known.incarnation:
+    if known is None or known.session is None or known.expired:
+        return
+    if join.incarnation < known.incarnation:
         raise RefusedError(superseded(known.join, known.peer_address))
 
 

@@ -44,6 +44,8 @@ def arrived(run: Run) -> float | None:
     """The round has room, and nodes have arrived that could fill it; one that is about to succeed is left alone."""
     if not run.count(Standing.READY) or run.round_size >= run.spec.nodes_max or run.count(Standing.SUCCEEDED):
         return None
+    if run.round_size + run.count(Standing.READY) >= run.spec.nodes_max:
+        return NOW  # there is no room for anybody to wait for
     return _settle_end(run)
 
 
@@ -56,12 +58,12 @@ def _settle_end(run: Run) -> float:
 
 def all_started(run: Run) -> float | None:
     """Every node of the round has reported its workers as running."""
-    return _when(run.count(Standing.RUNNING, Standing.SUCCEEDED) == run.round_size)
+    return _when(run.count(Standing.RUNNING, Standing.SUCCEEDED) == len(run.order))
 
 
 def all_succeeded(run: Run) -> float | None:
     """Every worker of the round exited with 0."""
-    return _when(run.count(Standing.SUCCEEDED) == run.round_size)
+    return _when(run.count(Standing.SUCCEEDED) == len(run.order))
 
 
 def worker_failed(run: Run) -> float | None:
@@ -70,11 +72,13 @@ def worker_failed(run: Run) -> float | None:
 
 
 def node_lost(run: Run) -> float | None:
-    """A node of the round is silent while others are heard.
+    """A node of the round is no longer a member, or is silent while others are heard.
 
     If nobody is heard, it is the coordinator that is cut off: see `outage`. A node counts as heard if it spoke within
     two heartbeats of the end of the silent one's lease.
     """
+    if run.round_size < len(run.order):
+        return NOW
     if not run.count(Standing.SILENT) or not run.connected:
         return None
     heartbeat_s = run.policy.heartbeat_for(len(run.members))

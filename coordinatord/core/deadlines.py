@@ -67,11 +67,11 @@ class Deadlines(Generic[Key]):
             at = self._at.get(key)
             if at is None:
                 continue
-            if at + self._shift <= now:
+            if at > filed:
+                self._file(key, at)  # moved since: its turn comes later, perhaps still in this call
+            else:
                 del self._at[key]
                 due.append(key)
-            else:
-                self._file(key, at)
         return due
 
     def _file(self, key: Key, at: float) -> None:

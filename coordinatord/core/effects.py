@@ -100,7 +100,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the session of a node that is no longer a member; if it lives, it will come again."""
+    """Close the session of a node that is no longer a member, or has another session; if it lives, it comes again."""
 
     session: int
 

@@ -49,7 +49,7 @@ def desired(run: Run, member: Member, nodes: int, now: float) -> Desired:
         wait_s=None if give_up_at is None else max(0.0, give_up_at - now),
         heartbeat_s=heartbeat_s,
         lease_s=heartbeat_s * run.policy.leases_per_heartbeat,
-        planned=run.state is State.STOPPING and run.planned_at is not None,
+        planned=goal is Goal.STOP and run.state is State.STOPPING and run.planned_at is not None,
         assignment=run.parts[member.node] if goal is Goal.RUN else None,
         outcome=(member.outcome or run.outcome) if goal is Goal.EXIT else None,
     )
@@ -58,6 +58,8 @@ def desired(run: Run, member: Member, nodes: int, now: float) -> Desired:
 def _reason(run: Run, member: Member) -> str:
     if member.standing is Standing.READY and run.state in {State.STARTING, State.RUNNING}:
         if run.round_size >= run.spec.nodes_max:
-            return f"spare: round {run.round} has all {run.spec.nodes_max} nodes"
+            return f"spare: round {run.round} has its maximum of nodes, {run.spec.nodes_max}"
         return f"round {run.round} is running; the next one will include this node"
+    if member.standing is Standing.STRAGGLING:
+        return "its workers are of a round that is over for this node"
     return run.words if run.state is State.FORMING else run.reason

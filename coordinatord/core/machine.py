@@ -6,6 +6,7 @@ up to date; what follows for the run is in `table`, who is let in is in `admissi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from coordinatord.core import actions, admission
@@ -40,6 +41,8 @@ class Coordinator:
         """The live or last run of each job, in the order in which they were opened."""
         self._epoch = epoch
         self._runs_opened = 0
+        self._awake_at = -math.inf
+        """When it last handled an event."""
         self._sessions: dict[int, tuple[Run, Member]] = {}
         self._leases = Deadlines[tuple[str, str]]()
         """Of each member, by run id and node."""
@@ -78,11 +81,15 @@ class Coordinator:
     def _forgive_stall(self, now: float) -> None:
         """Condemn nobody for a silence that this process, asleep itself, could not have heard broken.
 
-        A timer that is late by more than a heartbeat shows it; what the nodes sent meanwhile is read next.
+        A timer that is late by more than a heartbeat shows it; what the nodes sent meanwhile is read next. It may have
+        fallen asleep at any time after the last event, so that is how far all that nodes may be late for is moved.
         """
         due = self.next_deadline()
         if due is not None and now - due > self.policy.heartbeat_s:
-            self._leases.shift(now - due)
+            self._leases.shift(now - self._awake_at)
+            for run in self._live.values():
+                run.postpone(now - self._awake_at)
+        self._awake_at = now
 
     # Events
 
@@ -220,16 +227,21 @@ class Coordinator:
             standing=Standing.ABSENT,
         )
         run.members[join.node] = member
-        host = f"host {join.offer.host} at {peer_address} with {join.offer.workers} workers"
+        workers = "1 worker" if join.offer.workers == 1 else f"{join.offer.workers} workers"
+        host = f"host {join.offer.host} at {peer_address} with {workers}"
         outbox.record(NodeJoined(run.job, run.id, host, join.node, join.incarnation))
         return member
 
     def _take_session(self, known: Member, join: Join, address: str, outbox: Outbox) -> None:
         if known.session is None:
             return
+        if known.incarnation == join.incarnation:
+            outbox.part(known)  # the node has given this session up, only its end was not seen yet
+        else:
+            refused = admission.superseded(join, address)
+            outbox.endings.append(Refuse(known.session, refused, join.job, join.node))
         del self._sessions[known.session]
-        refused = admission.superseded(join, address)
-        outbox.endings.append(Refuse(known.session, refused, join.job, join.node))
+        known.session = None
 
     def _hear(self, run: Run, member: Member, observed: Observed, now: float, outbox: Outbox) -> None:
         """Take in what a node says of itself."""
@@ -248,7 +260,8 @@ class Coordinator:
             self._let_leave(run, member, outbox)
 
     def _let_leave(self, run: Run, member: Member, outbox: Outbox) -> None:
-        if member.standing in {Standing.READY, Standing.SUCCEEDED} and member.outcome is None:
+        halted = member.standing is Standing.HALTED and run.state is State.STOPPING
+        if member.outcome is None and (halted or member.standing in {Standing.READY, Standing.SUCCEEDED}):
             actions.dismiss(run, member, actions.left(), outbox)
         elif member.in_round:
             run.leaving.add(member.node)
@@ -270,13 +283,13 @@ class Coordinator:
         return heartbeat_s * self.policy.leases_per_heartbeat
 
     def _expire(self, run: Run, member: Member, now: float, outbox: Outbox) -> None:
-        if run.state.ended:
+        if run.state.ended or member.standing is Standing.DISMISSED:
             self._forget(run, member, outbox)
             return
         member.expired = True
         run.expired_at = now
         run.place(member)
-        if not (member.in_round and run.state in {State.STARTING, State.RUNNING}):
+        if member.outcome is None and not (member.in_round and run.state in {State.STARTING, State.RUNNING}):
             self._lose(run, member, actions.silence(member), now, outbox)
 
     def _lose(self, run: Run, member: Member, reason: str, now: float, outbox: Outbox) -> None:
@@ -309,8 +322,10 @@ class Coordinator:
         if run.state.ended and not had_ended:  # who has a session is forgotten when that ends
             for member in [member for member in run.members.values() if member.session is None]:
                 self._forget(run, member, outbox)
+        if self.jobs.get(run.job) is not run:
+            return  # the deadline is that of the job's next run
         dues = [due for due in (next_due(run), run.give_up.next()) if due is not None]
-        if dues and self.jobs.get(run.job) is run:
+        if dues:
             self._run_deadlines.set(run.job, min(dues))
         else:
             self._run_deadlines.discard(run.job)

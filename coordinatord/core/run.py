@@ -95,9 +95,11 @@ class Run:
     def place(self, member: Member) -> None:
         """File a member, new or changed, under its present standing."""
         node = member.node
-        self._standing[member.standing].pop(node, None)
-        member.standing = member.stand(self.id, self.round)
-        self._standing[member.standing][node] = member
+        standing = member.stand(self.id, self.round)
+        if standing is not member.standing:
+            self._standing[member.standing].pop(node, None)
+        member.standing = standing
+        self._standing[standing][node] = member  # keeps its place, lest the texts that name nodes change all the time
         self.members[node] = member
         self._missing.pop(node, None)
         if member.session is None or member.expired or member.outcome is not None:
@@ -133,6 +135,21 @@ class Run:
             self.arrived_first = now
         if self.state is State.FORMING:
             self.give_up.set(member.node, now + member.join.offer.join_timeout_s)
+
+    def postpone(self, by: float) -> None:
+        """Move all that nodes may be late for by so many seconds, because nobody could have heard them."""
+        self.give_up.shift(by)
+        self.stop_overdue_at += by
+        self.expired_at += by
+        if self.emptied_at is not None:
+            self.emptied_at += by
+
+    @property
+    def candidates(self) -> list[Member]:
+        """The members to form a round of now: nodes of the last one first, then who came first."""
+        before = set(self.order)
+        ready = sorted(self.standing(Standing.READY), key=lambda m: (m.node not in before, m.arrived_at))
+        return ready[: self.spec.nodes_max]
 
     def standing(self, *standings: Standing) -> Iterator[Member]:
         """Iterate over the members of some standings."""
@@ -208,13 +225,32 @@ class Run:
 
     @property
     def lost(self) -> str:
-        """Name the nodes of the round that fell silent."""
-        return self.names(Standing.SILENT)
+        """Name the nodes of the round that fell silent or are no longer members."""
+        inside = (member for member in self.members.values() if member.in_round)
+        held = {member.node for member in inside if member.standing is not Standing.SILENT}
+        lost = [node for node in self.order if node not in held]
+        return name_some(lost, len(lost))
+
+    @property
+    def halted(self) -> str:
+        """Name the nodes of the round whose workers are dead."""
+        return self.names(Standing.HALTED)
+
+    @property
+    def slow(self) -> str:
+        """Name the nodes of the round that may still have workers."""
+        return self.names(*MAY_HAVE_WORKERS)
 
     @property
     def ready(self) -> str:
         """Name the nodes that can be given a round."""
         return self.names(Standing.READY)
+
+    @property
+    def chosen(self) -> str:
+        """Name the nodes to form a round of now."""
+        candidates = self.candidates
+        return name_some((member.node for member in candidates), len(candidates))
 
     @property
     def leavers(self) -> str:
@@ -245,9 +281,8 @@ class Run:
         if self.state is State.STOPPING:
             if not self.unhalted:
                 return self.reason
-            slow = self.names(*MAY_HAVE_WORKERS)
-            return f"{self.reason}; waiting for the workers of {slow} to end"
-        if self.all_silent:
+            return f"{self.reason}; waiting for the workers of {self.slow} to end"
+        if self.all_silent and not self.state.ended:
             return "every node is silent: the coordinator's own network may be cut; the round stands"
         return self.reason
 

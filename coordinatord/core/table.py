@@ -33,20 +33,20 @@ def _rows() -> list[Row]:
     stopping, succeeded, failed = State.STOPPING, State.SUCCEEDED, State.FAILED
     when, do = conditions, actions
     rows = [
-        Row(forming, when.abandoned, failed, do.fail_abandoned, "every node has left or was lost"),
+        Row(forming, when.abandoned, failed, do.fail_abandoned, "no node is left: all have gone, were lost or gave up"),
         Row(
             forming,
             when.full,
             starting,
             do.form,
-            "{run.because}formed of {run.ready}, its maximum",
+            "{run.because}formed of {run.chosen}, its maximum",
         ),
-        Row(forming, when.settled, starting, do.form, "{run.because}formed of {run.ready}"),
+        Row(forming, when.settled, starting, do.form, "{run.because}formed of {run.chosen}"),
         Row(starting, when.all_started, running, do.proceed, "all workers are started ({run.origin})"),
+        Row(running, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),
     ]
     for state in (starting, running):
         rows += [
-            Row(state, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),
             Row(state, when.worker_failed, stopping, do.stop_at_once, "{run.first_failure}"),
             Row(state, when.node_lost, stopping, do.stop_at_once, "lost {run.lost}"),
             Row(state, when.node_leaving, stopping, do.stop_planned, "{run.leavers} will leave"),
@@ -55,7 +55,7 @@ def _rows() -> list[Row]:
                 when.node_halted,
                 stopping,
                 do.stop_at_once,
-                "a node ended its workers itself",
+                "{run.halted} ended the workers unasked",
             ),
             Row(state, when.outage, failed, do.fail_abandoned, "every node was silent for too long"),
             Row(state, when.arrived, stopping, do.stop_planned, "{run.ready} arrived"),
@@ -66,9 +66,9 @@ def _rows() -> list[Row]:
         Row(
             stopping,
             when.stop_overdue,
-            forming,
+            stopping,
             do.leave_behind,
-            "a node could not end its workers in time",
+            "{run.slow} could not end the workers in time",
         ),
     ]
     return rows

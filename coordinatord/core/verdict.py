@@ -65,7 +65,8 @@ def judge(
     losses = [loss for loss in losses if loss.silent_since <= first.at + collateral_s]
     if losses:
         cause = min(losses, key=lambda loss: loss.silent_since)
-        return Verdict(f"lost node {cause.node}{_consequence(len(failures))}", None)
+        others = sum(failure.node != cause.node for failure in failures)
+        return Verdict(f"lost node {cause.node}{_consequence(others)}", None)
     if planned_at is not None and first.at >= planned_at:
         return Verdict(trigger + _consequence(len(failures)), None)
     return Verdict(str(first) + _consequence(len(failures) - 1), first)

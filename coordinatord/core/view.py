@@ -6,6 +6,7 @@ from typing import Any
 
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.run import Run, State
+from coordinatord.wire.messages import Phase
 
 
 def job_view(run: Run, now: float) -> dict[str, Any]:
@@ -56,4 +57,17 @@ def _reason(member: Member) -> str:
         return "leaving"
     if member.session is None:
         return "disconnected"
-    return f"its workers are {member.observed.phase}"
+    if member.standing is Standing.ASSIGNED:
+        return "its workers are to start"
+    return _WORKERS[member.observed.phase]
+
+
+_WORKERS = {
+    Phase.IDLE: "has no workers",
+    Phase.STARTING: "its workers are starting",
+    Phase.RUNNING: "its workers are running",
+    Phase.STOPPING: "its workers are ending",
+    Phase.STOPPED: "its workers have ended",
+    Phase.SUCCEEDED: "its workers have succeeded",
+    Phase.FAILED: "a worker failed",
+}

@@ -47,7 +47,12 @@ class Driver:
         self._handle(event, self._loop.time())
 
     def _handle(self, event: Event, now: float) -> None:
-        batch = self.machine.handle(event, now)
+        try:
+            batch = self.machine.handle(event, now)
+        except Exception as error:
+            # A bug: its state is no longer to be trusted, so the daemon ends instead of deciding by it.
+            self._tasks.fail(error)
+            raise
         self._timer.arm(self.machine.next_deadline())
         if batch.records or self._waiting:
             self._waiting.append(batch)

@@ -41,7 +41,7 @@ class Mailbox:
         while not closing:
             await self._filled.wait()
             self._filled.clear()
-            # Looked at before the sending: a last word that comes meanwhile, or came before the first wait, is sent too.
+            # Looked at before the sending, so that a last word that comes meanwhile is still sent.
             closing = self._closing
             frame, self._frame = self._frame, None
             if frame is not None:

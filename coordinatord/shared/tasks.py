@@ -30,6 +30,11 @@ class Tasks:
             self._failure.result()
         return wanted.result()
 
+    def fail(self, error: Exception) -> None:
+        """End the owner as a task that failed with `error` would; only the first failure counts."""
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
     async def cancel(self) -> None:
         """End all tasks and wait until they are gone."""
         tasks = list(self._tasks)
@@ -42,5 +47,5 @@ class Tasks:
         if task.cancelled():
             return
         error = task.exception()
-        if error is not None and not self._failure.done():
-            self._failure.set_exception(error)
+        if isinstance(error, Exception):
+            self.fail(error)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-from coordinatord.wire.schema import Length, Range
+from coordinatord.wire.schema import Length, Range, SchemaError
 
 PROTOCOL_VERSION = 1
 """Raised by every change that an older peer would misread; the two sides must agree on it exactly."""
@@ -22,7 +22,7 @@ SESSION_PATH = "/v1/session"
 """Where a node opens its WebSocket."""
 
 FRAME_BYTES_MAX = 16 * 1024
-"""A frame holds one message; the largest legal one (`Join`, all texts at their limits) is below 8 KiB."""
+"""A frame holds one message; the largest legal one (`Desired`, all texts at their limits) is below 14 KiB."""
 
 RANKS_MAX = 1_000_000
 """Ten times the largest public training job (about 100,000 GPUs); bounds every rank, count and round size."""
@@ -42,11 +42,12 @@ Name = Annotated[str, Length(1, 128)]
 Address = Annotated[str, Length(1, 253)]
 """An IP address or a host name (253 is the limit of DNS, RFC 1035)."""
 Port = Annotated[int, Range(1, 65_535)]
-TEXT_MAX = 2_048
+TEXT_MAX = 1_536
+"""In characters, so that a message with two such texts fits a frame even in the widest letters."""
 Text = Annotated[str, Length(0, TEXT_MAX)]
-"""Words for a person, in characters; see `clip`."""
-ExitCode = Annotated[int, Range(-255, 255)]
-"""As `subprocess` has it: a negative value -n is the death by signal n."""
+"""Words for a person; see `clip`."""
+ExitCode = Annotated[int, Range(-127, 255)]
+"""As `subprocess` has it: a negative value -n is the death by signal n, which a shell reports as 128 + n."""
 
 
 class Phase(StrEnum):
@@ -109,6 +110,11 @@ class Spec:
     nodes_min: Annotated[int, Range(1, RANKS_MAX)]
     nodes_max: Annotated[int, Range(1, RANKS_MAX)]
     max_restarts: Counter
+
+    def __post_init__(self) -> None:
+        """Refuse an empty range. Raises `SchemaError`."""
+        if self.nodes_min > self.nodes_max:
+            raise SchemaError(f"nodes_min is {self.nodes_min}, more than nodes_max, {self.nodes_max}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +232,12 @@ class Desired:
     """With `run`, and only there."""
     outcome: Outcome | None
     """With `exit`, and only there."""
+
+    def __post_init__(self) -> None:
+        """Hold the goal together with what belongs to it. Raises `SchemaError`."""
+        for name, part, owner in (("assignment", self.assignment, Goal.RUN), ("outcome", self.outcome, Goal.EXIT)):
+            if (part is not None) != (self.goal is owner):
+                raise SchemaError(f"{name} belongs to the goal {owner} and only there, not to {self.goal}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,8 @@ class Agent:
         self._contact.hear(desired, now)
         if desired.run == self.run and desired.round < self.round:
             return  # said before something that this node has already heard
+        if desired.goal in {Goal.STOP, Goal.EXIT}:
+            self._leave_by = None  # the decision that a leaving node waits for
         waiting = desired.goal is Goal.WAIT
         if waiting and (self._desired is None or self._desired.reason != desired.reason):
             until = None if desired.wait_s is None else now + desired.wait_s
@@ -182,8 +184,8 @@ class Agent:
         self._step(Stimulus.STARTED, now)
 
     def _start_failed(self, event: StartFailed, now: float) -> None:
-        self._group.alive = set(range(event.local_rank))
-        self._worker_failed(event.local_rank, event.exit_code, event.message, now)
+        self._group.alive.difference_update(range(event.local_rank, self._settings.workers))
+        self._worker_ended(event.local_rank, event.exit_code, event.message, now)
 
     def _swept(self, event: Swept, now: float) -> None:
         self._port = event.port
@@ -196,13 +198,16 @@ class Agent:
                 act(now)
 
     def _worker_exited(self, event: WorkerExited, now: float) -> None:
+        self._group.alive.discard(event.local_rank)
+        self._worker_ended(event.local_rank, event.exit_code, "", now)
+
+    def _worker_ended(self, local_rank: int, exit_code: int, message: str, now: float) -> None:
         alive = self._group.alive
-        alive.discard(event.local_rank)
         if self.phase is Phase.STOPPING:
             if not alive:
                 self._step(Stimulus.DEAD, now)
-        elif event.exit_code != 0:
-            self._worker_failed(event.local_rank, event.exit_code, "", now)
+        elif exit_code != 0:
+            self._worker_failed(local_rank, exit_code, message, now)
         elif not alive:
             self._step(Stimulus.SUCCEEDED, now)
 

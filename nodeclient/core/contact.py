@@ -18,32 +18,34 @@ class Contact:
     def __init__(self, now: float) -> None:
         self.connected = False
         self.alone_since = now
-        self.trouble = "not tried yet"
+        self.trouble = "no answer yet"
         """Why the coordinator is out of reach."""
         self.heartbeat_s = HEARTBEAT_S
         self.lease_s = LEASE_S
         self.heard_at = now
         self.beat_at = math.inf
+        self._heard = False
+        """Whether the coordinator has said anything in this session that lets the node in."""
         self._reported: Observed | None = None
 
     def open(self, joined_with: Observed, now: float) -> None:
         """Begin a session whose first message said `joined_with`."""
-        self.connected = True
+        self.connected, self._heard = True, False
         self.heard_at = now
         self.beat_at = now + self.heartbeat_s
         self._reported = joined_with
 
     def close(self, reason: str, now: float) -> bool:
-        """End the session, or note another vain attempt; return whether there was one."""
-        was_connected, self.connected = self.connected, False
+        """End the session, or note another vain attempt; return whether the coordinator had let the node in."""
+        had_contact, self.connected = self.connected and self._heard, False
         self.trouble = reason
-        if was_connected:
+        if had_contact:
             self.alone_since = now
-        return was_connected
+        return had_contact
 
     def hear(self, desired: Desired, now: float) -> None:
         """Note that the coordinator lives, and what it grants."""
-        self.heard_at = now
+        self.heard_at, self._heard = now, True
         self.heartbeat_s, self.lease_s = desired.heartbeat_s, desired.lease_s
 
     def is_news(self, observed: Observed, now: float) -> bool:

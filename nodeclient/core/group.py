@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from coordinatord.wire.messages import Assignment, Failure, Phase, clip
+from coordinatord.wire.messages import DURATION_S_MAX, Assignment, Failure, Phase, clip
 
 MESSAGE_MAX = 512
 """Characters of a failure's message, as the protocol bounds it."""
@@ -39,4 +39,4 @@ class Group:
         """Return the first failure with its age as of now."""
         if self._failure is None:
             return None
-        return dataclasses.replace(self._failure, age_s=max(0.0, now - self._failed_at))
+        return dataclasses.replace(self._failure, age_s=min(now - self._failed_at, DURATION_S_MAX))

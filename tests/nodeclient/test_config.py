@@ -39,6 +39,10 @@ def test_every_flag_comes_from_the_environment_as_well() -> None:
     assert (config.spec, config.job) == (Spec(2, 4, 3), "j")
 
 
+def test_standalone_on_the_command_line_wins_over_a_coordinator_in_the_environment() -> None:
+    assert join("--standalone", NODECLIENT_COORD="host").coordinators == ()
+
+
 def test_underscores_are_as_good_as_dashes() -> None:
     assert join("--coord", "h", "--max_restarts", "2", "--nproc_per_node", "3").workers == 3
 

@@ -1,0 +1,258 @@
+"""Train a small network on three nodes, break things on purpose, and measure how training goes on.
+
+    make demo
+
+It all happens on this machine: one coordinatord, three nodeclients with one worker each, and the training script
+`digits.py`. It trains twice: undisturbed, and while first a worker is killed, then a whole node, and that node is
+started again. In the end the accuracies must be the same, within noise.
+
+How the programs are started, asked and ended is in `local_cluster`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import shutil
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from local_cluster import Cluster, ClusterError, StoppedError, Training, running_cluster
+
+NODES = ("node-a", "node-b", "node-c")
+
+EPOCHS = 50
+EPOCHS_MIN = 30
+"""With fewer, training might be over before the node is back."""
+
+ACCURACY_MIN = 0.95
+ACCURACY_DIFFERENCE_MAX = 0.02
+"""Sums are rounded otherwise at another world size, so a few of the 360 test images may fall on the other side."""
+
+LOG_LINES = 8
+"""Shown of each program if something goes wrong."""
+
+WIDTH_MAX = 110
+"""Longer lines are hard to read."""
+
+COLUMNS = ("what was done", "went on after", "next round", "new workers", "world size", "steps redone")
+TITLE = "Three nodes train on handwritten digits, twice: first undisturbed, then while things break on purpose.\n"
+LEGEND = """
+went on after: so long there was no new training step; it is the sum of
+  next round:  the old workers were stopped, and ranks assigned anew
+  new workers: they imported torch, connected, and loaded the checkpoint
+"""
+
+
+class Screen:
+    """Prints what happens line by line; on a terminal, one more line is always about this moment."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._live = sys.stdout.isatty()
+        self._moment = ""
+
+    def print(self, text: str) -> None:
+        """Print lines that stay."""
+        self.moment("")
+        print(text, flush=True)
+
+    def say(self, text: str) -> None:
+        """Print what happens, with the time in seconds since the start."""
+        stamp = f"{time.monotonic() - self._began:6.1f} s  "
+        width = min(shutil.get_terminal_size((WIDTH_MAX, 24)).columns, WIDTH_MAX)
+        self.print(textwrap.fill(text, width, initial_indent=stamp, subsequent_indent=" " * len(stamp)))
+
+    def moment(self, text: str) -> None:
+        """Replace the line about this moment, if this is a terminal and the line is another."""
+        if self._live and text != self._moment:
+            self._moment = text
+            columns = shutil.get_terminal_size().columns
+            print("\r\x1b[K" + textwrap.indent(text, " " * 10)[: columns - 1], end="", flush=True)
+
+
+class View:
+    """Shows a training on the screen: each new round in the coordinator's words, and where it is at this moment."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._round = 0
+
+    def __call__(self, training: Training) -> None:
+        """Show what is new."""
+        if training.round > self._round:
+            self._round = training.round
+            why = re.sub(r"^all workers are started \((.*)\)$", r"\1", training.status["reason"])
+            self._screen.say(f"round {self._round}, world size {training.status['world_size']}: {why}")
+        self._screen.moment(self._moment(training))
+
+    def _moment(self, training: Training) -> str:
+        last = training.steps[-1] if training.steps else None
+        if training.status.get("state") != "running":
+            return str(training.status.get("reason", "nodes start"))
+        if last is None or last.round < training.round:
+            seconds = time.monotonic() - training.round_seen_s
+            return f"round {training.round}: its workers import torch and connect, {seconds:.0f} s"
+        done = round(20 * (last.epoch + 1) / training.epochs)
+        bar = "#" * done + "." * (20 - done)
+        return f"[{bar}] epoch {last.epoch + 1} of {training.epochs}, step {last.step}, world size {last.world_size}"
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What was done to a training, and how it went on; durations in seconds."""
+
+    deed: str
+    next_round_s: float
+    """From the last step before until the coordinator had formed the next round."""
+    new_workers_s: float
+    """From then until the first step that is not a repetition."""
+    world_sizes: tuple[int, int]
+    steps_redone: int
+    """Those done since the last checkpoint."""
+
+    @property
+    def pause_s(self) -> float:
+        """How long training stood still."""
+        return self.next_round_s + self.new_workers_s
+
+    def row(self) -> tuple[str, ...]:
+        """Say it in the columns of the table."""
+        times = [f"{seconds:.1f} s" for seconds in (self.pause_s, self.next_round_s, self.new_workers_s)]
+        return (self.deed, *times, "{} -> {}".format(*self.world_sizes), str(self.steps_redone))
+
+
+def kill_worker(training: Training) -> str:
+    """Kill the worker of rank 1."""
+    node = training.node_of_rank(1)
+    training.cluster.kill_worker(node)
+    return f"worker on {node} killed"
+
+
+def kill_node(training: Training) -> str:
+    """Kill the node that all others need most: its worker has rank 0, the master of the process group."""
+    node = training.node_of_rank(0)
+    training.cluster.kill_node(node)
+    return f"{node} (rank 0) killed"
+
+
+def add_node(training: Training) -> str:
+    """Start the node again that was killed."""
+    [node] = set(NODES) - set(training.cluster.nodes)
+    training.start_node(node)
+    return f"{node} added back"
+
+
+DEEDS = ((5, kill_worker), (10, kill_node), (15, add_node))
+"""What is done after how many epochs. Many are left after the last: a node needs a moment to arrive."""
+
+
+def disturb(training: Training, screen: Screen, epoch: int, deed: Callable[[Training], str]) -> Recovery:
+    """Do something to a training when it has done so many epochs, and watch how it goes on."""
+    steps = training.steps
+    training.until(lambda: bool(steps) and steps[-1].epoch >= epoch)
+    old_round = steps[-1].round
+    what = deed(training)
+    screen.say(f"==> {what}, at step {steps[-1].step}")
+    training.until(lambda: steps[-1].round > old_round and steps[-1].step > training.last_step(old_round).step)
+    last = training.last_step(old_round)
+    after = [step for step in steps if step.round > old_round]
+    new = next(step for step in after if step.step > last.step)
+    recovery = Recovery(
+        deed=what,
+        next_round_s=training.round_seen_s - last.monotonic_s,
+        new_workers_s=new.monotonic_s - training.round_seen_s,
+        world_sizes=(last.world_size, new.world_size),
+        steps_redone=last.step - after[0].step + 1,
+    )
+    screen.say(f"training went on after {recovery.pause_s:.1f} s, with step {new.step}")
+    return recovery
+
+
+def train(cluster: Cluster, screen: Screen, job: str, epochs: int) -> Training:
+    """Let all nodes join a job."""
+    training = Training(cluster, job, epochs, View(screen))
+    screen.say(f"{', '.join(NODES)} join the job {job}")
+    for node in NODES:
+        training.start_node(node)
+    return training
+
+
+def play(cluster: Cluster, screen: Screen, epochs: int) -> None:
+    """Train twice and print the results. Raises `ClusterError` if they are not what they should be."""
+    screen.print(TITLE)
+    screen.say(f"coordinatord listens on {cluster.address}, all logs are in {cluster.folder}")
+    undisturbed = train(cluster, screen, "undisturbed", epochs)
+    expected = undisturbed.finish()
+    screen.say(f"done, accuracy {expected:.4f}")
+    disturbed = train(cluster, screen, "disturbed", epochs)
+    recoveries = [disturb(disturbed, screen, epoch, deed) for epoch, deed in DEEDS]
+    accuracy = disturbed.finish()
+    screen.say(f"done, accuracy {accuracy:.4f}")
+    screen.print("\n" + table([COLUMNS, *(recovery.row() for recovery in recoveries)]))
+    screen.print(f"{LEGEND}\naccuracy {accuracy:.4f}, undisturbed {expected:.4f}")
+    wrong = {
+        "there were more rounds than reasons for them": (undisturbed.round, disturbed.round) != (1, 1 + len(DEEDS)),
+        "the world sizes are not as expected": [one.world_sizes for one in recoveries] != [(3, 3), (3, 2), (2, 3)],
+        f"an accuracy is not over {ACCURACY_MIN}": min(accuracy, expected) <= ACCURACY_MIN,
+        f"the accuracies differ by over {ACCURACY_DIFFERENCE_MAX}": abs(accuracy - expected) > ACCURACY_DIFFERENCE_MAX,
+    }
+    if any(wrong.values()):
+        raise ClusterError("; ".join(fault for fault, is_so in wrong.items() if is_so))
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Align the first column to the left and all others, which hold numbers, to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    head, *body = ("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
+    return "\n".join([head, "-" * len(head), *body])
+
+
+def last_lines(folder: Path) -> str:
+    """Return the end of every log."""
+    logs = sorted(folder.glob("*.log"), key=lambda log: log.stat().st_mtime)
+    parts = [[f"--- {log.name}", *log.read_text(errors="replace").splitlines()[-LOG_LINES:]] for log in logs]
+    return "\n".join(line for part in parts for line in part)
+
+
+def main() -> int:
+    """Run the demo and return its exit code: 0 if all went as it should."""
+    parser = argparse.ArgumentParser(description="Break an elastic training on purpose, and watch how it goes on.")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"at least {EPOCHS_MIN} (default: {EPOCHS})")
+    epochs = parser.parse_args().epochs
+    if epochs < EPOCHS_MIN:
+        parser.error(f"--epochs {epochs}: at least {EPOCHS_MIN} are needed for all that is done in between")
+    for package in ("nodeclient", "torch", "sklearn"):
+        if importlib.util.find_spec(package) is None:
+            parser.error(f"this Python ({sys.executable}) has no {package}: run `make demo`, which installs it")
+
+    folder = Path(tempfile.mkdtemp(prefix="coordinatord-demo-"))
+    screen = Screen()
+    code = 0
+    try:
+        with running_cluster(folder) as cluster:
+            play(cluster, screen, epochs)
+        screen.print("OK")
+    except StoppedError as stopped:
+        screen.print(f"demo: stopped by {stopped.signal.name}, and all programs with it")
+        code = 128 + stopped.signal
+    except BrokenPipeError:
+        # Whoever read this has seen enough; without this, Python would complain when it flushes stdout at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except (ClusterError, OSError) as error:
+        screen.print(f"{last_lines(folder)}\n---\ndemo: {error}; above is the end of each log in {folder}")
+        return 1
+    shutil.rmtree(folder)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

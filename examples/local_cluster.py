@@ -1,0 +1,281 @@
+"""A small cluster on this machine: the real coordinatord and nodeclients, a job on them, and what can be seen of it.
+
+The programs run in the background, write into log files, and end with the `running_cluster`, or with this process if it
+is killed. What is done to them, and what is shown of it, is the business of `demo`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import http.client
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+BIN = Path(sys.executable).parent
+"""Where pip has put the programs of the packages that this Python knows."""
+
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
+
+LOOK_AGAIN_S = 0.05
+"""Between two looks at the coordinator: a blink, and too seldom to slow down what is watched."""
+
+ANSWER_WITHIN_S = 30.0
+"""coordinatord serves after a quarter of a second; a loaded machine gets a hundred times that."""
+
+STOP_WITHIN_S = 10.0
+"""Programs that were asked to end get this long; the workers save such a small network in no time."""
+
+PATIENCE_S = 120.0
+"""If no step is done for so long, something is wrong: workers start in seconds, on a loaded machine in twenty."""
+
+
+class ClusterError(Exception):
+    """Something ended, or did not answer, that should have; says what and why."""
+
+
+class StoppedError(Exception):
+    """Somebody pressed Ctrl-C, or asked this process to end in another way."""
+
+    def __init__(self, signum: signal.Signals) -> None:
+        super().__init__(signum.name)
+        self.signal = signum
+
+
+class Program:
+    """One program in the background, with all that it and its children print in one log file."""
+
+    def __init__(self, log: Path, *argv: str) -> None:
+        """Start it. Raises `ClusterError`."""
+        self.log = log
+        try:
+            with log.open("ab") as output:
+                self._process = subprocess.Popen(  # noqa: S603 - the words are ours
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    # A Ctrl-C is for the demo alone, which then ends its programs in good order.
+                    start_new_session=True,
+                    # Should the demo be killed, so is this. (This process has no threads, which could make it unsafe.)
+                    preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509
+                )
+        except OSError as error:
+            raise ClusterError(f"{argv[0]} cannot be started ({error.strerror}): run make setup") from error
+        self.pid = self._process.pid
+        self.pidfd = os.pidfd_open(self.pid)
+        """Becomes readable when the program has ended."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code, minus n if signal n killed it, None while it runs."""
+        return self._process.poll()
+
+    def send(self, signum: signal.Signals) -> None:
+        """Send it a signal; nothing happens if it has ended."""
+        self._process.send_signal(signum)
+
+    def end(self) -> None:
+        """Wait for the end of it, and kill it if that does not come in time."""
+        try:
+            self._process.wait(STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self.pidfd)
+
+
+class Cluster:
+    """One coordinatord and any number of nodeclients; see `running_cluster`."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start a coordinatord that writes into `folder`. Raises `ClusterError`."""
+        self.folder = folder
+        self.nodes: dict[str, Program] = {}
+        """The nodeclients by their node id."""
+        command = (str(BIN / "coordinatord"), "--host", "127.0.0.1", "--port", "0")
+        self.coordinator = Program(folder / "coordinatord.log", *command)
+        self.address = ""
+        """Where it listens, as HOST:PORT, once it does."""
+        self.stopped_by: signal.Signals | None = None
+
+    def await_address(self) -> None:
+        """Wait for the line in which coordinatord says where it listens. Raises `ClusterError`."""
+        deadline = time.monotonic() + ANSWER_WITHIN_S
+        while not (found := re.search(r"listening on http://(\S+)\n", self.coordinator.log.read_text())):
+            if self.coordinator.exit_code is not None or time.monotonic() > deadline:
+                raise ClusterError("coordinatord did not start")
+            self.wait_a_little()
+        self.address = found[1]
+
+    def start_node(self, node: str, job: str, *flags_and_command: str) -> None:
+        """Start a nodeclient that joins a job. Raises `ClusterError`."""
+        join = (str(BIN / "nodeclient"), "join", "--coord", self.address, "--job-id", job, "--node-id", node)
+        self.nodes[node] = Program(self.folder / f"{job}-{node}.log", *join, *flags_and_command)
+
+    def kill_node(self, node: str) -> None:
+        """Kill a nodeclient with -9, as whatever takes a whole host would."""
+        program = self.nodes.pop(node)
+        program.send(signal.SIGKILL)
+        program.end()
+
+    def kill_worker(self, node: str) -> None:
+        """Kill the only worker of a node with -9, as the kernel does when memory runs out."""
+        for thread in Path(f"/proc/{self.nodes[node].pid}/task").iterdir():
+            for child in (thread / "children").read_text().split():
+                if f"COORDINATORD_NODE={node}".encode() in Path(f"/proc/{child}/environ").read_bytes():
+                    os.kill(int(child), signal.SIGKILL)
+                    return
+        raise ClusterError(f"{node} has no worker that could be killed")
+
+    def status(self, job: str) -> dict[str, Any] | None:
+        """Return what the coordinator says of a job, None if it does not know it. Raises `ClusterError`."""
+        connection = http.client.HTTPConnection(self.address, timeout=ANSWER_WITHIN_S)
+        try:
+            connection.request("GET", f"/v1/jobs/{job}", headers={"Accept": "application/json"})
+            answer = connection.getresponse()
+            status: dict[str, Any] = json.load(answer)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise ClusterError(f"coordinatord does not answer ({error})") from error
+        finally:
+            connection.close()
+        return status if answer.status == http.client.OK else None
+
+    def wait_a_little(self) -> None:
+        """Return when a program ends, at the latest when it is time to look again. Raises `StoppedError`."""
+        running = [one.pidfd for one in (self.coordinator, *self.nodes.values()) if one.exit_code is None]
+        select.select(running, [], [], LOOK_AGAIN_S)
+        if self.stopped_by is not None:
+            raise StoppedError(self.stopped_by)
+
+    def note_signal(self, signum: int, _frame: FrameType | None) -> None:
+        """Remember that this process is to end: `wait_a_little` is a better place for it than wherever it is now."""
+        self.stopped_by = signal.Signals(signum)
+
+
+@contextmanager
+def running_cluster(folder: Path) -> Iterator[Cluster]:
+    """Start a cluster whose logs lie in `folder`, and leave no process of it behind.
+
+    Raises `ClusterError`, and `StoppedError` if a signal asks this process to end.
+    """
+    cluster = Cluster(folder)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, cluster.note_signal)
+    try:
+        cluster.await_address()
+        yield cluster
+    finally:
+        end_all(list(cluster.nodes.values()))  # first, so that they can tell the coordinator
+        end_all([cluster.coordinator])
+
+
+def end_all(programs: Sequence[Program]) -> None:
+    """Ask programs to end, all at once, and wait until they have."""
+    for program in programs:
+        program.send(signal.SIGTERM)
+    for program in programs:
+        program.end()
+
+
+@dataclass(frozen=True)
+class Step:
+    """A line that `digits.py` writes for each training step; the time is that of the monotonic clock."""
+
+    step: int
+    epoch: int
+    round: int
+    world_size: int
+    monotonic_s: float
+
+
+class Training:
+    """The script `digits.py` as a job on the nodes of a cluster, and what has been seen of it."""
+
+    def __init__(self, cluster: Cluster, job: str, epochs: int, show: Callable[[Training], None]) -> None:
+        """Let nothing join yet; `show` is called after each look."""
+        self.cluster = cluster
+        self.job = job
+        self.epochs = epochs
+        self.steps: list[Step] = []
+        """All that were done, in the order of time; steps after the last checkpoint come again in the next round."""
+        self.round = 0
+        self.round_seen_s = 0.0
+        """When the current round was first seen."""
+        self.status: dict[str, Any] = {}
+        """What the coordinator said last."""
+        self._show = show
+        self._moved_s = time.monotonic()
+        self._progress = cluster.folder / f"{job}.progress"
+        self._progress.touch()
+        self._read = 0
+
+    def start_node(self, node: str) -> None:
+        """Start a nodeclient with one worker, by the command that would be typed on a host. Raises `ClusterError`."""
+        flags = ("--nnodes", "2:3", "--nproc-per-node", "1", "--max-restarts", "3")
+        script = (sys.executable, str(Path(__file__).with_name("digits.py")), "--epochs", str(self.epochs))
+        files = ("--checkpoint", str(self.cluster.folder / f"{self.job}.pt"), "--progress", str(self._progress))
+        self.cluster.start_node(node, self.job, *flags, "--", *script, *files)
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        """Watch until something is reached. Raises `ClusterError` if a node ends before, or nothing moves any more."""
+        while not reached():
+            if ended := self._exit_codes():
+                early = "the training was over too early" if not any(ended.values()) else "nodes ended"
+                raise ClusterError(f"{early}, with these exit codes: {ended}")
+            self._look()
+
+    def finish(self) -> float:
+        """Watch until all nodes have ended and return the accuracy. Raises `ClusterError` if they do not end well."""
+        while len(exit_codes := self._exit_codes()) < len(self.cluster.nodes):
+            self._look()
+        if any(exit_codes.values()):
+            raise ClusterError(f"not all nodes ended well; their exit codes are {exit_codes}")
+        end_all(list(self.cluster.nodes.values()))
+        self.cluster.nodes.clear()
+        said = "".join(log.read_text() for log in self.cluster.folder.glob(f"{self.job}-*.log"))
+        return float(re.findall(r"^accuracy ([0-9.]+)$", said, re.MULTILINE)[-1])
+
+    def last_step(self, number: int) -> Step:
+        """Return the last step of a round."""
+        return [step for step in self.steps if step.round == number][-1]
+
+    def node_of_rank(self, rank: int) -> str:
+        """Return the node whose worker has that rank."""
+        return next(str(node["node"]) for node in self.status["nodes"] if rank in node["ranks"])
+
+    def _exit_codes(self) -> dict[str, int]:
+        """Return those of the nodes that have ended."""
+        return {name: node.exit_code for name, node in self.cluster.nodes.items() if node.exit_code is not None}
+
+    def _look(self) -> None:
+        """Wait a little, take note of what is new, and show it."""
+        self.cluster.wait_a_little()
+        now = time.monotonic()
+        self.status = self.cluster.status(self.job) or self.status
+        if self.status and self.status["round"] > self.round:
+            self.round = self.status["round"]
+            self.round_seen_s = now
+        with self._progress.open("rb") as progress:
+            progress.seek(self._read)
+            *lines, _unfinished = progress.read().split(b"\n")
+        self._read += sum(len(line) + 1 for line in lines)
+        self.steps += [Step(**json.loads(line)) for line in lines]
+        if lines:
+            self._moved_s = now
+        if now - self._moved_s > PATIENCE_S:
+            raise ClusterError(f"no training step for {PATIENCE_S:.0f} s: {self.status.get('reason')}")
+        self._show(self)

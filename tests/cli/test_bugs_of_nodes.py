@@ -1,0 +1,26 @@
+"""A bug ends a node, with its workers, instead of leaving them without anybody who decides."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nodeclient import config
+from nodeclient.config import JoinConfig
+from nodeclient.core.agent import Agent
+from nodeclient.node import Node
+from tests.support.programs import TIMEOUT_S
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_an_exception_in_the_agent_ends_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stumble(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Agent, "handle", stumble)
+    chosen = config.parse(["join", "--coord", "127.0.0.1:1", "--", "true"])
+    assert isinstance(chosen, JoinConfig)
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(Node(chosen, chosen.coordinators).run(), TIMEOUT_S)

@@ -1,0 +1,247 @@
+"""How the programs end: the exit code, and the one line that says why and what to do."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.cluster import Cluster, Coordinator
+from tests.support.programs import BIN, Program, clean_environ, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.slow
+
+
+class AnswersNotFound(BaseHTTPRequestHandler):
+    """Some other web server."""
+
+    def do_GET(self) -> None:
+        """Know nothing."""
+        self.send_error(404)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def other_server() -> Iterator[int]:
+    """Serve something else; yield the port."""
+    with HTTPServer(("127.0.0.1", 0), AnswersNotFound) as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.05])
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def garbage_server() -> Iterator[int]:
+    """Answer each connection with what is no HTTP; yield the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+                    connection.recv(4096)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@contextmanager
+def silent_server() -> Iterator[int]:
+    """Accept connections and never say a word; yield the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@contextmanager
+def nobody() -> Iterator[int]:
+    """Yield a port where nobody listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+def join(coord: str, *flags: str) -> tuple[int, str]:
+    """Join in vain; return the exit code and the last line."""
+    ended = run(BIN / "nodeclient", "join", "--coord", coord, *flags, "--", "true")
+    assert "Traceback" not in ended.stderr
+    assert ended.stdout == ""
+    return ended.returncode, ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        (nobody, "Connection refused"),
+        (other_server, "answers with HTTP 404: is it a coordinatord?"),
+        (garbage_server, "is it a coordinatord?"),
+        (silent_server, "no coordinator reached"),
+    ],
+)
+def test_a_coordinator_that_is_not_there_is_looked_for_until_the_join_timeout(server: object, words: str) -> None:
+    assert callable(server)
+    with server() as port:
+        code, line = join(f"127.0.0.1:{port}", "--join-timeout", "0.6")
+        assert code == 69
+        assert "no coordinator reached within 0.6 s" in line
+        assert words in line
+        assert "see --coord and --join-timeout" in line
+
+
+def test_a_name_that_cannot_be_resolved_is_named() -> None:
+    code, line = join("no-such-host.invalid", "--join-timeout", "0.5")
+    assert code == 69
+    assert "the host name no-such-host.invalid cannot be resolved" in line
+
+
+def test_a_coordinator_that_comes_later_is_found(cluster: Cluster, own_coordinator: Callable[..., Coordinator]) -> None:
+    with nobody() as port:
+        cluster.join("a", "--nnodes", "1", coord=f"127.0.0.1:{port}").await_line("Connection refused")
+    own_coordinator(port=port)
+    assert cluster.await_round(1).nodes == ["a"]
+
+
+def test_the_second_of_two_coordinators_is_found(cluster: Cluster) -> None:
+    with nobody() as port:
+        cluster.join("a", "--nnodes", "1", coord=f"127.0.0.1:{port},{cluster.coordinator.endpoint}")
+        assert cluster.await_round(1).nodes == ["a"]
+
+
+def test_a_port_in_use_is_said_with_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = run(BIN / "coordinatord", "--host", "127.0.0.1", "--port", str(port))
+    assert (ended.returncode, ended.stdout) == (71, "")
+    assert ended.stderr == (
+        f"coordinatord: port {port} on 127.0.0.1 is in use: is another coordinatord running?"
+        " choose another port with --port\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--nnodes", "3"), ("--nnodes is 3 on this node (b), but 2 on a",)),
+        (("--nnodes", "2", "--max-restarts", "5"), ("--max-restarts is 5 on this node (b), but 1 on a",)),
+        (("--nnodes", "2:4"), ("--nnodes is 2:4 on this node (b), but 2 on a", "--max-restarts is 0 on this node (b)")),
+    ],
+)
+def test_nodes_that_disagree_are_refused_with_both_values(
+    cluster: Cluster, flags: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    cluster.join("a", "--nnodes", "2", "--max-restarts", "1").await_line("waiting for nodes: 1 of 2 joined")
+    refused = cluster.join("b", *flags)
+    assert refused.wait() == 77
+    for text in words:
+        assert text in refused.lines[-1]
+    assert "start all nodes with the same values" in refused.lines[-1]
+
+
+def test_too_few_nodes_in_time_are_named(cluster: Cluster) -> None:
+    node = cluster.join("a", "--nnodes", "3", "--join-timeout", "0.5")
+    assert node.wait() == 75
+    assert "not enough nodes within 0.5 s: waiting for nodes: 1 of 3 joined (node a)" in node.lines[-1]
+    assert "--join-timeout" in node.lines[-1]
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_signal_ends_a_node_that_waits(cluster: Cluster, signum: signal.Signals, code: int) -> None:
+    node = cluster.join("a", "--nnodes", "2")
+    node.await_line("waiting for nodes")
+    node.signal(signum)
+    assert node.wait() == code
+    assert node.leftovers() == []
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_node_that_trains_and_its_workers_save(
+    cluster: Cluster, signum: signal.Signals, code: int
+) -> None:
+    node = cluster.join("a", "--nnodes", "1")
+    cluster.await_round(1)
+    node.signal(signum)
+    assert node.wait() == code
+    node.await_event("saved")
+    assert node.leftovers() == []
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_node_that_looks_for_the_coordinator(signum: signal.Signals, code: int) -> None:
+    with nobody() as port:
+        node = Program(BIN / "nodeclient", "join", "--coord", f"127.0.0.1:{port}", "--", "true")
+        try:
+            node.await_line("Connection refused")
+            node.signal(signum)
+            assert node.wait() == code
+        finally:
+            node.close()
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, 137)])
+def test_a_signal_ends_a_standalone_node_and_its_coordinator(signum: signal.Signals, code: int) -> None:
+    node = Program(BIN / "nodeclient", "join", "--standalone", "--", "sh", "-c", "echo up; sleep 1000")
+    try:
+        node.await_line("^up$")
+        node.signal(signum)
+        assert node.wait() == code
+        node.await_no_leftovers()
+    finally:
+        node.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "words"),
+    [
+        ("exit 0", 0, "all workers succeeded"),
+        ("exit 17", 17, "exit code 17"),
+        ("kill -9 $$", 137, "killed by SIGKILL"),
+        ("kill -SEGV $$", 139, "killed by SIGSEGV"),
+        ("exit 255", 255, "exit code 255"),
+    ],
+)
+def test_standalone_ends_with_the_code_of_the_worker(script: str, code: int, words: str) -> None:
+    ended = run(BIN / "nodeclient", "join", "--standalone", "--", "sh", "-c", script)
+    assert ended.returncode == code
+    assert words in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
+
+
+def test_settings_may_come_from_the_environment(coordinator: Coordinator) -> None:
+    job = "from-environment"
+    environ = clean_environ(NODECLIENT_COORD=coordinator.endpoint, NODECLIENT_JOB_ID=job, NODECLIENT_NNODES="1")
+    command = 'echo "$TORCHELASTIC_RUN_ID $RANK"'
+    ended = run(BIN / "nodeclient", "join", "--", "sh", "-c", command, environ=environ)
+    assert (ended.returncode, ended.stdout) == (0, "from-environment 0\n")
+
+
+def test_a_coordinator_ends_well_on_either_signal() -> None:
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        program = Coordinator()
+        try:
+            program.signal(signum)
+            assert program.wait() == 0
+            assert program.lines[1:] == []
+        finally:
+            program.close()

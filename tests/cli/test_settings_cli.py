@@ -1,0 +1,167 @@
+"""The command lines of the two programs: what they refuse, in one line and with code 64, and what they import."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import coordinatord.config
+import nodeclient.config
+from tests.support.programs import BIN, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+JOIN = ("join", "--coord", "127.0.0.1", "--", "true")
+
+WRONG_COORDINATORD = [
+    (("--nonsense",), "unrecognized arguments: --nonsense"),
+    (("--port", "70000"), "70000 is no port: 0 to 65535"),
+    (("--port", "x"), "argument --port"),
+    (("--settle", "0"), "argument --settle"),
+    (("--settle", "nan"), "argument --settle"),
+    (("--heartbeat", "-1"), "argument --heartbeat"),
+    (("--log-level", "loud"), "argument --log-level"),
+    (("stray",), "unrecognized arguments: stray"),
+]
+
+WRONG_NODECLIENT = [
+    ((), "the following arguments are required: COMMAND"),
+    (("nonsense",), "invalid choice: 'nonsense'"),
+    (("join", "--", "true"), "give --coord HOST[:PORT], or --standalone"),
+    (("join", "--standalone", "--coord", "h", "--", "true"), "and not both"),
+    (("join", "--coord", "127.0.0.1"), "give the command that each worker runs, after --"),
+    (("join", "--coord", "127.0.0.1", "--"), "give the command that each worker runs, after --"),
+    (("join", "--coord", "", "--", "true"), "'' is no HOST[:PORT]"),
+    (("join", "--coord", "h:", "--", "true"), "no HOST[:PORT]"),
+    (("join", "--coord", "h:0", "--", "true"), "'h:0' is no HOST[:PORT]"),
+    (("join", "--coord", "h:x", "--", "true"), "'h:x' is no HOST[:PORT]"),
+    (("join", "--coord", "h:1,,g", "--", "true"), "'' is no HOST[:PORT]"),
+    (("join", "--coord", "[::1", "--", "true"), "is no HOST[:PORT]"),
+    (("join", "--coord", "http://h:29400", "--", "true"), "is no HOST[:PORT]"),
+    (("join", "--coord", "h/path", "--", "true"), "is no HOST[:PORT]"),
+    (("join", "--coord", "h h", "--", "true"), "is no HOST[:PORT]"),
+    (("join", "--nnodes", "0", *JOIN[1:]), "'0': expected 1 <= MIN <= MAX"),
+    (("join", "--nnodes", "3:2", *JOIN[1:]), "'3:2': expected 1 <= MIN <= MAX"),
+    (("join", "--nnodes", "a:b", *JOIN[1:]), "'a:b' is no N, MIN:MAX or MIN:"),
+    (("join", "--nnodes", ":4", *JOIN[1:]), "':4' is no N, MIN:MAX or MIN:"),
+    (("join", "--max-restarts", "-1", *JOIN[1:]), "argument --max-restarts"),
+    (("join", "--max-restarts", "99999999999", *JOIN[1:]), "argument --max-restarts"),
+    (("join", "--nproc-per-node", "0", *JOIN[1:]), "nproc-per-node"),
+    (("join", "--nproc-per-node", "many", *JOIN[1:]), "nproc-per-node"),
+    (("join", "--nproc-per-node", "99999999", *JOIN[1:]), "nproc-per-node"),
+    (("join", "--job-id", "", *JOIN[1:]), "argument --job-id"),
+    (("join", "--job-id", "x" * 129, *JOIN[1:]), "argument --job-id"),
+    (("join", "--node-id", "a b", *JOIN[1:]), "argument --node-id"),
+    (("join", "--role", "\u00a0", *JOIN[1:]), "argument --role"),
+    (("join", "--topology", "x" * 129, *JOIN[1:]), "argument --topology"),
+    (("join", "--join-timeout", "inf", *JOIN[1:]), "argument --join-timeout"),
+    (("join", "--stop-timeout", "-1", *JOIN[1:]), "argument --stop-timeout"),
+    (("join", "--nproc", "2", *JOIN[1:]), "nproc"),
+    (("join", "--coord", "127.0.0.1", "--", "no-such-command"), "the command 'no-such-command' was not found"),
+    (("join", "--coord", "127.0.0.1", "--", "/no/such/file"), "the command '/no/such/file' was not found"),
+    (("join", "--coord", "127.0.0.1", "--", "/etc"), "/etc"),
+    (("join", "--coord", "127.0.0.1", "--", ""), "command"),
+    (("status",), "required: --coord"),
+    (("status", "--coord", "h", "a", "b"), "unrecognized arguments: b"),
+]
+
+WRONG_ENVIRONMENT = [
+    ("coordinatord", "COORDINATORD_PORT", "many"),
+    ("coordinatord", "COORDINATORD_LOG_LEVEL", "loud"),
+    ("coordinatord", "COORDINATORD_SETTLE", "0"),
+    ("nodeclient", "NODECLIENT_NNODES", "3:2"),
+    ("nodeclient", "NODECLIENT_MAX_RESTARTS", "some"),
+    ("nodeclient", "NODECLIENT_STANDALONE", "maybe"),
+    ("nodeclient", "NODECLIENT_LOG_LEVEL", "loud"),
+    ("nodeclient", "NODECLIENT_NPROC_PER_NODE", "many"),
+]
+
+
+def check_refusal(
+    parse: Callable[[tuple[str, ...], dict[str, str]], object],
+    arguments: tuple[str, ...],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    **environ: str,
+) -> None:
+    """Make sure that the program ends with 64 after exactly one line that says this and where to look."""
+    with pytest.raises(SystemExit) as ended:
+        parse(arguments, {"PATH": os.defpath, **environ})
+    assert ended.value.code == 64
+    out, errors = capsys.readouterr()
+    assert (out, errors.count("\n")) == ("", 1), errors
+    assert words in errors
+    assert re.match(r"(coordinatord|nodeclient( join| status)?): .* \(see \1 --help\)$", errors)
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG_COORDINATORD)
+def test_coordinatord_refuses_a_wrong_command_line_in_one_line(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_refusal(coordinatord.config.parse, arguments, words, capsys)
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG_NODECLIENT)
+def test_nodeclient_refuses_a_wrong_command_line_in_one_line(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_refusal(nodeclient.config.parse, arguments, words, capsys)
+
+
+@pytest.mark.parametrize(("program", "variable", "value"), WRONG_ENVIRONMENT)
+def test_a_wrong_value_in_the_environment_is_refused_by_the_name_of_its_variable(
+    program: str, variable: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "nproc-per-node" if variable == "NODECLIENT_NPROC_PER_NODE" else variable
+    if program == "coordinatord":
+        check_refusal(coordinatord.config.parse, (), name, capsys, **{variable: value})
+    else:
+        check_refusal(nodeclient.config.parse, JOIN, name, capsys, **{variable: value})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("argv", [("coordinatord", "--nonsense"), ("nodeclient", "join")])
+def test_the_programs_themselves_end_with_that_line_and_code(argv: tuple[str, ...]) -> None:
+    ended = run(BIN / argv[0], *argv[1:])
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (64, "", 1), ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "foreign"),
+    [
+        (["-m", "nodeclient", "--help"], "aiohttp|msgpack|torch|numpy|uvloop"),
+        (["-m", "nodeclient", "join", "--help"], "aiohttp|msgpack|torch|numpy|uvloop"),
+        (["-c", "import nodeclient.cli, nodeclient.node, nodeclient.status, nodeclient.standalone"], "torch|numpy"),
+        (["-m", "coordinatord", "--help"], "torch|numpy|nodeclient|workerlib"),
+    ],
+)
+def test_nothing_is_imported_that_is_not_needed(arguments: list[str], foreign: str) -> None:
+    ended = run(sys.executable, "-X", "importtime", *arguments)
+    assert ended.returncode == 0
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in ended.stderr.splitlines()}
+    assert imported >= {"argparse"}
+    assert not imported & set(foreign.split("|"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [("coordinatord",), ("nodeclient", "join"), ("nodeclient", "status")])
+def test_the_help_names_every_flag_once_and_its_variable(arguments: tuple[str, ...]) -> None:
+    shown = run(BIN / arguments[0], *arguments[1:], "--help").stdout
+    flags = [word for line in shown.splitlines() for word in line.split()[:1] if word.startswith("--")]
+    assert len(flags) == len(set(flags)) >= 2
+    for flag in flags:
+        if flag not in {"--version", "--help"}:
+            assert f"[{arguments[0].upper()}_{flag[2:].replace('-', '_').upper()}]" in "".join(shown.split("\n")), flag
+
+
+@pytest.mark.slow
+def test_both_programs_say_their_version() -> None:
+    for program in ("coordinatord", "nodeclient"):
+        ended = run(BIN / program, "--version")
+        assert (ended.returncode, ended.stdout.split()[0]) == (0, program)

@@ -1,0 +1,75 @@
+"""Who is let in, and what the others are told."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from coordinatord.core.admission import RefusedError, check_incarnation, check_room, check_spec, nnodes
+from coordinatord.core.policy import Policy
+from coordinatord.core.run import Run
+from coordinatord.wire.messages import RANKS_MAX, RefusalCode, Spec
+from tests.support.builders import a_join, a_member, a_spec
+
+
+def refusal_of_spec(ours: Spec, theirs: Spec) -> str:
+    run = Run("mnist", "e-1", ours, "first", Policy())
+    with pytest.raises(RefusedError) as caught:
+        check_spec(run, a_join("second", job="mnist", spec=theirs))
+    refused = caught.value.refused
+    assert refused.code is RefusalCode.SPEC_DIFFERS
+    assert not refused.retry
+    return refused.message
+
+
+def test_a_node_that_agrees_is_let_in() -> None:
+    check_spec(Run("mnist", "e-1", a_spec(), "first", Policy()), a_join(spec=a_spec()))
+
+
+def test_another_number_of_nodes_is_named_with_both_values_and_both_nodes() -> None:
+    assert refusal_of_spec(a_spec(2, 4), a_spec(2, 8)) == (
+        "job mnist: --nnodes is 2:8 on this node (second), but 2:4 on first, which was first:"
+        " start all nodes with the same values"
+    )
+
+
+def test_all_differences_are_named_at_once() -> None:
+    text = refusal_of_spec(a_spec(1, 1, max_restarts=0), a_spec(1, RANKS_MAX, max_restarts=3))
+    assert "--nnodes is 1: on this node (second), but 1 on first" in text
+    assert "--max-restarts is 3 on this node (second), but 0 on first" in text
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"), [(a_spec(3, 3), "3"), (a_spec(1, 4), "1:4"), (a_spec(2, RANKS_MAX), "2:"), (a_spec(1, 1), "1")]
+)
+def test_a_range_of_nodes_is_written_as_the_flag_has_it(spec: Spec, text: str) -> None:
+    assert nnodes(spec) == text
+
+
+def test_a_full_coordinator_refuses_for_now() -> None:
+    check_room(9, 10)
+    with pytest.raises(RefusedError, match="already has 10 nodes, its limit") as caught:
+        check_room(10, 10)
+    assert caught.value.refused.retry
+    assert caught.value.refused.code is RefusalCode.LIMIT
+
+
+def test_a_process_is_refused_while_its_successor_is_connected() -> None:
+    known = a_member("n1", peer="10.0.0.7")
+    check_incarnation(None, a_join("n1", incarnation=0))
+    check_incarnation(known, a_join("n1", incarnation=1))
+    check_incarnation(known, a_join("n1", incarnation=2))
+    with pytest.raises(RefusedError) as caught:
+        check_incarnation(known, a_join("n1", incarnation=0))
+    assert caught.value.refused.code is RefusalCode.SUPERSEDED
+    assert str(caught.value) == (
+        "another nodeclient with the node id n1 joined job default later, from 10.0.0.7 (incarnation 1):"
+        " give each its own --node-id"
+    )
+
+
+@pytest.mark.parametrize("change", [{"session": None}, {"expired": True}])
+def test_one_that_cannot_be_heard_has_no_claim(change: dict[str, object]) -> None:
+    known = dataclasses.replace(a_member("n1"), **change)  # type: ignore[arg-type]
+    check_incarnation(known, a_join("n1", incarnation=0))

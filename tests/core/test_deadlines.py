@@ -1,0 +1,103 @@
+"""Deadlines behave as a plain dict of times would, only faster."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from coordinatord.core.deadlines import Deadlines
+
+KEYS = st.sampled_from("abcde")
+TIMES = st.integers(0, 40).map(float)
+"""Whole numbers, so that shifting back and forth is exact."""
+
+
+class DeadlinesAgainstDict(RuleBasedStateMachine):
+    """Does the same to `Deadlines` and to a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deadlines = Deadlines[str]()
+        self.model: dict[str, float] = {}
+
+    @rule(key=KEYS, at=TIMES)
+    def set(self, key: str, at: float) -> None:
+        """Give a key a deadline."""
+        self.deadlines.set(key, at)
+        self.model[key] = at
+
+    @rule(key=KEYS)
+    def discard(self, key: str) -> None:
+        """Take it away."""
+        self.deadlines.discard(key)
+        self.model.pop(key, None)
+
+    @rule()
+    def clear(self) -> None:
+        """Take all away."""
+        self.deadlines.clear()
+        self.model.clear()
+
+    @rule(by=st.integers(-10, 10).map(float))
+    def shift(self, by: float) -> None:
+        """Move all."""
+        self.deadlines.shift(by)
+        self.model = {key: at + by for key, at in self.model.items()}
+
+    @rule(now=TIMES)
+    def pop_due(self, now: float) -> None:
+        """Take out what is due."""
+        due = self.deadlines.pop_due(now)
+        assert sorted(due) == sorted(key for key, at in self.model.items() if at <= now)
+        assert [self.model[key] for key in due] == sorted(self.model[key] for key in due)
+        for key in due:
+            del self.model[key]
+
+    @rule()
+    def follow_next_to_the_first(self) -> None:
+        """A caller that waits for `next` again and again gets to the first deadline, and not past it."""
+        if not self.model:
+            return
+        first = min(self.model.values())
+        while (now := self.deadlines.next()) is not None and now < first:
+            assert self.deadlines.pop_due(now) == []
+        assert now == first
+
+    @invariant()
+    def knows_the_same(self) -> None:
+        """All questions have the same answers."""
+        assert len(self.deadlines) == len(self.model)
+        assert {key: self.deadlines.get(key) for key in "abcde"} == {key: self.model.get(key) for key in "abcde"}
+        upcoming = self.deadlines.next()
+        assert (upcoming is None) == (not self.model)
+        assert upcoming is None or upcoming <= min(self.model.values())
+
+
+TestDeadlinesAgainstDict = DeadlinesAgainstDict.TestCase
+
+
+def test_what_is_due_comes_in_the_order_of_the_deadlines_even_of_moved_ones() -> None:
+    deadlines = Deadlines[str]()
+    deadlines.set("moved", 1.0)
+    deadlines.set("fixed", 3.0)
+    deadlines.set("moved", 5.0)
+    assert deadlines.pop_due(10.0) == ["fixed", "moved"]
+
+
+def test_a_heartbeat_costs_no_memory() -> None:
+    deadlines = Deadlines[str]()
+    for beat in range(1000):
+        deadlines.set("node", beat + 5.0)
+        deadlines.pop_due(float(beat))
+    assert len(deadlines._heap) == 1
+
+
+@pytest.mark.parametrize("by", [0.1, 1 / 3, 1e6 + 0.7])
+def test_what_next_names_is_due_then_in_spite_of_rounding(by: float) -> None:
+    deadlines = Deadlines[str]()
+    deadlines.set("node", 5.3)
+    deadlines.shift(by)
+    upcoming = deadlines.next()
+    assert upcoming is not None
+    assert deadlines.pop_due(upcoming) == ["node"]

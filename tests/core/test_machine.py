@@ -1,0 +1,268 @@
+"""What the coordinator must get right in corners that a transcript does not show."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from coordinatord.core.effects import Batch, Close, NodeGone, Record, Refuse, RoundEnded, RunEnded, Send
+from coordinatord.core.events import Connected, Disconnected, Event, Reported, Tick
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.policy import Policy
+from coordinatord.core.run import State
+from coordinatord.wire.messages import Goal, Join, Observed, Phase, RefusalCode
+from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, an_offer
+from tests.support.script import Stage
+
+
+def connect(coordinator: Coordinator, session: int, join: Join, now: float = 0.0) -> Batch:
+    return coordinator.handle(Connected(session, join, f"10.0.0.{session}", "10.0.0.254"), now)
+
+
+def report(coordinator: Coordinator, session: int, now: float = 0.0, **values: object) -> Batch:
+    return coordinator.handle(Reported(session, an_observed(run="e-1", round=1, **values)), now)
+
+
+def running_pair(coordinator: Coordinator, **spec: int) -> None:
+    """Bring two nodes, n1 and n2 in the sessions 1 and 2, into a running round."""
+    for session in (1, 2):
+        connect(coordinator, session, a_join(f"n{session}", spec=a_spec(**({"nodes_min": 2, "nodes_max": 2} | spec))))
+    for session in (1, 2):
+        report(coordinator, session, phase=Phase.RUNNING)
+    assert coordinator.jobs["default"].state is State.RUNNING
+
+
+def play(script: str) -> Stage:
+    stage = Stage()
+    for line in script.strip().splitlines():
+        stage.play(line.strip())
+    return stage
+
+
+def test_the_end_of_an_old_run_s_session_does_not_disturb_the_job_s_next_run() -> None:
+    coordinator = a_coordinator(settle_s=2.0)
+    running_pair(coordinator)
+    for session in (1, 2):
+        report(coordinator, session, phase=Phase.SUCCEEDED)
+    connect(coordinator, 3, a_join("n3", spec=a_spec(1, 2)), now=1.0)
+    assert coordinator.next_deadline() == 3.0
+    coordinator.handle(Disconnected(1), 1.5)
+    assert coordinator.next_deadline() == 3.0
+
+
+def test_who_left_after_success_and_is_gone_does_not_disturb_the_next_round() -> None:
+    stage = play("""
+        join n1 min=1 max=3
+        join n2 min=1 max=3
+        join n3 min=1 max=3
+        running n1 n2 n3
+        succeed n1
+        leave n1
+        drop n1
+        fail n2
+        failed n2
+        stopped n3
+        running n2 n3
+        advance 30s
+    """)
+    run = stage.coordinator.jobs["default"]
+    assert (run.state, run.order, run.restarts_used) == (State.RUNNING, ("n2", "n3"), 1)
+    assert list(run.members) == ["n2", "n3"]
+
+
+def test_a_node_goes_once_in_the_history_however_it_goes() -> None:
+    coordinator = a_coordinator()
+    running_pair(coordinator, nodes_min=1)
+    gone = []
+    events: list[tuple[Event, float]] = [
+        (Reported(1, an_observed(run="e-1", round=1, phase=Phase.SUCCEEDED, leaving=True)), 1.0),
+        (Disconnected(1), 1.1),
+        (Tick(), 3.0),
+        (Reported(2, an_observed(run="e-1", round=1, phase=Phase.STOPPING, failure=a_failure())), 3.0),
+        (Reported(2, an_observed(run="e-1", round=1, phase=Phase.FAILED, failure=a_failure())), 3.1),
+    ]
+    for event, now in events:
+        gone += [record for record in coordinator.handle(event, now).records if isinstance(record, NodeGone)]
+    assert [(record.node, record.reason) for record in gone] == [("n1", "left the job, as asked")]
+    assert list(coordinator.jobs["default"].members) == ["n2"]
+
+
+def test_a_silent_node_that_was_dismissed_is_forgotten_without_another_word() -> None:
+    coordinator = a_coordinator()
+    connect(coordinator, 1, a_join("n1", spec=a_spec(2, 2), offer=an_offer("n1", join_timeout_s=1)))
+    connect(coordinator, 2, a_join("n2", spec=a_spec(3, 3)))  # refused, so not a member
+    assert [type(record) for record in coordinator.handle(Tick(), 1.0).records] == [NodeGone, RunEnded]
+    batch = coordinator.handle(Tick(), 6.0)
+    assert batch.records == ()
+    assert batch.effects == (Close(1),)
+
+
+@pytest.mark.parametrize("session_seen_to_close", [True, False])
+def test_a_replaced_nodeclient_is_refused_once_and_its_round_ends(session_seen_to_close: bool) -> None:
+    coordinator = a_coordinator()
+    running_pair(coordinator)
+    if session_seen_to_close:
+        coordinator.handle(Disconnected(2), 1.0)
+    batch = connect(coordinator, 3, a_join("n2", spec=a_spec(2, 2), incarnation=2), now=1.1)
+    endings = [effect for effect in batch.effects if isinstance(effect, Refuse | Close)]
+    assert [type(ending) for ending in endings] == ([] if session_seen_to_close else [Refuse])
+    run = coordinator.jobs["default"]
+    assert (run.state, run.reason) == (State.STOPPING, "lost node n2")
+
+
+def test_a_reconnected_nodeclient_has_its_old_session_closed_and_is_not_accused() -> None:
+    coordinator = a_coordinator()
+    running_pair(coordinator)
+    observed = an_observed(run="e-1", round=1, phase=Phase.RUNNING)
+    batch = connect(coordinator, 3, a_join("n2", spec=a_spec(2, 2), observed=observed), now=1.0)
+    assert batch.records == ()
+    close, send = batch.effects
+    assert close == Close(2)
+    assert isinstance(send, Send)
+    assert (send.session, send.message.goal) == (3, Goal.RUN)
+    assert coordinator.handle(Disconnected(2), 1.1) == Batch((), ())
+    assert coordinator.sessions == 2
+
+
+def test_the_budget_is_not_overdrawn_when_a_node_cannot_end_its_workers() -> None:
+    coordinator = a_coordinator(stop_limit_s=30.0)
+    running_pair(coordinator, max_restarts=0)
+    report(coordinator, 1, 1.0, phase=Phase.FAILED, failure=a_failure(exit_code=7))
+    records: list[Record] = []
+    for second in range(2, 60):
+        records += coordinator.handle(Tick(), float(second)).records
+        records += report(coordinator, 1, float(second), phase=Phase.FAILED, failure=a_failure(exit_code=7)).records
+        records += report(coordinator, 2, float(second), phase=Phase.STOPPING).records
+    run = coordinator.jobs["default"]
+    assert (run.state, run.restarts_used) == (State.FAILED, 0)
+    (ended,) = [record for record in records if isinstance(record, RunEnded)]
+    assert ended.outcome.exit_code == 7
+
+
+def test_names_in_a_text_keep_their_order_while_nothing_changes() -> None:
+    coordinator = a_coordinator()
+    for session in (1, 2):
+        connect(coordinator, session, a_join(f"n{session}", spec=a_spec(3, 3)))
+    before = coordinator.jobs["default"].words
+    coordinator.handle(Reported(1, an_observed(beat=True)), 1.0)
+    assert coordinator.jobs["default"].words == before == "waiting for nodes: 2 of 3 joined (nodes n1, n2)"
+
+
+def test_only_a_stop_is_planned() -> None:
+    coordinator = a_coordinator(settle_s=0.0)
+    connect(coordinator, 1, a_join("n1", spec=a_spec(1, 3)))
+    report(coordinator, 1, phase=Phase.RUNNING)
+    batch = connect(coordinator, 2, a_join("n2", spec=a_spec(1, 3)))
+    told = {effect.session: effect.message for effect in batch.effects if isinstance(effect, Send)}
+    assert (told[1].goal, told[1].planned) == (Goal.STOP, True)
+    assert (told[2].goal, told[2].planned) == (Goal.WAIT, False)
+
+
+def test_a_straggler_is_told_why_it_is_to_stop() -> None:
+    coordinator = a_coordinator()
+    running_pair(coordinator)
+    straggler = an_observed(run="e-0", round=7, phase=Phase.RUNNING)
+    batch = connect(coordinator, 3, a_join("n3", spec=a_spec(2, 2), observed=straggler))
+    (send,) = batch.effects
+    assert isinstance(send, Send)
+    assert (send.message.goal, send.message.reason) == (
+        Goal.STOP,
+        "its workers are of a round that is over for this node",
+    )
+
+
+@pytest.mark.parametrize("asleep_s", [2.0, 20.0, 2_000.0])
+@pytest.mark.parametrize("asleep_from", [0.5, 2.0, 4.9])
+def test_a_stall_of_the_coordinator_condemns_nobody(asleep_from: float, asleep_s: float) -> None:
+    coordinator = a_coordinator()
+    running_pair(coordinator)
+    beat = an_observed(run="e-1", round=1, phase=Phase.RUNNING, beat=True)
+    coordinator.handle(Reported(1, beat), asleep_from)  # so that the other's lease is the shorter one
+    awake = asleep_from + asleep_s
+    records = coordinator.handle(Tick(), awake).records
+    for session in (1, 2):
+        records += coordinator.handle(Reported(session, beat), awake + 0.01 * session).records
+    assert records == ()
+
+
+def test_a_node_that_stays_silent_after_a_stall_is_lost_within_another_lease() -> None:
+    coordinator = a_coordinator()
+    running_pair(coordinator)
+    beat = an_observed(run="e-1", round=1, phase=Phase.RUNNING, beat=True)
+    coordinator.handle(Tick(), 60.0)
+    for second in range(60, 66):
+        coordinator.handle(Reported(1, beat), float(second))
+        coordinator.handle(Tick(), float(second))
+    assert coordinator.jobs["default"].reason == "lost node n2"
+
+
+def test_a_full_coordinator_refuses_for_now_whoever_comes() -> None:
+    coordinator = a_coordinator(nodes_max=1)
+    connect(coordinator, 1, a_join("n1"))
+    (refuse,) = connect(coordinator, 2, a_join("n2")).effects
+    assert isinstance(refuse, Refuse)
+    assert (refuse.message.code, refuse.message.retry) == (RefusalCode.LIMIT, True)
+
+
+def test_the_oldest_ended_job_is_forgotten_for_a_new_one_and_live_ones_never() -> None:
+    coordinator = a_coordinator(jobs_max=2)
+    for session, job in enumerate(("first", "second"), start=1):
+        connect(coordinator, session, a_join("n1", job=job, spec=a_spec(1, 1)))
+    (refuse,) = connect(coordinator, 3, a_join("n1", job="third")).effects
+    assert isinstance(refuse, Refuse)
+    assert refuse.message.message == "this coordinator already has 2 live jobs, its limit"
+    coordinator.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.SUCCEEDED)), 1.0)
+    connect(coordinator, 4, a_join("n1", job="third"), now=2.0)
+    assert list(coordinator.jobs) == ["second", "third"]
+    coordinator.handle(Disconnected(1), 3.0)
+
+
+def test_what_comes_from_a_refused_session_is_ignored() -> None:
+    coordinator = a_coordinator()
+    connect(coordinator, 1, a_join("n1", spec=a_spec(2, 2)))
+    connect(coordinator, 2, a_join("n2", spec=a_spec(3, 3)))
+    assert coordinator.handle(Reported(2, an_observed()), 1.0) == Batch((), ())
+    assert coordinator.handle(Disconnected(2), 1.0) == Batch((), ())
+
+
+def test_a_failure_of_an_older_round_is_no_evidence() -> None:
+    coordinator = a_coordinator()
+    running_pair(coordinator)
+    old = dataclasses.replace(an_observed(phase=Phase.IDLE), run="e-1", round=0, failure=a_failure())
+    assert coordinator.handle(Reported(1, old), 1.0).records == ()
+
+
+def test_a_round_s_failures_are_forgotten_with_it() -> None:
+    coordinator = a_coordinator()
+    running_pair(coordinator)
+    report(coordinator, 1, 1.0, phase=Phase.FAILED, failure=a_failure())
+    (ended, *_) = report(coordinator, 2, 1.0, phase=Phase.STOPPED).records
+    assert isinstance(ended, RoundEnded)
+    assert ended.charged
+    again = Observed("e-1", 1, Phase.FAILED, 40_001, leaving=False, failure=a_failure(), beat=True)
+    assert coordinator.handle(Reported(1, again), 2.0).records == ()
+    assert coordinator.jobs["default"].state is State.STARTING
+
+
+def test_words_of_a_thousand_nodes_are_short() -> None:
+    coordinator = a_coordinator()
+    for session in range(1, 1001):
+        connect(coordinator, session, a_join(f"n{session}", spec=a_spec(1000, 1000)))
+    assert coordinator.jobs["default"].reason == (
+        "formed of nodes n1, n2, n3, n4, n5, n6, n7, n8 and 992 more, its maximum"
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"leases_per_heartbeat": 2.0}, {"reconnect_grace_s": 6.0}, {"settle_s": 11.0}], ids=str
+)
+def test_a_policy_that_contradicts_itself_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        Policy(**wrong)
+
+
+def test_heartbeats_are_stretched_with_the_number_of_nodes() -> None:
+    policy = Policy(heartbeat_s=1.0, heartbeats_per_s_max=4_000)
+    assert [policy.heartbeat_for(nodes) for nodes in (1, 4_000, 10_000)] == [1.0, 1.0, 2.5]

@@ -1,0 +1,99 @@
+"""Who gets which rank."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinatord.core.ranks import Seat, assign, natural, order
+
+
+def a_seat(node: str, host: str = "", topology: str = "", workers: int = 1, role: str = "default") -> Seat:
+    return Seat(node, host or node, topology, workers, role)
+
+
+SEATS = st.lists(
+    st.builds(
+        Seat,
+        node=st.text("ab019-", min_size=1, max_size=5),
+        host=st.text("ab019-", min_size=1, max_size=5),
+        topology=st.sampled_from(["", "rack1", "rack2", "rack10"]),
+        workers=st.integers(1, 8),
+        role=st.sampled_from(["trainer", "loader"]),
+    ),
+    unique_by=lambda seat: seat.node,
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(SEATS)
+def test_each_rank_is_given_once_from_zero_upward(seats: list[Seat]) -> None:
+    ranks = assign(seats)
+    given_ranks = [rank for part in ranks for rank in range(part.first_rank, part.first_rank + part.workers)]
+    assert given_ranks == list(range(sum(seat.workers for seat in seats)))
+    assert [part.group_rank for part in ranks] == list(range(len(seats)))
+
+
+@given(SEATS)
+def test_each_role_has_its_own_ranks_from_zero_upward(seats: list[Seat]) -> None:
+    ranks = assign(seats)
+    for role in {seat.role for seat in seats}:
+        parts = [part for part, seat in zip(ranks, seats, strict=True) if seat.role == role]
+        size = sum(part.workers for part in parts)
+        assert {part.role_world_size for part in parts} == {size}
+        role_ranks = [n for part in parts for n in range(part.first_role_rank, part.first_role_rank + part.workers)]
+        assert role_ranks == list(range(size))
+
+
+@given(SEATS, st.randoms(use_true_random=False))
+def test_the_order_does_not_depend_on_who_is_named_first(seats: list[Seat], chance: random.Random) -> None:
+    shuffled = seats.copy()
+    chance.shuffle(shuffled)
+    previous = [seat.node for seat in seats[::2]]
+    assert order(seats, previous) == order(shuffled, previous)
+
+
+@given(SEATS, st.data())
+def test_survivors_come_first_in_their_old_order(seats: list[Seat], data: st.DataObject) -> None:
+    nodes = [seat.node for seat in seats]
+    previous = data.draw(st.permutations([*nodes[: len(nodes) // 2], "gone"]))
+    ordered = [seat.node for seat in order(seats, previous)]
+    survivors = [node for node in previous if node in nodes]
+    assert ordered[: len(survivors)] == survivors
+    assert sorted(ordered) == sorted(nodes)
+
+
+@given(SEATS)
+def test_rank_0_stays_where_it_was_if_its_node_lives(seats: list[Seat]) -> None:
+    last = max(seats, key=lambda seat: (natural(seat.topology), natural(seat.host)))
+    assert order(seats, [last.node])[0] == last
+
+
+def test_numbers_in_host_names_count_as_numbers() -> None:
+    seats = [a_seat(name) for name in ("node10", "node2", "node1", "node2b", "node")]
+    assert [seat.node for seat in order(seats, [])] == ["node", "node1", "node2", "node2b", "node10"]
+
+
+def test_the_topology_comes_before_the_host() -> None:
+    seats = [a_seat("a", topology="rack10"), a_seat("b", topology="rack2"), a_seat("c"), a_seat("d", topology="rack2")]
+    assert [seat.node for seat in order(seats, [])] == ["c", "b", "d", "a"]
+
+
+def test_nodes_of_one_host_are_told_apart_by_their_ids() -> None:
+    seats = [a_seat("w-10", host="host"), a_seat("w-9", host="host")]
+    assert [seat.node for seat in order(seats, [])] == ["w-9", "w-10"]
+
+
+def test_digits_of_other_scripts_are_letters_and_no_number_is_too_long() -> None:
+    names = ["٣", "²", "1" * 253, "01", "1"]
+    assert [seat.node for seat in order([a_seat(name) for name in names], [])][:2] == ["01", "1"]
+
+
+def test_nodes_may_bring_different_numbers_of_workers_and_roles() -> None:
+    seats = [a_seat("a", workers=2), a_seat("b", workers=1, role="loader"), a_seat("c", workers=4)]
+    parts = assign(seats)
+    assert [(part.first_rank, part.workers) for part in parts] == [(0, 2), (2, 1), (3, 4)]
+    assert [(part.first_role_rank, part.role_world_size) for part in parts] == [(0, 6), (0, 1), (2, 6)]

@@ -1,0 +1,7 @@
+"""Fixtures of the end-to-end tests."""
+
+from __future__ import annotations
+
+from tests.support.fixtures import cluster, coordinator, own_coordinator
+
+__all__ = ["cluster", "coordinator", "own_coordinator"]

@@ -1,0 +1,137 @@
+"""Hosts that share nothing but a network: which address they meet at, and what happens when a cable is cut."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.cluster import QUICK, TRAINING, Cluster, Coordinator, Node
+from tests.support.hosts import Hosts
+from tests.support.programs import BIN, await_end, kill_quietly, run, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+pytestmark = pytest.mark.slow
+
+NAMES = ("coord", "a", "b", "c")
+
+
+class Site:
+    """A coordinator on one host, and the nodes of one job on the others."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self.hosts = hosts
+        # Listens at all addresses, as it does by default; a lease lasts 2 s.
+        self.coordinator = Coordinator(*QUICK, "--heartbeat", "0.4", host="::", prefix=hosts.on("coord"))
+        self.cluster = Cluster(self.coordinator, "job")
+
+    def join(self, host: str, *flags: str, command: Sequence[str] = (), script: str = "", name: str = "") -> Node:
+        """Start a nodeclient on a host; one on the coordinator's own reaches it over loopback."""
+        coord = f"127.0.0.1:{self.coordinator.port}" if host == "coord" else f"{self.address}:{self.coordinator.port}"
+        return self.cluster.join(
+            name or host, *flags, command=command, script=script, coord=coord, prefix=self.hosts.on(host)
+        )
+
+    @property
+    def address(self) -> str:
+        """The coordinator's."""
+        return self.hosts.address["coord"]
+
+    def job(self) -> dict[str, Any]:
+        """Return the state of the job, as a person on one of the hosts would get it."""
+        asked = f"{self.address}:{self.coordinator.port}"
+        shown = run(*self.hosts.on("a"), BIN / "nodeclient", "status", "--coord", asked, "--json")
+        [job] = json.loads(shown.stdout)["jobs"]
+        return dict(job)
+
+    def close(self) -> None:
+        """End everything."""
+        try:
+            self.cluster.close()
+        finally:
+            self.coordinator.close()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """Four hosts, a coordinator on the first."""
+    with Hosts(*NAMES) as hosts:
+        running = Site(hosts)
+        try:
+            yield running
+        finally:
+            running.close()
+
+
+@pytest.mark.parametrize("victim", ["a", "c"], ids=["rank 0's host", "another host"])
+def test_the_survivors_of_a_cut_cable_go_on_and_the_host_that_is_back_joins_them(site: Site, victim: str) -> None:
+    flags = ("--nnodes", "2:3", "--outage-grace", "0.5", "--max-restarts", "1", "--stop-timeout", "1")
+    nodes = {name: site.join(name, *flags, script="--mesh --family") for name in "abc"}
+    before = site.cluster.await_round(3)
+    assert {worker.address for worker in before.workers} == {site.hosts.address["a"]}
+    for node in nodes.values():
+        node.await_event("connected")
+
+    site.hosts.cut(victim)
+    cut_at = time.monotonic()
+    without = site.cluster.await_round(2, before)
+    print(f"re-formed {time.monotonic() - cut_at:.1f} s after the cut, with a lease of 2 s")  # noqa: T201 - a figure
+    survivors = [name for name in "abc" if name != victim]
+    assert without.nodes == survivors
+    assert {worker.address for worker in without.workers} == {site.hosts.address[survivors[0]]}
+    assert without.restarts == {0}
+
+    nodes[victim].await_line("out of touch with the coordinator for 0.5 s")
+    [stale] = before.on(victim)
+    for pid in (stale.pid, *stale.family):
+        await_end(pid)
+
+    site.hosts.mend(victim)
+    after = site.cluster.await_round(3, without)
+    assert after.nodes == [*survivors, victim]
+    assert after.restarts == {0}
+    assert site.job()["restarts"] == {"used": 0, "max": 1}
+
+
+@pytest.mark.parametrize("first", ["coord", "a"])
+def test_a_node_beside_the_coordinator_and_a_remote_one_train_together(site: Site, first: str) -> None:
+    second = "a" if first == "coord" else "coord"
+    master = site.join(first, "--nnodes", "2", command=TRAINING, name="1")
+    other = site.join(second, "--nnodes", "2", command=TRAINING, name="2")
+    rank_0 = master.await_event("sum", sum=2)
+    assert rank_0["rank"] == 0
+    assert rank_0["address"] == other.await_event("sum", sum=2)["address"] == site.hosts.address[first]
+    kill_quietly(rank_0["pid"], signal.SIGUSR1)
+    assert (master.wait(), other.wait()) == (0, 0)
+
+
+def test_nodes_on_one_host_away_from_the_coordinator_meet_over_loopback(site: Site) -> None:
+    site.join("a", "--nnodes", "2", name="1")
+    site.join("a", "--nnodes", "2", name="2")
+    assert {worker.address for worker in site.cluster.await_round(2).workers} == {"127.0.0.1"}
+
+
+def test_an_address_that_its_user_names_is_the_one_that_others_are_given(site: Site) -> None:
+    address = site.hosts.address["b"]
+    site.join("b", "--nnodes", "2", "--advertise-addr", address, script="--mesh", name="1")
+    site.join("a", "--nnodes", "2", script="--mesh", name="2").await_event("connected", address=address)
+
+
+def test_a_coordinator_that_is_cut_off_condemns_nobody(site: Site) -> None:
+    nodes = [site.join(name, "--nnodes", "2") for name in "ab"]
+    before = site.cluster.await_round(2)
+    for node in nodes:
+        node.await_line("starting round 1")
+    site.hosts.cut("coord")
+    for node in nodes:
+        node.await_line("lost the coordinator: .*the workers go on")
+    site.hosts.mend("coord")
+    for node in nodes:
+        wait_until("a second session", lambda node=node: node.output.count("connected to the coordinator") > 1)  # type: ignore[misc]
+    job = site.job()
+    assert (job["state"], job["round"], job["restarts"]["used"]) == ("running", before.number, 0)

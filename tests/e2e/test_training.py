@@ -1,0 +1,54 @@
+"""Real training with gloo through what may happen to it; what torch is not needed for is tested elsewhere."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.support.cluster import TRAINING, Cluster
+from tests.support.programs import BIN, Program, kill_quietly
+
+pytestmark = pytest.mark.slow
+
+
+def test_training_goes_on_after_a_lost_node_for_free_and_after_a_killed_worker_for_one_restart(
+    cluster: Cluster,
+) -> None:
+    flags = ("--nnodes", "2:3", "--max-restarts", "1")
+    a, b, c = (cluster.join(name, *flags, command=TRAINING) for name in "abc")
+    a.await_event("sum", sum=3)
+
+    c.process.kill()
+    a.await_event("sum", sum=2, round=2)
+    assert cluster.await_state(round=2)["restarts"] == {"used": 0, "max": 1}
+    victim = b.await_event("sum", sum=2, round=2)
+
+    kill_quietly(victim["pid"])
+    rank_0 = a.await_event("sum", sum=2, round=3)
+    assert cluster.await_state(round=3)["restarts"] == {"used": 1, "max": 1}
+
+    kill_quietly(rank_0["pid"], signal.SIGUSR1)
+    assert (a.wait(), b.wait()) == (0, 0)
+
+
+def test_training_goes_on_without_the_node_of_rank_0(cluster: Cluster) -> None:
+    a, b = (cluster.join(name, "--nnodes", "1:2", command=TRAINING) for name in "ab")
+    assert a.await_event("sum", sum=2)["rank"] == 0
+    a.process.kill()
+    survivor = b.await_event("sum", sum=1, round=2)
+    assert survivor["rank"] == 0
+    kill_quietly(survivor["pid"], signal.SIGUSR1)
+    assert b.wait() == 0
+    assert cluster.await_state(state="succeeded")["restarts"]["used"] == 0
+
+
+def test_one_host_alone_needs_no_coordinator_and_no_port() -> None:
+    node = Program(BIN / "nodeclient", "join", "--standalone", "--nproc-per-node", "2", "--", *TRAINING)
+    try:
+        pid = node.await_line(r'"event": "sum", "rank": 0, "pid": (\d+).*"sum": 2')[1]
+        kill_quietly(int(pid), signal.SIGUSR1)
+        assert node.wait() == 0
+        assert node.leftovers() == []
+    finally:
+        node.close()

@@ -1,0 +1,80 @@
+"""Whatever comes in whatever order, the agent has a row for it, and asks for nothing that must not be asked for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from coordinatord.wire.messages import Goal
+from nodeclient.core.table import TABLE
+from tests.support.bench import Bench
+from tests.support.rows import node_rows_taken
+
+SEEDS = 150
+STEPS = 120
+
+
+def possible(bench: Bench, chance: random.Random) -> list[Callable[[], object]]:
+    """What may happen next, of what the agent's shell and any coordinator can do."""
+    run, round_ = bench.agent.run or "e-1", bench.agent.round
+    goal, ahead = (
+        chance.choice([*Goal] if chance.random() < 0.2 else [Goal.WAIT, Goal.RUN, Goal.STOP]),
+        chance.randrange(2),
+    )
+    moves: list[Callable[[], object]] = [
+        bench.open,
+        bench.close,
+        lambda: bench.advance(chance.choice([0.0, 0.1, 1.0, 8.0])),
+        lambda: bench.told(goal, run=run, round=round_ + ahead, planned=chance.random() < 0.5),
+    ]
+    if chance.random() < 0.1:
+        moves += [bench.leave, lambda: bench.refused(retry=chance.random() < 0.8), lambda: bench.advance(40.0)]
+        moves += [lambda: bench.told(Goal.RUN, run=f"{run}+", round=1)]
+    if bench.starting:
+        # They are started one after the other, so who has ended had been started, and so had those before.
+        begun = max(set(range(bench.settings.workers)) - bench.alive, default=-1) + 1
+        moves += [bench.started]
+        moves += [partial(bench.start_failed, rank) for rank in range(begun, bench.settings.workers)]
+    if bench.alive:
+        moves += [lambda: bench.exited(chance.choice(sorted(bench.alive)), chance.choice([0, 0, 0, 1, -9]))] * 3
+    if bench.sweeping and not bench.starting:
+        moves += [bench.swept] * 3
+    return moves
+
+
+def explore(seed: int) -> Bench:
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    bench = Bench()
+    for _ in range(STEPS):
+        if bench.agent.exited:
+            break
+        chance.choice(possible(bench, chance))()
+    return bench
+
+
+def settle(bench: Bench) -> None:
+    """Let everything that is under way come to its end, with the coordinator wanting an exit."""
+    bench.told(Goal.EXIT, run=bench.agent.run, round=bench.agent.round + 1)
+    for _ in range(10):
+        if bench.starting:
+            bench.started()
+        bench.all_exited(0)
+        if bench.sweeping:
+            bench.swept()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_any_sequence_of_events_keeps_the_contract_and_can_be_ended(seed: int) -> None:
+    bench = explore(seed)
+    settle(bench)
+    assert bench.agent.exited
+
+
+def test_every_row_of_the_node_table_is_reached() -> None:
+    with node_rows_taken() as taken:
+        for seed in range(SEEDS):
+            settle(explore(seed))
+    assert not [f"{phase}: {stimulus}" for phase, stimulus in TABLE if (phase, stimulus) not in taken]

@@ -1,0 +1,39 @@
+"""Fixtures of the server's tests: a real server on a port of the kernel's choice, on either kind of event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvloop
+
+from coordinatord.core.policy import Policy
+from coordinatord.server.app import Server, serve
+from coordinatord.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from coordinatord.store.interface import Store
+
+    Start = Callable[..., AbstractAsyncContextManager[Server]]
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run each test twice: the daemon runs on uvloop; whoever embeds the server may not."""
+    return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture
+def start() -> Start:
+    """Return what starts a server with a store and a policy, for the length of a context."""
+
+    @asynccontextmanager
+    async def running(store: Store | None = None, **policy: Any) -> AsyncIterator[Server]:
+        async with serve("127.0.0.1", 0, Policy(**policy), store or MemoryStore()) as server:
+            yield server
+
+    return running

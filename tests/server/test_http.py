@@ -1,0 +1,120 @@
+"""The HTTP API, and what is said when the server cannot listen."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import pytest
+from aiohttp import ClientSession
+
+from coordinatord.core.policy import Policy
+from coordinatord.server.app import ListenError, serve
+from coordinatord.shared import __version__
+from coordinatord.store.memory import MemoryStore
+from coordinatord.wire.messages import Goal, Phase
+from tests.support.wire import connect, join
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Start
+
+pytestmark = pytest.mark.asyncio
+
+JSON = {"Accept": "application/json"}
+
+
+async def get(url: str, accept: str = "") -> tuple[int, str, Any]:
+    headers = {"Accept": accept} if accept else {}
+    async with ClientSession() as client, client.get(url, headers=headers) as answer:
+        body = await (answer.json() if "json" in answer.content_type else answer.read())
+        return answer.status, answer.content_type, body if "json" in answer.content_type else msgpack.unpackb(body)
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("", "application/msgpack"),
+        ("*/*", "application/msgpack"),
+        ("application/json", "application/json"),
+        ("application/msgpack", "application/msgpack"),
+        ("text/html, application/json;q=0.9", "application/json"),
+    ],
+)
+async def test_answers_are_msgpack_and_on_demand_json(start: Start, accept: str, kind: str) -> None:
+    async with start() as server:
+        health = {"status": "ok", "version": __version__, "jobs": 0, "sessions": 0}
+        assert await get(f"{server.url}/healthz", accept) == (200, kind, health)
+        assert await get(f"{server.url}/v1/jobs", accept) == (200, kind, {"jobs": []})
+
+
+async def test_a_job_is_shown_whole(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", job="mnist")) as a:
+        run = await a.hear_goal(Goal.RUN)
+        await a.report(Phase.RUNNING, run)
+        await a.beat()
+        await a.hear_goal(Goal.RUN)
+        _, _, job = await get(f"{server.url}/v1/jobs/mnist", "application/json")
+        _, _, jobs = await get(f"{server.url}/v1/jobs")
+        [node] = job["nodes"]
+        assert 0 <= node.pop("last_seen_s") < 60
+        assert node == {
+            "node": "a",
+            "host": "host",
+            "address": "127.0.0.1",
+            "state": "running",
+            "reason": "its workers are running",
+            "group_rank": 0,
+            "ranks": [0],
+        }
+        assert {name: job[name] for name in job if name not in {"nodes", "reason"}} == {
+            "job": "mnist",
+            "run": run.run,
+            "state": "running",
+            "round": 1,
+            "world_size": 1,
+            "restarts": {"used": 0, "max": 0},
+        }
+        assert [one["job"] for one in jobs["jobs"]] == ["mnist"]
+
+
+@pytest.mark.parametrize("job", ["team/mnist", "ä b?c#d%", "..", "a%2Fb"])
+async def test_a_job_of_any_name_is_found(start: Start, job: str) -> None:
+    async with start() as server, connect(server.url, join("a", job=job, nodes=2)) as a:
+        await a.hear_goal(Goal.WAIT)
+        status, _, shown = await get(f"{server.url}/v1/jobs", "application/json")
+        assert (status, [one["job"] for one in shown["jobs"]]) == (200, [job])
+
+
+async def test_an_unknown_job_is_a_typed_404(start: Start) -> None:
+    async with start() as server:
+        status, _, body = await get(f"{server.url}/v1/jobs/nosuch", "application/json")
+        assert status == 404
+        assert body == {"error": "unknown_job", "message": "no job 'nosuch' is known here"}
+
+
+async def test_a_plain_request_for_a_session_is_a_client_error(start: Start) -> None:
+    async with start() as server, ClientSession() as client, client.get(f"{server.url}/v1/session") as answer:
+        assert answer.status == 400
+
+
+async def test_a_port_in_use_is_said_with_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ListenError, match=rf"port {port} on 127.0.0.1 is in use: .*--port"):
+            async with serve("127.0.0.1", port, Policy(), MemoryStore()):
+                pass
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid"])
+async def test_a_foreign_address_is_said_with_what_to_do(host: str) -> None:
+    with pytest.raises(ListenError, match=rf"{host} is no address of this host .*see --host"):
+        async with serve(host, 0, Policy(), MemoryStore()):
+            pass
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("::", "[::]")])
+async def test_the_url_is_one(host: str, shown: str) -> None:
+    async with serve(host, 0, Policy(), MemoryStore()) as server:
+        assert server.url == f"http://{shown}:{server.port}"
+        assert (await get(f"{server.url.replace('[::]', '127.0.0.1')}/healthz"))[0] == 200

@@ -1,0 +1,83 @@
+"""What is sent last is sent, whatever the sender is doing at that moment."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from coordinatord.shared.mailbox import Mailbox, WebSocket
+
+pytestmark = pytest.mark.asyncio
+
+
+class SlowSocket:
+    """A socket whose sending takes until it is allowed to."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.sending = asyncio.Event()
+        self.allowed = asyncio.Event()
+        self.closed = False
+
+    async def send_bytes(self, frame: bytes) -> None:
+        """Send, late."""
+        self.sending.set()
+        await self.allowed.wait()
+        self.sent.append(frame)
+
+    async def close(self, *, code: int) -> None:
+        """Take note."""
+        del code
+        self.closed = True
+
+
+async def _carry(mailbox: Mailbox, socket: SlowSocket) -> None:
+    async with asyncio.timeout(30):
+        await mailbox.empty_into(cast("WebSocket", socket))
+
+
+async def test_a_last_word_before_the_sender_begins_is_sent() -> None:
+    mailbox, socket = Mailbox(), SlowSocket()
+    mailbox.close(b"refused")
+    socket.allowed.set()
+    await _carry(mailbox, socket)
+    assert (socket.sent, socket.closed) == ([b"refused"], True)
+
+
+async def test_a_last_word_while_another_is_being_sent_is_sent_after_it() -> None:
+    mailbox, socket = Mailbox(), SlowSocket()
+    mailbox.put(b"first")
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_carry(mailbox, socket))
+        await socket.sending.wait()
+        mailbox.put(b"void")
+        mailbox.close(b"refused")
+        mailbox.put(b"too late")
+        socket.allowed.set()
+    assert socket.sent == [b"first", b"refused"]
+
+
+async def test_a_newer_word_takes_the_place_of_an_unsent_one() -> None:
+    mailbox, socket = Mailbox(), SlowSocket()
+    mailbox.put(b"first")
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_carry(mailbox, socket))
+        await socket.sending.wait()
+        for number in range(1000):
+            mailbox.put(b"%d" % number)
+        socket.allowed.set()
+        socket.sending.clear()
+        await socket.sending.wait()
+        mailbox.close()
+    assert socket.sent == [b"first", b"999"]
+
+
+async def test_the_end_without_a_word_voids_what_is_unsent() -> None:
+    mailbox, socket = Mailbox(), SlowSocket()
+    mailbox.put(b"void")
+    mailbox.close()
+    mailbox.close(b"ignored")
+    await _carry(mailbox, socket)
+    assert (socket.sent, socket.closed) == ([], True)

@@ -1,0 +1,221 @@
+"""Nodes' sessions over real sockets: what is let in, what is refused, and who is told what."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING
+
+import msgpack
+import pytest
+
+from coordinatord.server import sessions
+from coordinatord.wire.codec import encode
+from coordinatord.wire.messages import (
+    FRAME_BYTES_MAX,
+    Desired,
+    Failure,
+    Goal,
+    Phase,
+    RefusalCode,
+    Refused,
+    Result,
+    Spec,
+)
+from tests.support.wire import connect, join
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Start
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_a_node_joins_gets_its_round_and_ends_well(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", nodes=2)) as a:
+        alone = await a.hear_goal(Goal.WAIT)
+        assert alone.reason == "waiting for nodes: 1 of 2 joined (node a)"
+        async with connect(server.url, join("b", nodes=2)) as b:
+            run = await b.hear_goal(Goal.RUN)
+            assert run.assignment is not None
+            assert (run.assignment.group_rank, run.assignment.world_size) == (1, 2)
+            assert run == await a.hear_goal(Goal.RUN) or run.round == 1
+            for peer in (a, b):
+                await peer.report(Phase.RUNNING, run)
+                await peer.report(Phase.SUCCEEDED, run)
+            for peer in (a, b):
+                told = await peer.hear_goal(Goal.EXIT)
+                assert told.outcome is not None
+                assert told.outcome.result is Result.SUCCEEDED
+
+
+async def test_a_failed_worker_ends_everybody_with_its_code(start: Start) -> None:
+    async with (
+        start() as server,
+        connect(server.url, join("a", nodes=2)) as a,
+        connect(server.url, join("b", nodes=2)) as b,
+    ):
+        run = await a.hear_goal(Goal.RUN)
+        await b.hear_goal(Goal.RUN)
+        await a.report(Phase.FAILED, run, Failure(rank=0, local_rank=0, exit_code=-9, message="", age_s=0.0))
+        assert (await b.hear_goal(Goal.STOP)).planned is False
+        await b.report(Phase.STOPPED, run)
+        for peer in (a, b):
+            outcome = (await peer.hear_goal(Goal.EXIT)).outcome
+            assert outcome is not None
+            assert outcome.exit_code == 137
+
+
+async def test_a_heartbeat_is_answered_and_a_plain_report_is_not(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", nodes=2)) as a:
+        first = await a.hear(Desired)
+        await a.report(Phase.IDLE, first)
+        await a.beat()
+        await a.hear(Desired)
+        await a.socket.ping(b"after")
+        frame = await a.socket.receive(timeout=10)
+        assert frame.data == b"after", "only one answer"
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (b"", "the frame is not msgpack"),
+        (b"\xc1", "the frame is not msgpack"),
+        (b"\x93\x01\x02\x03", "the frame does not hold a map"),
+        (b"\x91" * 15_000, "the frame is not msgpack"),
+        (msgpack.packb({"type": "observed"}), "expected a message of type join, not 'observed'"),
+        (msgpack.packb({"type": ["join"]}), "expected a message of type join"),
+        (msgpack.packb({"type": "join", "version": 1}), "join lacks incarnation, job, node"),
+        (encode(join(node="")), "join.node must be within 1 and 128 characters"),
+        (encode(join(spec=Spec(0, 1, 0))), "join.spec.nodes_min must be within 1"),
+        (encode(join(offer=None)), "join.offer must be a map, not None"),
+        (encode(join()) + b"\x00", "the frame is not msgpack"),
+    ],
+)
+async def test_a_malformed_join_is_refused_in_words(start: Start, frame: bytes, words: str) -> None:
+    async with start() as server, connect(server.url) as peer:
+        await peer.socket.send_bytes(frame)
+        refused = await peer.hear(Refused)
+        assert refused.code is RefusalCode.MALFORMED
+        assert words in refused.message
+        await peer.hear_end()
+        assert not server.driver.machine.jobs
+
+
+async def test_a_text_frame_is_refused(start: Start) -> None:
+    async with start() as server, connect(server.url) as peer:
+        await peer.socket.send_str("hello")
+        assert "expected a binary frame, not text" in (await peer.hear(Refused)).message
+        await peer.hear_end()
+
+
+async def test_another_version_is_refused_by_both_numbers(start: Start) -> None:
+    async with start() as server, connect(server.url, join(version=7)) as peer:
+        refused = await peer.hear(Refused)
+        assert (refused.code, refused.retry) == (RefusalCode.VERSION, False)
+        assert "speaks version 1 of the protocol, the other 7" in refused.message
+
+
+async def test_an_oversized_frame_ends_the_session(start: Start) -> None:
+    async with start() as server, connect(server.url) as peer:
+        await peer.socket.send_bytes(b"x" * (FRAME_BYTES_MAX + 1))
+        await peer.hear_end()
+    assert peer.socket.close_code == 1009, "message too big (RFC 6455)"
+
+
+async def test_a_malformed_report_ends_the_session(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", nodes=2)) as peer:
+        await peer.hear(Desired)
+        await peer.say(join("a", nodes=2))
+        refused = await peer.hear(Refused)
+        assert "expected a message of type observed, not 'join'" in refused.message
+        await peer.hear_end()
+        async with connect(server.url, join("a", nodes=2)) as again:
+            assert (await again.hear(Desired)).goal is Goal.WAIT
+
+
+async def test_who_does_not_say_who_it_is_is_sent_away(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "JOIN_WITHIN_S", 0.05)
+    async with start() as server, connect(server.url) as peer:
+        refused = await peer.hear(Refused)
+        assert refused == Refused(RefusalCode.MALFORMED, "no join within 0.05 s", retry=True)
+        await peer.hear_end()
+
+
+async def test_who_leaves_before_saying_a_word_leaves_no_trace(start: Start) -> None:
+    async with start() as server:
+        async with connect(server.url):
+            pass
+        async with connect(server.url, join("a", nodes=2)) as peer:
+            await peer.hear(Desired)
+            assert list(server.driver.machine.jobs["job"].members) == ["a"]
+
+
+async def test_a_refusal_is_heard_before_the_session_ends(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", nodes=2)) as a:
+        await a.hear(Desired)
+        async with connect(server.url, join("b", nodes=3)) as b:
+            refused = await b.hear(Refused)
+            assert (refused.code, refused.retry) == (RefusalCode.SPEC_DIFFERS, False)
+            assert "--nnodes is 3 on this node (b), but 2 on a" in refused.message
+            await b.hear_end()
+
+
+async def test_a_superseded_session_is_told_so_and_the_younger_one_goes_on(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", nodes=2)) as older:
+        await older.hear(Desired)
+        async with connect(server.url, join("a", nodes=2, incarnation=2)) as younger:
+            assert (await older.hear(Refused)).code is RefusalCode.SUPERSEDED
+            await older.hear_end()
+            assert (await younger.hear(Desired)).goal is Goal.WAIT
+            async with connect(server.url, join("a", nodes=2)) as again:
+                assert (await again.hear(Refused)).code is RefusalCode.SUPERSEDED
+            await younger.beat()
+            await younger.hear(Desired)
+
+
+async def test_a_node_that_comes_back_in_its_round_is_still_in_it(start: Start) -> None:
+    async with start() as server:
+        async with connect(server.url, join("a")) as peer:
+            run = await peer.hear_goal(Goal.RUN)
+            await peer.report(Phase.RUNNING, run)
+            await peer.beat()
+            await peer.hear(Desired)
+        observed = dataclasses.replace(join().observed, run=run.run, round=run.round, phase=Phase.RUNNING)
+        async with connect(server.url, join("a", observed=observed)) as peer:
+            told = await peer.hear(Desired)
+            assert (told.goal, told.run, told.round) == (Goal.RUN, run.run, run.round)
+
+
+async def test_more_nodes_than_the_limit_are_asked_to_come_later(start: Start) -> None:
+    async with start(nodes_max=1) as server, connect(server.url, join("a", nodes=2)) as a:
+        await a.hear(Desired)
+        async with connect(server.url, join("b", nodes=2)) as b:
+            refused = await b.hear(Refused)
+            assert (refused.code, refused.retry) == (RefusalCode.LIMIT, True)
+
+
+async def test_a_slow_reader_costs_one_message_and_hears_the_latest_word(start: Start) -> None:
+    async with start(heartbeat_s=3600.0) as server, connect(server.url, join("slow", nodes=3)) as slow:
+        await slow.hear(Desired)
+        transport = slow.socket._conn.transport  # type: ignore[union-attr]  # how else to stop reading
+        assert transport is not None
+        transport.pause_reading()
+        [mailbox] = server.driver._deliver.__self__._mailboxes.values()  # type: ignore[attr-defined]
+        while mailbox._frame is None:  # until all buffers in between are full
+            await slow.beat()
+            await asyncio.sleep(0)
+        unsent = mailbox._frame
+        async with connect(server.url, join("b", nodes=3)) as b, connect(server.url, join("c", nodes=3)):
+            await b.hear_goal(Goal.RUN)
+            assert mailbox._frame != unsent, "the newer word took its place"
+            transport.resume_reading()
+            assert (await slow.hear_goal(Goal.RUN)).round == 1
+
+
+async def test_the_end_of_the_server_ends_the_sessions(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", nodes=2)) as peer:
+        await peer.hear(Desired)
+        sessions_of_server = server.driver._deliver.__self__  # type: ignore[attr-defined]
+        sessions_of_server.close()
+        await peer.hear_end()

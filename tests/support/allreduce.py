@@ -1,0 +1,47 @@
+"""A small real training loop for tests: gloo all-reduces on the CPU, until told to succeed.
+
+Every rank adds up what all ranks contribute, and prints the sum at each tenth step. SIGUSR1 on rank 0 ends the job
+well: the word goes to the other ranks with the next sum.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+finish = torch.zeros(1)
+
+
+def main() -> None:
+    """Train."""
+    signal.signal(signal.SIGUSR1, lambda *_: finish.fill_(1))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    done, step = False, 0
+    while not done:
+        total = torch.stack([torch.ones(1), finish])
+        dist.all_reduce(total)
+        done, step = bool(total[1] > 0), step + 1
+        if step % 200 == 1 or done:
+            say("sum", step=step, sum=int(total[0].item()))
+    dist.destroy_process_group()
+    say("done")
+
+
+def say(event: str, **facts: object) -> None:
+    """Print one event in one write."""
+    told: dict[str, object] = {
+        "rank": int(os.environ["RANK"]),
+        "pid": os.getpid(),
+        "round": int(os.environ["COORDINATORD_ROUND"]),
+    }
+    told |= {"address": os.environ["MASTER_ADDR"]}
+    os.write(1, f"{json.dumps({'event': event, **told, **facts})}\n".encode())
+
+
+if __name__ == "__main__":
+    main()

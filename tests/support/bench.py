@@ -1,0 +1,162 @@
+"""An agent on a test bench: the test is its coordinator, its processes and its clock.
+
+The bench does at once what the agent asks for, so that a test has only to say what happens, and objects when the agent
+asks for what must not be asked for: a start over living workers, two sweeps at a time, an end with workers alive.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from coordinatord.wire.codec import decode, encode
+from coordinatord.wire.messages import Desired, Goal, Observed, RefusalCode, Refused
+from nodeclient.core.agent import Agent, Settings
+from nodeclient.core.effects import Effect, Exit, Report, Start, Sweep
+from nodeclient.core.events import (
+    Event,
+    LeaveAsked,
+    SessionClosed,
+    SessionOpened,
+    StartFailed,
+    Swept,
+    Tick,
+    Told,
+    TurnedAway,
+    WorkerExited,
+    WorkersStarted,
+)
+from tests.support.builders import a_desired
+
+EffectT = TypeVar("EffectT", bound=Effect)
+
+SETTINGS = Settings(workers=2, join_timeout_s=60.0, stop_timeout_s=10.0, outage_grace_s=30.0)
+
+PORT = 40_001
+
+
+class Bench:
+    """One agent and what it has asked for."""
+
+    def __init__(self, settings: Settings = SETTINGS) -> None:
+        self.settings = settings
+        self.now = 0.0
+        self.agent = Agent(settings, PORT, self.now)
+        self.effects: list[Effect] = []
+        """All of them so far."""
+        self.alive: set[int] = set()
+        self.starting = False
+        self.sweeping = False
+        self.ports = PORT
+
+    # What happens
+
+    def submit(self, event: Event) -> list[Effect]:
+        """Let something happen; return what the agent wants done."""
+        effects = self.agent.handle(event, self.now)
+        for effect in effects:
+            self._carry_out(effect)
+        self.effects += effects
+        return effects
+
+    def open(self) -> list[Effect]:
+        """Reach the coordinator."""
+        return self.submit(SessionOpened("coordinator:29400"))
+
+    def close(self, reason: str = "connection reset") -> list[Effect]:
+        """Lose the coordinator, or fail to reach it."""
+        return self.submit(SessionClosed(reason))
+
+    def told(self, goal: Goal, **values: Any) -> list[Effect]:
+        """Hear what the coordinator wants."""
+        return self.submit(Told(a_desired(goal, **values)))
+
+    def tell(self, desired: Desired) -> list[Effect]:
+        """The same, with the whole message."""
+        return self.submit(Told(desired))
+
+    def refused(self, *, retry: bool) -> list[Effect]:
+        """Be turned away."""
+        return self.submit(TurnedAway(Refused(RefusalCode.LIMIT, "no room", retry)))
+
+    def started(self) -> list[Effect]:
+        """All workers are started."""
+        self.starting = False
+        return self.submit(WorkersStarted())
+
+    def start_failed(self, local_rank: int = 0) -> list[Effect]:
+        """A worker cannot be started, nor those after it."""
+        self.starting = False
+        self.alive -= set(range(local_rank, self.settings.workers))
+        return self.submit(StartFailed(local_rank, 127, "no such file: trian.py"))
+
+    def exited(self, local_rank: int, exit_code: int) -> list[Effect]:
+        """A worker ends."""
+        self.alive.remove(local_rank)
+        return self.submit(WorkerExited(local_rank, exit_code))
+
+    def all_exited(self, exit_code: int) -> list[Effect]:
+        """All workers that live end in the same way."""
+        return [effect for rank in sorted(self.alive) for effect in self.exited(rank, exit_code)]
+
+    def swept(self) -> list[Effect]:
+        """Nothing is left, and there is a new port."""
+        assert self.sweeping, "nobody asked for a sweep"
+        self.sweeping = False
+        self.ports += 1
+        return self.submit(Swept(self.ports))
+
+    def leave(self, signum: int = 15) -> list[Effect]:
+        """The user wants the node to leave."""
+        return self.submit(LeaveAsked(signum))
+
+    def advance(self, seconds: float) -> list[Effect]:
+        """Let time pass, with a tick whenever the agent wants one."""
+        end = self.now + seconds
+        effects: list[Effect] = []
+        for _ in range(10_000):
+            due = self.agent.next_deadline()
+            if due is None or due > end or self.agent.exited:
+                self.now = end
+                return effects
+            self.now = max(self.now, due)
+            effects += self.submit(Tick())
+        raise AssertionError("the agent wants a tick again and again")
+
+    # What it came to
+
+    def running(self, **values: Any) -> Bench:
+        """Bring the agent to where its workers run round 1."""
+        self.open()
+        self.told(Goal.RUN, **values)
+        self.started()
+        return self
+
+    def last(self, kind: type[EffectT]) -> EffectT:
+        """Return the last effect of a kind."""
+        return [effect for effect in self.effects if isinstance(effect, kind)][-1]
+
+    def count(self, kind: type[Effect]) -> int:
+        """Count the effects of a kind."""
+        return sum(isinstance(effect, kind) for effect in self.effects)
+
+    @property
+    def observed(self) -> Observed:
+        """What the agent would say now."""
+        return self.agent.observed(self.now, beat=False)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Start():
+                assert not self.alive, "started over living workers"
+                assert not self.sweeping, "started before the old round was swept"
+                assert not self.starting, "started twice"
+                self.starting, self.alive = True, set(range(self.settings.workers))
+            case Sweep():
+                assert not self.alive, "swept over living workers"
+                assert not self.sweeping, "swept twice at a time"
+                self.sweeping = True
+            case Report(observed):
+                assert decode(encode(observed), Observed) == observed
+            case Exit():
+                assert not self.alive, "ended with workers alive"
+                assert not self.sweeping, "ended before all was swept"

@@ -1,0 +1,133 @@
+"""Messages and machines with sensible values, of which a test names only what it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.member import Member
+from coordinatord.core.policy import Policy
+from coordinatord.wire.messages import (
+    PROTOCOL_VERSION,
+    Assignment,
+    Desired,
+    Failure,
+    Goal,
+    Join,
+    Observed,
+    Offer,
+    Outcome,
+    Phase,
+    Result,
+    Spec,
+)
+
+EPOCH = "e"
+"""Names this life of the coordinator, so runs are e-1, e-2, ..."""
+
+
+def a_coordinator(**policy: Any) -> Coordinator:
+    """Build a coordinator without jobs."""
+    return Coordinator(Policy(**policy), EPOCH)
+
+
+def a_spec(nodes_min: int = 1, nodes_max: int = 4, max_restarts: int = 3) -> Spec:
+    """Build what the nodes of a run agree on."""
+    return Spec(nodes_min, nodes_max, max_restarts)
+
+
+def an_offer(node: str = "n1", **values: Any) -> Offer:
+    """Build the offer of a node on a host of its own."""
+    defaults: dict[str, Any] = {
+        "host": f"host-{node}",
+        "host_id": f"boot-{node}",
+        "workers": 1,
+        "role": "default",
+        "topology": "",
+        "advertise_address": None,
+        "routable_address": None,
+        "join_timeout_s": 60,
+        "stop_timeout_s": 10,
+    }
+    return Offer(**(defaults | values))
+
+
+def an_observed(**values: Any) -> Observed:
+    """Build what a node says that has just come and has no workers."""
+    defaults: dict[str, Any] = {
+        "run": "",
+        "round": 0,
+        "phase": Phase.IDLE,
+        "port": 40_001,
+        "leaving": False,
+        "failure": None,
+        "beat": False,
+    }
+    return Observed(**(defaults | values))
+
+
+def a_join(node: str = "n1", **values: Any) -> Join:
+    """Build the first message of a node."""
+    defaults: dict[str, Any] = {
+        "version": PROTOCOL_VERSION,
+        "job": "default",
+        "node": node,
+        "incarnation": 1,
+        "spec": a_spec(),
+        "offer": an_offer(node),
+        "observed": an_observed(),
+    }
+    return Join(**(defaults | values))
+
+
+def a_failure(**values: Any) -> Failure:
+    """Build the failure of a worker of rank 0."""
+    defaults: dict[str, Any] = {"rank": 0, "local_rank": 0, "exit_code": 1, "message": "", "age_s": 0.0}
+    return Failure(**(defaults | values))
+
+
+def an_assignment(**values: Any) -> Assignment:
+    """Build the part of the only node of a round."""
+    defaults: dict[str, Any] = {
+        "group_rank": 0,
+        "group_world_size": 1,
+        "first_rank": 0,
+        "world_size": 1,
+        "first_role_rank": 0,
+        "role_world_size": 1,
+        "master_address": "10.0.0.1",
+        "master_port": 40_001,
+        "restarts_used": 0,
+        "max_restarts": 3,
+    }
+    return Assignment(**(defaults | values))
+
+
+def a_desired(goal: Goal, **values: Any) -> Desired:
+    """Build what the coordinator wants of a node, with what belongs to the goal."""
+    defaults: dict[str, Any] = {
+        "run": "e-1",
+        "round": 1,
+        "goal": goal,
+        "reason": "as the test wants it",
+        "wait_s": None,
+        "heartbeat_s": 1.0,
+        "lease_s": 5.0,
+        "planned": False,
+        "assignment": an_assignment() if goal is Goal.RUN else None,
+        "outcome": Outcome(Result.SUCCEEDED, 0, "all workers succeeded") if goal is Goal.EXIT else None,
+    }
+    return Desired(**(defaults | values))
+
+
+def a_member(node: str = "n1", *, peer: str = "10.0.0.1", local: str = "10.0.0.9", **offer: Any) -> Member:
+    """Build a member as the coordinator knows it."""
+    return Member(
+        join=a_join(node, offer=an_offer(node, **offer)),
+        session=1,
+        peer_address=peer,
+        local_address=local,
+        observed=an_observed(),
+        heard_at=0.0,
+        arrived_at=0.0,
+    )

@@ -1,0 +1,194 @@
+"""A cluster of real programs on this machine: one coordinatord, nodeclients, and the workers that these start."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.support.programs import BIN, Program, clean_environ, wait_until, zombies
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+WORKER = Path(__file__).with_name("worker.py")
+
+TRAINING = (sys.executable, str(Path(__file__).with_name("allreduce.py")))
+"""A command that trains for real, with torch and gloo."""
+
+STDLIB_PYTHON = (sys.executable, "-S", "-E")
+"""What runs `worker.py`: without site-packages, in 15 ms."""
+
+QUICK = ("--settle", "0.4")
+"""A coordinator for tests: elastic rounds close soon."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker process, as it introduced itself."""
+
+    pid: int
+    rank: int
+    local_rank: int
+    group_rank: int
+    world_size: int
+    restarts: int
+    round: int
+    run: str
+    node: str
+    reason: str
+    address: str
+    port: str
+    family: list[int]
+
+
+@dataclass(frozen=True)
+class Round:
+    """All workers of one round, by rank."""
+
+    number: int
+    workers: tuple[Worker, ...]
+
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes by group rank."""
+        return list(dict.fromkeys(worker.node for worker in self.workers))
+
+    @property
+    def restarts(self) -> set[int]:
+        """What the workers were told of the restarts used: one number, unless something is wrong."""
+        return {worker.restarts for worker in self.workers}
+
+    def on(self, node: str) -> list[Worker]:
+        """Return the workers of one node."""
+        return [worker for worker in self.workers if worker.node == node]
+
+
+class Coordinator(Program):
+    """A coordinatord that serves."""
+
+    def __init__(self, *flags: str, host: str = "127.0.0.1", port: int = 0, prefix: Sequence[str] = ()) -> None:
+        """Start it and wait until it serves; `prefix` comes before the program, such as `ip netns exec NAME`."""
+        super().__init__(*prefix, BIN / "coordinatord", "--host", host, "--port", str(port), *flags)
+        self.url = self.await_line(r"coordinatord listening on (http://\S+)")[1]
+        self.port = int(self.url.rpartition(":")[2])
+        self.endpoint = f"127.0.0.1:{self.port}"
+
+    def get(self, path: str) -> Any:
+        """Return what the HTTP API answers, as JSON."""
+        request = urllib.request.Request(f"{self.url}{path}", headers={"Accept": "application/json"})  # noqa: S310 - http
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
+            return json.load(answer)
+
+    def job(self, name: str) -> dict[str, Any] | None:
+        """Return the state of a job; None if it is unknown."""
+        return next((job for job in self.get("/v1/jobs")["jobs"] if job["job"] == name), None)
+
+    def await_job(self, name: str, **facts: object) -> dict[str, Any]:
+        """Wait until the job's state has these facts, such as `state="running"`; return it."""
+
+        def look() -> dict[str, Any] | None:
+            job = self.job(name)
+            return job if job and all(job[fact] == value for fact, value in facts.items()) else None
+
+        return wait_until(f"job {name} with {facts}", look)
+
+
+class Node(Program):
+    """A nodeclient with its workers."""
+
+    def __init__(
+        self, name: str, job: str, coord: str, flags: Sequence[str], command: Sequence[str], prefix: Sequence[str] = ()
+    ) -> None:
+        """Start it; `prefix` as for `Coordinator`."""
+        self.name = name
+        join = (BIN / "nodeclient", "join", "--coord", coord, "--job-id", job, "--node-id", name)
+        super().__init__(*prefix, *join, *flags, "--", *command, environ=clean_environ())
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """What its workers have said so far."""
+        return [json.loads(line) for line in list(self.lines) if line.startswith("{")]
+
+    def await_event(self, event: str, **facts: object) -> dict[str, Any]:
+        """Wait until one of its workers says this."""
+
+        def look() -> dict[str, Any] | None:
+            said = (one for one in self.events if one["event"] == event)
+            return next((one for one in said if all(one[name] == value for name, value in facts.items())), None)
+
+        return wait_until(f"{event} {facts} on {self.name}", look)
+
+    def await_no_zombies(self) -> None:
+        """Wait until it has reaped whatever has ended."""
+        wait_until(f"{self.name} to reap its children", lambda: not zombies(self.pid))
+
+
+class Cluster:
+    """The nodes of one job at one coordinator."""
+
+    def __init__(self, coordinator: Coordinator, job: str) -> None:
+        self.coordinator = coordinator
+        self.job = job
+        self.nodes: list[Node] = []
+
+    def join(
+        self,
+        name: str,
+        *flags: str,
+        script: str = "",
+        command: Sequence[str] = (),
+        coord: str = "",
+        prefix: Sequence[str] = (),
+    ) -> Node:
+        """Start a nodeclient; its workers run `worker.py` with the options in `script`, or a command."""
+        command = command or (*STDLIB_PYTHON, str(WORKER), *script.split())
+        node = Node(name, self.job, coord or self.coordinator.endpoint, flags, command, prefix)
+        self.nodes.append(node)
+        return node
+
+    def join_all(self, names: str, *flags: str, script: str = "") -> list[Node]:
+        """Start several nodeclients, named by one letter each."""
+        return [self.join(name, *flags, script=script) for name in names]
+
+    def rounds(self) -> Iterator[Round]:
+        """Return the rounds of which every worker has introduced itself."""
+        found: dict[tuple[str, int], dict[int, Worker]] = {}
+        for node in self.nodes:
+            for event in node.events:
+                if event.pop("event") == "started":
+                    worker = Worker(**event)
+                    found.setdefault((worker.run, worker.round), {})[worker.rank] = worker
+        for (_, number), workers in found.items():
+            if sorted(workers) == list(range(workers[max(workers)].world_size)):
+                yield Round(number, tuple(workers[rank] for rank in sorted(workers)))
+
+    def await_round(self, world_size: int, after: Round | None = None) -> Round:
+        """Wait until all workers of a later round have started, and return the last such round."""
+        least = after.number if after else 0
+
+        def look() -> Round | None:
+            rounds = [one for one in self.rounds() if one.number > least and len(one.workers) == world_size]
+            return max(rounds, key=lambda one: one.number, default=None)
+
+        return wait_until(f"a round of {world_size} after {least} of job {self.job}", look)
+
+    def await_state(self, **facts: object) -> dict[str, Any]:
+        """Wait until the job's state at the coordinator has these facts."""
+        return self.coordinator.await_job(self.job, **facts)
+
+    def close(self) -> None:
+        """End all nodes in the hard way, and make sure that nothing of them is left."""
+        for node in self.nodes:
+            if node.process.poll() is None:
+                node.process.kill()
+                node.wait()
+        try:
+            for node in self.nodes:
+                node.await_no_leftovers()
+        finally:
+            for node in self.nodes:
+                node.close()

@@ -1,0 +1,58 @@
+"""Fixtures of tests with real programs: a coordinator that many jobs share, and nodes that leave nothing behind.
+
+To be imported by name into a `conftest.py`.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.cluster import QUICK, Cluster, Coordinator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NODE_TRACEBACK = re.compile(r'File "[^"]*/nodeclient/')
+"""The nodeclient's own; its workers may break as they like."""
+
+
+@pytest.fixture(scope="session")
+def coordinator() -> Iterator[Coordinator]:
+    """One coordinatord for all jobs, which is itself a test: they must not disturb each other."""
+    program = Coordinator(*QUICK)
+    try:
+        yield program
+        assert program.stop() == 0
+        assert "Traceback" not in program.output
+    finally:
+        program.close()
+
+
+@pytest.fixture
+def own_coordinator() -> Iterator[Callable[..., Coordinator]]:
+    """Start coordinators that belong to one test alone, with the flags given."""
+    with ExitStack() as stack:
+
+        def start(*flags: str, port: int = 0) -> Coordinator:
+            program = Coordinator(*QUICK, *flags, port=port)
+            stack.callback(program.close)
+            return program
+
+        yield start
+
+
+@pytest.fixture
+def cluster(coordinator: Coordinator) -> Iterator[Cluster]:
+    """Yield a job of its own at the shared coordinator; after the test, nothing of its nodes may live."""
+    nodes = Cluster(coordinator, f"job-{secrets.token_hex(4)}")
+    try:
+        yield nodes
+    finally:
+        nodes.close()
+    for node in nodes.nodes:
+        assert not NODE_TRACEBACK.search("\n".join(node.lines))

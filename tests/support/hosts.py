@@ -1,0 +1,84 @@
+"""Hosts on one machine: network namespaces on a switch of their own, whose cables can be cut without a FIN."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+FIRST_ADDRESS = IPv4Address("10.231.17.1")
+"""Seen in these namespaces only."""
+
+
+class Hosts:
+    """A few hosts, each with one address; the switch between them is a bridge in one more namespace."""
+
+    def __init__(self, *names: str) -> None:
+        """Skips the test where namespaces cannot be made."""
+        if os.geteuid() != 0 or shutil.which("ip") is None:
+            pytest.skip("network namespaces need root, and ip of iproute2")
+        self._names = names
+        self._token = secrets.token_hex(3)
+        self._switch = f"coord-{self._token}-switch"
+        self.address = {name: str(FIRST_ADDRESS + index) for index, name in enumerate(names)}
+
+    def __enter__(self) -> Self:
+        try:
+            _ip("netns", "add", self._switch)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"network namespaces cannot be made here: {error.stderr.strip()}")
+        try:
+            _ip("-n", self._switch, "link", "add", "bridge", "type", "bridge")
+            _ip("-n", self._switch, "link", "set", "bridge", "up")
+            for name in self._names:
+                self._add(name)
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._remove()
+
+    def on(self, name: str) -> tuple[str, ...]:
+        """Return what comes before a command that is to run on this host."""
+        return ("ip", "netns", "exec", self._namespace(name))
+
+    def cut(self, name: str) -> None:
+        """Pull the host's cable: nothing arrives any more, and nobody is told."""
+        _ip("-n", self._switch, "link", "set", f"to-{name}", "down")
+
+    def mend(self, name: str) -> None:
+        """Put the cable back."""
+        _ip("-n", self._switch, "link", "set", f"to-{name}", "up")
+
+    def _namespace(self, name: str) -> str:
+        return f"coord-{self._token}-{name}"
+
+    def _add(self, name: str) -> None:
+        namespace, port = self._namespace(name), f"to-{name}"
+        _ip("netns", "add", namespace)
+        _ip("-n", namespace, "link", "set", "lo", "up")
+        _ip("-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+        _ip("-n", self._switch, "link", "set", port, "master", "bridge", "up")
+        _ip("-n", namespace, "address", "add", f"{self.address[name]}/24", "dev", "eth0")
+        _ip("-n", namespace, "link", "set", "eth0", "up")
+
+    def _remove(self) -> None:
+        for namespace in (*map(self._namespace, self._names), self._switch):
+            subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)  # noqa: S607 - any ip
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)  # noqa: S607 - any ip

@@ -1,0 +1,100 @@
+"""Messages for hypothesis, and samples of them for tests by hand, made from the same annotations as the checks are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from hypothesis import strategies as st
+
+from coordinatord.wire.messages import Assignment, Desired, Goal, Join, Message, Observed, Refused, Spec
+from coordinatord.wire.schema import Length, Range
+
+MESSAGES: tuple[type[Any], ...] = (Join, Observed, Desired, Refused)
+
+WIDEST = "\N{GRINNING FACE}"
+"""Four bytes in UTF-8, the most that a character can have."""
+
+
+def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
+    """Draw any legal message of a class."""
+    hints = get_type_hints(kind, include_extras=True)
+    drawn = st.fixed_dictionaries({field.name: values(hints[field.name]) for field in dataclasses.fields(kind)})
+    return drawn.map(lambda chosen: kind(**_coherent(kind, chosen)))
+
+
+def values(annotation: Any) -> st.SearchStrategy[Any]:
+    """Draw any legal value of a field."""
+    if get_origin(annotation) is Annotated:
+        kind, bound = get_args(annotation)
+        if isinstance(bound, Length):
+            characters = st.characters(codec="utf-8")
+            return st.text(characters, min_size=bound.least, max_size=bound.most)
+        if kind is float:
+            return st.floats(bound.least, bound.most)
+        return st.integers(int(bound.least), int(bound.most))
+    if get_origin(annotation) in {UnionType, Union}:
+        return st.none() | values(inner_of(annotation))
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return st.sampled_from(annotation)
+    return st.booleans() if annotation is bool else messages(annotation)
+
+
+def largest(kind: type[Any], goal: Goal = Goal.EXIT) -> Any:
+    """Build the legal message of a class that takes the most bytes; of `Desired`, the one for a goal."""
+    hints = get_type_hints(kind, include_extras=True)
+    chosen = {field.name: _largest(hints[field.name]) for field in dataclasses.fields(kind)}
+    return kind(**_coherent(kind, chosen | ({"goal": goal} if kind is Desired else {})))
+
+
+def fields_of(kind: type[Any], path: str) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+    """Iterate over the fields of a message and of those within it: keys from the top, path in words, annotation."""
+    hints = get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        annotation = inner_of(hints[field.name])
+        yield (field.name,), f"{path}.{field.name}", hints[field.name]
+        if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+            for keys, inner_path, inner in fields_of(annotation, f"{path}.{field.name}"):
+                yield (field.name, *keys), inner_path, inner
+
+
+def inner_of(annotation: Any) -> Any:
+    """Return what an annotation allows beside None."""
+    if get_origin(annotation) in {UnionType, Union}:
+        (annotation,) = [part for part in get_args(annotation) if part is not NoneType]
+    return annotation
+
+
+def as_map(message: Message | Assignment) -> dict[str, Any]:
+    """Return what goes over the wire for a message, less its type."""
+    return dataclasses.asdict(message)
+
+
+def _coherent(kind: type[Any], chosen: dict[str, Any]) -> dict[str, Any]:
+    """Mend what the checks of single fields cannot say."""
+    if kind is Spec:
+        least, most = sorted((chosen["nodes_min"], chosen["nodes_max"]))
+        return chosen | {"nodes_min": least, "nodes_max": most}
+    if kind is Desired:
+        goal = chosen["goal"]
+        hints = get_type_hints(Desired, include_extras=True)
+        for name, owner in (("assignment", Goal.RUN), ("outcome", Goal.EXIT)):
+            kept = chosen[name] if chosen[name] is not None else largest(inner_of(hints[name]))
+            chosen = chosen | {name: kept if goal is owner else None}
+    return chosen
+
+
+def _largest(annotation: Any) -> Any:
+    annotation = inner_of(annotation)
+    if get_origin(annotation) is Annotated:
+        kind, bound = get_args(annotation)
+        if isinstance(bound, Length):
+            return WIDEST * bound.most
+        # A float takes nine bytes whatever it is.
+        return min(0.1, bound.most) if isinstance(bound, Range) and kind is float else int(bound.most)
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return max(annotation, key=len)
+    return True if annotation is bool else largest(annotation)

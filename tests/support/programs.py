@@ -1,0 +1,217 @@
+"""Real programs as subprocesses: their output line by line, their end, and whether anything of them is left.
+
+Knows nothing of coordinators and nodes: that is `cluster`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Result = TypeVar("Result")
+
+TIMEOUT_S = 45.0
+"""Bound on any wait: a hundred times what it takes on an idle machine."""
+
+LOOK_AGAIN_S = 0.02
+"""Between two looks at something that does not announce its changes, such as an HTTP API."""
+
+LINES_SHOWN = 200
+"""The end of an output says what went wrong."""
+
+TOKEN_VARIABLE = "COORDINATORD_TEST_TOKEN"  # noqa: S105 - it marks processes and opens nothing
+"""Inherited by all that a program starts, and all that those start."""
+
+BIN = Path(sys.executable).parent
+
+_news = threading.Condition()
+"""Notified at each line of output and each end of a program."""
+
+
+def wait_until(what: str, look: Callable[[], Result | None], timeout_s: float = TIMEOUT_S) -> Result:
+    """Look until there is a result that is true, and return it; fail with `what` was waited for."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        if found := look():
+            return found
+        left_s = deadline - time.monotonic()
+        assert left_s > 0, f"waited in vain for {what}"
+        with _news:
+            _news.wait(min(left_s, LOOK_AGAIN_S))
+
+
+def clean_environ(**extra: str) -> dict[str, str]:
+    """Return this process's environment without what a launcher or a user may have set, and with our programs."""
+    ours = re.compile("NODECLIENT_|COORDINATORD_|TORCHELASTIC_|MASTER_|NOTIFY_SOCKET")
+    environ = {name: value for name, value in os.environ.items() if not ours.match(name)}
+    return {**environ, "PATH": f"{BIN}:{environ.get('PATH', os.defpath)}", **extra}
+
+
+class Program:
+    """A program that runs, in a session of its own."""
+
+    def __init__(self, *argv: str | Path, environ: Mapping[str, str] | None = None, **options: Any) -> None:
+        """Start it; `options` are those of `subprocess.Popen`, such as a terminal for its stderr."""
+        self.command = " ".join(map(str, argv))
+        self.token = secrets.token_hex(16)
+        self.lines: list[str] = []
+        """Its output and its errors, in the order in which they came."""
+        self.process: subprocess.Popen[str] = subprocess.Popen(
+            list(map(str, argv)),
+            env={**(environ or clean_environ()), TOKEN_VARIABLE: self.token},
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options},
+        )
+        self._reader = threading.Thread(target=self._read, args=[self.process.stdout], daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    @property
+    def output(self) -> str:
+        """What it has said so far, or the end of that."""
+        return "\n".join(self.lines[-LINES_SHOWN:])
+
+    def await_line(self, pattern: str, timeout_s: float = TIMEOUT_S) -> re.Match[str]:
+        """Wait for a line in which `pattern` is found; fail if it ends without one."""
+        seen = 0
+
+        def look() -> re.Match[str] | None:
+            nonlocal seen
+            ended = not self._reader.is_alive()
+            while seen < len(self.lines):
+                seen += 1
+                if found := re.search(pattern, self.lines[seen - 1]):
+                    return found
+            assert not ended, f"{self.command} ended without {pattern!r}:\n{self.output}"
+            return None
+
+        return wait_until(f"{pattern!r} in the output of {self.command}", look, timeout_s)
+
+    def wait(self, timeout_s: float = TIMEOUT_S) -> int:
+        """Wait for its end, and for all of its output; return its exit code as a shell has it."""
+        try:
+            code = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.command} does not end:\n{self.output}") from None
+        self._reader.join(timeout_s)
+        return code if code >= 0 else 128 - code
+
+    def signal(self, signum: signal.Signals) -> None:
+        """Send it a signal; nothing happens if it has ended."""
+        self.process.send_signal(signum)
+
+    def stop(self) -> int:
+        """End it by SIGTERM, wait for it and return its exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def close(self) -> None:
+        """Kill it and all that it started, and let go of its pipes."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pid in carriers(self.token):
+            kill_quietly(pid)
+        self._reader.join(TIMEOUT_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def leftovers(self) -> list[int]:
+        """Return the living processes that it started, or that those started, besides itself."""
+        return [pid for pid in carriers(self.token) if pid != self.pid]
+
+    def await_no_leftovers(self) -> None:
+        """Wait until nothing that it started lives any more."""
+        for pid in self.leftovers():
+            await_end(pid)
+        assert self.leftovers() == []
+
+    def _read(self, stream: IO[str] | None) -> None:
+        for line in stream or ():
+            self.lines.append(line.rstrip("\n"))
+            with _news:
+                _news.notify_all()
+        with _news:
+            _news.notify_all()
+
+
+def run(*argv: str | Path, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, with its output and its errors apart."""
+    return subprocess.run(
+        list(map(str, argv)),
+        env=environ or clean_environ(),
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def carriers(token: str) -> list[int]:
+    """Return the living processes that carry a token; zombies have no environment any more."""
+    wanted = f"{TOKEN_VARIABLE}={token}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                environ = (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if wanted in environ.split(b"\0"):
+                found.append(int(entry.name))
+    return found
+
+
+def zombies(parent: int) -> list[int]:
+    """Return the children of a process that have ended and that it has not reaped."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                state, of, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if state == "Z" and int(of) == parent:
+                found.append(int(entry.name))
+    return found
+
+
+def await_end(pid: int, timeout_s: float = TIMEOUT_S) -> None:
+    """Wait until a process that is not our child has ended."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        assert poll.poll(timeout_s * 1000), f"process {pid} does not end"
+    finally:
+        os.close(pidfd)
+
+
+def kill_quietly(pid: int, signum: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to a process that may have ended."""
+    try:
+        os.kill(pid, signum)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,280 @@
+"""A coordinator on a stage: a script says what its nodes do, and gets back what the coordinator answers.
+
+The nodes here are puppets that say what the script says, also what no real agent would. The only thing that they do of
+themselves is to send heartbeats. Addresses: node `n7` comes from 10.0.0.7, the coordinator is 10.0.0.254, and the
+coordinator's clock begins at 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinatord.core.effects import Close, Effect, Record, Refuse, RoundEnded, RoundFormed, RunEnded, Send
+from coordinatord.core.events import Connected, Disconnected, Event, Reported, Tick
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.policy import Policy
+from coordinatord.core.view import job_view
+from coordinatord.wire.messages import Desired, Failure, Goal, Join, Observed, Phase, Spec
+from tests.support.builders import EPOCH, a_join, an_observed, an_offer
+
+PHASES = {
+    "running": Phase.RUNNING,
+    "stopping": Phase.STOPPING,
+    "stopped": Phase.STOPPED,
+    "succeed": Phase.SUCCEEDED,
+    "failed": Phase.FAILED,
+}
+
+
+class ScriptError(ValueError):
+    """A line of a script is not understood."""
+
+
+@dataclass
+class Puppet:
+    """A node as the script has it."""
+
+    join: Join
+    session: int
+    silent: bool = False
+    observed: Observed = field(default_factory=an_observed)
+    desired: Desired | None = None
+    shown: str = ""
+    """What it was last told, as written: repeated words are not written again."""
+
+    @property
+    def name(self) -> str:
+        """Write the node with its job, unless that is the default."""
+        job = self.join.job
+        return self.join.node if job == "default" else f"{self.join.node} ({job})"
+
+
+class Stage:
+    """One coordinator, its puppets and the time."""
+
+    def __init__(self, **policy: Any) -> None:
+        self.coordinator = Coordinator(Policy(**policy), EPOCH)
+        self.now = 0.0
+        self.puppets: dict[str, Puppet] = {}
+        self._sessions: dict[int, Puppet] = {}
+        self._open: set[int] = set()
+        self._next_beat = self._heartbeat_s
+        self._written: list[str] = []
+        self._commands: dict[str, Callable[[list[str], dict[str, str]], None]] = {
+            "join": self._join,
+            "reconnect": self._each(self._connect),
+            "fail": self._fail,
+            "leave": self._each(lambda puppet: self._say(puppet, leaving=True)),
+            "drop": self._each(self._drop),
+            "silence": self._each(lambda puppet: setattr(puppet, "silent", True)),
+            "heal": self._each(self._heal),
+            "advance": lambda words, _: self._advance(_seconds(words[0])),
+            "stall": lambda words, _: self._stall(_seconds(words[0])),
+            "status": lambda words, _: self._status(*words),
+        } | {name: self._each(self._reporter(phase)) for name, phase in PHASES.items()}
+
+    def play(self, line: str) -> list[str]:
+        """Carry out one line of a script; return what it led to."""
+        command, *words = line.split()
+        plain = [word for word in words if "=" not in word]
+        options = dict(word.split("=", 1) for word in words if "=" in word)
+        if command not in self._commands:
+            raise ScriptError(f"no such command: {command}")
+        self._written = []
+        self._commands[command](plain, options)
+        return self._written
+
+    # Commands
+
+    def _join(self, words: list[str], options: dict[str, str]) -> None:
+        (node,) = words
+        spec = Spec(
+            int(options.pop("min", 1)), int(options.pop("max", 4)), max_restarts=int(options.pop("restarts", 3))
+        )
+        top: dict[str, Any] = {"job": options.pop("job", "default"), "spec": spec}
+        top["incarnation"] = int(options.pop("incarnation", 1))
+        offer: dict[str, Any] = {
+            name: int(value) if name.endswith(("workers", "_s")) else value for name, value in options.items()
+        }
+        join = a_join(node, offer=an_offer(node, **offer), **top)
+        puppet = Puppet(join, session=0, observed=an_observed(port=40_000 + _number(node)))
+        self.puppets[puppet.name] = puppet
+        self._connect(puppet)
+
+    def _connect(self, puppet: Puppet) -> None:
+        puppet.session = len(self._sessions) + 1
+        puppet.silent, puppet.shown = False, ""
+        self._sessions[puppet.session] = puppet
+        self._open.add(puppet.session)
+        join = dataclasses.replace(puppet.join, observed=puppet.observed)
+        address = f"10.0.0.{_number(puppet.join.node)}"
+        self._handle(Connected(puppet.session, join, address, "10.0.0.254"))
+
+    def _fail(self, words: list[str], options: dict[str, str]) -> None:
+        for puppet in self._called(words, options):
+            part = puppet.desired.assignment if puppet.desired else None
+            local_rank = int(options.get("local_rank", 0))
+            failure = Failure(
+                rank=local_rank + (part.first_rank if part else 0),
+                local_rank=local_rank,
+                exit_code=int(options.get("exit", 1)),
+                message="",
+                age_s=_seconds(options.get("age", "0s")),
+            )
+            self._report(puppet, phase=Phase.STOPPING, failure=failure)
+
+    def _drop(self, puppet: Puppet) -> None:
+        self._open.discard(puppet.session)
+        self._handle(Disconnected(puppet.session))
+
+    def _heal(self, puppet: Puppet) -> None:
+        puppet.silent = False
+        self._say_again(puppet)
+
+    def _advance(self, seconds: float) -> None:
+        end = self.now + seconds
+        while True:
+            tick = self.coordinator.next_deadline()
+            due = self._next_beat if tick is None else min(tick, self._next_beat)
+            if due > end:
+                break
+            self.now = max(self.now, due)
+            if due == self._next_beat:
+                self._beat()
+            else:
+                self._handle(Tick())
+        self.now = end
+
+    def _stall(self, seconds: float) -> None:
+        """Let the coordinator sleep; when it wakes, its timer comes first and the messages that piled up after it."""
+        self.now += seconds
+        self._handle(Tick())
+        self._beat()
+
+    def _status(self, job: str = "default") -> None:
+        view = job_view(self.coordinator.jobs[job], self.now)
+        restarts = view["restarts"]
+        self._write(f"{view['run']} {view['state']}, round {view['round']}, world size {view['world_size']}, ", "")
+        self._written[-1] += f"restarts {restarts['used']} of {restarts['max']}: {view['reason']}"
+        for node in view["nodes"]:
+            seen = f"seen {node['last_seen_s']:g} s ago"
+            self._write(f"{node['node']} {node['state']}, ranks {node['ranks']}, {seen}: {node['reason']}", "  ")
+
+    # What nodes say
+
+    @property
+    def _heartbeat_s(self) -> float:
+        return self.coordinator.policy.heartbeat_s
+
+    def _each(self, act: Callable[[Puppet], object]) -> Callable[[list[str], dict[str, str]], None]:
+        def command(words: list[str], options: dict[str, str]) -> None:
+            for puppet in self._called(words, options):
+                act(puppet)
+
+        return command
+
+    def _called(self, words: list[str], options: dict[str, str]) -> list[Puppet]:
+        job = f" ({options['job']})" if "job" in options else ""
+        return [self.puppets[word + job] for word in words]
+
+    def _reporter(self, phase: Phase) -> Callable[[Puppet], None]:
+        return lambda puppet: self._report(puppet, phase=phase)
+
+    def _report(self, puppet: Puppet, **changes: Any) -> None:
+        """Say something new, in the round that the node was last told of."""
+        desired, observed = puppet.desired, puppet.observed
+        if desired is not None:
+            here = (desired.run, desired.round) == (observed.run, observed.round)
+            known = {"failure": observed.failure if here else None, "run": desired.run, "round": desired.round}
+            changes = known | changes
+        self._say(puppet, **changes)
+
+    def _say(self, puppet: Puppet, **changes: Any) -> None:
+        puppet.observed = dataclasses.replace(puppet.observed, **changes)
+        self._handle(Reported(puppet.session, puppet.observed))
+
+    def _say_again(self, puppet: Puppet) -> None:
+        self._handle(Reported(puppet.session, dataclasses.replace(puppet.observed, beat=True)))
+
+    def _beat(self) -> None:
+        self._next_beat = self.now + self._heartbeat_s
+        for puppet in list(self.puppets.values()):
+            if puppet.session in self._open and not puppet.silent:
+                self._say_again(puppet)
+
+    # What the coordinator says
+
+    def _handle(self, event: Event) -> None:
+        batch = self.coordinator.handle(event, self.now)
+        for record in batch.records:
+            self._write(_record_text(record))
+        for effect in batch.effects:
+            for line in self._effect_text(effect):
+                self._write(line)
+
+    def _effect_text(self, effect: Effect) -> Iterator[str]:
+        puppet = self._sessions[effect.session]
+        if effect.session not in self._open:
+            return  # the shell has no such session any more
+        name = puppet.name if puppet.session == effect.session else f"{puppet.name}, its old session"
+        match effect:
+            case Send():
+                puppet.desired = effect.message
+                goal, reason = _desired_text(effect.message)
+                # While a node has nothing to do, the reason is what it is told; else a new wording is not worth a line.
+                shown = goal + reason * (effect.message.goal is Goal.WAIT)
+                if shown != puppet.shown:
+                    puppet.shown = shown
+                    yield f"-> {name}: {goal}: {reason}"
+            case Refuse():
+                self._open.discard(effect.session)
+                again = "may retry" if effect.message.retry else "for good"
+                yield f"-> {name}: refused {again} ({effect.message.code}): {effect.message.message}"
+            case Close():
+                self._open.discard(effect.session)
+                yield f"-> {name}: session closed"
+
+    def _write(self, text: str, indent: str = "") -> None:
+        self._written.append(f"    {self.now:8.3f}  {indent}{text}")
+
+
+def _record_text(record: Record) -> str:
+    kind = type(record).__name__
+    facts = ""
+    match record:
+        case RoundFormed():
+            facts = f" round {record.round} of {', '.join(record.nodes)}"
+        case RoundEnded():
+            facts = f" round {record.round}, {'charged' if record.charged else 'free'}"
+        case RunEnded():
+            facts = f" {record.outcome.result} with exit code {record.outcome.exit_code:d}"
+        case _:
+            node, state = getattr(record, "node", ""), getattr(record, "state", "")
+            facts = f" {node or state}" if node or state else ""
+    return f"{kind} {record.run}{facts}: {record.reason}"
+
+
+def _desired_text(desired: Desired) -> tuple[str, str]:
+    goal, reason = str(desired.goal), desired.reason
+    if desired.assignment is not None:
+        part = desired.assignment
+        goal += f" as group rank {part.group_rank} of {part.group_world_size}, ranks from {part.first_rank} of"
+        goal += f" {part.world_size}, master {part.master_address}:{part.master_port}"
+        goal += f", restarts {part.restarts_used} of {part.max_restarts}"
+    if desired.outcome is not None:
+        goal += f", {desired.outcome.result} with exit code {desired.outcome.exit_code:d}"
+        reason = desired.outcome.summary
+    goal += ", planned" if desired.planned else ""
+    goal += "" if desired.wait_s is None else ", for a limited time"
+    return f"{desired.run} round {desired.round}: {goal}", reason
+
+
+def _seconds(text: str) -> float:
+    return float(text.removesuffix("s"))
+
+
+def _number(node: str) -> int:
+    return int("".join(letter for letter in node if letter.isdigit()) or 99)

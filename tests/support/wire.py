@@ -1,0 +1,118 @@
+"""A node as the coordinator sees one: a WebSocket client that says what a test wants said, and hears the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
+
+from coordinatord.wire.codec import decode, encode
+from coordinatord.wire.messages import (
+    PROTOCOL_VERSION,
+    SESSION_PATH,
+    Desired,
+    Failure,
+    Goal,
+    Join,
+    Observed,
+    Offer,
+    Phase,
+    Refused,
+    Spec,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+Heard = TypeVar("Heard", Desired, Refused)
+
+TIMEOUT_S = 30.0
+"""Bound on any wait."""
+
+IDLE = Observed(run="", round=0, phase=Phase.IDLE, port=30_000, leaving=False, failure=None, beat=False)
+
+OFFER = Offer(
+    host="host",
+    host_id="host",
+    workers=1,
+    role="default",
+    topology="",
+    advertise_address=None,
+    routable_address=None,
+    join_timeout_s=600.0,
+    stop_timeout_s=30.0,
+)
+
+
+def join(node: str = "a", *, job: str = "job", nodes: int = 1, **changes: Any) -> Join:
+    """Return the first message of a node in a job of so many nodes."""
+    message = Join(
+        version=PROTOCOL_VERSION,
+        job=job,
+        node=node,
+        incarnation=1,
+        spec=Spec(nodes_min=nodes, nodes_max=nodes, max_restarts=0),
+        offer=OFFER,
+        observed=IDLE,
+    )
+    return dataclasses.replace(message, **changes)
+
+
+class Peer:
+    """One end of a session."""
+
+    def __init__(self, socket: ClientWebSocketResponse) -> None:
+        self.socket = socket
+        self._observed = IDLE
+
+    async def say(self, message: Join | Observed) -> None:
+        """Send one message."""
+        await self.socket.send_bytes(encode(message))
+
+    async def report(self, phase: Phase, desired: Desired, failure: Failure | None = None) -> None:
+        """Say that the round spoken of is in this phase here."""
+        self._observed = dataclasses.replace(
+            IDLE, run=desired.run, round=desired.round, phase=phase, failure=failure, beat=False
+        )
+        await self.say(self._observed)
+
+    async def beat(self) -> None:
+        """Say the same again, as a heartbeat, which is answered."""
+        await self.say(dataclasses.replace(self._observed, beat=True))
+
+    async def hear(self, kind: type[Heard]) -> Heard:
+        """Return the next message."""
+        frame = await self.socket.receive(timeout=TIMEOUT_S)
+        assert frame.type is WSMsgType.BINARY, frame
+        return decode(frame.data, kind)
+
+    async def hear_goal(self, goal: Goal) -> Desired:
+        """Return the next message with this goal."""
+        while (desired := await self.hear(Desired)).goal is not goal:
+            pass
+        return desired
+
+    async def hear_end(self) -> None:
+        """Make sure that the next thing heard is the end of the session."""
+        frame = await self.socket.receive(timeout=TIMEOUT_S)
+        assert frame.type in {WSMsgType.CLOSE, WSMsgType.CLOSED}, frame
+
+
+@asynccontextmanager
+async def connect(url: str, message: Join | None = None) -> AsyncIterator[Peer]:
+    """Open a session, and join at once if `message` is given."""
+    async with ClientSession() as client, client.ws_connect(f"{url}{SESSION_PATH}", autoping=False) as socket:
+        peer = Peer(socket)
+        if message is not None:
+            await peer.say(message)
+        yield peer
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Let everybody else run until something holds."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not holds():  # noqa: ASYNC110 - what is looked at announces nothing
+            await asyncio.sleep(0)

@@ -1,0 +1,98 @@
+"""A training process without training, for tests: starts in milliseconds, says what it was told, does as it is bid.
+
+Standard library only. It prints one JSON object a line. Signals tell it what to do: SIGUSR1 to succeed, SIGUSR2 to
+exit with 17, SIGTERM to save and exit; with `--deaf` it ignores SIGTERM. With `--mesh` it holds a connection between
+rank 0 and every other rank, and fails with 1 when one breaks, as a collective does. With `--family` it has a child, a
+child in another session and an orphan, all deaf to SIGTERM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+
+FAMILY = """
+trap '' TERM INT HUP
+sleep 1000 & child=$!
+setsid sleep 1000 & session=$!
+orphan=$(setsid sh -c 'sleep 1000 > /dev/null & echo $!')
+echo $child $session $orphan
+wait
+"""
+
+NUMBERS = {
+    "rank": "RANK",
+    "local_rank": "LOCAL_RANK",
+    "group_rank": "GROUP_RANK",
+    "world_size": "WORLD_SIZE",
+    "restarts": "TORCHELASTIC_RESTART_COUNT",
+    "round": "COORDINATORD_ROUND",
+}
+TEXTS = {
+    "run": "COORDINATORD_RUN",
+    "node": "COORDINATORD_NODE",
+    "reason": "COORDINATORD_REASON",
+    "address": "MASTER_ADDR",
+    "port": "MASTER_PORT",
+}
+
+
+def say(event: str, **facts: object) -> None:
+    """Print one event in one write, so that the lines of several workers do not mix."""
+    told = {name: int(os.environ[variable]) for name, variable in NUMBERS.items()}
+    words = {name: os.environ[variable] for name, variable in TEXTS.items()}
+    os.write(1, f"{json.dumps({'event': event, 'pid': os.getpid(), **told, **words, **facts})}\n".encode())
+
+
+def connect() -> list[socket.socket]:
+    """Connect rank 0 with all the others; return this rank's connections."""
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    others = int(os.environ["WORLD_SIZE"]) - 1
+    if os.environ["RANK"] == "0":
+        with socket.socket() as listener:
+            # The node holds the port reserved, and shares it with who asks as TCPStore does.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("", port))
+            listener.listen(others)
+            return [listener.accept()[0] for _ in range(others)]
+    while True:
+        try:
+            return [socket.create_connection((address, port))]
+        except ConnectionRefusedError:
+            os.sched_yield()  # rank 0 is not there yet
+        except ConnectionError:
+            sys.exit(1)  # it came and went
+
+
+def main() -> None:
+    """Run until a signal or a broken connection ends it."""
+    options = set(sys.argv[1:])
+    signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGUSR2, lambda *_: sys.exit(17))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if "--deaf" in options else save)
+    family = []
+    if "--family" in options:
+        shell = subprocess.Popen(["sh", "-c", FAMILY], stdout=subprocess.PIPE, text=True)  # noqa: S607 - any sh
+        family = [shell.pid, *map(int, shell.stdout.readline().split())] if shell.stdout else []
+    say("started", family=family)
+    connections = connect() if "--mesh" in options else []
+    if connections:
+        say("connected")
+    select.select(connections, [], [])
+    say("broken")
+    sys.exit(1)
+
+
+def save(*_: object) -> None:
+    """Do as a training script does that is told to end in good time."""
+    say("saved")
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""The demo does what it shows: training survives, the numbers are there, and no process is left behind."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import Program, clean_environ, kill_quietly
+
+DEMO = Path(__file__).resolve().parents[1] / "examples" / "demo.py"
+
+FOLDER = "coordinatord-demo-*"
+
+TIMEOUT_S = 180.0
+"""It takes 45 s on two idle cores, most of it for the imports of torch in 15 workers."""
+
+
+@contextmanager
+def demo(folder: Path, *flags: str) -> Iterator[Program]:
+    """Start the demo, whose files then lie in `folder`."""
+    program = Program(sys.executable, DEMO, *flags, environ=clean_environ(TMPDIR=str(folder)))
+    try:
+        yield program
+    finally:
+        program.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S + 30)
+def test_training_survives_all_that_the_demo_does_to_it(tmp_path: Path) -> None:
+    with demo(tmp_path, "--epochs", "40") as program:
+        assert program.wait(TIMEOUT_S) == 0, program.output
+        program.await_no_leftovers()
+
+    times = r" +\d+\.\d s +\d+\.\d s +\d+\.\d s"
+    for row in (
+        rf"worker on node-[abc] killed{times} +3 -> 3 +\d+",
+        rf"node-[abc] \(rank 0\) killed{times} +3 -> 2 +\d+",
+        rf"node-[abc] added back{times} +2 -> 3 +0",
+    ):
+        assert re.search(f"^{row}$", program.output, re.MULTILINE), program.output
+    [last] = re.findall(r"^accuracy (0\.\d+), undisturbed (0\.\d+)\nOK$", program.output, re.MULTILINE)
+    accuracy, undisturbed = map(float, last)
+    assert accuracy > 0.95
+    assert accuracy == pytest.approx(undisturbed, abs=0.02)
+    assert not list(tmp_path.glob(FOLDER))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_demo_that_is_asked_to_stop_ends_all_its_programs(tmp_path: Path, signum: signal.Signals, code: int) -> None:
+    with demo(tmp_path) as program:
+        program.await_line("round 1, world size 3")
+        program.signal(signum)
+        assert program.wait() == code
+        program.await_no_leftovers()
+    assert program.lines[-1] == f"demo: stopped by {signum.name}, and all programs with it"
+    assert not list(tmp_path.glob(FOLDER))
+
+
+@pytest.mark.slow
+def test_the_programs_of_a_demo_die_with_it_even_if_it_is_killed(tmp_path: Path) -> None:
+    with demo(tmp_path) as program:
+        program.await_line("round 1, world size 3")
+        program.signal(signal.SIGKILL)
+        program.wait()
+        program.await_no_leftovers()
+
+
+@pytest.mark.slow
+def test_a_demo_that_goes_wrong_says_why_and_shows_the_ends_of_the_logs(tmp_path: Path) -> None:
+    with demo(tmp_path) as program:
+        program.await_line("round 1, world size 3")
+        for pid in program.leftovers():
+            if b"coordinatord\0--host" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                kill_quietly(pid)
+        assert program.wait() == 1
+        program.await_no_leftovers()
+    assert program.lines[-1].startswith("demo: coordinatord does not answer")
+    assert "--- coordinatord.log" in program.lines
+    assert not any("Traceback" in line for line in program.lines)

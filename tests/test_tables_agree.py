@@ -1,0 +1,122 @@
+"""The two tables agree: whatever the coordinator can want of a node, the node knows what to do about it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from coordinatord.core.goals import GOALS
+from coordinatord.core.member import Standing
+from coordinatord.core.run import State
+from coordinatord.core.table import ROWS
+from coordinatord.wire.messages import Goal, Phase
+from nodeclient.core import table as node
+from nodeclient.core.agent import Agent
+from nodeclient.core.table import TABLE, Act, Stimulus
+from tests.support.bench import SETTINGS
+from tests.support.builders import a_desired
+
+SENT = sorted({goal for standings in GOALS.values() for goal in standings.values()})
+"""Every goal that the coordinator can send."""
+
+UNREACHABLE = {Standing.ABSENT, Standing.SILENT, Standing.DISMISSED}
+"""Standings in which a node cannot be told anything, or is told by its own outcome."""
+
+IN_ROUND = {
+    Standing.ASSIGNED,
+    Standing.RUNNING,
+    Standing.STOPPING,
+    Standing.HALTED,
+    Standing.SUCCEEDED,
+    Standing.SILENT,
+}
+
+HERE = ("e-1", 3)
+"""The round that the node is in."""
+
+ROUNDS = [HERE, ("e-1", 4), ("e-2", 1)]
+
+
+def stimulus_of(goal: Goal, round_: tuple[str, int]) -> Stimulus:
+    """Classify a goal as the agent does."""
+    agent = Agent(SETTINGS, port=40_001, now=0.0)
+    agent.run, agent.round = HERE
+    return agent._goal(a_desired(goal, run=round_[0], round=round_[1]))
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("round_", ROUNDS, ids=str)
+@pytest.mark.parametrize("goal", SENT)
+def test_a_node_has_a_row_for_each_goal_in_each_phase(goal: Goal, round_: tuple[str, int], phase: Phase) -> None:
+    assert (phase, stimulus_of(goal, round_)) in TABLE
+
+
+def test_the_coordinator_sends_every_goal_that_the_protocol_has() -> None:
+    assert set(SENT) == set(Goal)
+
+
+def test_each_stimulus_by_which_a_node_knows_a_goal_can_come_from_the_coordinator() -> None:
+    assert {stimulus_of(goal, round_) for goal in SENT for round_ in ROUNDS} == set(node.GOALS)
+
+
+def test_a_node_without_workers_starts_them_only_for_a_round_that_it_is_not_in() -> None:
+    starts = {key for key, row in TABLE.items() if row.act is Act.START}
+    assert starts == {(phase, Stimulus.RUN_NEXT) for phase in Phase if not phase.has_workers}
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("stimulus", [Stimulus.WAIT, Stimulus.STOP, Stimulus.STOP_NEXT, Stimulus.EXIT])
+def test_no_goal_but_run_leaves_workers_alone(phase: Phase, stimulus: Stimulus) -> None:
+    row = TABLE[phase, stimulus]
+    if phase in {Phase.STARTING, Phase.RUNNING}:
+        assert (row.act, row.phase) == (Act.STOP, Phase.STOPPING)
+    else:
+        assert row.phase is not None
+        assert row.phase.has_workers == phase.has_workers
+
+
+def test_every_phase_leads_on_and_every_phase_can_be_come_to() -> None:
+    targets = {row.phase for row in TABLE.values()} | {Phase.STOPPED, Phase.SUCCEEDED, Phase.FAILED}  # by `settle`
+    assert targets - {None} == set(Phase)
+    assert {phase for phase, _ in TABLE} == set(Phase)
+
+
+def test_every_act_and_every_stimulus_of_the_node_is_in_its_table() -> None:
+    assert {row.act for row in TABLE.values()} == set(Act)
+    assert {stimulus for _, stimulus in TABLE} == set(Stimulus)
+
+
+def test_every_row_has_a_reason() -> None:
+    assert all(row.reason for row in ROWS)
+    assert all(row.reason for row in TABLE.values())
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_state_of_a_run_has_rows_or_is_an_end(state: State) -> None:
+    assert any(row.source is state for row in ROWS) != state.ended
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_state_of_a_run_can_be_come_to(state: State) -> None:
+    assert state is State.FORMING or any(row.target is state for row in ROWS)
+
+
+def test_no_two_rows_of_a_run_are_the_same_transition() -> None:
+    keys = [(row.source, row.when) for row in ROWS]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize(("state", "standing"), [*itertools.product(State, Standing)])
+def test_a_node_that_can_be_told_something_has_a_goal(state: State, standing: Standing) -> None:
+    if state.ended:
+        expected = Goal.EXIT
+    elif standing in UNREACHABLE or (state is State.FORMING and standing in IN_ROUND):
+        expected = None
+    elif standing is Standing.READY:
+        expected = Goal.WAIT
+    elif standing is Standing.STRAGGLING or state is State.STOPPING:
+        expected = Goal.STOP
+    else:
+        expected = Goal.RUN
+    assert GOALS[state].get(standing) == expected
