@@ -8,18 +8,17 @@ import os
 import socket
 import struct
 from pathlib import Path
-from typing import Final
 
-_SIOCGIFADDR: Final = 0x8915
+_SIOCGIFADDR = 0x8915
 """From linux/sockios.h: get the IPv4 address of an interface (netdevice(7))."""
 
-_IFREQ: Final = struct.Struct("16s4xI16x")
+_IFREQ = struct.Struct("16s4xI16x")
 """A `struct ifreq` with a `sockaddr_in`: the name, then family and port (skipped), the address, and padding."""
 
-_ELSEWHERE: Final = ("192.0.2.1", "2001:db8::1")
+_ELSEWHERE = ("192.0.2.1", "2001:db8::1")
 """Addresses kept for documentation (RFC 5737, RFC 3849): nobody has them, so the default route leads there."""
 
-_DISCARD_PORT: Final = 9
+_DISCARD_PORT = 9
 
 
 def host_id() -> str:

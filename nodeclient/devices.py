@@ -8,20 +8,17 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-WORKERS_MAX: Final = 4_096
+WORKERS_MAX = 4_096
 """A typing error rather than a wish: sixteen times the CPUs of the largest common hosts."""
 
-_UUID_BYTES: Final = 96
+_UUID_BYTES = 96
 """NVML_DEVICE_UUID_V2_BUFFER_SIZE in nvml.h."""
 
-_INTEGER: Final = re.compile(r"[+-]?\d+")
+_INTEGER = re.compile(r"[+-]?\d+")
 
 
 class WorkersPerNodeError(ValueError):

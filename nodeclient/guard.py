@@ -10,17 +10,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import IO
 
 from nodeclient.processes import MARK_VARIABLE
 
-if TYPE_CHECKING:
-    from typing import IO
-
-CLOSE_TIMEOUT_S: Final = 5.0
+CLOSE_TIMEOUT_S = 5.0
 """After a clean end the guard finds nothing and exits in milliseconds; this leaves room for an overloaded host."""
 
-_PROGRAM: Final = "import sys; sys.path.append(sys.argv[1]); from nodeclient.guard_process import main; main()"
+_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from nodeclient.guard_process import main; main()"
 """The path is appended, so that the standard library's modules come before any of that name beside the package."""
 
 

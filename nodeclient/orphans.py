@@ -10,15 +10,12 @@ import asyncio
 import ctypes
 import os
 import signal
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
 
 from nodeclient.processes import statuses
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
-_PR_GET_CHILD_SUBREAPER: Final = 37
+_PR_GET_CHILD_SUBREAPER = 37
 """From linux/prctl.h."""
 
 

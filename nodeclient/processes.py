@@ -13,22 +13,20 @@ import os
 import select
 import signal
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-MARK_VARIABLE: Final = "COORDINATORD_MARK"
+MARK_VARIABLE = "COORDINATORD_MARK"
 """The environment variable that holds the mark."""
 
-KILL_TIMEOUT_S: Final = 60.0
+KILL_TIMEOUT_S = 60.0
 """Bound on the dying of killed processes: the kernel may need tens of seconds to release hundreds of GB of pinned
 memory, and what takes longer hangs in a driver."""
 
-_EMPTY_LOOKS: Final = 2
+_EMPTY_LOOKS = 2
 """How often in a row nothing must be found: for some microseconds within exec, a process shows no environment."""
 
-_DEAD_STATES: Final = frozenset("ZX")
+_DEAD_STATES = frozenset("ZX")
 """Zombie and dead, after proc_pid_stat(5): such a process only waits to be reaped."""
 
 

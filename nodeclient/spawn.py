@@ -10,20 +10,17 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-EXIT_NOT_FOUND: Final = 127
-EXIT_NOT_EXECUTABLE: Final = 126
+EXIT_NOT_FOUND = 127
+EXIT_NOT_EXECUTABLE = 126
 """What a shell exits with in these two cases (POSIX, Shell Command Language, 2.8.2)."""
 
-_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
 
-_LIBC: Final = ctypes.CDLL(None)
+_LIBC = ctypes.CDLL(None)
 """Loaded here, since nothing should be loaded between fork and exec."""
 
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from nodeclient import processes
 from nodeclient.spawn import SpawnError, WorkerCommand, spawn
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Sequence
 
 __all__ = ["SpawnError", "WorkerCommand", "WorkerGroup"]
 

@@ -33,20 +33,17 @@ expects; and a process that torchrun itself started can be read too.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-DEFAULTS: Final = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
 """Offered to workers below what nodeclient inherited.
 
 A worker gets `{**DEFAULTS, **os.environ, **environment.to_environ()}`. The value is torchrun's: a collective that
 failed or timed out ends its process instead of hanging.
 """
 
-_VARIABLES: Final = {
+_VARIABLES = {
     "rank": "RANK",
     "local_rank": "LOCAL_RANK",
     "world_size": "WORLD_SIZE",
@@ -68,7 +65,7 @@ _VARIABLES: Final = {
 }
 """The variable that holds each field."""
 
-_TORCHRUN_SUBSTITUTES: Final = {
+_TORCHRUN_SUBSTITUTES = {
     "job": "TORCHELASTIC_RUN_ID",
     "run": "TORCHELASTIC_RUN_ID",
     "round": "TORCHELASTIC_RESTART_COUNT",
@@ -76,10 +73,10 @@ _TORCHRUN_SUBSTITUTES: Final = {
 }
 """What comes nearest to ours where torchrun started the process."""
 
-_NUMBER: Final = re.compile("[0-9]{1,18}")
+_NUMBER = re.compile("[0-9]{1,18}")
 """Without sign, space or underscore, and within 64 bits."""
 
-_MAY_BE_EMPTY: Final = frozenset({"reason"})
+_MAY_BE_EMPTY = frozenset({"reason"})
 
 
 class NotLaunchedError(RuntimeError):

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from types import FrameType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
-    Handler = Callable[[int, FrameType | None], object] | int | None
+Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class StopRequest:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import signal
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, Program, clean_environ, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.slow
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 import coordinatord.config
 import nodeclient.config
 from tests.support.programs import BIN, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 JOIN = ("join", "--coord", "127.0.0.1", "--", "true")
 

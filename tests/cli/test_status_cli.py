@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
+from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, Program, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.cluster import Cluster, Coordinator
 
 pytestmark = pytest.mark.slow
 

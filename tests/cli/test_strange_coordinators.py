@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import msgpack
 import pytest
@@ -15,10 +15,7 @@ from coordinatord.wire.codec import encode
 from coordinatord.wire.messages import SESSION_PATH, Desired, Goal, RefusalCode, Refused
 from tests.support.programs import BIN, Program
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    Behaviour = Callable[[web.WebSocketResponse], Awaitable[object]]
+Behaviour = Callable[[web.WebSocketResponse], Awaitable[object]]
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 

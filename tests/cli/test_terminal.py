@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import pty
 import signal
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, Program, kill_quietly, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.cluster import Cluster, Coordinator
 
 pytestmark = pytest.mark.slow
 

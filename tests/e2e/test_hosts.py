@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from tests.support.cluster import QUICK, TRAINING, Cluster, Coordinator, Node
 from tests.support.hosts import Hosts
 from tests.support.programs import BIN, await_end, kill_quietly, run, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 pytestmark = pytest.mark.slow
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from nodeclient.devices import Host, WorkersPerNodeError, gpu_count, workers_per_node
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NVML = """
 #include <stdio.h>

@@ -10,16 +10,14 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import pytest
 
 from nodeclient.guard import Guard
 from nodeclient.processes import MARK_VARIABLE, kill_marked, marked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TIMEOUT_MS = 60_000
 

@@ -8,14 +8,11 @@ import os
 import secrets
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from nodeclient.processes import MARK_VARIABLE, UnkillableError, kill_marked, marked, statuses
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -7,8 +7,10 @@ import os
 import secrets
 import signal
 import sys
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -16,11 +18,7 @@ import uvloop
 from nodeclient.processes import kill_marked, marked, statuses
 from nodeclient.workers import SpawnError, WorkerCommand, WorkerGroup
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-    from pathlib import Path
-
-    Run = Callable[[Coroutine[Any, Any, None]], None]
+Run = Callable[[Coroutine[Any, Any, None]], None]
 
 TIMEOUT_S = 20
 

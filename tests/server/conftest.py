@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import pytest
 import uvloop
 
 from coordinatord.core.policy import Policy
 from coordinatord.server.app import Server, serve
+from coordinatord.store.interface import Store
 from coordinatord.store.memory import MemoryStore
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from contextlib import AbstractAsyncContextManager
-
-    from coordinatord.store.interface import Store
-
-    Start = Callable[..., AbstractAsyncContextManager[Server]]
+Start = Callable[..., AbstractAsyncContextManager[Server]]
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

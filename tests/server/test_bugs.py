@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
 
 from coordinatord.core.machine import Coordinator
+from tests.server.conftest import Start
 from tests.support.wire import TIMEOUT_S, connect, join
-
-if TYPE_CHECKING:
-    from tests.server.conftest import Start
 
 pytestmark = pytest.mark.asyncio
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,12 +11,8 @@ from coordinatord.core.effects import Record, RoundFormed
 from coordinatord.store.interface import StoreError
 from coordinatord.store.memory import MemoryStore
 from coordinatord.wire.messages import Desired, Goal, Refused
+from tests.server.conftest import Start
 from tests.support.wire import TIMEOUT_S, connect, join, until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.server.conftest import Start
 
 pytestmark = pytest.mark.asyncio
 

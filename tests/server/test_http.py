@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgpack
 import pytest
@@ -14,10 +14,8 @@ from coordinatord.server.app import ListenError, serve
 from coordinatord.shared import __version__
 from coordinatord.store.memory import MemoryStore
 from coordinatord.wire.messages import Goal, Phase
+from tests.server.conftest import Start
 from tests.support.wire import connect, join
-
-if TYPE_CHECKING:
-    from tests.server.conftest import Start
 
 pytestmark = pytest.mark.asyncio
 

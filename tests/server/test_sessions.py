@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING
 
 import msgpack
 import pytest
@@ -22,10 +21,8 @@ from coordinatord.wire.messages import (
     Result,
     Spec,
 )
+from tests.server.conftest import Start
 from tests.support.wire import connect, join
-
-if TYPE_CHECKING:
-    from tests.server.conftest import Start
 
 pytestmark = pytest.mark.asyncio
 

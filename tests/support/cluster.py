@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import urllib.request
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.support.programs import BIN, Program, clean_environ, wait_until, zombies
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 WORKER = Path(__file__).with_name("worker.py")
 

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.cluster import QUICK, Cluster, Coordinator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 NODE_TRACEBACK = re.compile(r'File "[^"]*/nodeclient/')
 """The nodeclient's own; its workers may break as they like."""

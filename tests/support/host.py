@@ -21,7 +21,7 @@ from nodeclient.core.events import (
 )
 from tests.support.builders import a_join, an_offer
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the world imports its hosts
     from tests.support.world import Connection, World
 
 SETTINGS = Settings(workers=2, join_timeout_s=15.0, stop_timeout_s=3.0, outage_grace_s=20.0)

@@ -7,13 +7,10 @@ import secrets
 import shutil
 import subprocess
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import Self
 
 import pytest
-
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
 
 FIRST_ADDRESS = IPv4Address("10.231.17.1")
 """Seen in these namespaces only."""

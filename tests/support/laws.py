@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordinatord.core.effects import Record, RoundEnded, RoundFormed, RunEnded
@@ -9,9 +10,7 @@ from coordinatord.core.run import State
 from coordinatord.wire.messages import Desired, Goal, Result
 from nodeclient.core.effects import Start
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+if TYPE_CHECKING:  # the world imports its laws
     from tests.support.host import Host
     from tests.support.world import World
 

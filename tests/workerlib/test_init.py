@@ -6,17 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from nodeclient.ports import PortReservation
 from workerlib import WorkerEnvironment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
 
 SOLO = WorkerEnvironment(
     rank=0,
