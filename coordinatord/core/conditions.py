@@ -34,10 +34,14 @@ def full(run: Run) -> float | None:
 
 
 def settled(run: Run) -> float | None:
-    """Enough nodes are ready, and none has arrived for a while; to be back from the last round is no arrival."""
+    """Enough nodes are ready, and none has arrived for a while; to be back from the last round is no arrival.
+
+    Nor is a node let go for having waited in vain when there are enough.
+    """
     if run.count(Standing.READY) < run.spec.nodes_min or run.count(Standing.ABSENT):
         return None
-    return _settle_end(run)
+    give_up_at = run.give_up.next()
+    return _settle_end(run) if give_up_at is None else min(_settle_end(run), give_up_at)
 
 
 def arrived(run: Run) -> float | None:

@@ -142,6 +142,7 @@ class Coordinator:
             run = self.jobs[job]
             touched[run.id] = run
         for run in touched.values():
+            self._advance(run, now, outbox)  # perhaps into a round, and then nobody has waited in vain
             for node in run.give_up.pop_due(now):
                 member = run.members[node]
                 actions.dismiss(run, member, actions.timed_out(run, member), outbox)

@@ -76,6 +76,7 @@ class Run:
         self.origin = ""
         """Why the current round was formed."""
         self.arrived_first: float | None = None
+        """When the first node arrived that need not have been waited for."""
         self.arrived_last: float | None = None
 
         self.stop_overdue_at = 0.0
@@ -131,7 +132,9 @@ class Run:
         """Note that a member came to be ready from outside."""
         member.arrived_at = now
         self.arrived_last = now
-        if self.arrived_first is None:
+        alone = self.count(Standing.READY) == 1
+        just_enough = self.state is State.FORMING and self.count(Standing.READY) <= self.spec.nodes_min
+        if self.arrived_first is None or alone or just_enough:
             self.arrived_first = now
         if self.state is State.FORMING:
             self.give_up.set(member.node, now + member.join.offer.join_timeout_s)
