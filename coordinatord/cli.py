@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -14,27 +15,36 @@ import uvloop
 from coordinatord import config
 from coordinatord.config import Config
 from coordinatord.server.app import ListenError, serve
-from coordinatord.shared import exits, logs
+from coordinatord.shared import bugs, logs
 from coordinatord.store.interface import StoreError
 from coordinatord.store.memory import MemoryStore
-from coordinatord.wire.exits import Exit
+from coordinatord.wire.exits import ExitCode
 
 log = logging.getLogger(__name__)
 
 
 def main() -> None:
     """Serve until SIGTERM or SIGINT. Exits with 0, or with a sysexits code after one line that says why."""
-    settings = config.parse()
-    logs.configure(settings.log_level, "coordinatord")
     try:
+        settings = config.parse()
+        logs.configure(settings.log_level, "coordinatord")
+        _allow_many_connections()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(settings))
+    except KeyboardInterrupt:  # before the signals are handled
+        sys.exit(ExitCode.INTERRUPTED)
     except ListenError as error:
-        _fail(str(error), Exit.OS_ERROR)
+        _fail(str(error), ExitCode.OS_ERROR)
     except StoreError as error:
-        _fail(f"the state cannot be kept: {error}", Exit.OS_ERROR)
+        _fail(f"the state cannot be kept: {error}", ExitCode.OS_ERROR)
     except Exception:  # noqa: BLE001 - the last resort, and it says all there is to know
-        sys.exit(exits.report_bug("coordinatord"))
+        sys.exit(bugs.report_bug("coordinatord"))
+
+
+def _allow_many_connections() -> None:
+    """Raise the limit on open files, commonly 1,024, as far as this user may: each node is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _run(settings: Config) -> None:
@@ -64,9 +74,12 @@ def notify_systemd(state: str) -> None:
     # A name that begins with @ is in the abstract namespace, which the kernel writes with a null byte.
     address = f"\0{address[1:]}" if address.startswith("@") else address
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-        notify.sendto(state.encode(), address)
+        try:
+            notify.sendto(state.encode(), address)
+        except OSError as error:
+            log.warning("systemd cannot be told %s at NOTIFY_SOCKET: %s", state, error)
 
 
-def _fail(message: str, code: Exit) -> None:
+def _fail(message: str, code: ExitCode) -> None:
     sys.stderr.write(f"coordinatord: {message}\n")
     sys.exit(code)

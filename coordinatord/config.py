@@ -56,7 +56,10 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     given = parser.parse_args(arguments)
     try:
         policy = Policy(
-            heartbeat_s=given.heartbeat, settle_s=given.settle, settle_max_s=max(defaults.settle_max_s, given.settle)
+            heartbeat_s=given.heartbeat,
+            reconnect_grace_s=min(defaults.reconnect_grace_s, given.heartbeat * defaults.leases_per_heartbeat),
+            settle_s=given.settle,
+            settle_max_s=max(defaults.settle_max_s, given.settle),
         )
     except ValueError as error:
         parser.error(str(error))

@@ -36,7 +36,9 @@ def routable_address() -> str | None:
 
 
 def interface_towards(peer: str) -> str | None:
-    """Return the network interface by which this host reaches `peer`, its own address or another's; None if unknown.
+    """Return the network interface by which this host reaches the IP address `peer`, its own or another's.
+
+    None if it is unknown, as for a host name: to look that up could take longer than a lease.
 
     For GLOO_SOCKET_IFNAME: without it, gloo listens where the host's own name leads, and on Debian that is 127.0.1.1.
     """
@@ -46,12 +48,12 @@ def interface_towards(peer: str) -> str | None:
 
 def _source_towards(peer: str) -> str | None:
     try:
-        family, kind, _, _, address = socket.getaddrinfo(peer, _DISCARD_PORT, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
+        family = socket.AF_INET6 if ipaddress.ip_address(peer).version == 6 else socket.AF_INET  # noqa: PLR2004 - of IP
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
             # For UDP this only looks up the route, and so the address that packets would leave from.
-            probe.connect(address)
+            probe.connect((peer, _DISCARD_PORT))
             return str(probe.getsockname()[0])
-    except OSError:
+    except (OSError, ValueError):
         return None
 
 

@@ -8,40 +8,42 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from coordinatord.shared import exits
-from coordinatord.wire.exits import Exit
+from coordinatord.shared import bugs
+from coordinatord.wire.exits import ExitCode
 from nodeclient import config
 from nodeclient.config import JoinConfig
 
 
 def main() -> None:
     """Run the chosen subcommand and exit with its code; see the README for the codes."""
-    chosen = config.parse()
     try:
+        chosen = config.parse()
         code = _join(chosen) if isinstance(chosen, JoinConfig) else _status(chosen)
     except KeyboardInterrupt:  # before the signals are handled, or while a status is asked for
-        code = Exit.INTERRUPTED
+        code = ExitCode.INTERRUPTED
     except OSError as error:
         sys.stderr.write(f"nodeclient: the system refused something: {error}\n")
-        code = Exit.OS_ERROR
+        code = ExitCode.OS_ERROR
     except Exception:  # noqa: BLE001 - the last resort, and it says all there is to know
-        code = exits.report_bug("nodeclient")
+        code = bugs.report_bug("nodeclient")
     sys.exit(code)
 
 
 def _join(chosen: JoinConfig) -> int:
     from nodeclient.node import Node  # noqa: PLC0415 - see above
-    from nodeclient.standalone import StandaloneError, coordinator_for  # noqa: PLC0415
+    from nodeclient.standalone import StandaloneError, own_coordinator  # noqa: PLC0415
 
     async def run() -> int:
-        async with coordinator_for(chosen) as coordinators:
-            return await Node(chosen, coordinators).run()
+        if not chosen.standalone:
+            return await Node(chosen).run()
+        async with own_coordinator(chosen) as (completed, pid):
+            return await Node(completed, companions={pid}).run()
 
     try:
         return asyncio.run(run())
     except StandaloneError as error:
         sys.stderr.write(f"nodeclient: {error}\n")
-        return Exit.UNAVAILABLE
+        return ExitCode.UNAVAILABLE
 
 
 def _status(chosen: config.StatusConfig) -> int:

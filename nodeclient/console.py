@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable
 from typing import TextIO
@@ -55,7 +56,9 @@ class Console:
         reason, until = self._waiting
         limit = "" if until is None else f" ({_duration(until - now)} left)"
         try:
-            self._stream.write(f"{_ERASE_LINE}{reason}{limit}")
+            # Of one row, since only one can be erased; the last column stays free, or the cursor would wrap.
+            columns = os.get_terminal_size(self._stream.fileno()).columns - 1 - len(limit)
+            self._stream.write(f"{_ERASE_LINE}{reason[: max(0, columns)]}{limit}")
             self._stream.flush()
         except OSError:  # the terminal has gone, and the node goes on without it
             self._live, self._waiting = False, None

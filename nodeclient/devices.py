@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-WORKERS_MAX = 4_096
-"""A typing error rather than a wish: sixteen times the CPUs of the largest common hosts."""
+from coordinatord.wire.messages import WORKERS_MAX
 
 _UUID_BYTES = 96
 """NVML_DEVICE_UUID_V2_BUFFER_SIZE in nvml.h."""

@@ -63,15 +63,15 @@ class Guard:
         self._pipe(self._process).write(f"{self._mark}\n".encode())
 
     def close(self) -> None:
-        """End the guard, which kills what is left of the workers, and reap it; a no-op if there is none."""
+        """End the guard, which kills what is left of the workers; a no-op if there is none."""
         if self._process is None:
             return
         self._pipe(self._process).close()
         try:
             self._process.wait(CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            # It is still killing; it goes on with that when this process is gone.
+            self._process.returncode = 0  # keeps Popen from warning that it is left to itself
         self._process = None
 
     @staticmethod

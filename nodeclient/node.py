@@ -9,13 +9,14 @@ import signal
 import socket
 import time
 from collections import deque
+from collections.abc import Collection
 
 from coordinatord.shared.tasks import Tasks
 from coordinatord.shared.timer import DeadlineTimer
-from coordinatord.wire.exits import Exit as ExitCode
+from coordinatord.wire.exits import ExitCode
 from coordinatord.wire.messages import PROTOCOL_VERSION, Join, Offer
 from nodeclient.addresses import host_id, routable_address
-from nodeclient.config import Endpoint, JoinConfig
+from nodeclient.config import JoinConfig
 from nodeclient.console import REDRAW_S, Console
 from nodeclient.core.agent import Agent, Settings
 from nodeclient.core.effects import (
@@ -31,7 +32,16 @@ from nodeclient.core.effects import (
     Terminate,
     Waiting,
 )
-from nodeclient.core.events import Event, LeaveAsked, StartFailed, Swept, Tick, WorkerExited, WorkersStarted
+from nodeclient.core.events import (
+    Event,
+    LeaveAsked,
+    StartFailed,
+    SweepFailed,
+    Swept,
+    Tick,
+    WorkerExited,
+    WorkersStarted,
+)
 from nodeclient.guard import Guard
 from nodeclient.launch import worker_commands
 from nodeclient.orphans import reaping_orphans
@@ -48,9 +58,13 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 class Node:
     """One nodeclient, from joining to its exit code."""
 
-    def __init__(self, config: JoinConfig, coordinators: tuple[Endpoint, ...]) -> None:
-        """Must be made in the running loop. Raises `OSError` if there is no port to be had."""
+    def __init__(self, config: JoinConfig, companions: Collection[int] = ()) -> None:
+        """Must be made in the running loop. Raises `OSError` if there is no port to be had.
+
+        `companions` are processes that somebody else here started and will reap.
+        """
         self._config = config
+        self._companions = frozenset(companions)
         self._loop = asyncio.get_running_loop()
         self._port = PortReservation()
         settings = Settings(config.workers, config.join_timeout_s, config.stop_timeout_s, config.outage_grace_s)
@@ -59,7 +73,7 @@ class Node:
         mark = secrets.token_hex(16)
         self._workers = WorkerGroup(mark, lambda rank, code: self.submit(WorkerExited(rank, code)))
         self._guard = Guard(mark)
-        self._session = Session(coordinators, self._join, self.submit)
+        self._session = Session(config.coordinators, self._join, self.submit)
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
         self._tasks = Tasks()
         self._events: deque[tuple[Event, float]] = deque()
@@ -73,7 +87,7 @@ class Node:
         for signum in SIGNALS:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # as under nohup, whose users mean it
                 self._loop.add_signal_handler(signum, self.submit, LeaveAsked(signum))
-        with reaping_orphans(lambda: self._workers.pids | {pid for pid in (self._guard.pid,) if pid}):
+        with reaping_orphans(self._children):
             try:
                 self._timer.arm(self._agent.next_deadline())
                 self._tasks.spawn(self._session.run(), name="session")
@@ -82,6 +96,10 @@ class Node:
                 await self._tasks.cancel()
                 self._guard.close()
                 self._port.close()
+
+    def _children(self) -> frozenset[int]:
+        guard = () if self._guard.pid is None else (self._guard.pid,)
+        return self._workers.pids | self._companions | frozenset(guard)
 
     # Events in
 
@@ -151,12 +169,11 @@ class Node:
             self.submit(WorkersStarted())
 
     async def _sweep(self) -> None:
-        while True:
-            try:
-                await self._workers.sweep()
-                break
-            except UnkillableError as error:
-                self._console.say(Level.ERROR, str(error))
+        try:
+            await self._workers.sweep()
+        except UnkillableError as error:
+            self.submit(SweepFailed(str(error)))
+            return
         # A fresh port for each round: nothing of an old round can speak to the new one by mistake.
         self._port.close()
         self._port = PortReservation()

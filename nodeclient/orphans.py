@@ -37,7 +37,7 @@ def reaping_orphans(children: Callable[[], Collection[int]]) -> Iterator[None]:
             if status.parent == own and status.dead and status.pid not in ours:
                 os.waitpid(status.pid, os.WNOHANG)
 
-    # Not by the loop's `add_signal_handler`: uvloop keeps SIGCHLD to itself.
+    # Not by the loop's `add_signal_handler`, which uvloop, where somebody runs this on it, keeps from SIGCHLD.
     previous = signal.signal(signal.SIGCHLD, lambda _signum, _frame: loop.call_soon_threadsafe(reap))
     try:
         reap()

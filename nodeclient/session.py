@@ -78,7 +78,7 @@ class Session:
                     async with asyncio.timeout(CONNECT_WITHIN_S):
                         connection = await self._connect(client, coordinator)
                     reason = await self._carry(connection, coordinator)
-                except (ClientError, OSError, TimeoutError) as error:
+                except (ClientError, OSError, TimeoutError, UnicodeError) as error:
                     reason = explain(coordinator, error)
                 self._submit(SessionClosed(reason))
                 pause = PAUSE_FIRST_S if self._welcome else min(2 * pause, PAUSE_MOST_S)
@@ -130,7 +130,7 @@ def explain(coordinator: Endpoint, error: BaseException) -> str:
     match error:
         case TimeoutError():
             return f"no answer from {coordinator} within {CONNECT_WITHIN_S:g} s"
-        case ClientConnectorDNSError() | socket.gaierror():
+        case ClientConnectorDNSError() | socket.gaierror() | UnicodeError():  # the last: no name at all
             return f"the host name {coordinator.host} cannot be resolved"
         case WSServerHandshakeError():
             return f"{coordinator} answers with HTTP {error.status}: is it a coordinatord?"

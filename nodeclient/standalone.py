@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
 import signal
 import sys
@@ -15,6 +16,9 @@ from nodeclient.spawn import die_with_parent
 START_WITHIN_S = 30.0
 """It takes a quarter of a second; an overloaded host gets a hundred times that."""
 
+PATIENCE_S = 5.0
+"""A coordinator of one's own that does not answer for a lease is dead, and nobody starts it again."""
+
 _LISTENING = re.compile(rb"coordinatord listening on http://127\.0\.0\.1:(\d+)")
 
 
@@ -23,14 +27,11 @@ class StandaloneError(RuntimeError):
 
 
 @asynccontextmanager
-async def coordinator_for(config: JoinConfig) -> AsyncIterator[tuple[Endpoint, ...]]:
-    """Yield the coordinators to join: those named, or one that lives as long as the context.
+async def own_coordinator(config: JoinConfig) -> AsyncIterator[tuple[JoinConfig, int]]:
+    """Start a coordinator; yield what to join it with, and its process id. It lives as long as the context.
 
     Raises `StandaloneError`.
     """
-    if not config.standalone:
-        yield config.coordinators
-        return
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "coordinatord", "--host", "127.0.0.1", "--port", "0", "--log-level", "warning"),
         stdin=asyncio.subprocess.DEVNULL,
@@ -39,7 +40,13 @@ async def coordinator_for(config: JoinConfig) -> AsyncIterator[tuple[Endpoint, .
         preexec_fn=die_with_parent(),
     )
     try:
-        yield (await _endpoint(process),)
+        coordinators = (await _endpoint(process),)
+        yield (
+            dataclasses.replace(
+                config, coordinators=coordinators, join_timeout_s=PATIENCE_S, outage_grace_s=PATIENCE_S
+            ),
+            process.pid,
+        )
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)

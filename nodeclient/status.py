@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgpack
 
-from coordinatord.wire.exits import Exit
+from coordinatord.wire.exits import ExitCode
 from nodeclient.config import Endpoint, StatusConfig
 
 ANSWER_WITHIN_S = 10.0
@@ -31,15 +31,12 @@ def show(config: StatusConfig) -> int:
     """Print the jobs and return the exit code."""
     try:
         jobs = _ask_any(config)
+        text = json.dumps({"jobs": jobs}) if config.json else "\n\n".join(map(_job_text, jobs)) or "no jobs"
     except StatusError as error:
         sys.stderr.write(f"nodeclient: {error}\n")
-        return Exit.UNAVAILABLE
-    if config.job is not None and not jobs:
-        sys.stderr.write(f"nodeclient: the coordinator knows no job {config.job!r}\n")
-        return Exit.UNAVAILABLE
-    text = json.dumps({"jobs": jobs}) if config.json else "\n\n".join(map(_job_text, jobs)) or "no jobs"
+        return ExitCode.UNAVAILABLE
     sys.stdout.write(f"{text}\n")
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _ask_any(config: StatusConfig) -> list[dict[str, Any]]:
@@ -47,9 +44,9 @@ def _ask_any(config: StatusConfig) -> list[dict[str, Any]]:
     for coordinator in config.coordinators:
         try:
             return _ask(coordinator, config.job)
-        except (OSError, http.client.HTTPException, StatusError) as error:
+        except (OSError, UnicodeError, http.client.HTTPException, StatusError) as error:
             troubles.append(f"{coordinator}: {getattr(error, 'strerror', None) or error}")
-    raise StatusError(f"no coordinator answers ({'; '.join(troubles)}): is coordinatord running? see --coord")
+    raise StatusError(f"{'; '.join(troubles)}: is coordinatord running there? see --coord")
 
 
 def _ask(coordinator: Endpoint, job: str | None) -> list[dict[str, Any]]:
@@ -62,7 +59,7 @@ def _ask(coordinator: Endpoint, job: str | None) -> list[dict[str, Any]]:
     finally:
         connection.close()
     if answer.status == http.client.NOT_FOUND and job is not None:
-        return []
+        raise StatusError(f"knows no job {job!r}")
     if answer.status != http.client.OK:
         raise StatusError(f"answers with HTTP {answer.status}, not as a coordinatord does")
     try:
@@ -73,12 +70,14 @@ def _ask(coordinator: Endpoint, job: str | None) -> list[dict[str, Any]]:
 
 
 def _job_text(job: dict[str, Any]) -> str:
-    restarts = job["restarts"]
-    title = f"job {job['job']}  {job['state']}: {job['reason']}"
-    facts = f"run {job['run']}, round {job['round']}, world size {job['world_size']}"
-    budget = f"restarts {restarts['used']} of {restarts['max']}"
-    rows = [COLUMNS, *map(_node_row, job["nodes"])]
-    table = _table(rows) if job["nodes"] else "  no nodes"
+    try:
+        restarts = job["restarts"]
+        title = f"job {job['job']}  {job['state']}: {job['reason']}"
+        facts = f"run {job['run']}, round {job['round']}, world size {job['world_size']}"
+        budget = f"restarts {restarts['used']} of {restarts['max']}"
+        table = _table([COLUMNS, *map(_node_row, job["nodes"])]) if job["nodes"] else "  no nodes"
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise StatusError("the answer is not that of a coordinatord: see --coord") from error
     return f"{title}\n{facts}, {budget}\n{table}"
 
 

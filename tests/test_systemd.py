@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.wire.exits import Exit
+from coordinatord.wire.exits import ExitCode
 
 ROOT = Path(__file__).resolve().parents[1]
 SYSTEMD = ROOT / "systemd"
@@ -114,7 +114,7 @@ def test_the_coordinator_is_always_restarted_and_keeps_its_state() -> None:
     assert value(unit, "Type") == "notify"
     assert value(unit, "Restart") == "always"
     assert value(unit, "StartLimitIntervalSec") == "0"
-    assert value(unit, "RestartPreventExitStatus") == str(Exit.USAGE.value)
+    assert value(unit, "RestartPreventExitStatus") == str(ExitCode.USAGE.value)
     directory = value(unit, "StateDirectory")
     assert f"COORDINATORD_STATE_DIR=%S/{directory}" in values(unit, "Environment")
 
@@ -125,13 +125,13 @@ def test_a_node_has_the_time_to_leave_cleanly() -> None:
     stop_timeout = re.search(r"--stop-timeout.*?\(default: (\d+)\)", help_of("nodeclient", "join"), re.DOTALL)
     assert stop_timeout is not None
     assert int(value(unit, "TimeoutStopSec")) > int(stop_timeout.group(1))
-    assert value(unit, "SuccessExitStatus") == str(Exit.TERMINATED.value)
+    assert value(unit, "SuccessExitStatus") == str(ExitCode.TERMINATED.value)
 
 
 def test_a_node_is_restarted_only_where_that_may_help() -> None:
     unit = "nodeclient@.service"
     assert value(unit, "Restart") == "on-failure"
-    hopeless = {str(code.value) for code in (Exit.USAGE, Exit.REFUSED)}
+    hopeless = {str(code.value) for code in (ExitCode.USAGE, ExitCode.REFUSED)}
     assert set(value(unit, "RestartPreventExitStatus").split()) == hopeless
 
 

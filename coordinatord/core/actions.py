@@ -9,7 +9,8 @@ from coordinatord.core.outbox import Outbox
 from coordinatord.core.ranks import Seat, assign, order
 from coordinatord.core.run import MAY_HAVE_WORKERS, Run, State
 from coordinatord.core.verdict import Loss
-from coordinatord.wire.exits import Exit, shell_exit_code
+from coordinatord.core.words import Words
+from coordinatord.wire.exits import ExitCode, shell_exit_code
 from coordinatord.wire.messages import Assignment, Outcome, Result, clip
 
 # Transitions: each enters `state` for `reason` at `now`
@@ -20,7 +21,7 @@ def form(run: Run, state: State, reason: str, now: float, outbox: Outbox) -> Non
     del now
     chosen = {member.node: member for member in run.candidates}
     nodes = [chosen[seat.node] for seat in order(map(_seat, chosen.values()), run.order)]
-    run.seat(tuple(member.node for member in nodes), _parts(run, nodes))
+    run.begin_round(tuple(member.node for member in nodes), _assignments(run, nodes))
     run.origin = reason
     for member in nodes:
         member.in_round = True
@@ -34,7 +35,7 @@ def form(run: Run, state: State, reason: str, now: float, outbox: Outbox) -> Non
             round=run.round,
             nodes=run.order,
             workers=tuple(member.join.offer.workers for member in nodes),
-            master_address=run.parts[nodes[0].node].master_address,
+            master_address=run.assignments[nodes[0].node].master_address,
             master_port=nodes[0].observed.port,
         )
     )
@@ -92,19 +93,19 @@ def leave_behind(run: Run, state: State, reason: str, now: float, outbox: Outbox
 def fail_workers(run: Run, state: State, reason: str, now: float, outbox: Outbox) -> None:
     """End the run because its workers fail for good, with the code of the first cause."""
     verdict = run.verdict
-    code = shell_exit_code(verdict.charged.failure.exit_code) if verdict.charged else Exit.INTERNAL
+    code = shell_exit_code(verdict.charged.failure.exit_code) if verdict.charged else ExitCode.INTERNAL
     budget = f"restarts used: {run.restarts_used} of {run.spec.max_restarts}"
     _end(run, state, f"{reason} ({budget})", Outcome(Result.FAILED, code, ""), now, outbox)
 
 
 def fail_abandoned(run: Run, state: State, reason: str, now: float, outbox: Outbox) -> None:
     """End the run because nobody is left to go on with it."""
-    _end(run, state, reason, Outcome(Result.FAILED, Exit.TEMPFAIL, ""), now, outbox)
+    _end(run, state, reason, Outcome(Result.FAILED, ExitCode.TEMPFAIL, ""), now, outbox)
 
 
 def succeed(run: Run, state: State, reason: str, now: float, outbox: Outbox) -> None:
     """End the run well: everyone is told at once, there is no exit barrier."""
-    _end(run, state, reason, Outcome(Result.SUCCEEDED, Exit.OK, ""), now, outbox)
+    _end(run, state, reason, Outcome(Result.SUCCEEDED, ExitCode.OK, ""), now, outbox)
 
 
 # Members
@@ -127,7 +128,7 @@ def lose(run: Run, member: Member, reason: str, now: float, outbox: Outbox) -> N
     if member.in_round and member.standing is not Standing.SUCCEEDED:
         run.losses.append(Loss(member.node, member.silent_since))
     run.remove(member)
-    outbox.part(member)
+    outbox.close(member)
     outbox.record(NodeGone(run.job, run.id, reason, member.node, member.incarnation))
     if not run.counted:
         run.emptied_at = now
@@ -146,7 +147,7 @@ def _seat(member: Member) -> Seat:
     return Seat(member.node, offer.host, offer.topology, offer.workers, offer.role)
 
 
-def _parts(run: Run, nodes: list[Member]) -> dict[str, Assignment]:
+def _assignments(run: Run, nodes: list[Member]) -> dict[str, Assignment]:
     address = master_address(nodes[0], nodes)
     ranks = assign([_seat(member) for member in nodes])
     world_size = sum(part.workers for part in ranks)
@@ -208,7 +209,7 @@ def silence(member: Member) -> str:
 
 def left() -> Outcome:
     """Return the outcome of a node that left because it was asked to."""
-    return Outcome(Result.LEFT, Exit.TERMINATED, "left the job, as asked")
+    return Outcome(Result.LEFT, ExitCode.TERMINATED, "left the job, as asked")
 
 
 def timed_out(run: Run, member: Member) -> Outcome:
@@ -216,7 +217,7 @@ def timed_out(run: Run, member: Member) -> Outcome:
     waited = member.join.offer.join_timeout_s
     least = run.spec.nodes_min
     text = (
-        f"not enough nodes within {waited:g} s: {run.waiting_for}. Start {least} nodes with the same"
+        f"not enough nodes within {waited:g} s: {Words(run).waiting_for}. Start {least} nodes with the same"
         " --job-id and --coord, or give a longer --join-timeout"
     )
-    return Outcome(Result.TIMED_OUT, Exit.TEMPFAIL, clip(text))
+    return Outcome(Result.TIMED_OUT, ExitCode.TEMPFAIL, clip(text))

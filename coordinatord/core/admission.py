@@ -57,6 +57,17 @@ def check_spec(run: Run, join: Join) -> None:
         raise RefusedError(Refused(RefusalCode.SPEC_DIFFERS, text, retry=False))
 
 
+def check_size(run: Run, join: Join) -> None:
+    """Refuse a node that would make the run larger than ranks can count. Raises `RefusedError`."""
+    known = run.members.get(join.node)
+    others = run.workers - (known.join.offer.workers if known else 0)
+    if others + join.offer.workers > RANKS_MAX:
+        text = (
+            f"job {join.job} has {others} workers: with {join.offer.workers} more it would pass {RANKS_MAX}, the limit"
+        )
+        raise RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
+
+
 def nnodes(spec: Spec) -> str:
     """Write a range of nodes as `--nnodes` has it."""
     if spec.nodes_min == spec.nodes_max:

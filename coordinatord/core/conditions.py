@@ -22,10 +22,15 @@ def _when(holds: object) -> float | None:
 
 
 def abandoned(run: Run) -> float | None:
-    """There is nobody left: at once if the last node went of its own accord, else after the outage grace."""
+    """There is nobody left: at once if the last one went by itself or there was no round, else after a grace."""
     if run.counted:
         return None
-    return NOW if run.emptied_at is None else run.emptied_at + run.policy.outage_grace_s
+    return NOW if run.emptied_at is None or run.round == 0 else run.emptied_at + run.policy.outage_grace_s
+
+
+def replaced(run: Run) -> float | None:
+    """A run of the same job with another spec is to follow, and nobody is left who would hold on to this one."""
+    return _when(run.replaced)
 
 
 def full(run: Run) -> float | None:

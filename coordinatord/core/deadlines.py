@@ -12,6 +12,10 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 
+SLACK = 64
+"""Dead entries that the heap may hold beside as many as there are keys; beyond, it is cleared of them in one go."""
+
+
 class Deadlines(Generic[Key]):
     """A deadline for each key, in seconds of the caller's clock."""
 
@@ -22,9 +26,6 @@ class Deadlines(Generic[Key]):
         """The earliest time at which each key stands in the heap; later entries of the key are dead."""
         self._count = 0
         self._shift = 0.0
-
-    def __len__(self) -> int:
-        return len(self._at)
 
     def set(self, key: Key, at: float) -> None:
         """Give `key` the deadline `at`, in place of any that it has."""
@@ -37,10 +38,16 @@ class Deadlines(Generic[Key]):
     def discard(self, key: Key) -> None:
         """Take the deadline from `key`, if it has one."""
         self._at.pop(key, None)
+        if len(self._heap) > 2 * len(self._at) + SLACK:
+            self._heap = [entry for entry in self._heap if self._is_live(entry)]
+            heapq.heapify(self._heap)
+            self._filed = {key: filed for filed, _, key in self._heap}
 
     def clear(self) -> None:
         """Take all deadlines away."""
         self._at.clear()
+        self._heap.clear()
+        self._filed.clear()
 
     def get(self, key: Key) -> float | None:
         """Return the deadline of `key`, or None."""
@@ -79,11 +86,12 @@ class Deadlines(Generic[Key]):
         self._filed[key] = at
         heapq.heappush(self._heap, (at, self._count, key))
 
+    def _is_live(self, entry: tuple[float, int, Key]) -> bool:
+        filed, _, key = entry
+        return key in self._at and self._filed.get(key) == filed
+
     def _drop_dead(self) -> None:
-        while self._heap:
-            filed, _, key = self._heap[0]
-            if key in self._at and self._filed.get(key) == filed:
-                return
-            heapq.heappop(self._heap)
+        while self._heap and not self._is_live(self._heap[0]):
+            filed, _, key = heapq.heappop(self._heap)
             if self._filed.get(key) == filed:
                 del self._filed[key]

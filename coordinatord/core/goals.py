@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from coordinatord.core.conditions import settled
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.run import Run, State
+from coordinatord.core.words import Words
 from coordinatord.wire.messages import Desired, Goal, clip
 
 _OUTSIDE = {
@@ -40,19 +42,27 @@ def desired(run: Run, member: Member, nodes: int, now: float) -> Desired:
     """Put into words and numbers what is asked of a node; `nodes` of all jobs share the heartbeats."""
     goal = goal_of(run, member)
     heartbeat_s = run.policy.heartbeat_for(nodes)
-    give_up_at = run.give_up.get(member.node) if goal is Goal.WAIT else None
+    until = _wait_until(run, member) if goal is Goal.WAIT else None
     return Desired(
         run=run.id,
         round=run.round,
         goal=goal,
         reason=clip(_reason(run, member)),
-        wait_s=None if give_up_at is None else max(0.0, give_up_at - now),
+        wait_s=None if until is None else max(0.0, until - now),
         heartbeat_s=heartbeat_s,
         lease_s=heartbeat_s * run.policy.leases_per_heartbeat,
         planned=goal is Goal.STOP and run.state is State.STOPPING and run.planned_at is not None,
-        assignment=run.parts[member.node] if goal is Goal.RUN else None,
+        assignment=run.assignments[member.node] if goal is Goal.RUN else None,
         outcome=(member.outcome or run.outcome) if goal is Goal.EXIT else None,
     )
+
+
+def _wait_until(run: Run, member: Member) -> float | None:
+    """Return when the waiting ends at the latest, with a round or in vain; None if it may go on for ever."""
+    if run.state is not State.FORMING:
+        return None
+    ends = (run.give_up.get(member.node), settled(run))
+    return min((end for end in ends if end is not None), default=None)
 
 
 def _reason(run: Run, member: Member) -> str:
@@ -62,4 +72,4 @@ def _reason(run: Run, member: Member) -> str:
         return f"round {run.round} is running; the next one will include this node"
     if member.standing is Standing.STRAGGLING:
         return "its workers are of a round that is over for this node"
-    return run.words if run.state is State.FORMING else run.reason
+    return Words(run).waiting_for if run.state is State.FORMING else run.reason

@@ -21,6 +21,7 @@ from coordinatord.core.outbox import Outbox
 from coordinatord.core.policy import Policy
 from coordinatord.core.run import Run, State
 from coordinatord.core.table import due_row, next_due
+from coordinatord.core.words import Words
 from coordinatord.wire.messages import Desired, Join, Observed, RefusalCode, Refused
 
 TRANSITIONS_MAX = 16
@@ -153,19 +154,16 @@ class Coordinator:
     def _run_for(self, join: Join, now: float, outbox: Outbox) -> Run:
         """Find the run that a node belongs to, or open one. Raises `RefusedError`."""
         run = self.jobs.get(join.job)
-        if run is not None and (join.observed.run == run.id or not run.state.ended):
-            known = run.members.get(join.node)
-            admission.check_incarnation(known, join)
-            try:
-                admission.check_spec(run, join)
-            except RefusedError:
-                if run.connected:
-                    raise
-                # Nobody is left who would hold on to the old values.
-                actions.fail_abandoned(run, State.FAILED, "replaced by a new run", now, outbox)
-            else:
-                return run
-        return self._open(join, outbox)
+        if run is None or (run.state.ended and join.observed.run != run.id):
+            return self._open(join, outbox)
+        admission.check_incarnation(run.members.get(join.node), join)
+        if run.spec != join.spec and run.deserted:
+            run.replaced = True
+            self._advance(run, now, outbox)
+            return self._open(join, outbox)
+        admission.check_spec(run, join)
+        admission.check_size(run, join)
+        return run
 
     def _open(self, join: Join, outbox: Outbox) -> Run:
         old = self.jobs.pop(join.job, None)
@@ -227,7 +225,7 @@ class Coordinator:
             arrived_at=now,
             standing=Standing.ABSENT,
         )
-        run.members[join.node] = member
+        run.add(member)
         workers = "1 worker" if join.offer.workers == 1 else f"{join.offer.workers} workers"
         host = f"host {join.offer.host} at {peer_address} with {workers}"
         outbox.record(NodeJoined(run.job, run.id, host, join.node, join.incarnation))
@@ -237,7 +235,7 @@ class Coordinator:
         if known.session is None:
             return
         if known.incarnation == join.incarnation:
-            outbox.part(known)  # the node has given this session up, only its end was not seen yet
+            outbox.close(known)  # the node has given this session up, only its end was not seen yet
         else:
             refused = admission.superseded(join, address)
             outbox.endings.append(Refuse(known.session, refused, join.job, join.node))
@@ -301,7 +299,7 @@ class Coordinator:
         """Drop a member that has nothing more to do with the run."""
         self._leases.discard((run.id, member.node))
         run.remove(member)
-        outbox.part(member)
+        outbox.close(member)
         self._drop_if_over(run)
 
     def _drop_if_over(self, run: Run) -> None:
@@ -317,7 +315,7 @@ class Coordinator:
             row = due_row(run, now)
             if row is None:
                 break
-            row.action(run, row.target, row.reason.format(run=run), now, outbox)
+            row.action(run, row.target, row.reason.format(words=Words(run)), now, outbox)
         else:
             raise TransitionLoopError(f"job {run.job}: still moving after {TRANSITIONS_MAX} steps")
         if run.state.ended and not had_ended:  # who has a session is forgotten when that ends

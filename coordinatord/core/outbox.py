@@ -22,7 +22,7 @@ class Outbox:
         """Add to the history."""
         self.records.append(record)
 
-    def part(self, member: Member) -> None:
+    def close(self, member: Member) -> None:
         """End the session of a node that is no longer a member, if it has one."""
         if member.session is not None:
             self.endings.append(Close(member.session))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinatord.wire.messages import DURATION_S_MAX
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -48,6 +50,8 @@ class Policy:
         """Refuse numbers that contradict each other. Raises `ValueError`."""
         if self.leases_per_heartbeat < 3:  # noqa: PLR2004 - two lost messages in a row must not end a node
             raise ValueError("a lease must span at least 3 heartbeats")
+        if self.heartbeat_s * self.leases_per_heartbeat > DURATION_S_MAX:
+            raise ValueError(f"--heartbeat {self.heartbeat_s:g}: a lease would be longer than a day")
         if self.reconnect_grace_s > self.heartbeat_s * self.leases_per_heartbeat:
             raise ValueError("the reconnect grace must not be longer than the lease")
         if self.settle_s > self.settle_max_s:

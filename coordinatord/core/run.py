@@ -1,23 +1,19 @@
 """One execution of a job: its members, its current round, and what is known of them.
 
-Holds state and answers questions about it; which state follows is in `table`, and only `actions` and the machine
-change anything.
+Holds state and answers questions about it. Which state follows is in `table`, what is said of it in `words`; only
+`actions` and the machine change anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
-from itertools import islice
 
 from coordinatord.core.deadlines import Deadlines
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.policy import Policy
 from coordinatord.core.verdict import Loss, Verdict, WorkerFailure, judge
 from coordinatord.wire.messages import Assignment, Failure, Outcome, Spec
-
-NAMES_MAX = 8
-"""As many nodes are named in one sentence; the rest is counted, so that a text stays a text at a thousand nodes."""
 
 MAY_HAVE_WORKERS = tuple(standing for standing in Standing if standing.may_have_workers)
 
@@ -54,6 +50,10 @@ class Run:
         self.restarts_used = 0
 
         self.members: dict[str, Member] = {}
+        self.workers = 0
+        """That all members bring together."""
+        self.replaced = False
+        """A run with another spec takes its place."""
         self._standing: dict[Standing, dict[str, Member]] = {standing: {} for standing in Standing}
         self._connected: set[str] = set()
         self.heard_at = 0.0
@@ -68,9 +68,10 @@ class Run:
         self.round = 0
         self.order: tuple[str, ...] = ()
         """The nodes of the current or last round, by group rank."""
-        self.parts: dict[str, Assignment] = {}
+        self.assignments: dict[str, Assignment] = {}
         """What each of them was given."""
-        self._missing: dict[str, None] = {}
+        self.missing: dict[str, None] = {}
+        """Those of them that are not members."""
         self.cause = ""
         """Why the last round ended; empty before the first."""
         self.origin = ""
@@ -93,6 +94,12 @@ class Run:
 
     # Members
 
+    def add(self, member: Member) -> None:
+        """Take a node in."""
+        self.members[member.node] = member
+        self.workers += member.join.offer.workers
+        self.missing.pop(member.node, None)
+
     def place(self, member: Member) -> None:
         """File a member, new or changed, under its present standing."""
         node = member.node
@@ -101,8 +108,6 @@ class Run:
             self._standing[member.standing].pop(node, None)
         member.standing = standing
         self._standing[standing][node] = member  # keeps its place, lest the texts that name nodes change all the time
-        self.members[node] = member
-        self._missing.pop(node, None)
         if member.session is None or member.expired or member.outcome is not None:
             self._connected.discard(node)
         else:
@@ -112,18 +117,19 @@ class Run:
         """Forget a member."""
         node = member.node
         del self.members[node]
-        if node in self.parts:
-            self._missing[node] = None
+        self.workers -= member.join.offer.workers
+        if node in self.assignments:
+            self.missing[node] = None
         del self._standing[member.standing][node]
         self._connected.discard(node)
         self.give_up.discard(node)
         self.leaving.discard(node)
 
-    def seat(self, order: tuple[str, ...], parts: dict[str, Assignment]) -> None:
+    def begin_round(self, order: tuple[str, ...], assignments: dict[str, Assignment]) -> None:
         """Begin the next round with these nodes; none of them is missing yet, nothing is known against any."""
         self.round += 1
-        self.order, self.parts = order, parts
-        self._missing.clear()
+        self.order, self.assignments = order, assignments
+        self.missing.clear()
         self.failures, self.losses = {}, []
         self.arrived_first = self.arrived_last = None
         self.give_up.clear()
@@ -167,6 +173,11 @@ class Run:
     def connected(self) -> bool:
         """Whether any member can be heard and told."""
         return bool(self._connected)
+
+    @property
+    def deserted(self) -> bool:
+        """Whether the connection of each member has ended and none came back in time; mere silence does not count."""
+        return all(member.session is None and member.expired for member in self.members.values())
 
     @property
     def counted(self) -> int:
@@ -213,85 +224,3 @@ class Run:
     def exhausted(self) -> bool:
         """Whether the round's end would overdraw the budget of restarts."""
         return self.verdict.charged is not None and self.restarts_used >= self.spec.max_restarts
-
-    # Words
-
-    @property
-    def first_failure(self) -> str:
-        """The earliest failure that is known, in words."""
-        return str(min(self.failures.values(), key=lambda failure: failure.at))
-
-    def names(self, *standings: Standing) -> str:
-        """Name the members of some standings: 'node a', 'nodes a, b'."""
-        named = (member.node for member in self.standing(*standings))
-        return name_some(named, self.count(*standings))
-
-    @property
-    def lost(self) -> str:
-        """Name the nodes of the round that fell silent or are no longer members."""
-        inside = (member for member in self.members.values() if member.in_round)
-        held = {member.node for member in inside if member.standing is not Standing.SILENT}
-        lost = [node for node in self.order if node not in held]
-        return name_some(lost, len(lost))
-
-    @property
-    def halted(self) -> str:
-        """Name the nodes of the round whose workers are dead."""
-        return self.names(Standing.HALTED)
-
-    @property
-    def slow(self) -> str:
-        """Name the nodes of the round that may still have workers."""
-        return self.names(*MAY_HAVE_WORKERS)
-
-    @property
-    def ready(self) -> str:
-        """Name the nodes that can be given a round."""
-        return self.names(Standing.READY)
-
-    @property
-    def chosen(self) -> str:
-        """Name the nodes to form a round of now."""
-        candidates = self.candidates
-        return name_some((member.node for member in candidates), len(candidates))
-
-    @property
-    def leavers(self) -> str:
-        """Name the nodes of the round that leave."""
-        return name_some(sorted(self.leaving), len(self.leaving))
-
-    @property
-    def because(self) -> str:
-        """Say why the last round ended, as the beginning of a sentence."""
-        return f"{self.cause}; " if self.cause else ""
-
-    @property
-    def waiting_for(self) -> str:
-        """Say what a run that is forming waits for."""
-        ready, least = self.count(Standing.READY), self.spec.nodes_min
-        if ready >= least:
-            return f"{ready} joined, at least {least} needed: a moment for more to arrive"
-        text = f"waiting for nodes: {ready} of {least} joined"
-        present = f" ({self.ready})" if ready else ""
-        missing = f"; missing: {name_some(self._missing, len(self._missing))}"
-        return text + present + (missing if self._missing else "")
-
-    @property
-    def words(self) -> str:
-        """Why the run is where it is, as of now."""
-        if self.state is State.FORMING:
-            return self.waiting_for
-        if self.state is State.STOPPING:
-            if not self.unhalted:
-                return self.reason
-            return f"{self.reason}; waiting for the workers of {self.slow} to end"
-        if self.all_silent and not self.state.ended:
-            return "every node is silent: the coordinator's own network may be cut; the round stands"
-        return self.reason
-
-
-def name_some(names: Iterable[str], count: int) -> str:
-    """Name a few of `count` nodes and count the rest."""
-    text = ", ".join(islice(names, NAMES_MAX))
-    more = f" and {count - NAMES_MAX} more" if count > NAMES_MAX else ""
-    return f"{'node' if count == 1 else 'nodes'} {text}{more}"

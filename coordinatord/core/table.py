@@ -1,7 +1,7 @@
 """The life of a run as a table: from which state, under which condition, to which state, and why in words.
 
 The first row whose condition holds is taken, and so on until none holds. The reason is the log line, the text in
-`nodeclient status` and what the nodes are told; its placeholders are properties of the run.
+`nodeclient status` and what the nodes are told; its placeholders are properties of `Words`.
 """
 
 from __future__ import annotations
@@ -33,43 +33,29 @@ def _rows() -> list[Row]:
     stopping, succeeded, failed = State.STOPPING, State.SUCCEEDED, State.FAILED
     when, do = conditions, actions
     rows = [
+        Row(state, when.replaced, failed, do.fail_abandoned, "all nodes are gone, a run with other settings follows")
+        for state in (forming, starting, running)
+    ]
+    rows += [
         Row(forming, when.abandoned, failed, do.fail_abandoned, "no node is left: all have gone, were lost or gave up"),
-        Row(
-            forming,
-            when.full,
-            starting,
-            do.form,
-            "{run.because}formed of {run.chosen}, its maximum",
-        ),
-        Row(forming, when.settled, starting, do.form, "{run.because}formed of {run.chosen}"),
-        Row(starting, when.all_started, running, do.proceed, "all workers are started ({run.origin})"),
+        Row(forming, when.full, starting, do.form, "{words.because}formed of {words.chosen}, its maximum"),
+        Row(forming, when.settled, starting, do.form, "{words.because}formed of {words.chosen}"),
+        Row(starting, when.all_started, running, do.proceed, "all workers are started ({words.origin})"),
         Row(running, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),
     ]
     for state in (starting, running):
         rows += [
-            Row(state, when.worker_failed, stopping, do.stop_at_once, "{run.first_failure}"),
-            Row(state, when.node_lost, stopping, do.stop_at_once, "lost {run.lost}"),
-            Row(state, when.node_leaving, stopping, do.stop_planned, "{run.leavers} will leave"),
-            Row(
-                state,
-                when.node_halted,
-                stopping,
-                do.stop_at_once,
-                "{run.halted} ended the workers unasked",
-            ),
+            Row(state, when.worker_failed, stopping, do.stop_at_once, "{words.first_failure}"),
+            Row(state, when.node_lost, stopping, do.stop_at_once, "lost {words.lost}"),
+            Row(state, when.node_leaving, stopping, do.stop_planned, "{words.leavers} will leave"),
+            Row(state, when.node_halted, stopping, do.stop_at_once, "{words.halted} ended the workers unasked"),
             Row(state, when.outage, failed, do.fail_abandoned, "every node was silent for too long"),
-            Row(state, when.arrived, stopping, do.stop_planned, "{run.ready} arrived"),
+            Row(state, when.arrived, stopping, do.stop_planned, "{words.ready} arrived"),
         ]
     rows += [
-        Row(stopping, when.exhausted, failed, do.fail_workers, "{run.verdict.reason}"),
-        Row(stopping, when.halted, forming, do.reform, "{run.verdict.reason}"),
-        Row(
-            stopping,
-            when.stop_overdue,
-            stopping,
-            do.leave_behind,
-            "{run.slow} could not end the workers in time",
-        ),
+        Row(stopping, when.exhausted, failed, do.fail_workers, "{words.verdict}"),
+        Row(stopping, when.halted, forming, do.reform, "{words.verdict}"),
+        Row(stopping, when.stop_overdue, stopping, do.leave_behind, "{words.slow} could not end the workers in time"),
     ]
     return rows
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.run import Run, State
+from coordinatord.core.words import Words
 from coordinatord.wire.messages import Phase
 
 
@@ -16,7 +17,7 @@ def job_view(run: Run, now: float) -> dict[str, Any]:
         "job": run.job,
         "run": run.id,
         "state": str(run.state),
-        "reason": run.words,
+        "reason": Words(run).situation,
         "round": run.round,
         "world_size": sum(m.join.offer.workers for m in run.members.values() if m.in_round) if in_round else 0,
         "restarts": {"used": run.restarts_used, "max": run.spec.max_restarts},
@@ -30,7 +31,7 @@ def _in_order(run: Run) -> list[Member]:
 
 
 def _node_view(run: Run, member: Member, now: float) -> dict[str, Any]:
-    part = run.parts[member.node] if member.in_round else None
+    part = run.assignments[member.node] if member.in_round else None
     workers = member.join.offer.workers
     return {
         "node": member.node,

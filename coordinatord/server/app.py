@@ -76,6 +76,7 @@ async def serve(host: str, port: int, policy: Policy, store: Store) -> AsyncIter
         address, bound_port = listener.getsockname()[:2]
         yield Server(address, bound_port, driver, tasks)
     finally:
+        driver.close()
         sessions.close()
         await runner.cleanup()
         await tasks.cancel()

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from coordinatord.core.effects import Batch, Close, Effect, Record, Refuse, Send
+from coordinatord.core.effects import Batch, Effect, Record, Refuse
 from coordinatord.core.events import Event, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.shared.logs import fields
@@ -36,6 +36,7 @@ class Driver:
         self._waiting: deque[Batch] = deque()
         """Batches whose effects may not happen yet, in order."""
         self._committing = False
+        self._closed = False
 
     @property
     def now(self) -> float:
@@ -43,8 +44,14 @@ class Driver:
         return self._loop.time()
 
     def submit(self, event: Event) -> None:
-        """Let the machine handle an event now."""
-        self._handle(event, self._loop.time())
+        """Let the machine handle an event now; after `close`, nothing happens."""
+        if not self._closed:
+            self._handle(event, self._loop.time())
+
+    def close(self) -> None:
+        """Decide nothing any more: that sessions end because the daemon ends says nothing of the nodes."""
+        self._closed = True
+        self._timer.arm(None)
 
     def _handle(self, event: Event, now: float) -> None:
         try:
@@ -75,13 +82,9 @@ class Driver:
         for record in batch.records:
             _log_record(record)
         for effect in batch.effects:
-            match effect:
-                case Refuse():
-                    refused = effect.message
-                    names = fields(job=effect.job, node=effect.node, code=refused.code)
-                    log.warning("refused: %s", refused.message, extra=names)
-                case Send() | Close():
-                    pass
+            if isinstance(effect, Refuse):
+                names = fields(job=effect.job, node=effect.node, code=effect.message.code)
+                log.warning("refused: %s", effect.message.message, extra=names)
             self._deliver(effect)
 
 

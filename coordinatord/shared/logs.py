@@ -35,13 +35,17 @@ class LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Render; an exception follows on lines of its own, since it is a bug to be read by a developer."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        message = " ".join(record.getMessage().splitlines())
+        message = _printable(" ".join(record.getMessage().splitlines()))
         pairs = [f"{name}={_value(value)}" for name, value in getattr(record, "fields", {}).items()]
         line = " ".join([when, f"{record.levelname:<7}", f"{self._program}:", message, *pairs])
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 def _value(value: object) -> str:
-    text = str(value)
-    plain = text.isprintable() and not any(character in text for character in ' "=')
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    text = _printable(str(value))
+    return json.dumps(text, ensure_ascii=False) if any(character in text for character in ' "=') else text
+
+
+def _printable(text: str) -> str:
+    """Take the power from what could steer a terminal or break a line."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

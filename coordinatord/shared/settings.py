@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from coordinatord.wire.exits import Exit
+from coordinatord.wire.exits import ExitCode
 from coordinatord.wire.messages import DURATION_S_MAX
 
 
@@ -54,7 +54,7 @@ class SettingsParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End the program with one line, instead of argparse's usage text and exit code 2."""
         sys.stderr.write(f"{self.prog}: {message} (see {self.prog} --help)\n")
-        sys.exit(Exit.USAGE)
+        sys.exit(ExitCode.USAGE)
 
 
 def port(text: str) -> int:

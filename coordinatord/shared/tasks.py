@@ -15,6 +15,8 @@ class Tasks:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # When nobody guards any more, a failure is not to be complained of as never retrieved.
+        self._failure.add_done_callback(lambda failure: failure.cancelled() or failure.exception())
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run a coroutine in the background."""

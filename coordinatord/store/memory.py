@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from coordinatord.core.effects import Record
 
-RECORDS_MAX = 100_000
-"""Some 50 MB; a run leaves about ten records a round, so this is the last 10,000 rounds of all jobs."""
+RECORDS_MAX = 1_000
+"""A run leaves about ten a round; one of 10,000 nodes is about a megabyte."""
 
 
 class MemoryStore:

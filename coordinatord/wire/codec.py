@@ -14,6 +14,7 @@ from coordinatord.wire.messages import (
     Message,
     Observed,
     Refused,
+    clip,
 )
 from coordinatord.wire.schema import SchemaError, check_for
 
@@ -62,7 +63,7 @@ def decode(frame: bytes, *expected: type[Any]) -> Any:
     if wanted is Join and body.get("version") != PROTOCOL_VERSION:
         raise VersionError(
             f"this side speaks version {PROTOCOL_VERSION} of the protocol, the other"
-            f" {str(body.get('version'))[:40]}: install the same release on all hosts"
+            f" {clip(str(body.get('version')), 40)}: install the same release on all hosts"
         )
     return _CHECKS[wanted](body, str(name))
 

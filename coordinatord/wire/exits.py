@@ -1,4 +1,4 @@
-"""Exit codes: how the code of a worker is said and passed on, and those of the programs themselves."""
+"""ExitCode codes: how the code of a worker is said and passed on, and those of the programs themselves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 from signal import Signals
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """What a program of this project exits with when no worker's own code applies (see sysexits.h)."""
 
     OK = 0

@@ -27,6 +27,9 @@ FRAME_BYTES_MAX = 16 * 1024
 RANKS_MAX = 1_000_000
 """Ten times the largest public training job (about 100,000 GPUs); bounds every rank, count and round size."""
 
+WORKERS_MAX = 4_096
+"""On one node: sixteen times the CPUs of the largest common hosts; more is a typing error."""
+
 COUNTER_MAX = 2**31 - 1
 """Rounds and restarts: at one a second, 68 years."""
 
@@ -46,7 +49,7 @@ TEXT_MAX = 1_536
 """In characters, so that a message with two such texts fits a frame even in the widest letters."""
 Text = Annotated[str, Length(0, TEXT_MAX)]
 """Words for a person; see `clip`."""
-ExitCode = Annotated[int, Range(-127, 255)]
+WorkerExit = Annotated[int, Range(-127, 255)]
 """As `subprocess` has it: a negative value -n is the death by signal n, which a shell reports as 128 + n."""
 
 
@@ -125,7 +128,7 @@ class Offer:
     """The host's own name, for people and for the order of new nodes; never used to connect."""
     host_id: Name
     """Equal on two nodes exactly if they reach each other over loopback: the boot id and the network namespace."""
-    workers: Annotated[int, Range(1, RANKS_MAX)]
+    workers: Annotated[int, Range(1, WORKERS_MAX)]
     """Size of its local worker group."""
     role: Name
     topology: Annotated[str, Length(0, 128)]
@@ -146,7 +149,7 @@ class Failure:
 
     rank: Count
     local_rank: Count
-    exit_code: ExitCode
+    exit_code: WorkerExit
     message: Annotated[str, Length(0, 512)]
     """What is known beyond the code, such as why the process could not be started."""
     age_s: Seconds
@@ -222,7 +225,7 @@ class Desired:
     reason: Text
     """Why, in words for a person."""
     wait_s: Seconds | None
-    """With `wait`: after how long the coordinator gives up on this node; None if it never does."""
+    """With `wait`: how long that takes at most, until a round forms or the node is let go; None if for ever."""
     heartbeat_s: Seconds
     lease_s: Seconds
     """Granted to the node: it speaks at least every `heartbeat_s`, and is lost after `lease_s` of silence."""
@@ -251,7 +254,9 @@ class Refused:
 
 
 def clip(text: str, most: int = TEXT_MAX) -> str:
-    """Shorten a text to what a message may carry."""
+    """Make of a text what a message may carry: printable, and not longer than `most` characters."""
+    if not text.isprintable():
+        text = "".join(character if character.isprintable() else " " for character in text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 

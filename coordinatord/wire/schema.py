@@ -25,7 +25,7 @@ class SchemaError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """Bounds of a text, in characters, both included."""
+    """Bounds of a text, in characters, both included; all of them have to be printable."""
 
     least: int
     most: int
@@ -83,6 +83,9 @@ def _bounded(kind: type, bound: Length | Range) -> Check:
         # Written so that a NaN, which compares as False, is outside every range.
         if not least <= measure(value) <= most:
             raise SchemaError(f"{path} must be within {least} and {most}{unit}, not {_show(value)}")
+        # Texts end up in environments, logs and terminals: no null byte, escape sequence or line end gets that far.
+        if kind is str and not str(value).isprintable():
+            raise SchemaError(f"{path} must consist of printable characters, not {_show(value)}")
         return value
 
     return check

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from coordinatord.wire.exits import Exit as ExitCode
-from coordinatord.wire.exits import describe_exit
-from coordinatord.wire.messages import Desired, Goal, Observed, Phase, Result
+from coordinatord.wire.exits import ExitCode, describe_exit
+from coordinatord.wire.messages import Desired, Goal, Observed, Phase, RefusalCode, Result
+from nodeclient.core import events
 from nodeclient.core.contact import Contact
 from nodeclient.core.effects import (
     Effect,
@@ -26,19 +26,6 @@ from nodeclient.core.effects import (
     Sweep,
     Terminate,
     Waiting,
-)
-from nodeclient.core.events import (
-    Event,
-    LeaveAsked,
-    SessionClosed,
-    SessionOpened,
-    StartFailed,
-    Swept,
-    Tick,
-    Told,
-    TurnedAway,
-    WorkerExited,
-    WorkersStarted,
 )
 from nodeclient.core.group import Group
 from nodeclient.core.table import TABLE, Act, Stimulus
@@ -89,17 +76,18 @@ class Agent:
         self.exited = False
 
         self._effects: list[Effect] = []
-        self._handlers: dict[type[Event], Callable[[Any, float], None]] = {
-            SessionOpened: self._opened,
-            SessionClosed: self._closed,
-            Told: self._told,
-            TurnedAway: self._turned_away,
-            WorkersStarted: self._started,
-            StartFailed: self._start_failed,
-            WorkerExited: self._worker_exited,
-            Swept: self._swept,
-            LeaveAsked: self._leave_asked,
-            Tick: self._ticked,
+        self._handlers: dict[type[events.Event], Callable[[Any, float], None]] = {
+            events.SessionOpened: self._opened,
+            events.SessionClosed: self._closed,
+            events.Told: self._told,
+            events.TurnedAway: self._turned_away,
+            events.WorkersStarted: self._started,
+            events.StartFailed: self._start_failed,
+            events.WorkerExited: self._worker_exited,
+            events.Swept: self._swept,
+            events.SweepFailed: self._sweep_failed,
+            events.LeaveAsked: self._leave_asked,
+            events.Tick: self._ticked,
         }
         self._acts: dict[Act, Callable[[float], object]] = {
             Act.STAY: lambda _: None,
@@ -115,7 +103,7 @@ class Agent:
             Act.LEAVE: self._leave,
         }
 
-    def handle(self, event: Event, now: float) -> list[Effect]:
+    def handle(self, event: events.Event, now: float) -> list[Effect]:
         """Take in one event; return what is to be done, in order."""
         self._effects = []
         if not self.exited:
@@ -145,59 +133,68 @@ class Agent:
 
     # Events
 
-    def _opened(self, event: SessionOpened, now: float) -> None:
-        self._contact.open(self.observed(now, beat=False), now)
-        self._notice(Level.INFO, f"connected to the coordinator at {event.coordinator}")
+    def _opened(self, event: events.SessionOpened, now: float) -> None:
+        self._contact.open(event.coordinator, self.observed(now, beat=False), now)
 
-    def _closed(self, event: SessionClosed, now: float) -> None:
-        news = event.reason != self._contact.trouble
+    def _closed(self, event: events.SessionClosed, now: float) -> None:
         if self._contact.close(event.reason, now):
             goes_on = "; the workers go on" if self.phase.has_workers else ""
             self._notice(Level.WARNING, f"lost the coordinator: {event.reason}{goes_on}")
-        elif news:
+        elif self._contact.is_new_trouble(event.reason):
             self._effects.append(Waiting(f"looking for the coordinator: {event.reason}", self._limit_alone()))
         if self._leaving is not None:
             self._abandon(now)
 
-    def _told(self, event: Told, now: float) -> None:
+    def _told(self, event: events.Told, now: float) -> None:
         desired = event.desired
-        self._contact.hear(desired, now)
+        let_in = self._contact.hear(desired, now)
+        if let_in:
+            self._notice(Level.INFO, f"connected to the coordinator at {self._contact.coordinator}")
         if desired.run == self.run and desired.round < self.round:
             return  # said before something that this node has already heard
         if desired.goal in {Goal.STOP, Goal.EXIT}:
             self._leave_by = None  # the decision that a leaving node waits for
         waiting = desired.goal is Goal.WAIT
-        if waiting and (self._desired is None or self._desired.reason != desired.reason):
+        if waiting and (let_in or self._desired is None or self._desired.reason != desired.reason):
             until = None if desired.wait_s is None else now + desired.wait_s
             self._effects.append(Waiting(desired.reason, until))
         self._desired = desired
 
-    def _turned_away(self, event: TurnedAway, now: float) -> None:
+    def _turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused = event.refused
         if refused.retry:
-            self._closed(SessionClosed(refused.message), now)
+            self._closed(events.SessionClosed(refused.message), now)
         else:
-            self._end_with(Exit(ExitCode.REFUSED, f"refused by the coordinator: {refused.message}"), now)
+            # A successor has begun already where there is one; otherwise the workers may save what they have.
+            hurry = refused.code is RefusalCode.SUPERSEDED
+            self._end_with(Exit(ExitCode.REFUSED, f"refused by the coordinator: {refused.message}"), now, hurry=hurry)
 
-    def _started(self, event: WorkersStarted, now: float) -> None:
+    def _started(self, event: events.WorkersStarted, now: float) -> None:
         del event
         self._step(Stimulus.STARTED, now)
 
-    def _start_failed(self, event: StartFailed, now: float) -> None:
+    def _start_failed(self, event: events.StartFailed, now: float) -> None:
         self._group.alive.difference_update(range(event.local_rank, self._settings.workers))
         self._worker_ended(event.local_rank, event.exit_code, event.message, now)
 
-    def _swept(self, event: Swept, now: float) -> None:
+    def _swept(self, event: events.Swept, now: float) -> None:
         self._port = event.port
         self._step(Stimulus.SWEPT, now)
 
-    def _ticked(self, event: Tick, now: float) -> None:
+    def _sweep_failed(self, event: events.SweepFailed, now: float) -> None:
+        if self._leaving is not None and self._hurry:
+            self._exit(Exit(ExitCode.OS_ERROR, event.message))
+        else:
+            self._notice(Level.ERROR, event.message)
+            self._sweep(now)
+
+    def _ticked(self, event: events.Tick, now: float) -> None:
         del event
         for due, act in self._deadlines():
             if due <= now and not self.exited:
                 act(now)
 
-    def _worker_exited(self, event: WorkerExited, now: float) -> None:
+    def _worker_exited(self, event: events.WorkerExited, now: float) -> None:
         self._group.alive.discard(event.local_rank)
         self._worker_ended(event.local_rank, event.exit_code, "", now)
 
@@ -220,7 +217,7 @@ class Agent:
 
     # Leaving and giving up
 
-    def _leave_asked(self, event: LeaveAsked, now: float) -> None:
+    def _leave_asked(self, event: events.LeaveAsked, now: float) -> None:
         again = self._leaving is not None
         self._leaving = event.signum
         if again or not self._contact.connected:
@@ -235,7 +232,7 @@ class Agent:
         signum = self._leaving or 0
         self._end_with(Exit(128 + signum, "left the job", Level.INFO), now, hurry=hurry)
 
-    def _end_with(self, last_word: Exit, now: float, *, hurry: bool = True) -> None:
+    def _end_with(self, last_word: Exit, now: float, *, hurry: bool) -> None:
         """End the workers, if there are any, and then the program."""
         self._last_word = last_word
         self._hurry |= hurry

@@ -11,11 +11,16 @@ HEARTBEAT_S = 1.0
 LEASE_S = 5.0
 """Both until the coordinator has granted others."""
 
+TROUBLES_MAX = 16
+"""Said in one outage: as many as anybody has coordinators, twice over."""
+
 
 class Contact:
     """The agent's side of the session, as of its own clock."""
 
     def __init__(self, now: float) -> None:
+        self.coordinator = ""
+        """The one of the present or last session."""
         self.connected = False
         self.alone_since = now
         self.trouble = "no answer yet"
@@ -26,10 +31,13 @@ class Contact:
         self.beat_at = math.inf
         self._heard = False
         """Whether the coordinator has said anything in this session that lets the node in."""
+        self._told: set[str] = set()
+        """Troubles of this outage that the person knows of."""
         self._reported: Observed | None = None
 
-    def open(self, joined_with: Observed, now: float) -> None:
+    def open(self, coordinator: str, joined_with: Observed, now: float) -> None:
         """Begin a session whose first message said `joined_with`."""
+        self.coordinator = coordinator
         self.connected, self._heard = True, False
         self.heard_at = now
         self.beat_at = now + self.heartbeat_s
@@ -43,10 +51,20 @@ class Contact:
             self.alone_since = now
         return had_contact
 
-    def hear(self, desired: Desired, now: float) -> None:
-        """Note that the coordinator lives, and what it grants."""
+    def is_new_trouble(self, reason: str) -> bool:
+        """Whether this trouble is to be told: once in an outage, and not more than a few in all."""
+        new = reason not in self._told and len(self._told) < TROUBLES_MAX
+        if new:
+            self._told.add(reason)
+        return new
+
+    def hear(self, desired: Desired, now: float) -> bool:
+        """Note that the coordinator lives, and what it grants; return whether it thereby lets the node in."""
+        let_in = not self._heard
         self.heard_at, self._heard = now, True
         self.heartbeat_s, self.lease_s = desired.heartbeat_s, desired.lease_s
+        self._told.clear()
+        return let_in
 
     def is_news(self, observed: Observed, now: float) -> bool:
         """Whether this is to be said now: it has changed, or a heartbeat is due."""

@@ -67,6 +67,13 @@ class Swept:
 
 
 @dataclass(frozen=True, slots=True)
+class SweepFailed:
+    """Something of the round outlives SIGKILL."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveAsked:
     """The user or the system wants this node to leave."""
 
@@ -87,6 +94,7 @@ Event = (
     | StartFailed
     | WorkerExited
     | Swept
+    | SweepFailed
     | LeaveAsked
     | Tick
 )

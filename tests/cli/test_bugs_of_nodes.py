@@ -23,4 +23,4 @@ async def test_an_exception_in_the_agent_ends_the_node(monkeypatch: pytest.Monke
     chosen = config.parse(["join", "--coord", "127.0.0.1:1", "--", "true"])
     assert isinstance(chosen, JoinConfig)
     with pytest.raises(ZeroDivisionError):
-        await asyncio.wait_for(Node(chosen, chosen.coordinators).run(), TIMEOUT_S)
+        await asyncio.wait_for(Node(chosen).run(), TIMEOUT_S)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from coordinatord.core.deadlines import Deadlines
+from coordinatord.core.deadlines import SLACK, Deadlines
 
 KEYS = st.sampled_from("abcde")
 TIMES = st.integers(0, 40).map(float)
@@ -67,7 +69,6 @@ class DeadlinesAgainstDict(RuleBasedStateMachine):
     @invariant()
     def knows_the_same(self) -> None:
         """All questions have the same answers."""
-        assert len(self.deadlines) == len(self.model)
         assert {key: self.deadlines.get(key) for key in "abcde"} == {key: self.model.get(key) for key in "abcde"}
         upcoming = self.deadlines.next()
         assert (upcoming is None) == (not self.model)
@@ -91,6 +92,29 @@ def test_a_heartbeat_costs_no_memory() -> None:
         deadlines.set("node", beat + 5.0)
         deadlines.pop_due(float(beat))
     assert len(deadlines._heap) == 1
+
+
+@pytest.mark.parametrize("take_away", [Deadlines.discard, lambda deadlines, _: deadlines.clear()], ids=["one", "all"])
+def test_deadlines_that_are_given_and_taken_away_cost_no_memory(
+    take_away: Callable[[Deadlines[int], int], None],
+) -> None:
+    deadlines = Deadlines[int]()
+    deadlines.set(-1, 1.0)
+    for number in range(10_000):
+        deadlines.set(number, 2.0 + number)
+        deadlines.set(number, 1.0 + number)
+        take_away(deadlines, number)
+    assert len(deadlines._heap) <= 2 + SLACK
+    assert len(deadlines._filed) <= 2 + SLACK
+
+
+def test_one_key_whose_deadline_is_taken_away_again_and_again_costs_no_memory() -> None:
+    deadlines = Deadlines[str]()
+    for number in range(10_000):
+        deadlines.set("job", 10_000.0 - number)
+        deadlines.discard("job")
+    assert len(deadlines._heap) <= SLACK + 1
+    assert deadlines.pop_due(20_000.0) == []
 
 
 @pytest.mark.parametrize("by", [0.1, 1 / 3, 1e6 + 0.7])

@@ -12,6 +12,7 @@ from coordinatord.core.events import Connected, Disconnected, Event, Reported, T
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.run import State
+from coordinatord.core.words import Words
 from coordinatord.wire.messages import Goal, Join, Observed, Phase, RefusalCode
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, an_offer
 from tests.support.script import Stage
@@ -145,9 +146,10 @@ def test_names_in_a_text_keep_their_order_while_nothing_changes() -> None:
     coordinator = a_coordinator()
     for session in (1, 2):
         connect(coordinator, session, a_join(f"n{session}", spec=a_spec(3, 3)))
-    before = coordinator.jobs["default"].words
-    coordinator.handle(Reported(1, an_observed(beat=True)), 1.0)
-    assert coordinator.jobs["default"].words == before == "waiting for nodes: 2 of 3 joined (nodes n1, n2)"
+    for session in (1, 2):
+        (send,) = coordinator.handle(Reported(session, an_observed(beat=True)), 1.0).effects
+        assert isinstance(send, Send)
+        assert send.message.reason == "waiting for nodes: 2 of 3 joined (nodes n1, n2)"
 
 
 def test_only_a_stop_is_planned() -> None:

@@ -58,7 +58,7 @@ def test_node_after_node_is_killed_and_replaced_and_nothing_is_charged(cluster: 
 
 def test_a_node_and_a_worker_die_together(cluster: Cluster) -> None:
     flags = ("--nnodes", "1:2", "--max-restarts", "100")
-    repeats = 3  # each takes the second that a closed connection has to come back
+    repeats = 3  # each takes the second that a closed connection has to come back, before it is judged who was first
     _, victim = cluster.join_all("ab", *flags, script="--mesh")
     last = cluster.await_round(2)
     for _ in range(repeats):
@@ -69,14 +69,11 @@ def test_a_node_and_a_worker_die_together(cluster: Cluster) -> None:
         last = cluster.await_round(1, last)
         victim = cluster.join("b", *flags, script="--mesh")
         last = cluster.await_round(2, last)
-    assert cluster.await_state(state="running")["restarts"]["used"] <= repeats
+    assert cluster.await_state(state="running")["restarts"]["used"] == 0
 
 
 def test_nodes_that_leave_while_a_round_starts_leave(cluster: Cluster) -> None:
-    flags = (
-        "--nnodes",
-        "1:3",
-    )
+    flags = ("--nnodes", "1:3")
     steady = cluster.join("steady", *flags)
     for number in range(ROUNDS // 4):
         guest = cluster.join(f"guest{number}", *flags)

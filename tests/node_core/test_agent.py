@@ -25,7 +25,7 @@ def kinds(effects: Sequence[object]) -> list[type]:
 def test_a_round_goes_from_assignment_to_success() -> None:
     bench = Bench()
     bench.open()
-    assert kinds(bench.told(Goal.RUN)) == [Start, Report]
+    assert kinds(bench.told(Goal.RUN)) == [Notice, Start, Report]
     start, said = bench.last(Start), bench.last(Report).observed
     assert (start.run, start.round, start.assignment) == ("e-1", 1, an_assignment())
     assert (said.run, said.round, said.phase) == ("e-1", 1, Phase.STARTING)
@@ -217,7 +217,8 @@ def test_a_reason_to_wait_is_shown_once_with_its_end() -> None:
     bench = Bench()
     bench.open()
     bench.now = 5.0
-    assert bench.told(Goal.WAIT, round=0, reason="1 of 2", wait_s=10.0)[0] == Waiting("1 of 2", 15.0)
+    bench.told(Goal.WAIT, round=0, reason="1 of 2", wait_s=10.0)
+    assert bench.last(Waiting) == Waiting("1 of 2", 15.0)
     assert Waiting not in kinds(bench.told(Goal.WAIT, round=0, reason="1 of 2", wait_s=9.0))
     assert bench.told(Goal.WAIT, round=0, reason="spare")[0] == Waiting("spare", None)
 
@@ -273,25 +274,6 @@ def test_a_node_without_workers_looks_for_a_coordinator_until_its_join_timeout()
     assert bench.last(Exit) == Exit(
         69, "no coordinator reached within 60 s: connection refused; see --coord and --join-timeout"
     )
-
-
-def test_a_node_that_is_turned_away_again_and_again_gives_up_as_well() -> None:
-    bench = Bench()
-    for _ in range(int(SETTINGS.join_timeout_s)):
-        bench.open()
-        bench.refused(retry=True)
-        bench.advance(1.0)
-    assert bench.last(Exit).code == 69
-
-
-def test_a_node_that_is_refused_for_good_ends_its_workers_and_says_why() -> None:
-    bench = Bench().running()
-    bench.refused(retry=False)
-    bench.advance(AT_ONCE_GRACE_S)
-    assert bench.count(Kill) == 1
-    bench.all_exited(-9)
-    bench.swept()
-    assert bench.last(Exit) == Exit(77, "refused by the coordinator: no room")
 
 
 # Leaving

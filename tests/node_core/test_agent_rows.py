@@ -42,6 +42,7 @@ def possible(bench: Bench, chance: random.Random) -> list[Callable[[], object]]:
         moves += [lambda: bench.exited(chance.choice(sorted(bench.alive)), chance.choice([0, 0, 0, 1, -9]))] * 3
     if bench.sweeping and not bench.starting:
         moves += [bench.swept] * 3
+        moves += [bench.sweep_failed]
     return moves
 
 

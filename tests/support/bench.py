@@ -18,6 +18,7 @@ from nodeclient.core.events import (
     SessionClosed,
     SessionOpened,
     StartFailed,
+    SweepFailed,
     Swept,
     Tick,
     Told,
@@ -74,9 +75,9 @@ class Bench:
         """The same, with the whole message."""
         return self.submit(Told(desired))
 
-    def refused(self, *, retry: bool) -> list[Effect]:
+    def refused(self, code: RefusalCode = RefusalCode.LIMIT, words: str = "no room", *, retry: bool) -> list[Effect]:
         """Be turned away."""
-        return self.submit(TurnedAway(Refused(RefusalCode.LIMIT, "no room", retry)))
+        return self.submit(TurnedAway(Refused(code, words, retry)))
 
     def started(self) -> list[Effect]:
         """All workers are started."""
@@ -104,6 +105,12 @@ class Bench:
         self.sweeping = False
         self.ports += 1
         return self.submit(Swept(self.ports))
+
+    def sweep_failed(self, message: str = "process 7 outlives SIGKILL") -> list[Effect]:
+        """Something of the round cannot be ended."""
+        assert self.sweeping, "nobody asked for a sweep"
+        self.sweeping = False
+        return self.submit(SweepFailed(message))
 
     def leave(self, signum: int = 15) -> list[Effect]:
         """The user wants the node to leave."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from coordinatord.core.effects import Record, RoundEnded, RoundFormed, RunEnded
 from coordinatord.core.run import State
+from coordinatord.core.words import Words
 from coordinatord.wire.messages import Desired, Goal, Result
 from nodeclient.core.effects import Start
 
@@ -59,7 +60,7 @@ class Laws:
         run = self._world.coordinator.jobs[record.job]
         ranks: list[int] = []
         for node, workers in zip(record.nodes, record.workers, strict=True):
-            part = run.parts[node]
+            part = run.assignments[node]
             assert (part.group_world_size, part.world_size) == (len(record.nodes), sum(record.workers))
             ranks += range(part.first_rank, part.first_rank + workers)
         assert ranks == list(range(sum(record.workers))), "ranks must be given once each, from 0 upward"
@@ -115,7 +116,7 @@ class Laws:
     def judge_end(self) -> None:
         """Check that nothing is stuck, some time after the last fault with the network healed."""
         for run in self._world.coordinator.jobs.values():
-            assert run.state.ended or run.state is State.RUNNING, f"stuck: {run.state}: {run.words}"
+            assert run.state.ended or run.state is State.RUNNING, f"stuck: {run.state}: {Words(run).situation}"
         for host in self._world.hosts.values():
             if host.exit is not None and host.exit.code == 0:
                 assert any(ended.outcome.result is Result.SUCCEEDED for ended in self.ended.values())

@@ -18,6 +18,9 @@ MESSAGES: tuple[type[Any], ...] = (Join, Observed, Desired, Refused)
 WIDEST = "\N{GRINNING FACE}"
 """Four bytes in UTF-8, the most that a character can have."""
 
+PRINTABLE = st.characters(codec="utf-8", exclude_categories=("C", "Z"), include_characters=" ")
+"""What `str.isprintable` accepts, which is what texts may consist of."""
+
 
 def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
     """Draw any legal message of a class."""
@@ -31,8 +34,7 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
     if get_origin(annotation) is Annotated:
         kind, bound = get_args(annotation)
         if isinstance(bound, Length):
-            characters = st.characters(codec="utf-8")
-            return st.text(characters, min_size=bound.least, max_size=bound.most)
+            return st.text(PRINTABLE, min_size=bound.least, max_size=bound.most)
         if kind is float:
             return st.floats(bound.least, bound.most)
         return st.integers(int(bound.least), int(bound.most))

@@ -25,7 +25,7 @@ from coordinatord.wire.messages import (
     Refused,
 )
 from coordinatord.wire.schema import Length, SchemaError
-from tests.support.builders import a_desired, a_join, an_assignment, an_observed
+from tests.support.builders import a_desired, a_join, an_assignment, an_observed, an_offer
 from tests.support.messages import MESSAGES, as_map, fields_of, inner_of, largest, messages
 
 NAMES = {message: name for name, message in TYPES.items()}
@@ -70,7 +70,7 @@ def wrong_values(annotation: Any) -> list[object]:
         return [*wrong, "text", 1, True]  # a message
     kind, bound = get_args(annotation)
     if isinstance(bound, Length):
-        return [*wrong, 1, True, "x" * (bound.most + 1), *([""] if bound.least else [])]
+        return [*wrong, 1, True, "x" * (bound.most + 1), "x\0", *([""] if bound.least else [])]
     wrong += ["1", True, False, bound.least - 1, bound.most + 1, math.nan, math.inf, -math.inf]
     return wrong if kind is float else [*wrong, float(bound.most)]
 
@@ -241,6 +241,12 @@ def test_a_goal_comes_with_what_belongs_to_it_and_nothing_else(goal: Goal, part:
     (name,) = part
     with pytest.raises(SchemaError, match=f"{name} belongs to"):
         decode(msgpack.packb({"type": "desired", **as_map(a_desired(goal)), **part}), Desired)
+
+
+def test_a_node_with_more_workers_than_a_host_can_have_is_refused() -> None:
+    assert decode(encode(a_join(offer=an_offer(workers=4_096))), Join).offer.workers == 4_096
+    with pytest.raises(SchemaError, match=r"^join\.offer\.workers must be within 1 and 4096"):
+        decode(encode(a_join(offer=an_offer(workers=4_097))), Join)
 
 
 def test_an_empty_range_of_nodes_is_refused() -> None:

@@ -9,7 +9,7 @@ import pytest
 from coordinatord.core.effects import Send
 from coordinatord.core.events import Connected
 from coordinatord.wire.codec import encode
-from coordinatord.wire.exits import Exit, describe_exit, shell_exit_code
+from coordinatord.wire.exits import ExitCode, describe_exit, shell_exit_code
 from coordinatord.wire.messages import (
     COUNTER_MAX,
     FRAME_BYTES_MAX,
@@ -96,9 +96,9 @@ def test_an_exit_is_said_in_words_and_as_a_shell_has_it(exit_code: int, words: s
 
 
 def test_the_programs_own_exit_codes_are_those_of_sysexits_and_shells() -> None:
-    assert shell_exit_code(-15) == Exit.TERMINATED
-    assert shell_exit_code(-2) == Exit.INTERRUPTED
-    assert (Exit.USAGE, Exit.UNAVAILABLE, Exit.TEMPFAIL, Exit.REFUSED) == (64, 69, 75, 77)
+    assert shell_exit_code(-15) == ExitCode.TERMINATED
+    assert shell_exit_code(-2) == ExitCode.INTERRUPTED
+    assert (ExitCode.USAGE, ExitCode.UNAVAILABLE, ExitCode.TEMPFAIL, ExitCode.REFUSED) == (64, 69, 75, 77)
 
 
 @pytest.mark.parametrize("phase", Phase)

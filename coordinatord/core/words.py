@@ -1,0 +1,109 @@
+"""What is said of a run: in the reasons of the table, to waiting nodes, in the status; all of it from its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from coordinatord.core.member import Standing
+from coordinatord.core.run import MAY_HAVE_WORKERS, Run, State
+
+NAMES_MAX = 8
+"""As many nodes are named in one sentence; the rest is counted, so that a text stays a text at a thousand nodes."""
+
+
+class Words:
+    """The words for one run; its properties are the placeholders in the table."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def verdict(self) -> str:
+        """Say what ended the round, by the evidence so far."""
+        return self._run.verdict.reason
+
+    @property
+    def origin(self) -> str:
+        """Say why the current round was formed."""
+        return self._run.origin
+
+    @property
+    def first_failure(self) -> str:
+        """The earliest failure that is known, in words."""
+        return str(min(self._run.failures.values(), key=lambda failure: failure.at))
+
+    def _names(self, *standings: Standing) -> str:
+        """Name the members of some standings: 'node a', 'nodes a, b'."""
+        named = (member.node for member in self._run.standing(*standings))
+        return name_some(named, self._run.count(*standings))
+
+    @property
+    def lost(self) -> str:
+        """Name the nodes of the round that fell silent or are no longer members."""
+        inside = (member for member in self._run.members.values() if member.in_round)
+        held = {member.node for member in inside if member.standing is not Standing.SILENT}
+        lost = [node for node in self._run.order if node not in held]
+        return name_some(lost, len(lost))
+
+    @property
+    def halted(self) -> str:
+        """Name the nodes of the round whose workers are dead."""
+        return self._names(Standing.HALTED)
+
+    @property
+    def slow(self) -> str:
+        """Name the nodes of the round that may still have workers."""
+        return self._names(*MAY_HAVE_WORKERS)
+
+    @property
+    def ready(self) -> str:
+        """Name the nodes that can be given a round."""
+        return self._names(Standing.READY)
+
+    @property
+    def chosen(self) -> str:
+        """Name the nodes to form a round of now."""
+        candidates = self._run.candidates
+        return name_some((member.node for member in candidates), len(candidates))
+
+    @property
+    def leavers(self) -> str:
+        """Name the nodes of the round that leave."""
+        return name_some(sorted(self._run.leaving), len(self._run.leaving))
+
+    @property
+    def because(self) -> str:
+        """Say why the last round ended, as the beginning of a sentence."""
+        return f"{self._run.cause}; " if self._run.cause else ""
+
+    @property
+    def waiting_for(self) -> str:
+        """Say what a run that is forming waits for."""
+        ready, least = self._run.count(Standing.READY), self._run.spec.nodes_min
+        if ready >= least:
+            return f"{ready} joined, at least {least} needed: a moment for more to arrive"
+        text = f"waiting for nodes: {ready} of {least} joined"
+        present = f" ({self.ready})" if ready else ""
+        missing = f"; missing: {name_some(self._run.missing, len(self._run.missing))}"
+        return text + present + (missing if self._run.missing else "")
+
+    @property
+    def situation(self) -> str:
+        """Why the run is where it is, as of now."""
+        if self._run.state is State.FORMING:
+            return self.waiting_for
+        if self._run.state is State.STOPPING:
+            if not self._run.unhalted:
+                return self._run.reason
+            return f"{self._run.reason}; waiting for the workers of {self.slow} to end"
+        if self._run.all_silent and not self._run.state.ended:
+            return "every node is silent: the coordinator's own network may be cut; the round stands"
+        return self._run.reason
+
+
+def name_some(names: Iterable[str], count: int) -> str:
+    """Name a few of `count` nodes and count the rest."""
+    text = ", ".join(islice(names, NAMES_MAX))
+    more = f" and {count - NAMES_MAX} more" if count > NAMES_MAX else ""
+    return f"{'node' if count == 1 else 'nodes'} {text}{more}"

@@ -1,0 +1,206 @@
+"""Which nodes may take over a job's name, and when a run is over because nobody is left."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from coordinatord.core.effects import Batch, NodeGone, NodeJoined, Refuse, RunEnded, RunOpened, Send
+from coordinatord.core.events import Connected, Disconnected, Reported, Tick
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.run import Run, State
+from coordinatord.wire.messages import RANKS_MAX, WORKERS_MAX, Goal, Phase, RefusalCode, Spec
+from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, an_offer
+
+OURS = a_spec(2, 2)
+OTHER = a_spec(1, 8, max_restarts=0)
+
+
+def connect(coordinator: Coordinator, session: int, node: str, spec: Spec, now: float, **join: Any) -> Batch:
+    event = Connected(session, a_join(node, spec=spec, **join), f"10.0.0.{session}", "10.0.0.254")
+    return coordinator.handle(event, now)
+
+
+def running_pair() -> tuple[Coordinator, Run]:
+    """Bring two nodes, n1 and n2 in the sessions 1 and 2, into a running round."""
+    coordinator = a_coordinator(reconnect_grace_s=1.0)
+    for session in (1, 2):
+        connect(coordinator, session, f"n{session}", OURS, 0.0)
+    for session in (1, 2):
+        coordinator.handle(Reported(session, an_observed(run="e-1", round=1, phase=Phase.RUNNING)), 0.0)
+    run = coordinator.jobs["default"]
+    assert run.state is State.RUNNING
+    return coordinator, run
+
+
+def refusal(batch: Batch) -> RefusalCode:
+    """Return why the only effect is a refusal."""
+    (refuse,) = batch.effects
+    assert isinstance(refuse, Refuse)
+    return refuse.message.code
+
+
+# Other settings
+
+
+def test_in_a_blip_of_all_connections_a_node_with_other_settings_is_refused_and_the_run_goes_on() -> None:
+    coordinator, run = running_pair()
+    for session in (1, 2):
+        coordinator.handle(Disconnected(session), 1.0)
+    assert refusal(connect(coordinator, 3, "n3", OTHER, 1.9)) is RefusalCode.SPEC_DIFFERS
+    observed = an_observed(run="e-1", round=1, phase=Phase.RUNNING)
+    for session, node in ((4, "n1"), (5, "n2")):
+        batch = connect(coordinator, session, node, OURS, 1.95, observed=observed)
+        assert batch.records == ()
+        assert [effect.message.goal for effect in batch.effects if isinstance(effect, Send)] == [Goal.RUN]
+    coordinator.handle(Tick(), 3.0)
+    assert (coordinator.jobs["default"], run.state, run.round) == (run, State.RUNNING, 1)
+
+
+def test_a_run_whose_nodes_are_all_gone_gives_way_to_a_node_with_other_settings() -> None:
+    coordinator, run = running_pair()
+    for session in (1, 2):
+        coordinator.handle(Disconnected(session), 1.0)
+    coordinator.handle(Tick(), 2.0)
+    assert run.state is State.RUNNING, "the outage grace is not over"
+    batch = connect(coordinator, 3, "n3", OTHER, 2.5)
+    assert [type(record) for record in batch.records] == [RunEnded, RunOpened, NodeJoined]
+    assert (run.state, run.members) == (State.FAILED, {})
+    successor = coordinator.jobs["default"]
+    assert (successor.spec, list(successor.members)) == (OTHER, ["n3"])
+    assert list(coordinator._live) == [successor.id], "nothing is kept of the old run"
+    assert coordinator.handle(Tick(), 2.6).records == ()
+
+
+def test_one_of_the_gone_nodes_may_itself_come_back_with_other_settings() -> None:
+    coordinator, run = running_pair()
+    for session in (1, 2):
+        coordinator.handle(Disconnected(session), 1.0)
+    coordinator.handle(Tick(), 2.0)
+    connect(coordinator, 3, "n1", OTHER, 2.5, incarnation=2)
+    assert run.members == {}
+    assert list(coordinator.jobs["default"].members) == ["n1"]
+
+
+def test_a_gone_node_with_the_old_settings_goes_on_where_it_was() -> None:
+    coordinator, run = running_pair()
+    for session in (1, 2):
+        coordinator.handle(Disconnected(session), 1.0)
+    coordinator.handle(Tick(), 2.0)
+    observed = an_observed(run="e-1", round=1, phase=Phase.RUNNING)
+    batch = connect(coordinator, 3, "n1", OURS, 2.5, observed=observed)
+    assert coordinator.jobs["default"] is run
+    assert not any(isinstance(record, RunEnded) for record in batch.records)
+
+
+def test_nodes_that_are_only_silent_keep_their_run() -> None:
+    coordinator, run = running_pair()
+    coordinator.handle(Disconnected(1), 4.5)
+    coordinator.handle(Tick(), 5.0)
+    assert run.all_silent
+    assert refusal(connect(coordinator, 3, "n3", OTHER, 5.5)) is RefusalCode.SPEC_DIFFERS
+    assert (coordinator.jobs["default"], run.state) == (run, State.RUNNING)
+
+
+# The last node
+
+
+def test_a_run_without_a_round_that_lost_its_nodes_is_over_at_once() -> None:
+    coordinator = a_coordinator(outage_grace_s=300.0)
+    connect(coordinator, 1, "n1", OURS, 0.0)
+    coordinator.handle(Disconnected(1), 1.0)
+    assert coordinator.next_deadline() == 2.0
+    assert [type(record) for record in coordinator.handle(Tick(), 2.0).records] == [NodeGone, RunEnded]
+    assert coordinator.jobs["default"].state is State.FAILED
+
+
+def test_a_run_that_had_a_round_waits_for_its_lost_nodes_for_the_outage_grace() -> None:
+    coordinator, run = running_pair()
+    coordinator.handle(Disconnected(2), 1.0)
+    coordinator.handle(Tick(), 2.0)
+    coordinator.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.STOPPED)), 2.1)
+    coordinator.handle(Disconnected(1), 3.0)
+    coordinator.handle(Tick(), 4.0)
+    assert (run.state, run.members) == (State.FORMING, {})
+    while (due := coordinator.next_deadline()) is not None and due < 4.0 + coordinator.policy.outage_grace_s:
+        assert coordinator.handle(Tick(), due).records == ()
+    assert due == 4.0 + coordinator.policy.outage_grace_s
+    assert [type(record) for record in coordinator.handle(Tick(), due).records] == [RunEnded]
+
+
+# What a waiting node is told
+
+
+def told_to_wait(batch: Batch, session: int) -> float | None:
+    """Return for how long the node is to wait."""
+    (message,) = [send.message for send in batch.effects if isinstance(send, Send) and send.session == session]
+    assert message.goal is Goal.WAIT
+    return message.wait_s
+
+
+def test_while_there_are_too_few_nodes_the_wait_is_the_join_timeout() -> None:
+    coordinator = a_coordinator()
+    batch = connect(coordinator, 1, "n1", a_spec(2, 4), 0.0, offer=an_offer("n1", join_timeout_s=60))
+    assert told_to_wait(batch, 1) == 60.0
+
+
+def test_when_there_are_enough_the_wait_is_the_rest_of_the_settle_window() -> None:
+    coordinator = a_coordinator(settle_s=2.0)
+    spec, beat = a_spec(1, 3), an_observed(beat=True)
+    assert told_to_wait(connect(coordinator, 1, "n1", spec, 0.0), 1) == 2.0
+    assert told_to_wait(coordinator.handle(Reported(1, beat), 0.5), 1) == 1.5
+    assert told_to_wait(connect(coordinator, 2, "n2", spec, 1.0), 2) == 2.0
+    assert told_to_wait(coordinator.handle(Reported(1, beat), 1.25), 1) == 1.75
+
+
+def test_a_join_timeout_that_ends_within_the_settle_window_is_what_is_told() -> None:
+    coordinator = a_coordinator(settle_s=2.0)
+    batch = connect(coordinator, 1, "n1", a_spec(1, 3), 0.0, offer=an_offer("n1", join_timeout_s=0.5))
+    assert told_to_wait(batch, 1) == 0.5
+
+
+# The size of a run
+
+
+@pytest.fixture(scope="module")
+def nearly_full() -> Coordinator:
+    """A run that waits for many nodes, and has room for one more but for not as many workers as a node may have."""
+    coordinator = a_coordinator()
+    for number in range(1, RANKS_MAX // WORKERS_MAX + 1):
+        offer = an_offer(f"n{number}", workers=WORKERS_MAX)
+        assert connect(coordinator, number, f"n{number}", a_spec(1000, 1000), 0.0, offer=offer).records
+    return coordinator
+
+
+LEFT = RANKS_MAX % WORKERS_MAX
+
+
+def test_a_node_that_would_make_the_run_larger_than_ranks_can_count_is_refused_for_now(
+    nearly_full: Coordinator,
+) -> None:
+    offer = an_offer("last", workers=LEFT + 1)
+    batch = connect(nearly_full, 900, "last", a_spec(1000, 1000), 0.0, offer=offer)
+    assert refusal(batch) is RefusalCode.LIMIT
+    (refuse,) = batch.effects
+    assert isinstance(refuse, Refuse)
+    assert refuse.message.retry
+    assert str(RANKS_MAX) in refuse.message.message
+
+
+def test_a_member_is_not_counted_twice_when_it_comes_back_or_is_replaced(nearly_full: Coordinator) -> None:
+    join = a_join("n1", spec=a_spec(1000, 1000), offer=an_offer("n1", workers=WORKERS_MAX))
+    for session, incarnation in ((901, 1), (902, 2)):
+        younger = dataclasses.replace(join, incarnation=incarnation)
+        batch = nearly_full.handle(Connected(session, younger, "10.0.0.1", "10.0.0.254"), 0.0)
+        assert session in [effect.session for effect in batch.effects if isinstance(effect, Send)]
+
+
+def test_a_run_may_be_as_large_as_ranks_can_count(nearly_full: Coordinator) -> None:
+    offer = an_offer("last", workers=LEFT)
+    connect(nearly_full, 903, "last", a_spec(1000, 1000), 0.0, offer=offer)
+    assert nearly_full.jobs["default"].workers == RANKS_MAX
+    nearly_full.handle(Disconnected(903), 0.0)
+    nearly_full.handle(Tick(), 1.0)
+    assert nearly_full.jobs["default"].workers == RANKS_MAX - LEFT

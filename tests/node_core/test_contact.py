@@ -1,0 +1,171 @@
+"""What a node says and does about a coordinator that refuses it, is out of reach, or lets it in."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinatord.wire.messages import Goal, Phase, RefusalCode
+from nodeclient.core.agent import AT_ONCE_GRACE_S
+from nodeclient.core.effects import Effect, Exit, Kill, Level, Notice, Start, Sweep, Terminate, Waiting
+from tests.support.bench import SETTINGS, Bench
+
+CONNECTED = Notice(Level.INFO, "connected to the coordinator at coordinator:29400")
+
+
+def said(effects: list[Effect]) -> list[str]:
+    """Return what a person is told."""
+    return [
+        effect.text if isinstance(effect, Notice) else effect.reason
+        for effect in effects
+        if isinstance(effect, Notice | Waiting)
+    ]
+
+
+# Let in
+
+
+def test_a_node_says_that_it_is_connected_once_it_is_let_in() -> None:
+    bench = Bench()
+    assert said(bench.open()) == []
+    assert CONNECTED in bench.told(Goal.WAIT, round=0)
+    assert CONNECTED not in bench.told(Goal.WAIT, round=0)
+    assert bench.effects.count(CONNECTED) == 1
+
+
+def test_a_node_that_comes_back_says_so_again() -> None:
+    bench = Bench().running()
+    bench.close()
+    bench.open()
+    bench.told(Goal.RUN)
+    assert bench.effects.count(CONNECTED) == 2
+
+
+def test_a_refusal_that_may_pass_is_no_connection_and_is_said_once() -> None:
+    bench = Bench()
+    for _ in range(5):
+        bench.open()
+        bench.refused(retry=True)
+        bench.close("no room")
+        bench.advance(1.0)
+    assert said(bench.effects) == ["looking for the coordinator: no room"]
+    bench.open()
+    assert CONNECTED in bench.told(Goal.WAIT, round=0)
+
+
+def test_a_node_that_is_turned_away_again_and_again_gives_up_as_well() -> None:
+    bench = Bench()
+    for _ in range(int(SETTINGS.join_timeout_s)):
+        bench.open()
+        bench.refused(retry=True)
+        bench.advance(1.0)
+    assert bench.last(Exit).code == 69
+
+
+# Out of reach
+
+
+def test_of_two_coordinators_that_are_down_each_reason_is_said_once_in_an_outage() -> None:
+    bench = Bench()
+    troubles = ["a: Connection refused", "b: no answer within 5 s"]
+    for _ in range(10):
+        for trouble in troubles:
+            bench.close(trouble)
+            bench.advance(1.0)
+    assert said(bench.effects) == [f"looking for the coordinator: {trouble}" for trouble in troubles]
+
+
+def test_in_the_next_outage_the_reasons_are_said_again() -> None:
+    bench = Bench().running()
+    troubles = ["a: Connection refused", "b: Connection refused"]
+    for _ in range(2):
+        bench.close("connection reset")
+        before = len(bench.effects)
+        for _ in range(3):
+            for trouble in troubles:
+                bench.close(trouble)
+        assert said(bench.effects[before:]) == [f"looking for the coordinator: {trouble}" for trouble in troubles]
+        bench.open()
+        bench.told(Goal.RUN)
+
+
+def test_reasons_that_are_never_the_same_do_not_fill_a_log() -> None:
+    bench = Bench(SETTINGS)
+    for number in range(1000):
+        bench.close(f"error {number}")
+    assert len(said(bench.effects)) < 100
+
+
+def test_the_last_reason_is_what_a_node_gives_up_with() -> None:
+    bench = Bench()
+    for trouble in ("first", "second", "first"):
+        bench.close(trouble)
+    bench.advance(SETTINGS.join_timeout_s)
+    assert bench.last(Exit).message.startswith("no coordinator reached within 60 s: first;")
+
+
+# Refused for good
+
+
+@pytest.mark.parametrize(
+    ("code", "grace"),
+    [
+        (RefusalCode.VERSION, SETTINGS.stop_timeout_s),
+        (RefusalCode.SPEC_DIFFERS, SETTINGS.stop_timeout_s),
+        (RefusalCode.SUPERSEDED, AT_ONCE_GRACE_S),
+    ],
+)
+def test_workers_of_a_node_that_is_refused_get_time_to_save_unless_others_have_its_place(
+    code: RefusalCode, grace: float
+) -> None:
+    bench = Bench().running()
+    bench.refused(code, "another release", retry=False)
+    assert bench.count(Terminate) == 1
+    bench.advance(grace - 0.01)
+    assert not bench.count(Kill)
+    bench.advance(0.02)
+    assert bench.count(Kill) == 1
+    bench.all_exited(-9)
+    bench.swept()
+    assert bench.last(Exit) == Exit(77, "refused by the coordinator: another release")
+
+
+def test_a_node_without_workers_that_is_refused_ends_at_once() -> None:
+    bench = Bench()
+    bench.open()
+    assert bench.refused(RefusalCode.VERSION, retry=False) == [Exit(77, "refused by the coordinator: no room")]
+
+
+# What cannot be ended
+
+
+def test_a_sweep_that_fails_is_said_and_begun_again() -> None:
+    bench = Bench().running()
+    bench.all_exited(0)
+    for _ in range(3):
+        effects = bench.sweep_failed("process 7 outlives SIGKILL")
+        assert effects == [Notice(Level.ERROR, "process 7 outlives SIGKILL"), Sweep()]
+    assert bench.agent.phase is Phase.STOPPING
+    bench.told(Goal.RUN, round=2)
+    assert bench.count(Start) == 1, "no round begins before the old one is swept"
+    bench.swept()
+    assert bench.count(Start) == 2
+
+
+def test_a_node_that_is_asked_once_to_leave_keeps_trying_to_end_all() -> None:
+    bench = Bench().running()
+    bench.leave()
+    bench.told(Goal.STOP, planned=True)
+    bench.all_exited(0)
+    assert Sweep() in bench.sweep_failed()
+    assert not bench.agent.exited
+
+
+def test_a_node_that_is_asked_twice_to_leave_leaves_what_it_cannot_end() -> None:
+    bench = Bench().running()
+    bench.leave()
+    bench.told(Goal.STOP, planned=True)
+    bench.all_exited(0)
+    bench.sweep_failed()
+    bench.leave()
+    assert bench.sweep_failed("process 7 outlives SIGKILL") == [Exit(71, "process 7 outlives SIGKILL")]
+    assert bench.agent.exited
