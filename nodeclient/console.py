@@ -16,6 +16,9 @@ log = logging.getLogger("nodeclient")
 REDRAW_S = 1.0
 """The live line counts down seconds."""
 
+COLUMNS = 80
+"""Of a terminal that does not know its own width."""
+
 _ERASE_LINE = "\r\x1b[K"
 """Carriage return, and erase to the end of the line (ECMA-48, EL)."""
 
@@ -57,7 +60,7 @@ class Console:
         limit = "" if until is None else f" ({_duration(until - now)} left)"
         try:
             # Of one row, since only one can be erased; the last column stays free, or the cursor would wrap.
-            columns = os.get_terminal_size(self._stream.fileno()).columns - 1 - len(limit)
+            columns = (os.get_terminal_size(self._stream.fileno()).columns or COLUMNS) - 1 - len(limit)
             self._stream.write(f"{_ERASE_LINE}{reason[: max(0, columns)]}{limit}")
             self._stream.flush()
         except OSError:  # the terminal has gone, and the node goes on without it

@@ -30,13 +30,19 @@ class StatusError(RuntimeError):
 def show(config: StatusConfig) -> int:
     """Print the jobs and return the exit code."""
     try:
-        jobs = _ask_any(config)
-        text = json.dumps({"jobs": jobs}) if config.json else "\n\n".join(map(_job_text, jobs)) or "no jobs"
+        text = _text(config)
     except StatusError as error:
         sys.stderr.write(f"nodeclient: {error}\n")
         return ExitCode.UNAVAILABLE
     sys.stdout.write(f"{text}\n")
     return ExitCode.OK
+
+
+def _text(config: StatusConfig) -> str:
+    jobs = _ask_any(config)
+    if config.job is not None and not jobs:
+        raise StatusError(f"the coordinator knows no job {config.job!r}")
+    return json.dumps({"jobs": jobs}) if config.json else "\n\n".join(map(_job_text, jobs)) or "no jobs"
 
 
 def _ask_any(config: StatusConfig) -> list[dict[str, Any]]:
@@ -59,7 +65,7 @@ def _ask(coordinator: Endpoint, job: str | None) -> list[dict[str, Any]]:
     finally:
         connection.close()
     if answer.status == http.client.NOT_FOUND and job is not None:
-        raise StatusError(f"knows no job {job!r}")
+        return []
     if answer.status != http.client.OK:
         raise StatusError(f"answers with HTTP {answer.status}, not as a coordinatord does")
     try:

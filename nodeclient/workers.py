@@ -15,9 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from nodeclient import processes
-from nodeclient.spawn import SpawnError, WorkerCommand, spawn
-
-__all__ = ["SpawnError", "WorkerCommand", "WorkerGroup"]
+from nodeclient.spawn import WorkerCommand, spawn
 
 
 @dataclass(slots=True)

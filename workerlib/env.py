@@ -1,6 +1,6 @@
 """The environment contract between nodeclient, its writer, and a training process, its reader.
 
-Standard library only, since both sides import it. These variables, and no others, pass from the one to the other:
+Standard library only, since both sides import it. These variables tell a worker who it is:
 
 ===================================  =============================================================
 `RANK`                               Rank of this worker in the worker group, from 0.

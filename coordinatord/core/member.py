@@ -38,7 +38,7 @@ class Standing(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A node in a run. Only `Run` and the machine change it."""
+    """A node in a run. Only `Run`, `actions` and the machine change it."""
 
     join: Join
     session: int | None

@@ -7,10 +7,20 @@ place. A peer that reads slowly costs one message of memory, and gets the latest
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
-from aiohttp import ClientWebSocketResponse, WSCloseCode, web
+GOING_AWAY = 1001
+"""The close code of an end that goes away (RFC 6455, 7.4.1)."""
 
-WebSocket = web.WebSocketResponse | ClientWebSocketResponse
+
+class WebSocket(Protocol):
+    """What a server's and a client's WebSocket of aiohttp have in common."""
+
+    async def send_bytes(self, data: bytes) -> None:
+        """Send one binary frame, waiting while the peer reads too slowly. Raises `ConnectionError`."""
+
+    async def close(self, *, code: int) -> bool:
+        """Close in good order."""
 
 
 class Mailbox:
@@ -46,4 +56,4 @@ class Mailbox:
             frame, self._frame = self._frame, None
             if frame is not None:
                 await socket.send_bytes(frame)
-        await socket.close(code=WSCloseCode.GOING_AWAY)
+        await socket.close(code=GOING_AWAY)

@@ -35,7 +35,7 @@ GOALS = (Stimulus.WAIT, Stimulus.RUN, Stimulus.RUN_NEXT, Stimulus.STOP, Stimulus
 
 
 class Act(StrEnum):
-    """What is done; the agent has a method of each name."""
+    """What is done; how, is the agent's business."""
 
     STAY = "stay"
     START = "start"

@@ -22,6 +22,7 @@ WRONG_COORDINATORD = [
     (("--settle", "0"), "argument --settle"),
     (("--settle", "nan"), "argument --settle"),
     (("--heartbeat", "-1"), "argument --heartbeat"),
+    (("--heartbeat", "20000"), "--heartbeat"),
     (("--log-level", "loud"), "argument --log-level"),
     (("stray",), "unrecognized arguments: stray"),
 ]

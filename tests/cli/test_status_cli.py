@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import msgpack
 import pytest
 
 from tests.support.cluster import Cluster, Coordinator
@@ -81,6 +85,56 @@ def test_status_without_a_coordinator_says_so() -> None:
     assert ended.stderr.count("\n") == 1
     assert "127.0.0.1:1: " in ended.stderr
     assert "no-such-host.invalid:2: " in ended.stderr
+
+
+@contextmanager
+def answering(body: bytes) -> Iterator[str]:
+    """Serve this to whatever is asked; yield where."""
+
+    class Answers(BaseHTTPRequestHandler):
+        """Some other web server."""
+
+        def do_GET(self) -> None:
+            """Answer."""
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.05])
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("arguments", [(), ("mnist",)])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        json.dumps({"jobs": [1]}).encode(),
+        msgpack.packb({"jobs": [1]}),
+        msgpack.packb({"jobs": 1}),
+        msgpack.packb([1]),
+        msgpack.packb({"jobs": [{"job": "mnist"}]}),
+        msgpack.packb({"jobs": [{"job": "mnist", "restarts": 3}]}),
+    ],
+    ids=repr,
+)
+def test_an_answer_that_is_no_list_of_jobs_is_said_in_one_line(body: bytes, arguments: tuple[str, ...]) -> None:
+    with answering(body) as endpoint:
+        ended = run(BIN / "nodeclient", "status", "--coord", endpoint, *arguments)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (69, "", 1), ended.stderr
+    assert ended.stderr.startswith("nodeclient: ")
+    assert "coordinatord" in ended.stderr
 
 
 def test_status_whose_reader_has_gone_ends_without_a_traceback(coordinator: Coordinator) -> None:

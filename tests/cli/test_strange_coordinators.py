@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable
+import signal
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgpack
@@ -12,78 +13,73 @@ import pytest
 from aiohttp import web
 
 from coordinatord.wire.codec import encode
-from coordinatord.wire.messages import SESSION_PATH, Desired, Goal, RefusalCode, Refused
+from coordinatord.wire.messages import Goal, Outcome, RefusalCode, Refused, Result
+from nodeclient.session import PAUSE_FIRST_S, PAUSE_MOST_S
 from tests.support.programs import BIN, Program
-
-Behaviour = Callable[[web.WebSocketResponse], Awaitable[object]]
+from tests.support.strange import WAIT, Behaviour, strange_coordinator
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 
-WAIT = Desired(
-    run="run",
-    round=0,
-    goal=Goal.WAIT,
-    reason="strange",
-    wait_s=None,
-    heartbeat_s=1.0,
-    lease_s=5.0,
-    planned=False,
-    assignment=None,
-    outcome=None,
-)
+FULL = Refused(RefusalCode.LIMIT, "this coordinator already has 1 nodes, its limit", retry=True)
+
+DONE = dataclasses.replace(WAIT, goal=Goal.EXIT, outcome=Outcome(Result.SUCCEEDED, 0, "all workers succeeded"))
+
+
+def tries_at_most(seconds: float) -> int:
+    """Return how often a node that always takes the shortest pause it may can try in this time."""
+    tries, spent, pause = 1, 0.0, PAUSE_FIRST_S
+    while True:
+        pause = min(2 * pause, PAUSE_MOST_S)
+        spent += pause / 2
+        if spent > seconds:
+            return tries
+        tries += 1
 
 
 @asynccontextmanager
-async def coordinator(behave: Behaviour) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """Serve what behaves like this after each join; yield where, and the joins so far."""
-    joins: list[bytes] = []
-
-    async def serve(request: web.Request) -> web.WebSocketResponse:
-        socket = web.WebSocketResponse(timeout=0.1)
-        await socket.prepare(request)
-        joins.append(await socket.receive_bytes())
-        await behave(socket)
-        await socket.close()
-        return socket
-
-    app = web.Application()
-    app.router.add_get(SESSION_PATH, serve)
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        yield f"127.0.0.1:{runner.addresses[0][1]}", joins
-    finally:
-        await runner.cleanup()
-
-
-async def join(behave: Behaviour, *flags: str) -> tuple[int, Program, int]:
-    """Let a node join; return its exit code, the node, and how often it tried."""
-    async with coordinator(behave) as (endpoint, joins):
+async def joining(behave: Behaviour, *flags: str) -> AsyncIterator[tuple[Program, list[bytes]]]:
+    """Let a node join such a coordinator; yield the node, and its joins so far."""
+    async with strange_coordinator(behave) as (endpoint, joins):
         node = Program(BIN / "nodeclient", "join", "--coord", endpoint, *flags, "--", "true")
         try:
-            code = await asyncio.to_thread(node.wait)
+            yield node, joins
         finally:
-            node.close()
+            await asyncio.to_thread(node.close)
     assert "Traceback" not in node.output
-    return code, node, len(joins)
+
+
+async def end_of(node: Program) -> int:
+    """Wait for the exit code of a node."""
+    return await asyncio.to_thread(node.wait)
 
 
 async def test_another_version_is_a_refusal() -> None:
     words = "this side speaks version 9 of the protocol, the other 1: install the same release on all hosts"
     refused = Refused(RefusalCode.VERSION, words, retry=False)
-    code, node, tries = await join(lambda socket: socket.send_bytes(encode(refused)))
-    assert (code, tries) == (77, 1)
-    assert f"refused by the coordinator: {words}" in node.lines[-1]
+    async with joining(lambda socket: socket.send_bytes(encode(refused))) as (node, joins):
+        assert await end_of(node) == 77
+        assert len(joins) == 1
+        assert f"refused by the coordinator: {words}" in node.lines[-1]
+
+
+async def test_a_refusal_that_may_pass_is_tried_again_until_the_node_is_let_in() -> None:
+    answers = [FULL, FULL, FULL, DONE]
+
+    async def answer(socket: web.WebSocketResponse) -> None:
+        await socket.send_bytes(encode(answers.pop(0)))
+
+    async with joining(answer) as (node, joins):
+        assert await end_of(node) == 0
+        assert len(joins) == 4
+        assert node.output.count(FULL.message) == 1
+        assert node.output.count("connected to the coordinator") == 1
 
 
 async def test_a_refusal_that_may_pass_is_tried_again_with_pauses_until_the_join_timeout() -> None:
-    refused = Refused(RefusalCode.LIMIT, "this coordinator already has 1 nodes, its limit", retry=True)
-    code, node, tries = await join(lambda socket: socket.send_bytes(encode(refused)), "--join-timeout", "1.5")
-    assert code == 69
-    assert "this coordinator already has 1 nodes, its limit" in node.lines[-1]
-    assert 2 <= tries <= 12
+    async with joining(lambda socket: socket.send_bytes(encode(FULL)), "--join-timeout", "1.5") as (node, joins):
+        assert await end_of(node) == 69
+        assert FULL.message in node.lines[-1]
+        assert len(joins) <= tries_at_most(1.5)
 
 
 @pytest.mark.parametrize(
@@ -94,36 +90,36 @@ async def test_a_refusal_that_may_pass_is_tried_again_with_pauses_until_the_join
         (lambda socket: socket.send_bytes(b"\xc1"), "sent what is no message: the frame is not msgpack"),
         (lambda socket: socket.send_bytes(b"x" * 20_000), "closed|too|big|frame|message"),
         (lambda socket: socket.send_bytes(msgpack.packb({"type": "desired"})), "sent what is no message"),
-        (
-            lambda socket: socket.send_bytes(encode(WAIT).replace(b"\xa4wait", b"\xa3run")),
-            "sent what is no message",
-        ),
-        (
-            lambda socket: socket.send_bytes(encode(WAIT).replace(b"\xa4wait", b"\xa4exit")),
-            "sent what is no message",
-        ),
+        (lambda socket: socket.send_bytes(encode(WAIT).replace(b"\xa4wait", b"\xa3run")), "sent what is no message"),
+        (lambda socket: socket.send_bytes(encode(WAIT).replace(b"\xa4wait", b"\xa4exit")), "sent what is no message"),
+        (lambda socket: socket.send_bytes(encode(WAIT).replace(b"strange", b"str\x1b[2J")), "printable"),
     ],
-    ids=["close", "text", "garbage", "too long", "empty", "run without assignment", "exit without outcome"],
+    ids=["close", "text", "garbage", "too long", "empty", "run without assignment", "exit without outcome", "escape"],
 )
-async def test_nonsense_is_said_and_the_node_gives_up_in_time(behave: Behaviour, words: str) -> None:
-    code, node, tries = await join(behave, "--join-timeout", "0.5")
-    assert code == 69
-    assert any(word in node.lines[-1] for word in words.split("|"))
-    assert 1 <= tries <= 8
+async def test_nonsense_is_said_once_and_the_node_goes_on_looking(behave: Behaviour, words: str) -> None:
+    async with joining(behave) as (node, joins):
+        await asyncio.to_thread(node.await_line, f"looking for the coordinator: .*({words})")
+        while len(joins) < 3:  # noqa: ASYNC110 - the list announces nothing
+            await asyncio.sleep(0.01)
+        node.signal(signal.SIGTERM)
+        assert await end_of(node) == 143
+        assert node.output.count("looking for the coordinator") == 1
+        assert "connected to the coordinator" not in node.output
 
 
 async def test_a_coordinator_that_grants_no_time_at_all_does_not_make_the_node_spin() -> None:
-    heard = 0
+    heard: list[int] = []
 
     async def count(socket: web.WebSocketResponse) -> None:
-        nonlocal heard
         hasty = dataclasses.replace(WAIT, heartbeat_s=0.0, lease_s=0.0)
         await socket.send_bytes(encode(hasty))
+        heard.append(0)
         async for _ in socket:
-            heard += 1
-            if heard > 1000:
-                return
+            heard[-1] += 1
 
-    _, _, tries = await join(count, "--join-timeout", "0.5")
-    assert heard <= 1000
-    assert tries < 100
+    async with joining(count) as (node, joins):
+        while len(joins) < 10:  # noqa: ASYNC110 - the list announces nothing
+            await asyncio.sleep(0.01)
+        node.signal(signal.SIGTERM)
+        await end_of(node)
+    assert sum(heard) < 100 * len(joins)

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+import fcntl
 import os
 import pty
+import re
 import signal
-from collections.abc import Callable, Iterator
+import struct
+import termios
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
+from aiohttp import web
 
-from tests.support.cluster import Cluster, Coordinator
+from coordinatord.wire.codec import encode
+from coordinatord.wire.messages import Goal, Outcome, Result
+from tests.support.cluster import Cluster
 from tests.support.programs import BIN, Program, kill_quietly, wait_until
+from tests.support.strange import WAIT, strange_coordinator
 
 pytestmark = pytest.mark.slow
 
-JOIN_B = (BIN / "nodeclient", "join", "--job-id", "job", "--nnodes", "3", "--node-id", "b")
-
 
 @contextmanager
-def on_a_terminal(coordinator: Coordinator, job: str, *flags: str) -> Iterator[tuple[Program, int]]:
+def on_a_terminal(endpoint: str, *flags: str, columns: int = 120) -> Iterator[tuple[Program, int]]:
     """Start node a on a terminal; yield it and the terminal's other end, to be closed by the test."""
     controller, terminal = pty.openpty()
-    join = (BIN / "nodeclient", "join", "--coord", coordinator.endpoint, "--job-id", job, "--node-id", "a")
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    join = (BIN / "nodeclient", "join", "--coord", endpoint, "--node-id", "a")
     node = Program(*join, *flags, "--", "true", stderr=terminal)
     os.close(terminal)
     try:
@@ -32,26 +40,27 @@ def on_a_terminal(coordinator: Coordinator, job: str, *flags: str) -> Iterator[t
         node.close()
 
 
-def read_terminal(controller: int, wanted: str) -> str:
-    """Read what a program draws on its terminal until it has drawn `wanted`."""
+def read_terminal(controller: int, pattern: str) -> str:
+    """Read what a program draws on its terminal until `pattern` is found in it."""
     drawn = b""
 
     def look() -> bool:
         nonlocal drawn
         drawn += os.read(controller, 65_536)
-        return wanted.encode() in drawn
+        return re.search(pattern, drawn.decode(errors="replace")) is not None
 
-    wait_until(f"{wanted!r} on the terminal", look)
+    wait_until(f"{pattern!r} on the terminal", look)
     return drawn.decode()
 
 
 def test_on_a_terminal_one_live_line_counts_down(cluster: Cluster) -> None:
-    flags = ("--nnodes", "2", "--join-timeout", "100")
-    with on_a_terminal(cluster.coordinator, cluster.job, *flags) as (node, controller):
-        drawn = read_terminal(controller, "waiting for nodes: 1 of 2 joined (node a) (1 min 40 s left)")
-        assert "\r\x1b[Kwaiting" in drawn
-        again = read_terminal(controller, "(1 min 39 s left)")
-        assert "\n" not in again
+    flags = ("--job-id", cluster.job, "--nnodes", "2", "--join-timeout", "3000")
+    with on_a_terminal(cluster.coordinator.endpoint, *flags) as (node, controller):
+        first = r"waiting for nodes: 1 of 2 joined \(node a\) \((\d+) min (\d+) s left\)"
+        drawn = read_terminal(controller, rf"(?s)\x1b\[K{first}.*\x1b\[K{first}.*\x1b\[K{first}")
+        left = [60 * int(minutes) + int(seconds) for minutes, seconds in re.findall(first, drawn)]
+        assert 3000 >= left[0] > left[1] > left[2]
+        assert "\n" not in drawn.partition("waiting for nodes")[2]
         node.signal(signal.SIGTERM)
         last = read_terminal(controller, "left the job")
         assert "\r\x1b[K" in last, "the live line is erased before a log line"
@@ -59,30 +68,52 @@ def test_on_a_terminal_one_live_line_counts_down(cluster: Cluster) -> None:
         os.close(controller)
 
 
-def test_a_node_whose_terminal_has_gone_goes_on(own_coordinator: Callable[..., Coordinator]) -> None:
-    coordinator = own_coordinator("--heartbeat", "0.3")
-
-    def silence() -> float:
-        [seen] = [node["last_seen_s"] for node in nodes() if node["node"] == "a"]
-        return float(seen)
-
-    def nodes() -> list[Any]:
-        return list(coordinator.await_job("job")["nodes"])
-
-    with on_a_terminal(coordinator, "job", "--nnodes", "3") as (node, controller):
-        read_terminal(controller, "1 of 3 joined")
+@pytest.mark.parametrize("columns", [40, 25])
+def test_a_live_line_is_cut_to_one_row_of_the_terminal(cluster: Cluster, columns: int) -> None:
+    flags = ("--job-id", cluster.job, "--nnodes", "2")
+    with on_a_terminal(cluster.coordinator.endpoint, *flags, columns=columns) as (node, controller):
+        drawn = read_terminal(controller, r"(\r\x1b\[K[^\r\n]+left\)){3}")
+        for line in re.findall(r"\x1b\[K([^\r\n]+left\))", drawn):
+            assert line.startswith("wait")
+            assert len(line) < columns, "the last column would wrap the cursor"
+        node.signal(signal.SIGTERM)
+        read_terminal(controller, "left the job")
+        assert node.wait() == 143
         os.close(controller)
-        others = [Program(*JOIN_B, "--coord", coordinator.endpoint, "--", "true")]
-        try:
-            others[0].await_line("2 of 3 joined")
-            for _ in range(3):  # heartbeats, whose answers bring words for the terminal
-                wait_until("a heartbeat of a", lambda: silence() < 0.1)
-                wait_until("a pause of a", lambda: silence() > 0.15)
-            others.append(Program(*JOIN_B, "--node-id", "c", "--coord", coordinator.endpoint, "--", "true"))
-            assert [program.wait() for program in (node, *others)] == [0, 0, 0]
-        finally:
-            for program in others:
-                program.close()
+
+
+def test_a_terminal_that_does_not_know_its_width_shows_the_words(cluster: Cluster) -> None:
+    flags = ("--job-id", cluster.job, "--nnodes", "2")
+    with on_a_terminal(cluster.coordinator.endpoint, *flags, columns=0) as (node, controller):
+        read_terminal(controller, "waiting for nodes: 1 of 2 joined")
+        node.signal(signal.SIGTERM)
+        assert node.wait() == 143
+        os.close(controller)
+
+
+@pytest.mark.asyncio
+async def test_a_node_whose_terminal_has_gone_goes_on() -> None:
+    let_in, gone = asyncio.Event(), asyncio.Event()
+
+    async def behave(socket: web.WebSocketResponse) -> None:
+        hasty = dataclasses.replace(WAIT, heartbeat_s=0.05, wait_s=100.0)
+        await socket.send_bytes(encode(hasty))
+        let_in.set()
+        await gone.wait()
+        for number in range(5):
+            await socket.receive_bytes()  # so that the node has heard, and shown, what was said before
+            await socket.send_bytes(encode(dataclasses.replace(hasty, reason=f"words {number}")))
+        outcome = Outcome(Result.SUCCEEDED, 0, "all workers succeeded")
+        await socket.receive_bytes()
+        await socket.send_bytes(encode(dataclasses.replace(hasty, goal=Goal.EXIT, wait_s=None, outcome=outcome)))
+
+    async with strange_coordinator(behave) as (endpoint, _):
+        with on_a_terminal(endpoint) as (node, controller):
+            await let_in.wait()
+            await asyncio.to_thread(read_terminal, controller, WAIT.reason)
+            os.close(controller)
+            gone.set()
+            assert await asyncio.to_thread(node.wait) == 0
 
 
 def test_off_a_terminal_a_wait_is_one_log_line_a_change(cluster: Cluster) -> None:

@@ -24,7 +24,8 @@ TIMEOUT_MS = 60_000
 PARENT = """
 import asyncio, os, sys, uvloop
 from nodeclient.guard import Guard
-from nodeclient.workers import WorkerCommand, WorkerGroup
+from nodeclient.spawn import WorkerCommand
+from nodeclient.workers import WorkerGroup
 
 async def main():
     mark, script, workers = sys.argv[1:]

@@ -16,7 +16,8 @@ import pytest
 import uvloop
 
 from nodeclient.processes import kill_marked, marked, statuses
-from nodeclient.workers import SpawnError, WorkerCommand, WorkerGroup
+from nodeclient.spawn import SpawnError, WorkerCommand
+from nodeclient.workers import WorkerGroup
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 

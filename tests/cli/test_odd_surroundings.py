@@ -1,0 +1,79 @@
+"""Surroundings in which the programs go on, or end with one line: odd names, a missing systemd, a killed helper."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster, Coordinator
+from tests.support.programs import BIN, Program, await_end, clean_environ, kill_quietly, run
+
+pytestmark = pytest.mark.slow
+
+NO_HOST_NAMES = ["a..b", f"{'x' * 70}.example", f"{'x' * 70}.example:29400", "." * 3, "\u00e4" * 70]
+"""What a resolver does not even look up (RFC 1035, 2.3.4: labels of 1 to 63 bytes)."""
+
+
+@pytest.mark.parametrize("host", NO_HOST_NAMES)
+def test_a_node_says_of_an_impossible_host_name_that_it_cannot_be_resolved(host: str) -> None:
+    ended = run(BIN / "nodeclient", "join", "--coord", host, "--join-timeout", "1", "--", "true")
+    assert (ended.returncode, ended.stdout) == (69, "")
+    assert "Traceback" not in ended.stderr
+    assert f"the host name {host.partition(':')[0]} cannot be resolved" in ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("host", NO_HOST_NAMES)
+def test_status_says_of_an_impossible_host_name_in_one_line_that_nobody_answers(host: str) -> None:
+    ended = run(BIN / "nodeclient", "status", "--coord", host)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (69, "", 1), ended.stderr
+    assert f"nodeclient: no coordinator answers ({host}" in ended.stderr
+
+
+@pytest.mark.parametrize("address", ["nowhere", "@nobody-listens-here", "x" * 200, "folder"])
+def test_coordinatord_serves_though_systemd_cannot_be_told(tmp_path: Path, address: str) -> None:
+    socket = str(tmp_path) if address == "folder" else str(tmp_path / address) if address == "nowhere" else address
+    environ = clean_environ(NOTIFY_SOCKET=socket)
+    program = Program(BIN / "coordinatord", "--host", "127.0.0.1", "--port", "0", environ=environ)
+    try:
+        endpoint = program.await_line(r"coordinatord listening on http://(\S+)")[1]
+        assert run(BIN / "nodeclient", "status", "--coord", endpoint).stdout == "no jobs\n"
+        assert program.stop() == 0
+        assert "Traceback" not in program.output
+    finally:
+        program.close()
+
+
+def test_a_heartbeat_shorter_than_a_second_is_no_contradiction(own_coordinator: Callable[..., Coordinator]) -> None:
+    coordinator = own_coordinator("--heartbeat", "0.1")
+    cluster = Cluster(coordinator, "job")
+    try:
+        cluster.join_all("ab", "--nnodes", "2")
+        assert cluster.await_round(2).nodes == ["a", "b"]
+    finally:
+        cluster.close()
+
+
+def children(parent: int) -> list[int]:
+    """Return the direct children of a process."""
+    found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(pid) for pid in found]
+
+
+def test_a_standalone_node_whose_coordinator_is_killed_ends_its_workers_and_says_so() -> None:
+    command = ("sh", "-c", "echo worker $$; sleep 1000")
+    node = Program(BIN / "nodeclient", "join", "--standalone", "--stop-timeout", "1", "--", *command)
+    try:
+        worker = int(node.await_line(r"^worker (\d+)")[1])
+        [coordinator] = [
+            pid for pid in children(node.pid) if b"-m\0coordinatord\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        kill_quietly(coordinator, signal.SIGKILL)
+        assert node.wait() == 69
+        await_end(worker)
+        assert node.leftovers() == []
+        assert "Traceback" not in node.output
+    finally:
+        node.close()
