@@ -15,7 +15,7 @@ import uvloop
 from coordinatord import config
 from coordinatord.config import Config
 from coordinatord.server.app import ListenError, serve
-from coordinatord.shared import bugs, logs
+from coordinatord.shared import __version__, bugs, logs
 from coordinatord.store.interface import StoreError
 from coordinatord.store.memory import MemoryStore
 from coordinatord.wire.exits import ExitCode
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 def main() -> None:
     """Serve until SIGTERM or SIGINT. Exits with 0, or with a sysexits code after one line that says why."""
+    logs.replace_closed_streams()
     try:
         settings = config.parse()
         logs.configure(settings.log_level, "coordinatord")
@@ -55,10 +56,20 @@ async def _run(settings: Config) -> None:
     if settings.state_dir is not None:
         log.warning("state is kept in memory only: a restart of coordinatord forgets the jobs")
     async with serve(settings.host, settings.port, settings.policy, MemoryStore()) as server:
-        print(f"coordinatord listening on {server.url}", flush=True)  # noqa: T201 - what starts us waits for this line
+        _announce(server.url)
         notify_systemd("READY=1")
         await server.until(ended)
         notify_systemd("STOPPING=1")
+        log.info("stopping; the nodes keep their workers and look for a coordinator")
+
+
+def _announce(url: str) -> None:
+    log.info("coordinatord %s serves at %s", __version__, url)
+    try:
+        print(f"coordinatord listening on {url}", flush=True)  # noqa: T201 - what starts us waits for this line
+    except OSError as error:
+        log.warning("standard output cannot be written: %s", error)
+        sys.stdout = None  # or Python would try again at its end, and fail
 
 
 def _end(ended: asyncio.Future[None]) -> None:

@@ -51,7 +51,9 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
         default=defaults.heartbeat_s,
         help="least seconds between two heartbeats; a node is lost after five (default: 1)",
     )
-    parser.add_setting("--log-level", choices=LEVELS, default="info", help="least level of log lines (default: info)")
+    parser.add_setting(
+        "--log-level", type=str.lower, choices=LEVELS, default="info", help="least level of log lines (default: info)"
+    )
     parser.add_argument("--version", action="version", version=f"coordinatord {__version__}")
     given = parser.parse_args(arguments)
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from coordinatord.shared import bugs
+from coordinatord.shared import bugs, logs
 from coordinatord.wire.exits import ExitCode
 from nodeclient import config
 from nodeclient.config import JoinConfig
@@ -16,6 +16,7 @@ from nodeclient.config import JoinConfig
 
 def main() -> None:
     """Run the chosen subcommand and exit with its code; see the README for the codes."""
+    logs.replace_closed_streams()
     try:
         chosen = config.parse()
         code = _join(chosen) if isinstance(chosen, JoinConfig) else _status(chosen)

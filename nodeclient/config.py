@@ -20,6 +20,20 @@ from nodeclient.spawn import SpawnError, WorkerCommand, check_program
 
 DEFAULT_JOB = "default"
 
+TORCHRUN_FLAGS = {
+    "-m": "`-- python -m MODULE`",
+    "--module": "`-- python -m MODULE`",
+    "--rdzv-endpoint": "--coord",
+    "--rdzv-id": "--job-id",
+    "--rdzv-backend": "not needed, coordinatord is the one",
+    "--local-addr": "--advertise-addr",
+    "--master-addr": "not needed, each round has its own",
+    "--master-port": "not needed, each round has its own",
+    "--node-rank": "not needed, see --topology",
+    "--shutdown-timeout": "--stop-timeout",
+}
+"""What people who come from torchrun type first."""
+
 _ENDPOINT = re.compile(
     r"""(?: \[ (?P<bracketed> [0-9a-fA-F:.]+ ) \]  |  (?P<host> [^\s:/\[\],]+ ) )  (?: : (?P<port> \d{1,5} ) )?
         | (?P<bare> [0-9a-fA-F]* : [0-9a-fA-F:.]* : [0-9a-fA-F:.]* )""",
@@ -88,10 +102,18 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     status = commands.add_parser("status", help="show the jobs of a coordinator", **common)
     _add_join(join)
     _add_status(status)
-    given = parser.parse_args(arguments)
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        (join if given.subcommand == "join" else status).error(_explain_unknown(unknown))
     if given.subcommand == "join":
         return _join_config(join, given, environ)
     return StatusConfig(given.coord, given.job, given.json)
+
+
+def _explain_unknown(flags: Sequence[str]) -> str:
+    flag = flags[0].partition("=")[0].replace("_", "-")
+    here = TORCHRUN_FLAGS.get(flag)
+    return f"unknown flag: {' '.join(flags)}" + (f"; what torchrun calls {flag} is here {here}" if here else "")
 
 
 def _add_join(parser: SettingsParser) -> None:
@@ -112,12 +134,17 @@ def _add_join(parser: SettingsParser) -> None:
     add(
         "--max-restarts", type=count, default=0, metavar="N", help="worker failures the whole job survives (default: 0)"
     )
-    add("--advertise-addr", type=name, metavar="ADDR", help="where other nodes reach this one, if not by itself right")
+    add(
+        "--advertise-addr",
+        type=address,
+        metavar="ADDR",
+        help="where other nodes reach this one, if found wrong by itself",
+    )
     add(
         "--node-id",
         type=name,
         metavar="ID",
-        help="name of this node that outlives a restart (default: host and chance)",
+        help="name of this node that outlives a restart (default: host name, random suffix)",
     )
     add(
         "--topology",
@@ -140,6 +167,7 @@ def _add_join(parser: SettingsParser) -> None:
     )
     add(
         "--log-level",
+        type=str.lower,
         choices=LEVELS,
         default="info",
         metavar="LEVEL",
@@ -169,6 +197,10 @@ def _join_config(parser: SettingsParser, given: argparse.Namespace, environ: Map
     except (SpawnError, WorkersPerNodeError) as error:
         parser.error(str(error))
     least, most = given.nnodes or (1, 1 if given.standalone else RANKS_MAX)
+    if given.standalone and least > 1:
+        parser.error(
+            f"--standalone is for this host alone, but --nnodes wants {least}: start a coordinatord, see --coord"
+        )
     host = socket.gethostname()
     return JoinConfig(
         coordinators=coordinators,
@@ -216,10 +248,9 @@ def node_range(text: str) -> tuple[int, int]:
 
 def count(text: str) -> int:
     """Read a number from 0 upward."""
-    number = int(text)
-    if not 0 <= number <= COUNTER_MAX:
-        raise argparse.ArgumentTypeError(f"{text}: expected 0 or more")
-    return number
+    if not text.isdecimal() or int(text) > COUNTER_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, 0 or more")
+    return int(text)
 
 
 def name(text: str) -> str:
@@ -227,6 +258,14 @@ def name(text: str) -> str:
     if not 1 <= len(text) <= 128 or not text.isprintable() or any(map(str.isspace, text)):  # noqa: PLR2004 - see `wire`
         raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected 1 to 128 visible characters")
     return text
+
+
+def address(text: str) -> str:
+    """Read an address of this host; a name is looked up here, since others may not know it, or as another's."""
+    try:
+        return str(socket.getaddrinfo(name(text), None, type=socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no address and cannot be looked up") from error
 
 
 def topology(text: str) -> str:

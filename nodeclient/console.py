@@ -33,14 +33,13 @@ class Console:
         self._context = context
         self._live = self._stream.isatty()
         self._waiting: tuple[str, float | None] | None = None
-        handler = _ErasingHandler(self._stream, erase=self._live)
+        handler = _ErasingHandler(self._stream, self._take_live_line)
         handler.setFormatter(LineFormatter("nodeclient"))
         logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
 
     def say(self, level: Level, text: str) -> None:
         """Write one log line; what was waited for is over, or will be said again."""
-        self._waiting = None
         log.log(_LEVELS[level], "%s", text, extra=fields(**self._context()))
 
     def wait(self, reason: str, until: float | None, now: float) -> None:
@@ -67,16 +66,22 @@ class Console:
             self._live, self._waiting = False, None
         return self._live
 
+    def _take_live_line(self) -> bool:
+        """Forget the live line; return whether there is one to be erased. What a worker has written is never erased."""
+        drawn, self._waiting = self._live and self._waiting is not None, None
+        return drawn
+
 
 class _ErasingHandler(logging.StreamHandler[TextIO]):
-    """Removes a live line before it writes a log line."""
+    """Removes the live line, if there is one, before it writes a log line."""
 
-    def __init__(self, stream: TextIO, *, erase: bool) -> None:
+    def __init__(self, stream: TextIO, take_live_line: Callable[[], bool]) -> None:
         super().__init__(stream)
-        self._prefix = _ERASE_LINE if erase else ""
+        self._take_live_line = take_live_line
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._prefix + super().format(record)
+        line = super().format(record)
+        return f"{_ERASE_LINE}{line}" if self._take_live_line() else line
 
 
 def _duration(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from nodeclient.addresses import interface_towards
@@ -21,6 +22,9 @@ def worker_commands(config: JoinConfig, start: Start, inherited: Mapping[str, st
     otherwise in the `inherited` environment; by itself it listens where the host's own name leads.
     """
     base = {**DEFAULTS, **LAUNCHER_DEFAULTS}
+    if config.workers > 1:
+        # By itself torch starts a thread a core in every worker (torchrun's answer: 1).
+        base["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // config.workers))
     interface = interface_towards(start.assignment.master_address)
     if interface and interface != "lo":
         base["GLOO_SOCKET_IFNAME"] = interface

@@ -105,8 +105,7 @@ def _explain(command: WorkerCommand, local_rank: int, error: Exception) -> Spawn
     exit_code = EXIT_NOT_EXECUTABLE
     if isinstance(error, FileNotFoundError) and found is None:
         exit_code = EXIT_NOT_FOUND
-        where = "there is no such file" if os.sep in program else f"it is in no directory of PATH ({path})"
-        message = f"the command {program!r} was not found: {where}; install it on this host, or give its full path"
+        message = f"the command {program!r} was not found: {_where(program)}"
     elif isinstance(error, FileNotFoundError):
         exit_code = EXIT_NOT_FOUND
         message = f"{found} cannot be started: the interpreter that its first line names is not on this host"
@@ -120,3 +119,13 @@ def _explain(command: WorkerCommand, local_rank: int, error: Exception) -> Spawn
     else:
         message = f"{program!r} cannot be started: {error}"
     return SpawnError(local_rank, message, exit_code)
+
+
+def _where(program: str) -> str:
+    if os.path.isdir(program):  # noqa: PTH112 - as in the shell's own search
+        return "it is a directory"
+    if os.path.exists(program) and os.sep not in program:  # noqa: PTH110 - the same
+        return f"it is a file here, but no program in PATH: did you mean `python {program}`?"
+    if os.sep in program:
+        return "there is no such file; install it on this host"
+    return "it is in no directory of PATH; install it on this host, or give its full path"

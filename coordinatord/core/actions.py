@@ -6,7 +6,7 @@ from coordinatord.core.addresses import master_address
 from coordinatord.core.effects import NodeGone, RoundEnded, RoundFormed, RunEnded, StateChanged
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.outbox import Outbox
-from coordinatord.core.ranks import Seat, assign, order
+from coordinatord.core.ranks import assign
 from coordinatord.core.run import MAY_HAVE_WORKERS, Run, State
 from coordinatord.core.verdict import Loss
 from coordinatord.core.words import Words
@@ -19,8 +19,7 @@ from coordinatord.wire.messages import Assignment, Outcome, Result, clip
 def form(run: Run, state: State, reason: str, now: float, outbox: Outbox) -> None:
     """Give the ready nodes their ranks; nodes beyond the maximum stay as spares."""
     del now
-    chosen = {member.node: member for member in run.candidates}
-    nodes = [chosen[seat.node] for seat in order(map(_seat, chosen.values()), run.order)]
+    nodes = run.candidates
     run.begin_round(tuple(member.node for member in nodes), _assignments(run, nodes))
     run.origin = reason
     for member in nodes:
@@ -142,14 +141,9 @@ def _enter(run: Run, state: State, reason: str) -> None:
     run.reason = reason
 
 
-def _seat(member: Member) -> Seat:
-    offer = member.join.offer
-    return Seat(member.node, offer.host, offer.topology, offer.workers, offer.role)
-
-
 def _assignments(run: Run, nodes: list[Member]) -> dict[str, Assignment]:
     address = master_address(nodes[0], nodes)
-    ranks = assign([_seat(member) for member in nodes])
+    ranks = assign([member.seat for member in nodes])
     world_size = sum(part.workers for part in ranks)
     return {
         member.node: Assignment(

@@ -25,7 +25,7 @@ def abandoned(run: Run) -> float | None:
     """There is nobody left: at once if the last one went by itself or there was no round, else after a grace."""
     if run.counted:
         return None
-    return NOW if run.emptied_at is None or run.round == 0 else run.emptied_at + run.policy.outage_grace_s
+    return NOW if run.emptied_at is None or not run.order else run.emptied_at + run.policy.outage_grace_s
 
 
 def replaced(run: Run) -> float | None:

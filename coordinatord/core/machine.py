@@ -226,6 +226,9 @@ class Coordinator:
             standing=Standing.ABSENT,
         )
         run.add(member)
+        if not run.order:
+            # One that was restarted without its memory goes on counting where the nodes remember to have been.
+            run.round = max(run.round, join.observed.round)
         workers = "1 worker" if join.offer.workers == 1 else f"{join.offer.workers} workers"
         host = f"host {join.offer.host} at {peer_address} with {workers}"
         outbox.record(NodeJoined(run.job, run.id, host, join.node, join.incarnation))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coordinatord.core.ranks import Seat
 from coordinatord.wire.messages import Desired, Join, Observed, Outcome, Phase
 
 
@@ -67,6 +68,12 @@ class Member:
     def incarnation(self) -> int:
         """Which life of the node this is."""
         return self.join.incarnation
+
+    @property
+    def seat(self) -> Seat:
+        """What its rank goes by."""
+        offer = self.join.offer
+        return Seat(self.node, offer.host, offer.topology, offer.workers, offer.role)
 
     @property
     def silent_since(self) -> float:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from coordinatord.core.deadlines import Deadlines
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.policy import Policy
+from coordinatord.core.ranks import order
 from coordinatord.core.verdict import Loss, Verdict, WorkerFailure, judge
 from coordinatord.wire.messages import Assignment, Failure, Outcome, Spec
 
@@ -155,10 +156,11 @@ class Run:
 
     @property
     def candidates(self) -> list[Member]:
-        """The members to form a round of now: nodes of the last one first, then who came first."""
+        """The members to form a round of now, by group rank: nodes of the last one go first, then who came first."""
         before = set(self.order)
         ready = sorted(self.standing(Standing.READY), key=lambda m: (m.node not in before, m.arrived_at))
-        return ready[: self.spec.nodes_max]
+        chosen = {member.node: member for member in ready[: self.spec.nodes_max]}
+        return [chosen[seat.node] for seat in order((member.seat for member in chosen.values()), self.order)]
 
     def standing(self, *standings: Standing) -> Iterator[Member]:
         """Iterate over the members of some standings."""

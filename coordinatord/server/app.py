@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
+import os
 import secrets
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
@@ -32,6 +35,19 @@ session to a host that is gone would linger for a quarter of an hour."""
 
 SHUTDOWN_S = 5.0
 """How long requests in progress may take to end; longer ones are cut, nodes look for the coordinator again anyway."""
+
+
+class _BadRequests(logging.Filter):
+    """Makes one quiet line of what aiohttp reports with a traceback, if it is the fault of whoever asked."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let all else through as it is."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError | ConnectionError):
+            record.levelno, record.levelname, record.exc_info = logging.DEBUG, "DEBUG", None
+            record.msg, record.args = "bad request: %s", (type(error).__name__,)
+            return logging.getLogger().isEnabledFor(logging.DEBUG)
+        return True
 
 
 class ListenError(Exception):
@@ -58,10 +74,14 @@ class Server:
         await self._tasks.guard(ended)
 
 
+_BAD_REQUESTS = _BadRequests()
+
+
 @asynccontextmanager
 async def serve(host: str, port: int, policy: Policy, store: Store) -> AsyncIterator[Server]:
     """Serve at `host`:`port` while the context lasts; port 0 lets the kernel choose. Raises `ListenError`."""
     listener = _listen(host, port)
+    logging.getLogger("aiohttp.server").addFilter(_BAD_REQUESTS)
     tasks = Tasks()
     sessions = Sessions()
     driver = Driver(Coordinator(policy, epoch=secrets.token_hex(3)), store, sessions.deliver, tasks)
@@ -96,10 +116,11 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _explain(host: str, port: int, error: OSError) -> str:
+    reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
     if error.errno == errno.EADDRINUSE:
         return f"port {port} on {host} is in use: is another coordinatord running? choose another port with --port"
     if error.errno in {errno.EACCES, errno.EPERM}:
         return f"port {port} may not be used by this user: choose one above 1023 with --port"
     if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
-        return f"{host} is no address of this host ({error.strerror}): see --host"
-    return f"cannot listen on {host} port {port}: {error.strerror}"
+        return f"{host} is no address of this host ({reason}): see --host"
+    return f"cannot listen on {host} port {port}: {reason}"

@@ -60,8 +60,11 @@ class Sessions:
         """Be the handler of a node's connection, for as long as it lasts."""
         # No compression (messages are small) and no ping: heartbeats are the protocol's own, in both directions.
         socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES_MAX, compress=False)
-        await socket.prepare(request)
-        join = await _receive_join(socket, request)
+        try:
+            await socket.prepare(request)
+            join = await _receive_join(socket, request)
+        except ConnectionError:
+            return socket  # gone before it said who it is
         if join is not None:
             await self._serve(socket, request, join)
         return socket

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -14,6 +16,12 @@ LEVELS = ("debug", "info", "warning", "error")
 def fields(**values: object) -> dict[str, Any]:
     """Return fields for the `extra` argument of a logging call; empty ones are left out."""
     return {"fields": {name: value for name, value in values.items() if value not in {None, ""}}}
+
+
+def replace_closed_streams() -> None:
+    """Write to nowhere if the program was started without standard output or error (`2>&-`): it works all the same."""
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - for as long as the process
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
 
 
 def configure(level: str, name: str) -> None:

@@ -59,17 +59,19 @@ class SettingsParser(argparse.ArgumentParser):
 
 def port(text: str) -> int:
     """Read a port number, 0 included."""
-    number = int(text)
-    if not 0 <= number <= 65_535:  # noqa: PLR2004 - what a port is
-        raise argparse.ArgumentTypeError(f"{number} is no port: 0 to 65535")
-    return number
+    if not text.isdecimal() or int(text) > 65_535:  # noqa: PLR2004 - what a port is
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to 65535")
+    return int(text)
 
 
 def seconds(text: str) -> float:
     """Read a duration."""
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1
     if not 0 < number <= DURATION_S_MAX:
-        raise argparse.ArgumentTypeError(f"{text} s: expected more than 0 and at most {DURATION_S_MAX}")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, more than 0 and at most {DURATION_S_MAX}")
     return number
 
 

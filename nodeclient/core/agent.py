@@ -137,7 +137,7 @@ class Agent:
         self._contact.open(event.coordinator, self.observed(now, beat=False), now)
 
     def _closed(self, event: events.SessionClosed, now: float) -> None:
-        if self._contact.close(event.reason, now):
+        if self._contact.close(event.reason, now) and self._last_word is None:
             goes_on = "; the workers go on" if self.phase.has_workers else ""
             self._notice(Level.WARNING, f"lost the coordinator: {event.reason}{goes_on}")
         elif self._contact.is_new_trouble(event.reason):
@@ -169,8 +169,7 @@ class Agent:
             hurry = refused.code is RefusalCode.SUPERSEDED
             self._end_with(Exit(ExitCode.REFUSED, f"refused by the coordinator: {refused.message}"), now, hurry=hurry)
 
-    def _started(self, event: events.WorkersStarted, now: float) -> None:
-        del event
+    def _started(self, _: events.WorkersStarted, now: float) -> None:
         self._step(Stimulus.STARTED, now)
 
     def _start_failed(self, event: events.StartFailed, now: float) -> None:
@@ -188,8 +187,7 @@ class Agent:
             self._notice(Level.ERROR, event.message)
             self._sweep(now)
 
-    def _ticked(self, event: events.Tick, now: float) -> None:
-        del event
+    def _ticked(self, _: events.Tick, now: float) -> None:
         for due, act in self._deadlines():
             if due <= now and not self.exited:
                 act(now)
@@ -224,7 +222,10 @@ class Agent:
             self._abandon(now, hurry=again)
         else:
             self._leave_by = now + LEAVE_WITHIN_S
-            self._notice(Level.INFO, "leaving the job; once more to leave at once")
+            self._notice(
+                Level.INFO,
+                f"leaving: workers get up to {self._settings.stop_timeout_s:g} s to save; once more kills them",
+            )
 
     def _abandon(self, now: float, *, hurry: bool = False) -> None:
         """Leave without the coordinator's word."""
@@ -242,6 +243,8 @@ class Agent:
         del now
         waited = self._settings.join_timeout_s
         text = f"no coordinator reached within {waited:g} s: {self._contact.trouble}; see --coord and --join-timeout"
+        if self.phase is Phase.SUCCEEDED:
+            text = f"all workers of this node succeeded, but whether those of the others did is not known: {text}"
         self._exit(Exit(ExitCode.UNAVAILABLE, text))
 
     def _cut_off(self, now: float) -> None:
@@ -357,6 +360,8 @@ class Agent:
     def _settle(self, now: float) -> None:
         self.phase = self._group.ending
         self._resting_since = now
+        if self.phase is Phase.SUCCEEDED:
+            self._notice(Level.INFO, f"all workers of this node succeeded in round {self.round}")
 
     def _take_round(self, now: float) -> Desired:
         """Be in the round that the goal speaks of; what was known of an older one is void."""
@@ -381,8 +386,6 @@ class Agent:
     def _exit(self, last_word: Exit) -> None:
         self.exited = True
         self._effects.append(last_word)
-
-    # Words
 
     def _notice(self, level: Level, text: str) -> None:
         self._effects.append(Notice(level, text))

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from coordinatord.wire.codec import encode
-from coordinatord.wire.messages import Goal, Outcome, RefusalCode, Refused, Result
+from coordinatord.wire.messages import Goal, Message, Outcome, RefusalCode, Refused, Result
 from nodeclient.session import PAUSE_FIRST_S, PAUSE_MOST_S
 from tests.support.programs import BIN, Program
 from tests.support.strange import WAIT, Behaviour, strange_coordinator
@@ -63,7 +63,7 @@ async def test_another_version_is_a_refusal() -> None:
 
 
 async def test_a_refusal_that_may_pass_is_tried_again_until_the_node_is_let_in() -> None:
-    answers = [FULL, FULL, FULL, DONE]
+    answers: list[Message] = [FULL, FULL, FULL, DONE]
 
     async def answer(socket: web.WebSocketResponse) -> None:
         await socket.send_bytes(encode(answers.pop(0)))

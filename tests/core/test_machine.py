@@ -12,7 +12,6 @@ from coordinatord.core.events import Connected, Disconnected, Event, Reported, T
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.run import State
-from coordinatord.core.words import Words
 from coordinatord.wire.messages import Goal, Join, Observed, Phase, RefusalCode
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, an_offer
 from tests.support.script import Stage

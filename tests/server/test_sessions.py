@@ -9,6 +9,7 @@ import msgpack
 import pytest
 
 from coordinatord.server import sessions
+from coordinatord.shared.logs import LineFormatter
 from coordinatord.wire.codec import encode
 from coordinatord.wire.messages import (
     FRAME_BYTES_MAX,
@@ -97,6 +98,25 @@ async def test_a_malformed_join_is_refused_in_words(start: Start, frame: bytes, 
         assert words in refused.message
         await peer.hear_end()
         assert not server.driver.machine.jobs
+
+
+@pytest.mark.parametrize("character", ["\0", "\n", "\r", "\x1b[2J", "\x7f", "\x9b"], ids=ascii)
+@pytest.mark.parametrize("field", ["node", "job"])
+async def test_a_join_that_would_steer_a_terminal_is_refused_in_one_clean_line(
+    start: Start, caplog: pytest.LogCaptureFixture, field: str, character: str
+) -> None:
+    texts = {"node": "a", "job": "job"} | {field: f"a{character}b"}
+    frame = encode(join(texts["node"], job=texts["job"]))
+    async with start() as server, connect(server.url) as peer:
+        await peer.socket.send_bytes(frame)
+        refused = await peer.hear(Refused)
+        assert refused.code is RefusalCode.MALFORMED
+        assert refused.message.startswith(f"join.{field} must consist of printable characters")
+        await peer.hear_end()
+        assert not server.driver.machine.jobs
+    [line] = [LineFormatter("coordinatord").format(record) for record in caplog.records if "refused" in record.msg]
+    assert line.isprintable()
+    assert f"join.{field}" in line
 
 
 async def test_a_text_frame_is_refused(start: Start) -> None:

@@ -61,7 +61,8 @@ def test_a_surrogate_is_no_text_at_all(field: str) -> None:
 
 @pytest.mark.parametrize("field", TEXTS)
 def test_printable_letters_of_any_script_are_welcome(field: str) -> None:
-    assert decode(join_with(field, "Знач 節点 ä😀 a=b"), Join)
+    text = "Знач 節点 ä😀 a=b"
+    assert encode(decode(join_with(field, text), Join)) == join_with(field, text)
 
 
 @pytest.mark.parametrize("character", UNPRINTABLE.values(), ids=UNPRINTABLE)

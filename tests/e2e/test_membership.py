@@ -1,0 +1,108 @@
+"""Who is in the round after nodes came and went, and which ranks the others keep."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.programs import wait_until
+
+pytestmark = pytest.mark.slow
+
+REPEATS = 5
+
+
+def test_the_node_of_rank_0_leaves_and_another_takes_its_rank(cluster: Cluster) -> None:
+    a, _, _ = cluster.join_all("abc", "--nnodes", "1:3")
+    before = cluster.await_round(3)
+    assert before.nodes[0] == "a"
+    assert a.stop() == 143
+    a.await_event("saved", round=before.number)
+    assert a.leftovers() == []
+    after = cluster.await_round(2, before)
+    assert after.nodes == ["b", "c"]
+    assert after.restarts == {0}
+    assert after.workers[0].port != before.workers[0].port, "nothing of the old round can speak to the new one"
+
+
+def test_a_newcomer_whose_name_comes_first_gets_the_last_rank(cluster: Cluster) -> None:
+    cluster.join_all("bc", "--nnodes", "1:3")
+    before = cluster.await_round(2)
+    cluster.join("a", "--nnodes", "1:3")
+    after = cluster.await_round(3, before)
+    assert before.nodes == ["b", "c"]
+    assert after.nodes == ["b", "c", "a"]
+    assert after.restarts == {0}
+
+
+def test_too_few_are_left_and_end_with_the_name_of_who_is_missing(cluster: Cluster) -> None:
+    gone = cluster.join("gone", "--nnodes", "3")
+    gone.await_line("waiting for nodes")
+    rest = cluster.join_all("ab", "--nnodes", "3", "--join-timeout", "3", script="--family")
+    cluster.await_round(3)
+    gone.process.kill()
+    for node in rest:
+        assert node.wait() == 75
+        assert "not enough nodes within 3 s: waiting for nodes: " in node.lines[-1]
+        assert "missing: node" in node.lines[-1]
+        assert "gone" in node.lines[-1].partition("missing: ")[2]
+        assert node.leftovers() == []
+    assert cluster.await_state(state="failed")["nodes"] == []
+
+
+@pytest.mark.parametrize("moment", ["", "connected to the coordinator", "starting round"])
+def test_a_nodeclient_that_is_killed_while_it_arrives_is_gone_and_the_others_go_on(
+    cluster: Cluster, moment: str
+) -> None:
+    cluster.join_all("ab", "--nnodes", "2:4", "--max-restarts", "1", script="--mesh")
+    before = cluster.await_round(2)
+    cluster.await_state(state="running")
+    newcomer = cluster.join("c", "--nnodes", "2:4", "--max-restarts", "1", script="--mesh")
+    if moment:
+        newcomer.await_line(moment)
+    newcomer.process.kill()
+    newcomer.await_no_leftovers()
+
+    def trains_without() -> bool:
+        job = cluster.await_state()
+        return job["state"] == "running" and [node["node"] for node in job["nodes"]] == ["a", "b"]
+
+    wait_until("the others to train without it", trains_without)
+    last = max((one for one in cluster.rounds() if len(one.workers) == 2), key=lambda one: one.number)
+    assert last.nodes == before.nodes
+    assert last.restarts == {0}
+    assert cluster.await_state()["restarts"] == {"used": 0, "max": 1}
+
+
+def test_nodes_arrive_one_after_the_other_and_leave_one_after_the_other(cluster: Cluster) -> None:
+    flags = ("--nnodes", f"1:{REPEATS + 1}", "--max-restarts", "1")
+    nodes = [cluster.join("first", *flags, script="--mesh")]
+    last = cluster.await_round(1)
+    for number in range(REPEATS):
+        nodes.append(cluster.join(f"arrival{REPEATS - number}", *flags, script="--mesh"))
+        last = cluster.await_round(len(nodes), last)
+        assert last.nodes == [node.name for node in nodes]
+        assert last.restarts == {0}
+    for number in range(REPEATS):
+        leaver = nodes.pop(0 if number % 2 else -1)
+        assert leaver.stop() == 143
+        assert leaver.leftovers() == []
+        last = cluster.await_round(len(nodes), last)
+        assert last.nodes == [node.name for node in nodes]
+        assert last.restarts == {0}
+
+
+def test_spare_after_spare_takes_the_place_of_a_lost_node(cluster: Cluster) -> None:
+    nodes = {node.name: node for node in cluster.join_all("ab", "--nnodes", "2", script="--mesh")}
+    last = cluster.await_round(2)
+    for number in range(REPEATS):
+        spare = cluster.join(f"spare{number}", "--nnodes", "2", script="--mesh")
+        spare.await_line("spare: round")
+        victim = nodes.pop(last.nodes[number % 2])
+        victim.process.kill()
+        nodes[spare.name] = spare
+        survivor = last.nodes[1 - number % 2]
+        last = cluster.await_round(2, last)
+        assert last.nodes == [survivor, spare.name]
+        assert last.restarts == {0}
+        victim.await_no_leftovers()
