@@ -113,7 +113,7 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
 def _explain_unknown(flags: Sequence[str]) -> str:
     flag = flags[0].partition("=")[0].replace("_", "-")
     here = TORCHRUN_FLAGS.get(flag)
-    return f"unknown flag: {' '.join(flags)}" + (f"; what torchrun calls {flag} is here {here}" if here else "")
+    return f"not understood: {' '.join(flags)}" + (f"; what torchrun calls {flag} is here {here}" if here else "")
 
 
 def _add_join(parser: SettingsParser) -> None:

@@ -17,7 +17,7 @@ JOIN = ("join", "--coord", "127.0.0.1", "--", "true")
 
 WRONG_COORDINATORD = [
     (("--nonsense",), "unrecognized arguments: --nonsense"),
-    (("--port", "70000"), "70000 is no port: 0 to 65535"),
+    (("--port", "70000"), "'70000' is no port: 0 to 65535"),
     (("--port", "x"), "argument --port"),
     (("--settle", "0"), "argument --settle"),
     (("--settle", "nan"), "argument --settle"),
@@ -65,7 +65,7 @@ WRONG_NODECLIENT = [
     (("join", "--coord", "127.0.0.1", "--", "/etc"), "/etc"),
     (("join", "--coord", "127.0.0.1", "--", ""), "command"),
     (("status",), "required: --coord"),
-    (("status", "--coord", "h", "a", "b"), "unrecognized arguments: b"),
+    (("status", "--coord", "h", "a", "b"), ": b (see"),
 ]
 
 WRONG_ENVIRONMENT = [

@@ -33,7 +33,7 @@ def test_a_round_goes_from_assignment_to_success() -> None:
     assert bench.last(Report).observed.phase == Phase.RUNNING
     assert bench.exited(0, 0) == []
     assert kinds(bench.exited(1, 0)) == [Sweep]
-    assert kinds(bench.swept()) == [Report]
+    assert kinds(bench.swept()) == [Notice, Report]
     said = bench.last(Report).observed
     assert (said.phase, said.port) == (Phase.SUCCEEDED, PORT + 1)
     assert bench.told(Goal.EXIT) == [Exit(0, "all workers succeeded", Level.INFO)]
