@@ -61,6 +61,8 @@ def train(ctx: workerlib.Context, arguments: argparse.Namespace) -> None:
     steps = restore(ctx, arguments.checkpoint, model, optimizer)
     replica = DistributedDataParallel(model)
     batches = math.ceil(len(images) / arguments.batch_size)
+    if steps:
+        say(ctx, f"went on from {arguments.checkpoint}, after step {steps} of {arguments.epochs * batches}")
 
     while steps < arguments.epochs * batches:
         epoch, place = divmod(steps, batches)

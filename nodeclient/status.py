@@ -51,7 +51,8 @@ def _ask_any(config: StatusConfig) -> list[dict[str, Any]]:
         try:
             return _ask(coordinator, config.job)
         except (OSError, UnicodeError, http.client.HTTPException, StatusError) as error:
-            troubles.append(f"{coordinator}: {getattr(error, 'strerror', None) or error}")
+            why = "this can be no host name" if isinstance(error, UnicodeError) else getattr(error, "strerror", None)
+            troubles.append(f"{coordinator}: {why or error}")
     raise StatusError(f"{'; '.join(troubles)}: is coordinatord running there? see --coord")
 
 

@@ -38,10 +38,7 @@ class Deadlines(Generic[Key]):
     def discard(self, key: Key) -> None:
         """Take the deadline from `key`, if it has one."""
         self._at.pop(key, None)
-        if len(self._heap) > 2 * len(self._at) + SLACK:
-            self._heap = [entry for entry in self._heap if self._is_live(entry)]
-            heapq.heapify(self._heap)
-            self._filed = {key: filed for filed, _, key in self._heap}
+        self._compact()
 
     def clear(self) -> None:
         """Take all deadlines away."""
@@ -85,6 +82,13 @@ class Deadlines(Generic[Key]):
         self._count += 1  # equal times come out in the order in which they went in; keys are never compared
         self._filed[key] = at
         heapq.heappush(self._heap, (at, self._count, key))
+        self._compact()
+
+    def _compact(self) -> None:
+        if len(self._heap) > 2 * len(self._at) + SLACK:
+            self._heap = [entry for entry in self._heap if self._is_live(entry)]
+            heapq.heapify(self._heap)
+            self._filed = {key: filed for filed, _, key in self._heap}
 
     def _is_live(self, entry: tuple[float, int, Key]) -> bool:
         filed, _, key = entry

@@ -125,3 +125,11 @@ def test_what_next_names_is_due_then_in_spite_of_rounding(by: float) -> None:
     upcoming = deadlines.next()
     assert upcoming is not None
     assert deadlines.pop_due(upcoming) == ["node"]
+
+
+def test_a_deadline_that_is_brought_forward_again_and_again_does_not_grow_the_heap() -> None:
+    deadlines = Deadlines[str]()
+    for step in range(1_000):
+        deadlines.set("a", 1_000.0 - step)
+    assert len(deadlines._heap) <= 2 + SLACK
+    assert deadlines.pop_due(1.0) == ["a"]

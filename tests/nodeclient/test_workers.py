@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import signal
 import sys
@@ -280,9 +281,13 @@ def test_workers_inherit_no_open_file(run: Run, group: Group) -> None:
 
 
 def test_workers_start_with_default_signals(run: Run, group: Group) -> None:
+    # The C library keeps a few to itself, and whoever started this process may have left them in any state.
+    everyday = sum(1 << (signum - 1) for signum in signal.valid_signals())
+
     async def test() -> None:
         group.start("grep -E '^Sig(Blk|Ign)' /proc/self/status | tr -d '\\n' > $FIFO; echo > $FIFO")
-        assert await group.line() == "SigBlk:\t0000000000000000SigIgn:\t0000000000000000"
+        blocked, ignored = (int(mask, 16) for mask in re.findall("[0-9a-f]{16}", await group.line()))
+        assert (blocked | ignored) & everyday == 0
         await group.workers.sweep()
 
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
