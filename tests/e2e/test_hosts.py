@@ -40,10 +40,10 @@ class Site:
         """The coordinator's."""
         return self.hosts.address["coord"]
 
-    def job(self) -> dict[str, Any]:
-        """Return the state of the job, as a person on one of the hosts would get it."""
+    def job(self, host: str = "a") -> dict[str, Any]:
+        """Return the state of the job, as a person on a host would get it."""
         asked = f"{self.address}:{self.coordinator.port}"
-        shown = run(*self.hosts.on("a"), BIN / "nodeclient", "status", "--coord", asked, "--json")
+        shown = run(*self.hosts.on(host), BIN / "nodeclient", "status", "--coord", asked, "--json")
         [job] = json.loads(shown.stdout)["jobs"]
         return dict(job)
 
@@ -106,6 +106,20 @@ def test_a_node_beside_the_coordinator_and_a_remote_one_train_together(site: Sit
     assert rank_0["address"] == other.await_event("sum", sum=2)["address"] == site.hosts.address[first]
     kill_quietly(rank_0["pid"], signal.SIGUSR1)
     assert (master.wait(), other.wait()) == (0, 0)
+
+
+def test_workers_that_are_blocked_in_a_collective_by_a_cut_cable_are_not_waited_for(site: Site) -> None:
+    flags = ("--nnodes", "2:3", "--outage-grace", "1", "--join-timeout", "60")
+    a, b, c = (site.join(name, *flags, command=TRAINING) for name in "abc")
+    assert a.await_event("sum", sum=3)["rank"] == 0
+    site.hosts.cut("a")
+    rank_0 = b.await_event("sum", sum=2, round=2)
+    assert rank_0["rank"] == 0
+    assert rank_0["address"] == site.hosts.address["b"]
+    c.await_event("sum", sum=2, round=2)
+    assert site.job("b")["restarts"]["used"] == 0
+    kill_quietly(rank_0["pid"], signal.SIGUSR1)
+    assert (b.wait(), c.wait()) == (0, 0)
 
 
 def test_nodes_on_one_host_away_from_the_coordinator_meet_over_loopback(site: Site) -> None:

@@ -43,6 +43,29 @@ def test_training_goes_on_without_the_node_of_rank_0(cluster: Cluster) -> None:
     assert cluster.await_state(state="succeeded")["restarts"]["used"] == 0
 
 
+def test_training_goes_on_with_a_spare_after_a_leave_and_when_there_are_enough_again(cluster: Cluster) -> None:
+    a, b = (cluster.join(name, "--nnodes", "2", command=TRAINING) for name in "ab")
+    assert a.await_event("sum", sum=2)["rank"] == 0
+    c = cluster.join("c", "--nnodes", "2", command=TRAINING)
+    c.await_line("spare: round 1 has its maximum of nodes")
+
+    a.process.kill()
+    c.await_event("sum", sum=2, round=2)
+    assert b.await_event("sum", sum=2, round=2)["rank"] == 0
+
+    b.signal(signal.SIGTERM)
+    assert b.wait() == 143
+    assert "missing: node b" in cluster.await_state(state="forming", round=2)["reason"]
+
+    d = cluster.join("d", "--nnodes", "2", command=TRAINING)
+    d.await_event("sum", sum=2, round=3)
+    rank_0 = c.await_event("sum", sum=2, round=3)
+    assert rank_0["rank"] == 0
+    kill_quietly(rank_0["pid"], signal.SIGUSR1)
+    assert (c.wait(), d.wait()) == (0, 0)
+    assert cluster.await_state(state="succeeded")["restarts"]["used"] == 0
+
+
 def test_one_host_alone_needs_no_coordinator_and_no_port() -> None:
     node = Program(BIN / "nodeclient", "join", "--standalone", "--nproc-per-node", "2", "--", *TRAINING)
     try:
