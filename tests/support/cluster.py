@@ -115,8 +115,11 @@ class Node(Program):
         """Wait until one of its workers says this."""
 
         def look() -> dict[str, Any] | None:
+            ended = not self.reading
             said = (one for one in self.events if one["event"] == event)
-            return next((one for one in said if all(one[name] == value for name, value in facts.items())), None)
+            found = next((one for one in said if all(one[name] == value for name, value in facts.items())), None)
+            assert found or not ended, f"{self.name} ended without {event} {facts}:\n{self.output}"
+            return found
 
         return wait_until(f"{event} {facts} on {self.name}", look)
 

@@ -83,6 +83,11 @@ class Program:
         return self.process.pid
 
     @property
+    def reading(self) -> bool:
+        """Whether more of its output may come."""
+        return self._reader.is_alive()
+
+    @property
     def output(self) -> str:
         """What it has said so far, or the end of that."""
         return "\n".join(self.lines[-LINES_SHOWN:])
@@ -93,7 +98,7 @@ class Program:
 
         def look() -> re.Match[str] | None:
             nonlocal seen
-            ended = not self._reader.is_alive()
+            ended = not self.reading
             while seen < len(self.lines):
                 seen += 1
                 if found := re.search(pattern, self.lines[seen - 1]):
