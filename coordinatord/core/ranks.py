@@ -9,8 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 _DIGITS = re.compile(r"(\d+)")
+
+KEYS_MAX = 65_536
+"""Sort keys that are remembered: three texts for each of 20,000 nodes, the coordinator's limit. They are sorted for the
+words of a round, for its ranks, and again in every later round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,7 @@ def assign(ordered: Sequence[Seat]) -> list[Ranks]:
     return ranks
 
 
+@lru_cache(KEYS_MAX)
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key by which numbers within a text count as numbers."""
     return tuple(

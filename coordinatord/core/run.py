@@ -189,15 +189,7 @@ class Run:
     @property
     def round_size(self) -> int:
         """Nodes that the current round has left."""
-        return sum(
-            self.count(standing)
-            for standing in (
-                *MAY_HAVE_WORKERS,
-                Standing.HALTED,
-                Standing.SUCCEEDED,
-                Standing.SILENT,
-            )
-        )
+        return self.count(*MAY_HAVE_WORKERS, Standing.HALTED, Standing.SUCCEEDED, Standing.SILENT)
 
     @property
     def unhalted(self) -> int:
