@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 TORCH  := torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test format lint types tests bench clean
+.PHONY: help setup demo test format lint types tests bench sim mutants chaos clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,17 @@ tests: setup
 
 bench: setup  ## time rendezvous with a thousand simulated nodes
 	$(BIN)/python benchmarks/rendezvous.py
+
+SECONDS ?= 60
+
+sim: setup  ## run histories of a simulated world that goes wrong, for SECONDS=60, or the one from SEED=
+	$(BIN)/python -m tests.sim --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+mutants: setup  ## plant bugs in the two pure machines, and see the simulated world find them
+	$(BIN)/python -m tests.sim.mutants
+
+chaos: setup  ## kill, stop and cut off real processes, a few hundred times
+	$(BIN)/python benchmarks/chaos.py
 
 clean:  ## remove what setup and the tests made
 	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

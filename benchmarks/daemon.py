@@ -56,9 +56,11 @@ async def coordinatord() -> AsyncIterator[Daemon]:
     It logs as it does by default, into a file that nobody reads unless it fails.
     """
     command = (sys.executable, "-m", "coordinatord", "--host", "127.0.0.1", "--port", "0")
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory() as state:
         process = await asyncio.create_subprocess_exec(
-            *command, "--heartbeat", str(HEARTBEAT_S), stdout=asyncio.subprocess.PIPE, stderr=log
+            *(*command, "--state-dir", state, "--heartbeat", str(HEARTBEAT_S)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
         )
         try:
             yield Daemon(await _read_url(process, log), process.pid)

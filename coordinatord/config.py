@@ -1,11 +1,14 @@
-"""What coordinatord is told: flags over environment over defaults, in one frozen record that is handed down."""
+"""What coordinatord is told: flags over environment over defaults, in frozen records that are handed down."""
 
 from __future__ import annotations
 
+import argparse
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from coordinatord.core.policy import Policy
 from coordinatord.shared import __version__
@@ -13,56 +16,173 @@ from coordinatord.shared.logs import LEVELS
 from coordinatord.shared.settings import SettingsParser, port, seconds
 from coordinatord.wire.messages import DEFAULT_PORT
 
+STATE_DIR_DEFAULT = "$STATE_DIRECTORY of systemd, else $XDG_STATE_HOME/coordinatord, else ~/.local/state/coordinatord"
+"""The chain that `_state_dir` follows, for people."""
+
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """All settings of one coordinatord."""
+class ServeConfig:
+    """All settings of a coordinatord that serves."""
 
     host: str
     port: int
     state_dir: Path | None
+    """None: state is kept in memory only."""
     log_level: str
     policy: Policy
 
 
+@dataclass(frozen=True, slots=True)
+class StateConfig:
+    """All settings of `coordinatord state`."""
+
+    state_dir: Path
+    json: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayConfig:
+    """All settings of `coordinatord replay`."""
+
+    state_dir: Path
+    job_or_run: str | None
+    step: bool
+    json: bool
+
+
+Config = ServeConfig | StateConfig | ReplayConfig
+
+
 def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
     """Read flags (default: this process's) and environment; wrong ones end the program with one line and code 64."""
+    environ = os.environ if environ is None else environ
     parser = SettingsParser(
         prog="coordinatord",
+        usage="coordinatord [flags]\n       coordinatord state|replay [flags]",
         env_prefix="COORDINATORD",
         environ=environ,
-        description="The one authority on who is in a training job, which round is on, and who has which rank.",
+        description="The one authority on who is in a training job, which round is on, and who has which rank."
+        " Without a COMMAND, it serves.",
         epilog="Each flag can also be given as the environment variable in brackets.",
     )
+    _add_serve(parser)
+    # What the environment says, the first parser has read; a flag after the command wins over both.
+    commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", prog="coordinatord")
+    common: dict[str, Any] = {"env_prefix": "COORDINATORD", "environ": {}}
+    _add_state(commands.add_parser("state", help="show what a state directory holds", **common))
+    _add_replay(commands.add_parser("replay", help="step through the history of a run", **common))
+    given = parser.parse_args(arguments)
+    if given.subcommand == "state":
+        return StateConfig(_state_dir(parser, given, environ), given.json)
+    if given.subcommand == "replay":
+        return ReplayConfig(_state_dir(parser, given, environ), given.job_or_run, given.step, given.json)
+    state_dir = None if _is_ephemeral(parser, given) else _state_dir(parser, given, environ)
+    return ServeConfig(given.host, given.port, state_dir, given.log_level, _policy(parser, given))
+
+
+def _add_serve(parser: SettingsParser) -> None:
     defaults = Policy()
     everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - nodes are on other hosts
-    parser.add_setting("--host", default=everywhere, help="address to listen at (default: all, IPv6 and IPv4)")
-    parser.add_setting("--port", type=port, default=DEFAULT_PORT, help="port, 0 for any free one (default: 29400)")
-    parser.add_setting("--state-dir", type=Path, help="where state will be kept; this release keeps it in memory only")
-    parser.add_setting(
+    add = parser.add_setting
+    add("--host", default=everywhere, help="address to listen at (default: all, IPv6 and IPv4)")
+    add("--port", type=port, default=DEFAULT_PORT, help="port, 0 for any free one (default: 29400)")
+    add(
+        "--state-dir",
+        type=folder,
+        metavar="DIR",
+        help=f"where state is kept, on a local disk (default: {STATE_DIR_DEFAULT})",
+    )
+    add("--ephemeral", action="store_true", help="keep state in memory only: a restart forgets all jobs")
+    add(
         "--settle",
         type=seconds,
         default=defaults.settle_s,
         help="seconds that a round with enough nodes waits for one more (default: 2)",
     )
-    parser.add_setting(
+    add(
         "--heartbeat",
         type=seconds,
         default=defaults.heartbeat_s,
         help="least seconds between two heartbeats; a node is lost after five (default: 1)",
     )
-    parser.add_setting(
-        "--log-level", type=str.lower, choices=LEVELS, default="info", help="least level of log lines (default: info)"
+    add(
+        "--outage-grace",
+        type=seconds,
+        default=defaults.outage_grace_s,
+        help="seconds that workers go on without a coordinator (default: 300). For so long it may be gone and nothing"
+        " is lost; but a node that is cut off may have been replaced, and its old workers live on for as long",
     )
+    add("--log-level", type=str.lower, choices=LEVELS, default="info", help="least level of log lines (default: info)")
     parser.add_argument("--version", action="version", version=f"coordinatord {__version__}")
-    given = parser.parse_args(arguments)
+
+
+def _add_state(parser: SettingsParser) -> None:
+    _add_state_dir(parser)
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+def _add_replay(parser: SettingsParser) -> None:
+    _add_state_dir(parser)
+    parser.add_argument("--step", action="store_true", help="wait for Enter after each record; q ends")
+    parser.add_argument("--json", action="store_true", help="for programs: one object a record")
+    parser.add_argument(
+        "job_or_run", nargs="?", metavar="JOB|RUN", help="which run; of a job, the last (default: of the only job)"
+    )
+
+
+def _add_state_dir(parser: SettingsParser) -> None:
+    parser.add_setting(
+        "--state-dir",
+        type=folder,
+        metavar="DIR",
+        default=argparse.SUPPRESS,
+        help=f"which one (default: {STATE_DIR_DEFAULT})",
+    )
+
+
+def _policy(parser: SettingsParser, given: argparse.Namespace) -> Policy:
+    defaults = Policy()
     try:
-        policy = Policy(
+        return Policy(
             heartbeat_s=given.heartbeat,
             reconnect_grace_s=min(defaults.reconnect_grace_s, given.heartbeat * defaults.leases_per_heartbeat),
             settle_s=given.settle,
             settle_max_s=max(defaults.settle_max_s, given.settle),
+            outage_grace_s=given.outage_grace,
         )
     except ValueError as error:
         parser.error(str(error))
-    return Config(given.host, given.port, given.state_dir, given.log_level, policy)
+
+
+def _is_ephemeral(parser: SettingsParser, given: argparse.Namespace) -> bool:
+    """Decide between --ephemeral and --state-dir; a flag wins over the other one's environment variable."""
+    if not given.ephemeral or given.state_dir is None:
+        return bool(given.ephemeral)
+    ephemeral_is_flag = not parser.get_default("ephemeral")
+    directory_is_flag = given.state_dir is not parser.get_default("state_dir")
+    if ephemeral_is_flag == directory_is_flag:
+        parser.error("give --state-dir, or --ephemeral to keep state in memory only, and not both")
+    return ephemeral_is_flag
+
+
+def _state_dir(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> Path:
+    """Return the state directory that was given, or else the usual one."""
+    if given.state_dir is not None:
+        return Path(given.state_dir)
+    first_of_systemd = environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    if first_of_systemd:
+        return Path(first_of_systemd)
+    base = Path(environ.get("XDG_STATE_HOME") or ".")
+    if base.is_absolute():  # the specification wants others to be ignored
+        return base / "coordinatord"
+    try:
+        return Path("~/.local/state/coordinatord").expanduser()
+    except RuntimeError:
+        parser.error("this user has no home directory to keep state in: give --state-dir, or --ephemeral")
+
+
+def folder(text: str) -> Path:
+    """Read the path of a directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("'': expected a directory")
+    return Path(text)

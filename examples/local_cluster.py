@@ -106,7 +106,8 @@ class Cluster:
         self.folder = folder
         self.nodes: dict[str, Program] = {}
         """The nodeclients by their node id."""
-        command = (str(BIN / "coordinatord"), "--host", "127.0.0.1", "--port", "0")
+        where = ("--host", "127.0.0.1", "--port", "0", "--state-dir", str(folder / "state"))
+        command = (str(BIN / "coordinatord"), *where)
         self.coordinator = Program(folder / "coordinatord.log", *command)
         self.address = ""
         """Where it listens, as HOST:PORT, once it does."""

@@ -69,7 +69,6 @@ class JoinConfig:
     advertise_address: str | None
     join_timeout_s: float
     stop_timeout_s: float
-    outage_grace_s: float
     log_level: str
     command: tuple[str, ...]
 
@@ -159,13 +158,6 @@ def _add_join(parser: SettingsParser) -> None:
         "--stop-timeout", type=seconds, default=30.0, metavar="S", help="seconds that workers get to save (default: 30)"
     )
     add(
-        "--outage-grace",
-        type=seconds,
-        default=300.0,
-        metavar="S",
-        help="seconds that workers go on without a coordinator (default: 300)",
-    )
-    add(
         "--log-level",
         type=str.lower,
         choices=LEVELS,
@@ -214,7 +206,6 @@ def _join_config(parser: SettingsParser, given: argparse.Namespace, environ: Map
         advertise_address=given.advertise_addr,
         join_timeout_s=given.join_timeout,
         stop_timeout_s=given.stop_timeout,
-        outage_grace_s=given.outage_grace,
         log_level=given.log_level,
         command=command,
     )

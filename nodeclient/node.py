@@ -18,7 +18,7 @@ from coordinatord.wire.messages import PROTOCOL_VERSION, Join, Offer
 from nodeclient.addresses import host_id, routable_address
 from nodeclient.config import JoinConfig
 from nodeclient.console import REDRAW_S, Console
-from nodeclient.core.agent import Agent, Settings
+from nodeclient.core.agent import Agent
 from nodeclient.core.effects import (
     Effect,
     Exit,
@@ -42,6 +42,7 @@ from nodeclient.core.events import (
     WorkerExited,
     WorkersStarted,
 )
+from nodeclient.core.settings import Settings
 from nodeclient.guard import Guard
 from nodeclient.launch import worker_commands
 from nodeclient.orphans import reaping_orphans
@@ -67,7 +68,7 @@ class Node:
         self._companions = frozenset(companions)
         self._loop = asyncio.get_running_loop()
         self._port = PortReservation()
-        settings = Settings(config.workers, config.join_timeout_s, config.stop_timeout_s, config.outage_grace_s)
+        settings = Settings(config.workers, config.join_timeout_s, config.stop_timeout_s)
         self._agent = Agent(settings, self._port.port, self._loop.time())
         self._console = Console(config.log_level, self._context)
         mark = secrets.token_hex(16)

@@ -28,10 +28,10 @@ from aiohttp import (
 
 from coordinatord.shared.mailbox import Mailbox
 from coordinatord.wire.codec import decode, encode
-from coordinatord.wire.messages import FRAME_BYTES_MAX, SESSION_PATH, Desired, Join, Observed, Refused
+from coordinatord.wire.messages import FRAME_BYTES_MAX, SESSION_PATH, Desired, Held, Join, Observed, Refused
 from coordinatord.wire.schema import SchemaError
 from nodeclient.config import Endpoint
-from nodeclient.core.events import Event, SessionClosed, SessionOpened, Told, TurnedAway
+from nodeclient.core.events import Event, Reassured, SessionClosed, SessionOpened, Told, TurnedAway
 
 CONNECT_WITHIN_S = 5.0
 """One lease: an attempt that takes longer would be lost before it began."""
@@ -114,14 +114,14 @@ class Session:
             if message.type is not WSMsgType.BINARY:
                 return f"the coordinator sent a {message.type.name.lower()} frame"
             try:
-                heard = decode(message.data, Desired, Refused)
+                heard = decode(message.data, Desired, Held, Refused)
             except SchemaError as error:
                 return f"the coordinator sent what is no message: {error}"
             if isinstance(heard, Refused):
                 self._submit(TurnedAway(heard))
                 return heard.message
             self._welcome = True
-            self._submit(Told(heard))
+            self._submit(Told(heard) if isinstance(heard, Desired) else Reassured(heard))
         return "the coordinator closed the connection"
 
 

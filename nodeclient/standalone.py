@@ -19,6 +19,11 @@ START_WITHIN_S = 30.0
 PATIENCE_S = 5.0
 """A coordinator of one's own that does not answer for a lease is dead, and nobody starts it again."""
 
+FLAGS = (
+    *("--host", "127.0.0.1", "--port", "0", "--log-level", "warning"),
+    *("--ephemeral", "--outage-grace", f"{PATIENCE_S:g}"),
+)
+
 _LISTENING = re.compile(rb"coordinatord listening on http://127\.0\.0\.1:(\d+)")
 
 
@@ -33,7 +38,7 @@ async def own_coordinator(config: JoinConfig) -> AsyncIterator[tuple[JoinConfig,
     Raises `StandaloneError`.
     """
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "coordinatord", "--host", "127.0.0.1", "--port", "0", "--log-level", "warning"),
+        *(sys.executable, "-m", "coordinatord", *FLAGS),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,
@@ -42,9 +47,7 @@ async def own_coordinator(config: JoinConfig) -> AsyncIterator[tuple[JoinConfig,
     try:
         coordinators = (await _endpoint(process),)
         yield (
-            dataclasses.replace(
-                config, coordinators=coordinators, join_timeout_s=PATIENCE_S, outage_grace_s=PATIENCE_S
-            ),
+            dataclasses.replace(config, coordinators=coordinators, join_timeout_s=PATIENCE_S),
             process.pid,
         )
     finally:

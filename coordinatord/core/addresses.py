@@ -12,10 +12,10 @@ LOOPBACK = "127.0.0.1"
 
 def master_address(master: Member, members: Iterable[Member]) -> str:
     """Return MASTER_ADDR for a round of `members`, of which `master` has group rank 0."""
-    offer = master.join.offer
+    offer = master.offer
     if offer.advertise_address:
         return offer.advertise_address
-    others = [member for member in members if member.join.offer.host_id != offer.host_id]
+    others = [member for member in members if member.offer.host_id != offer.host_id]
     if not others:
         return LOOPBACK
     if not is_loopback(master.peer_address):

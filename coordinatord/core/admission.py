@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinatord.core.member import Member
 from coordinatord.core.run import Run
-from coordinatord.wire.messages import RANKS_MAX, Join, RefusalCode, Refused, Spec
+from coordinatord.wire.messages import RANKS_MAX, Join, RefusalCode, Refused, Spec, clip
 
 
 class RefusedError(Exception):
@@ -22,6 +22,13 @@ def check_room(nodes: int, nodes_max: int) -> None:
         raise RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
 
 
+def check_recording(trouble: str | None) -> None:
+    """Refuse to take a node in while that cannot be recorded. Raises `RefusedError`."""
+    if trouble is not None:
+        text = f"this coordinator cannot record anything, so it takes in no node until it can: {trouble}"
+        raise RefusedError(Refused(RefusalCode.UNRECORDED, clip(text), retry=True))
+
+
 def check_incarnation(known: Member | None, join: Join) -> None:
     """Refuse a node process that a younger one with the same node id has replaced. Raises `RefusedError`.
 
@@ -30,14 +37,14 @@ def check_incarnation(known: Member | None, join: Join) -> None:
     if known is None or known.session is None or known.expired:
         return
     if join.incarnation < known.incarnation:
-        raise RefusedError(superseded(known.join, known.peer_address))
+        raise RefusedError(superseded(join.job, known))
 
 
-def superseded(younger: Join, address: str) -> Refused:
+def superseded(job: str, younger: Member) -> Refused:
     """Return what the older of two processes with one node id is told."""
     text = (
-        f"another nodeclient with the node id {younger.node} joined job {younger.job} later, from"
-        f" {address} (incarnation {younger.incarnation}): give each its own --node-id"
+        f"another nodeclient with the node id {younger.node} joined job {job} later, from"
+        f" {younger.peer_address} (incarnation {younger.incarnation}): give each its own --node-id"
     )
     return Refused(RefusalCode.SUPERSEDED, text, retry=False)
 
@@ -60,7 +67,7 @@ def check_spec(run: Run, join: Join) -> None:
 def check_size(run: Run, join: Join) -> None:
     """Refuse a node that would make the run larger than ranks can count. Raises `RefusedError`."""
     known = run.members.get(join.node)
-    others = run.workers - (known.join.offer.workers if known else 0)
+    others = run.workers - (known.offer.workers if known else 0)
     if others + join.offer.workers > RANKS_MAX:
         text = (
             f"job {join.job} has {others} workers: with {join.offer.workers} more it would pass {RANKS_MAX}, the limit"

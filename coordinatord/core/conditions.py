@@ -94,6 +94,11 @@ def node_lost(run: Run) -> float | None:
     return _when(run.heard_at >= run.expired_at - 2 * heartbeat_s)
 
 
+def outrun(run: Run) -> float | None:
+    """Nodes know of a later round than was recorded: its ranks are lost, so nobody can go on with it."""
+    return _when(run.missed)
+
+
 def outage(run: Run) -> float | None:
     """Every node of the round has been silent for so long that its workers have stopped themselves."""
     return run.expired_at + run.policy.outage_grace_s if run.all_silent else None

@@ -1,83 +1,11 @@
-"""What the coordinator wants done: records to make durable first, then words to let out.
-
-Records are few: heartbeats and observations leave none. Each says its `reason` in words, which is also its log line.
-"""
+"""What the coordinator wants done: records to make durable first (see `records`), then words to let out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinatord.wire.messages import Desired, Outcome, Refused
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One fact in the history of a run."""
-
-    job: str
-    run: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunOpened(Record):
-    """The first node of a run came."""
-
-    nodes_min: int
-    nodes_max: int
-    max_restarts: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeJoined(Record):
-    """A node became a member of a run."""
-
-    node: str
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeGone(Record):
-    """A member left, was lost, was replaced or was let go; `reason` says which."""
-
-    node: str
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
-class RoundFormed(Record):
-    """A round got its nodes, in the order of their group ranks; it is never edited."""
-
-    round: int
-    nodes: tuple[str, ...]
-    workers: tuple[int, ...]
-    """How many each of them brings, in the same order."""
-    master_address: str
-    master_port: int
-
-
-@dataclass(frozen=True, slots=True)
-class RoundEnded(Record):
-    """All workers of a round are gone, and it has been judged why."""
-
-    round: int
-    charged: bool
-    restarts_used: int
-
-
-@dataclass(frozen=True, slots=True)
-class StateChanged(Record):
-    """A run went from one state to another that no other record tells of."""
-
-    round: int
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunEnded(Record):
-    """A run is over."""
-
-    outcome: Outcome
+from coordinatord.core.records import Record
+from coordinatord.wire.messages import Desired, Held, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +14,14 @@ class Send:
 
     session: int
     message: Desired
+
+
+@dataclass(frozen=True, slots=True)
+class Reassure:
+    """Let the session hear that the coordinator lives, and nothing else."""
+
+    session: int
+    message: Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +41,7 @@ class Close:
     session: int
 
 
-Effect = Send | Refuse | Close
+Effect = Send | Reassure | Refuse | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +50,5 @@ class Batch:
 
     records: tuple[Record, ...]
     effects: tuple[Effect, ...]
+    hurry: bool = False
+    """The effects speak of nothing that was ever recorded: they need not wait for what is being written."""

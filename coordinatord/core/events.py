@@ -40,4 +40,16 @@ class Tick:
     """The time that `next_deadline` named has come."""
 
 
-Event = Connected | Reported | Disconnected | Tick
+@dataclass(frozen=True, slots=True)
+class RecordingStopped:
+    """What is decided can no longer be made durable: what was decided so far is not, as yet."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingResumed:
+    """All that was decided is durable, and more can be."""
+
+
+Event = Connected | Reported | Disconnected | Tick | RecordingStopped | RecordingResumed

@@ -51,6 +51,7 @@ def desired(run: Run, member: Member, nodes: int, now: float) -> Desired:
         wait_s=None if until is None else max(0.0, until - now),
         heartbeat_s=heartbeat_s,
         lease_s=heartbeat_s * run.policy.leases_per_heartbeat,
+        outage_grace_s=run.policy.outage_grace_s,
         planned=goal is Goal.STOP and run.state is State.STOPPING and run.planned_at is not None,
         assignment=run.assignments[member.node] if goal is Goal.RUN else None,
         outcome=(member.outcome or run.outcome) if goal is Goal.EXIT else None,

@@ -7,29 +7,30 @@ up to date; what follows for the run is in `table`, who is let in is in `admissi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from coordinatord.core import actions, admission
+from coordinatord.core import actions, admission, history, membership
 from coordinatord.core.addresses import plain
 from coordinatord.core.admission import RefusedError
 from coordinatord.core.deadlines import Deadlines
-from coordinatord.core.effects import Batch, NodeJoined, Refuse, RunOpened, Send
-from coordinatord.core.events import Connected, Disconnected, Event, Reported, Tick
+from coordinatord.core.effects import Batch, Reassure, Refuse, Send
+from coordinatord.core.events import (
+    Connected,
+    Disconnected,
+    Event,
+    RecordingResumed,
+    RecordingStopped,
+    Reported,
+    Tick,
+)
 from coordinatord.core.goals import desired
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.outbox import Outbox
 from coordinatord.core.policy import Policy
+from coordinatord.core.records import AGE_MAX, JobForgotten, Record, RunOpened
 from coordinatord.core.run import Run, State
-from coordinatord.core.table import due_row, next_due
-from coordinatord.core.words import Words
-from coordinatord.wire.messages import Desired, Join, Observed, RefusalCode, Refused
-
-TRANSITIONS_MAX = 16
-"""No event can need more steps of one run than there are states; a longer chain is a loop in the table."""
-
-
-class TransitionLoopError(RuntimeError):
-    """The table goes round in circles, which is a bug. State: the run is where the last row left it."""
+from coordinatord.core.table import next_due, take_due_rows
+from coordinatord.wire.messages import Desired, Held, Join, Observed, RefusalCode, Refused, clip
 
 
 class Coordinator:
@@ -40,10 +41,12 @@ class Coordinator:
         self.policy = policy
         self.jobs: dict[str, Run] = {}
         """The live or last run of each job, in the order in which they were opened."""
+        self.trouble: str | None = None
+        """Why nothing can be recorded at present, and so nothing is decided."""
         self._epoch = epoch
         self._runs_opened = 0
         self._awake_at = -math.inf
-        """When it last handled an event."""
+        """When it last handled an event, and could decide what follows."""
         self._sessions: dict[int, tuple[Run, Member]] = {}
         self._leases = Deadlines[tuple[str, str]]()
         """Of each member, by run id and node."""
@@ -57,15 +60,40 @@ class Coordinator:
         """How many nodes are connected."""
         return len(self._sessions)
 
+    def restore(self, past: Iterable[tuple[float, Record]], now: float) -> None:
+        """Take up the history of an earlier life: records with their times in this one's clock, none after `now`.
+
+        To have been away is to have slept: whatever nodes may be late for is put off by the time since the last record,
+        and nobody is lost before a full grace has passed. Raises `HistoryError`.
+        """
+        last = self._awake_at = now
+        for last, record in past:
+            history.apply(self.jobs, record, last, self.policy)
+        for run in self.jobs.values():
+            run.postpone(now - last)
+            run.heard_at = now
+            self._live[run.id] = run
+            for member in list(run.members.values()):
+                if run.state.ended:
+                    run.remove(member)
+                else:
+                    # It may have gone before anything that is known: what fails of that is not to be charged.
+                    member.heard_at, member.closed_at = now, now - AGE_MAX
+                    self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
+            self._plan(run)
+
     def next_deadline(self) -> float | None:
         """Return when `Tick` is wanted next, or None."""
+        if self.trouble is not None:
+            return None
         dues = (self._leases.next(), self._run_deadlines.next())
         return min((due for due in dues if due is not None), default=None)
 
     def handle(self, event: Event, now: float) -> Batch:
         """Take in one event, at `now` in seconds of a clock that never goes back."""
-        self._forgive_stall(now)
-        outbox = Outbox()
+        if self.trouble is None:
+            self._forgive_stall(now)
+        outbox = Outbox(self.jobs, self.policy, now)
         match event:
             case Connected():
                 self._connect(event, now, outbox)
@@ -75,8 +103,15 @@ class Coordinator:
                 self._disconnect(event, now, outbox)
             case Tick():
                 self._tick(now, outbox)
+            case RecordingStopped():
+                self.trouble = event.reason
+            case RecordingResumed():
+                self._resume(now, outbox)
         for ending in outbox.endings:
             self._sessions.pop(ending.session, None)
+        if self.trouble is not None:
+            held = (Reassure(session, Held(clip(self.trouble))) for session in outbox.answers)
+            return Batch((), (*outbox.endings, *held), hurry=True)
         return Batch(tuple(outbox.records), (*outbox.endings, *self._messages(outbox, now)))
 
     def _forgive_stall(self, now: float) -> None:
@@ -87,10 +122,13 @@ class Coordinator:
         """
         due = self.next_deadline()
         if due is not None and now - due > self.policy.heartbeat_s:
-            self._leases.shift(now - self._awake_at)
-            for run in self._live.values():
-                run.postpone(now - self._awake_at)
+            self._postpone(now - self._awake_at)
         self._awake_at = now
+
+    def _postpone(self, by: float) -> None:
+        self._leases.shift(by)
+        for run in self._live.values():
+            run.postpone(by)
 
     # Events
 
@@ -99,12 +137,12 @@ class Coordinator:
         try:
             admission.check_room(len(self._sessions), self.policy.nodes_max)
             run = self._run_for(join, now, outbox)
+            member = self._enroll(run, event, now, outbox)
         except RefusedError as error:
             outbox.endings.append(Refuse(event.session, error.refused, join.job, join.node))
             return
-        member = self._enroll(run, event, now, outbox)
         self._sessions[event.session] = (run, member)
-        self._hear(run, member, join.observed, now, outbox)
+        self._hear(run, member, join.observed, now)
         outbox.answer(run, member)
         self._advance(run, now, outbox)
 
@@ -112,7 +150,7 @@ class Coordinator:
         if event.session not in self._sessions:
             return  # refused or replaced a moment ago
         run, member = self._sessions[event.session]
-        self._hear(run, member, event.observed, now, outbox)
+        self._hear(run, member, event.observed, now)
         if event.observed.beat:
             outbox.answer(run, member)
         else:
@@ -133,7 +171,22 @@ class Coordinator:
             self._leases.set((run.id, member.node), min(lease, grace))
         self._advance(run, now, outbox)
 
+    def _resume(self, now: float, outbox: Outbox) -> None:
+        """Decide all that had to wait; the time during which nobody could be judged counts against nobody."""
+        if self.trouble is None:
+            return
+        self.trouble = None
+        self._postpone(now - self._awake_at)
+        self._awake_at = now
+        for run, member in self._sessions.values():
+            if not member.expired:  # nothing is asked of one that fell silent before
+                outbox.answer(run, member)
+        for run in list(self._live.values()):
+            self._advance(run, now, outbox)
+
     def _tick(self, now: float, outbox: Outbox) -> None:
+        if self.trouble is not None:
+            return
         touched: dict[str, Run] = {}
         for run_id, node in self._leases.pop_due(now):
             run = self._live[run_id]
@@ -158,6 +211,7 @@ class Coordinator:
             return self._open(join, outbox)
         admission.check_incarnation(run.members.get(join.node), join)
         if run.spec != join.spec and run.deserted:
+            admission.check_recording(self.trouble)
             run.replaced = True
             self._advance(run, now, outbox)
             return self._open(join, outbox)
@@ -166,36 +220,26 @@ class Coordinator:
         return run
 
     def _open(self, join: Join, outbox: Outbox) -> Run:
-        old = self.jobs.pop(join.job, None)
+        admission.check_recording(self.trouble)
+        old = self.jobs.get(join.job)
         if old is None:
-            self._make_room()
-        else:
-            self._drop_if_over(old)
+            self._make_room(outbox)
         self._runs_opened += 1
         run_id = f"{self._epoch}-{self._runs_opened}"
-        run = Run(join.job, run_id, join.spec, join.node, self.policy)
-        self.jobs[join.job] = run
+        outbox.record(RunOpened(join.job, run_id, f"opened by node {join.node}", join.node, join.spec))
+        if old is not None:
+            self._drop_if_over(old)
+        run = self.jobs[join.job]
         self._live[run_id] = run
-        spec = join.spec
-        outbox.record(
-            RunOpened(
-                join.job,
-                run_id,
-                f"opened by node {join.node}",
-                nodes_min=spec.nodes_min,
-                nodes_max=spec.nodes_max,
-                max_restarts=spec.max_restarts,
-            )
-        )
         return run
 
-    def _make_room(self) -> None:
+    def _make_room(self, outbox: Outbox) -> None:
         """Forget the job that was opened first of those that have ended. Raises `RefusedError` if all live."""
         if len(self.jobs) < self.policy.jobs_max:
             return
         for job, run in self.jobs.items():
             if run.state.ended:
-                del self.jobs[job]
+                outbox.record(JobForgotten(job, run.id, "it had ended, and another job needed its place"))
                 self._drop_if_over(run)
                 self._run_deadlines.discard(job)
                 return
@@ -203,70 +247,39 @@ class Coordinator:
         raise RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
 
     def _enroll(self, run: Run, event: Connected, now: float, outbox: Outbox) -> Member:
-        """Make the session's node a member, or give a member that comes back its new session."""
+        """Make the session's node a member, or give a member that comes back its new session. Raises `RefusedError`."""
         join = event.join
-        peer_address, local_address = plain(event.peer_address), plain(event.local_address)
         known = run.members.get(join.node)
-        if known is not None:
-            self._take_session(known, join, peer_address, outbox)
-            if known.incarnation == join.incarnation:
-                known.session, known.closed_at, known.sent = event.session, None, None
-                known.peer_address, known.local_address = peer_address, local_address
-                return known
-            reason = f"replaced by a younger nodeclient with the same node id, from {peer_address}"
-            self._lose(run, known, reason, now, outbox)
-        member = Member(
-            join=join,
-            session=event.session,
-            peer_address=peer_address,
-            local_address=local_address,
-            observed=join.observed,
-            heard_at=now,
-            arrived_at=now,
-            standing=Standing.ABSENT,
-        )
-        run.add(member)
-        if not run.order:
-            # One that was restarted without its memory goes on counting where the nodes remember to have been.
-            run.round = max(run.round, join.observed.round)
-        workers = "1 worker" if join.offer.workers == 1 else f"{join.offer.workers} workers"
-        host = f"host {join.offer.host} at {peer_address} with {workers}"
-        outbox.record(NodeJoined(run.job, run.id, host, join.node, join.incarnation))
-        return member
-
-    def _take_session(self, known: Member, join: Join, address: str, outbox: Outbox) -> None:
-        if known.session is None:
-            return
-        if known.incarnation == join.incarnation:
+        if known is None or known.incarnation != join.incarnation:
+            admission.check_recording(self.trouble)
+            younger = membership.newcomer(event)
+            if known is not None:
+                self._replace(run, known, younger, now, outbox)
+            known = membership.take_in(run, younger, join.observed.round, now, outbox)
+        elif known.session is not None:
             outbox.close(known)  # the node has given this session up, only its end was not seen yet
-        else:
-            refused = admission.superseded(join, address)
-            outbox.endings.append(Refuse(known.session, refused, join.job, join.node))
-        del self._sessions[known.session]
-        known.session = None
+            del self._sessions[known.session]
+        known.session, known.closed_at, known.sent = event.session, None, None
+        known.peer_address, known.local_address = plain(event.peer_address), plain(event.local_address)
+        return known
 
-    def _hear(self, run: Run, member: Member, observed: Observed, now: float, outbox: Outbox) -> None:
-        """Take in what a node says of itself."""
+    def _replace(self, run: Run, known: Member, younger: Member, now: float, outbox: Outbox) -> None:
+        if known.session is not None:
+            refused = admission.superseded(run.job, younger)
+            outbox.endings.append(Refuse(known.session, refused, run.job, known.node))
+            del self._sessions[known.session]
+            known.session = None
+        if run.state.ended or known.standing is Standing.DISMISSED:
+            self._forget(run, known, outbox)
+        else:
+            reason = f"replaced by a younger nodeclient with the same node id, from {younger.peer_address}"
+            self._lose(run, known, reason, now, outbox)
+
+    def _hear(self, run: Run, member: Member, observed: Observed, now: float) -> None:
         if run.all_silent:
             self._renew_all(run, now)
-        was = member.standing
-        member.observed, member.heard_at, run.heard_at = observed, now, now
-        member.expired = False
         self._renew(run, member, now)
-        run.place(member)
-        if member.standing is Standing.READY and was is not Standing.READY:
-            run.arrive(member, now)
-        if member.in_round and observed.failure and _speaks_of(run, observed):
-            run.blame(member, observed.failure, now)
-        if observed.leaving and not run.state.ended:
-            self._let_leave(run, member, outbox)
-
-    def _let_leave(self, run: Run, member: Member, outbox: Outbox) -> None:
-        halted = member.standing is Standing.HALTED and run.state is State.STOPPING
-        if member.outcome is None and (halted or member.standing in {Standing.READY, Standing.SUCCEEDED}):
-            actions.dismiss(run, member, actions.left(), outbox)
-        elif member.in_round:
-            run.leaving.add(member.node)
+        membership.hear(run, member, observed, now)
 
     def _renew(self, run: Run, member: Member, now: float) -> None:
         # By the lease that the node was granted last, which it keeps its heartbeat to.
@@ -312,20 +325,22 @@ class Coordinator:
     # Consequences
 
     def _advance(self, run: Run, now: float, outbox: Outbox) -> None:
-        """Take the rows of the table that are due, and note when the next one is."""
-        had_ended = run.state.ended
-        for _ in range(TRANSITIONS_MAX):
-            row = due_row(run, now)
-            if row is None:
-                break
-            row.action(run, row.target, row.reason.format(words=Words(run)), now, outbox)
-        else:
-            raise TransitionLoopError(f"job {run.job}: still moving after {TRANSITIONS_MAX} steps")
-        if run.state.ended and not had_ended:  # who has a session is forgotten when that ends
+        """Decide what follows for a run from what is now known of it, unless that could not be recorded."""
+        if self.trouble is not None or run.state.ended:
+            return
+        membership.settle_claims(run, outbox)
+        take_due_rows(run, now, outbox)
+        self._plan(run)
+        self._forget_absent(run, outbox)
+
+    def _forget_absent(self, run: Run, outbox: Outbox) -> None:
+        """Once a run has ended, keep only members that can hear of it; they are forgotten when their session ends."""
+        if run.state.ended:
             for member in [member for member in run.members.values() if member.session is None]:
                 self._forget(run, member, outbox)
-        if self.jobs.get(run.job) is not run:
-            return  # the deadline is that of the job's next run
+
+    def _plan(self, run: Run) -> None:
+        """Note when a row of the run's table may be due, or a node has waited for long enough."""
         dues = [due for due in (next_due(run), run.give_up.next()) if due is not None]
         if dues:
             self._run_deadlines.set(run.job, min(dues))
@@ -340,10 +355,6 @@ class Coordinator:
             if session in outbox.answers or _is_news(member.sent, message):
                 member.sent = message
                 yield Send(session, message)
-
-
-def _speaks_of(run: Run, observed: Observed) -> bool:
-    return observed.run == run.id and observed.round == run.round
 
 
 def _is_news(sent: Desired | None, message: Desired) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from coordinatord.core.ranks import Seat
-from coordinatord.wire.messages import Desired, Join, Observed, Outcome, Phase
+from coordinatord.wire.messages import Desired, Observed, Offer, Outcome, Phase
 
 
 class Standing(StrEnum):
@@ -37,42 +37,46 @@ class Standing(StrEnum):
         return self in {Standing.ASSIGNED, Standing.RUNNING, Standing.STOPPING}
 
 
+UNHEARD = Observed(run="", round=0, phase=Phase.IDLE, port=1, leaving=False, failure=None, beat=False)
+"""What is known of a node that has not said anything yet; its port is not used before it has."""
+
+
 @dataclass(slots=True, eq=False)
 class Member:
-    """A node in a run. Only `Run`, `actions` and the machine change it."""
+    """A node in a run: first what the records tell of it, then what only this life of the daemon knows.
 
-    join: Join
-    session: int | None
+    The former is changed by `history` alone, the latter by `Run` and the machine.
+    """
+
+    node: str
+    incarnation: int
+    offer: Offer
     peer_address: str
     local_address: str
-    observed: Observed
-    heard_at: float
-    arrived_at: float
-    """When it last came to be ready from outside, in the coordinator's clock."""
     in_round: bool = False
+    succeeded: bool = False
+    """All its workers of the current round exited with 0."""
+    outcome: Outcome | None = None
+    """Set when it is dismissed while the run goes on."""
+
+    heard_at: float = 0.0
+    arrived_at: float = 0.0
+    """When it last came to be ready from outside, in the coordinator's clock."""
+    arrived: bool = False
+    """It was ready before, or in a round: when it is ready again, it is back and has not come anew."""
+    observed: Observed = UNHEARD
+    session: int | None = None
     closed_at: float | None = None
     """When its session ended, while it has none."""
     expired: bool = False
     """Its lease is over."""
-    standing: Standing = Standing.READY
-    outcome: Outcome | None = None
-    """Set when it is dismissed while the run goes on."""
+    standing: Standing = Standing.ABSENT
     sent: Desired | None = None
-
-    @property
-    def node(self) -> str:
-        """The node's id."""
-        return self.join.node
-
-    @property
-    def incarnation(self) -> int:
-        """Which life of the node this is."""
-        return self.join.incarnation
 
     @property
     def seat(self) -> Seat:
         """What its rank goes by."""
-        offer = self.join.offer
+        offer = self.offer
         return Seat(self.node, offer.host, offer.topology, offer.workers, offer.role)
 
     @property
@@ -91,9 +95,9 @@ class Member:
         return Standing.STRAGGLING if self.observed.phase.has_workers else Standing.READY
 
     def _stand_inside(self, run: str, round_number: int) -> Standing:
-        current = self.observed.run == run and self.observed.round == round_number
-        if current and self.observed.phase is Phase.SUCCEEDED:
+        if self.succeeded:
             return Standing.SUCCEEDED
+        current = self.observed.run == run and self.observed.round == round_number
         if self.expired:
             return Standing.SILENT
         if not current:
@@ -108,4 +112,5 @@ _STANDING_OF = {
     Phase.STOPPING: Standing.STOPPING,
     Phase.STOPPED: Standing.HALTED,
     Phase.FAILED: Standing.HALTED,
+    Phase.SUCCEEDED: Standing.RUNNING,  # until that is recorded
 }

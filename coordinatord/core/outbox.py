@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from coordinatord.core.effects import Close, Record, Refuse
+from coordinatord.core import history
+from coordinatord.core.effects import Close, Refuse
 from coordinatord.core.member import Member
+from coordinatord.core.policy import Policy
+from coordinatord.core.records import Record
 from coordinatord.core.run import Run
 
 
 class Outbox:
-    """Filled while one event is handled; the machine makes a `Batch` of it at the end."""
+    """Filled while one event is handled, at `now`; the machine makes a `Batch` of it at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, jobs: dict[str, Run], policy: Policy, now: float) -> None:
+        self._jobs, self._policy, self._now = jobs, policy, now
         self.records: list[Record] = []
         self.endings: list[Refuse | Close] = []
         self.answers: dict[int, tuple[Run, Member]] = {}
@@ -19,7 +23,8 @@ class Outbox:
         """By session: nodes that get it if their goal has changed."""
 
     def record(self, record: Record) -> None:
-        """Add to the history."""
+        """Let something happen that is to be remembered: it takes effect, and becomes a part of the history."""
+        history.apply(self._jobs, record, self._now, self._policy)
         self.records.append(record)
 
     def close(self, member: Member) -> None:

@@ -37,8 +37,13 @@ class Policy:
     sees the broken connection before the coordinator does."""
 
     outage_grace_s: float = 300.0
-    """If every node of a round is silent at once, the coordinator's own network is the likelier cause: the round stands
-    for this long. The same number as the nodeclient's, which stops its workers after that."""
+    """How long a node that is cut off from the coordinator lets its workers go on. It may have been replaced, so they
+    should stop soon; but while they go on, the coordinator may be gone for that long and nothing is lost. The same
+    number says how long a round stands of which no node is heard any more: then they have all stopped."""
+
+    restart_grace_s: float = 15.0
+    """After a start, how long a node that was a member before gets to be back before it is lost: two and a half
+    attempts to connect, of 5 s and a pause of 1 s each, so that one which began too early costs nobody a round."""
 
     jobs_max: int = 1_000
     """Jobs that are remembered; the oldest ended one is forgotten for a new one, live ones never."""

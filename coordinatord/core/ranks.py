@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from coordinatord.wire.messages import Count, Name
+
 _DIGITS = re.compile(r"(\d+)")
 
 KEYS_MAX = 65_536
@@ -33,11 +35,12 @@ class Seat:
 class Ranks:
     """The ranks of one node's workers: from `first_rank` upward, in the order of their local ranks."""
 
-    group_rank: int
-    first_rank: int
-    workers: int
-    first_role_rank: int
-    role_world_size: int
+    node: Name
+    group_rank: Count
+    first_rank: Count
+    workers: Count
+    first_role_rank: Count
+    role_world_size: Count
 
 
 def order(seats: Iterable[Seat], previous: Sequence[str]) -> list[Seat]:
@@ -69,6 +72,7 @@ def assign(ordered: Sequence[Seat]) -> list[Ranks]:
     for group_rank, seat in enumerate(ordered):
         ranks.append(
             Ranks(
+                node=seat.node,
                 group_rank=group_rank,
                 first_rank=first_rank,
                 workers=seat.workers,

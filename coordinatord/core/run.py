@@ -1,7 +1,7 @@
 """One execution of a job: its members, its current round, and what is known of them.
 
-Holds state and answers questions about it. Which state follows is in `table`, what is said of it in `words`; only
-`actions` and the machine change anything.
+Holds state and answers questions about it. Which state follows is in `table`, what is said of it in `words`; what
+outlives the daemon is changed by `history` alone, the rest by `actions` and the machine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class State(StrEnum):
 class Run:
     """The state of one run. Members are indexed by their standing, so that every question below costs O(1)."""
 
-    def __init__(self, job: str, run_id: str, spec: Spec, opener: str, policy: Policy) -> None:
+    def __init__(  # noqa: PLR0915 - one field a line
+        self, job: str, run_id: str, spec: Spec, opener: str, policy: Policy
+    ) -> None:
         self.job = job
         self.id = run_id
         self.spec = spec
@@ -75,6 +77,8 @@ class Run:
         """Those of them that are not members."""
         self.cause = ""
         """Why the last round ended; empty before the first."""
+        self.missed = ""
+        """Why the current round cannot be the one that was recorded, if so: nodes know of a later one."""
         self.origin = ""
         """Why the current round was formed."""
         self.arrived_first: float | None = None
@@ -92,14 +96,17 @@ class Run:
         self.losses: list[Loss] = []
         self.leaving: set[str] = set()
         """Nodes of the round whose users asked them to leave."""
+        self.claims: dict[str, None] = {}
+        """Nodes that last said something which is to be recorded: that they succeeded, or that they want to leave."""
 
     # Members
 
     def add(self, member: Member) -> None:
         """Take a node in."""
         self.members[member.node] = member
-        self.workers += member.join.offer.workers
+        self.workers += member.offer.workers
         self.missing.pop(member.node, None)
+        self.place(member)
 
     def place(self, member: Member) -> None:
         """File a member, new or changed, under its present standing."""
@@ -118,33 +125,50 @@ class Run:
         """Forget a member."""
         node = member.node
         del self.members[node]
-        self.workers -= member.join.offer.workers
+        self.workers -= member.offer.workers
         if node in self.assignments:
             self.missing[node] = None
         del self._standing[member.standing][node]
         self._connected.discard(node)
         self.give_up.discard(node)
         self.leaving.discard(node)
+        self.claims.pop(node, None)
 
-    def begin_round(self, order: tuple[str, ...], assignments: dict[str, Assignment]) -> None:
-        """Begin the next round with these nodes; none of them is missing yet, nothing is known against any."""
-        self.round += 1
-        self.order, self.assignments = order, assignments
+    def release(self, member: Member) -> None:
+        """Let a member be in the round no longer."""
+        member.in_round = member.succeeded = False
+        self.place(member)
+
+    def enter(self, state: State, reason: str) -> None:
+        """Be in this state from now on."""
+        self.state, self.reason = state, reason
+
+    def begin_round(self, number: int, assignments: dict[str, Assignment], members: list[Member]) -> None:
+        """Begin a round with these nodes, by group rank; none is missing yet, nothing is known against any."""
+        self.round, self.assignments = number, assignments
+        self.order = tuple(assignments)
         self.missing.clear()
-        self.failures, self.losses = {}, []
+        self.failures, self.losses, self.missed = {}, [], ""
         self.arrived_first = self.arrived_last = None
         self.give_up.clear()
+        for member in members:
+            member.in_round = member.arrived = True
+            self.place(member)
 
     def arrive(self, member: Member, now: float) -> None:
         """Note that a member came to be ready from outside."""
-        member.arrived_at = now
+        member.arrived, member.arrived_at = True, now
         self.arrived_last = now
         alone = self.count(Standing.READY) == 1
         just_enough = self.state is State.FORMING and self.count(Standing.READY) <= self.spec.nodes_min
         if self.arrived_first is None or alone or just_enough:
             self.arrived_first = now
-        if self.state is State.FORMING:
-            self.give_up.set(member.node, now + member.join.offer.join_timeout_s)
+        self.wait(member, now)
+
+    def wait(self, member: Member, now: float) -> None:
+        """Let a ready member wait for the next round, from now on unless it waits already."""
+        if self.state is State.FORMING and self.give_up.get(member.node) is None:
+            self.give_up.set(member.node, now + member.offer.join_timeout_s)
 
     def postpone(self, by: float) -> None:
         """Move all that nodes may be late for by so many seconds, because nobody could have heard them."""
@@ -161,6 +185,11 @@ class Run:
         ready = sorted(self.standing(Standing.READY), key=lambda m: (m.node not in before, m.arrived_at))
         chosen = {member.node: member for member in ready[: self.spec.nodes_max]}
         return [chosen[seat.node] for seat in order((member.seat for member in chosen.values()), self.order)]
+
+    @property
+    def inside(self) -> Iterator[Member]:
+        """Iterate over the members that are in the current round."""
+        return (member for member in self.members.values() if member.in_round)
 
     def standing(self, *standings: Standing) -> Iterator[Member]:
         """Iterate over the members of some standings."""
@@ -206,7 +235,7 @@ class Run:
     def blame(self, member: Member, failure: Failure, now: float) -> None:
         """Keep a worker's failure as evidence, once for each node and round."""
         if member.node not in self.failures:
-            host = member.join.offer.host
+            host = member.offer.host
             self.failures[member.node] = WorkerFailure(member.node, host, now - failure.age_s, failure)
 
     @property

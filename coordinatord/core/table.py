@@ -13,8 +13,12 @@ from coordinatord.core import actions, conditions
 from coordinatord.core.conditions import Condition
 from coordinatord.core.outbox import Outbox
 from coordinatord.core.run import Run, State
+from coordinatord.core.words import Words
 
-Action = Callable[[Run, State, str, float, Outbox], None]
+TRANSITIONS_MAX = 16
+"""No event can need more steps of one run than there are states; a longer chain is a loop in the table."""
+
+Action = Callable[[Run, str, float, Outbox], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,10 @@ class Row:
     target: State
     action: Action
     reason: str
+
+
+class TransitionLoopError(RuntimeError):
+    """The table goes round in circles, which is a bug. State: the run is where the last row left it."""
 
 
 def _rows() -> list[Row]:
@@ -45,6 +53,7 @@ def _rows() -> list[Row]:
     ]
     for state in (starting, running):
         rows += [
+            Row(state, when.outrun, stopping, do.stop_at_once, "{words.missed}"),
             Row(state, when.worker_failed, stopping, do.stop_at_once, "{words.first_failure}"),
             Row(state, when.node_lost, stopping, do.stop_at_once, "lost {words.lost}"),
             Row(state, when.node_leaving, stopping, do.stop_planned, "{words.leavers} will leave"),
@@ -72,6 +81,16 @@ def due_row(run: Run, now: float) -> Row | None:
         if due is not None and due <= now:
             return row
     return None
+
+
+def take_due_rows(run: Run, now: float, outbox: Outbox) -> None:
+    """Take rows until none is due. Raises `TransitionLoopError`."""
+    for _ in range(TRANSITIONS_MAX):
+        row = due_row(run, now)
+        if row is None:
+            return
+        row.action(run, row.reason.format(words=Words(run)), now, outbox)
+    raise TransitionLoopError(f"job {run.job}: still moving after {TRANSITIONS_MAX} steps")
 
 
 def next_due(run: Run) -> float | None:

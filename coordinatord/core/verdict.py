@@ -62,7 +62,7 @@ def judge(
     if not failures:
         return Verdict(trigger, None)
     first = min(failures, key=lambda failure: failure.at)
-    losses = [loss for loss in losses if loss.silent_since <= first.at + collateral_s]
+    losses = [loss for loss in losses if _may_have_caused(loss, first, collateral_s)]
     if losses:
         cause = min(losses, key=lambda loss: loss.silent_since)
         others = sum(failure.node != cause.node for failure in failures)
@@ -70,6 +70,12 @@ def judge(
     if planned_at is not None and first.at >= planned_at:
         return Verdict(trigger + _consequence(len(failures)), None)
     return Verdict(str(first) + _consequence(len(failures) - 1), first)
+
+
+def _may_have_caused(loss: Loss, first: WorkerFailure, collateral_s: float) -> bool:
+    # A node that told of its own worker's failure lived then, even if nobody knows for how long it did.
+    own = loss.node == first.node
+    return loss.silent_since <= first.at + collateral_s and not (own and loss.silent_since < first.at)
 
 
 def _consequence(failures: int) -> str:

@@ -10,16 +10,16 @@ from coordinatord.core.words import Words
 from coordinatord.wire.messages import Phase
 
 
-def job_view(run: Run, now: float) -> dict[str, Any]:
-    """Show the live or last run of a job."""
+def job_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
+    """Show the live or last run of a job; `trouble` is why the coordinator cannot decide anything, if so."""
     in_round = run.state in {State.STARTING, State.RUNNING, State.STOPPING}
     return {
         "job": run.job,
         "run": run.id,
         "state": str(run.state),
-        "reason": Words(run).situation,
+        "reason": Words(run).situation if trouble is None else f"nothing can be decided, {trouble}; {run.reason}",
         "round": run.round,
-        "world_size": sum(m.join.offer.workers for m in run.members.values() if m.in_round) if in_round else 0,
+        "world_size": sum(member.offer.workers for member in run.inside) if in_round else 0,
         "restarts": {"used": run.restarts_used, "max": run.spec.max_restarts},
         "nodes": [_node_view(run, member, now) for member in _in_order(run)],
     }
@@ -32,11 +32,11 @@ def _in_order(run: Run) -> list[Member]:
 
 def _node_view(run: Run, member: Member, now: float) -> dict[str, Any]:
     part = run.assignments[member.node] if member.in_round else None
-    workers = member.join.offer.workers
+    workers = member.offer.workers
     return {
         "node": member.node,
-        "host": member.join.offer.host,
-        "address": member.join.offer.advertise_address or member.peer_address,
+        "host": member.offer.host,
+        "address": member.offer.advertise_address or member.peer_address,
         "state": _state(run, member),
         "reason": _reason(member),
         "group_rank": None if part is None else part.group_rank,

@@ -29,6 +29,11 @@ class Words:
         return self._run.origin
 
     @property
+    def missed(self) -> str:
+        """Say why the recorded round cannot be gone on with."""
+        return self._run.missed
+
+    @property
     def first_failure(self) -> str:
         """The earliest failure that is known, in words."""
         return str(min(self._run.failures.values(), key=lambda failure: failure.at))
@@ -41,8 +46,7 @@ class Words:
     @property
     def lost(self) -> str:
         """Name the nodes of the round that fell silent or are no longer members."""
-        inside = (member for member in self._run.members.values() if member.in_round)
-        held = {member.node for member in inside if member.standing is not Standing.SILENT}
+        held = {member.node for member in self._run.inside if member.standing is not Standing.SILENT}
         lost = [node for node in self._run.order if node not in held]
         return name_some(lost, len(lost))
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgpack
 from aiohttp import web
 
+from coordinatord.core.run import Run
 from coordinatord.core.view import job_view
 from coordinatord.server.driver import Driver
 from coordinatord.shared import __version__
@@ -29,19 +30,29 @@ class Api:
 
     async def _health(self, request: web.Request) -> web.Response:
         machine = self._driver.machine
-        health = {"status": "ok", "version": __version__, "jobs": len(machine.jobs), "sessions": machine.sessions}
-        return _respond(request, health)
+        health = {
+            "status": "ok" if machine.trouble is None else "cannot record",
+            "reason": machine.trouble or "",
+            "version": __version__,
+            "jobs": len(machine.jobs),
+            "sessions": machine.sessions,
+        }
+        return _respond(request, health, status=200 if machine.trouble is None else 503)
 
     async def _jobs(self, request: web.Request) -> web.Response:
-        now = self._driver.now
-        return _respond(request, {"jobs": [job_view(run, now) for run in self._driver.machine.jobs.values()]})
+        await self._driver.written()
+        return _respond(request, {"jobs": [self._view(run) for run in self._driver.machine.jobs.values()]})
 
     async def _job(self, request: web.Request) -> web.Response:
+        await self._driver.written()
         job = request.match_info["job"]
         run = self._driver.machine.jobs.get(job)
         if run is None:
             return _respond(request, {"error": "unknown_job", "message": f"no job {job!r} is known here"}, status=404)
-        return _respond(request, job_view(run, self._driver.now))
+        return _respond(request, self._view(run))
+
+    def _view(self, run: Run) -> dict[str, Any]:
+        return job_view(run, self._driver.now, self._driver.machine.trouble)
 
 
 def _respond(request: web.Request, body: dict[str, Any], status: int = 200) -> web.Response:

@@ -10,18 +10,23 @@ import secrets
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from coordinatord.core.history import HistoryError
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.server.api import Api
 from coordinatord.server.driver import Driver
 from coordinatord.server.sessions import Sessions
 from coordinatord.shared.tasks import Tasks
-from coordinatord.store.interface import Store
+from coordinatord.store.interface import Store, UnreadableStoreError
+from coordinatord.store.troubles import REMEDY
 from coordinatord.wire.messages import SESSION_PATH
+
+log = logging.getLogger(__name__)
 
 BACKLOG = 4_096
 """Connections that the kernel accepts ahead of us when a whole cluster starts at once; Linux' own cap since 5.4."""
@@ -79,12 +84,17 @@ _BAD_REQUESTS = _BadRequests()
 
 @asynccontextmanager
 async def serve(host: str, port: int, policy: Policy, store: Store) -> AsyncIterator[Server]:
-    """Serve at `host`:`port` while the context lasts; port 0 lets the kernel choose. Raises `ListenError`."""
+    """Serve at `host`:`port` while the context lasts; port 0 lets the kernel choose.
+
+    Goes on from what the store holds. Raises `ListenError`, and `StoreError` if that cannot be read.
+    """
+    machine = Coordinator(policy, epoch=secrets.token_hex(3))
+    await _restore(machine, store)
     listener = _listen(host, port)
     logging.getLogger("aiohttp.server").addFilter(_BAD_REQUESTS)
     tasks = Tasks()
     sessions = Sessions()
-    driver = Driver(Coordinator(policy, epoch=secrets.token_hex(3)), store, sessions.deliver, tasks)
+    driver = Driver(machine, store, sessions.deliver, tasks)
     sessions.attach(driver)
     app = web.Application(client_max_size=REQUEST_BYTES_MAX)
     app.add_routes([web.get(SESSION_PATH, sessions.serve), *Api(driver).routes()])
@@ -93,6 +103,7 @@ async def serve(host: str, port: int, policy: Policy, store: Store) -> AsyncIter
     await runner.setup()
     try:
         await web.SockSite(runner, listener, backlog=BACKLOG).start()
+        driver.start()
         address, bound_port = listener.getsockname()[:2]
         yield Server(address, bound_port, driver, tasks)
     finally:
@@ -100,6 +111,25 @@ async def serve(host: str, port: int, policy: Policy, store: Store) -> AsyncIter
         sessions.close()
         await runner.cleanup()
         await tasks.cancel()
+
+
+async def _restore(machine: Coordinator, store: Store) -> None:
+    """Let the machine take up what an earlier life of the daemon recorded. Raises `StoreError`."""
+    entries = await store.load()
+    if not entries:
+        return
+    now, wall_now = asyncio.get_running_loop().time(), datetime.now(UTC).timestamp()
+    # A clock that was set back since gives records of the future: they are as young as can be.
+    past = [(now - max(0.0, wall_now - entry.at), entry.record) for entry in entries]
+    try:
+        machine.restore(past, now)
+    except HistoryError as error:
+        raise UnreadableStoreError(f"the records contradict each other: {error}; {REMEDY}") from error
+    live = [run for run in machine.jobs.values() if not run.state.ended]
+    nodes = sum(len(run.members) for run in live)
+    log.info(
+        "restored %d live jobs with %d nodes, and %d that have ended", len(live), nodes, len(machine.jobs) - len(live)
+    )
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,25 +1,33 @@
 """The single writer: feeds events to the machine, makes its records durable, then lets its effects out.
 
-Persist, then speak: no node hears of anything that a crash could forget. While a commit is under way, further events
-are handled and their batches queue up behind it; the next commit takes all of them at once.
+What may be said before what is durable is for the `Journal` to say. Here is who writes, when a write that takes too
+long is trouble, and that one which failed is tried again: until it succeeds the machine knows that it must not decide.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from coordinatord.core.effects import Batch, Effect, Record, Refuse
-from coordinatord.core.events import Event, Tick
+from coordinatord.core.effects import Effect, Refuse
+from coordinatord.core.events import Event, RecordingResumed, RecordingStopped, Tick
+from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
+from coordinatord.core.records import Record, RoundFormed
 from coordinatord.shared.logs import fields
 from coordinatord.shared.tasks import Tasks
 from coordinatord.shared.timer import DeadlineTimer
-from coordinatord.store.interface import Store
+from coordinatord.store.interface import Store, StoreError
 
 log = logging.getLogger(__name__)
+
+PATIENCE_S = 1.0
+"""A write that takes longer, a hundred times the usual, is trouble: nodes are answered without it from then on, well
+before the five seconds of silence after which they take a coordinator for dead."""
+
+RETRY_S = 1.0
+"""Between attempts to write: whoever makes room on a disk sees the jobs go on at once."""
 
 
 class Driver:
@@ -33,15 +41,20 @@ class Driver:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
-        self._waiting: deque[Batch] = deque()
-        """Batches whose effects may not happen yet, in order."""
-        self._committing = False
+        self._journal = Journal()
         self._closed = False
+        self._writing = False
+        self._written = asyncio.Event()
+        self._written.set()
 
     @property
     def now(self) -> float:
         """The clock that the machine is driven by, in seconds."""
         return self._loop.time()
+
+    def start(self) -> None:
+        """Begin to keep the machine's deadlines."""
+        self._timer.arm(self.machine.next_deadline())
 
     def submit(self, event: Event) -> None:
         """Let the machine handle an event now; after `close`, nothing happens."""
@@ -53,6 +66,11 @@ class Driver:
         self._closed = True
         self._timer.arm(None)
 
+    async def written(self) -> None:
+        """Wait until all that the machine has decided is durable, unless that takes so long that it is trouble."""
+        if self.machine.trouble is None:
+            await self._written.wait()
+
     def _handle(self, event: Event, now: float) -> None:
         try:
             batch = self.machine.handle(event, now)
@@ -61,27 +79,52 @@ class Driver:
             self._tasks.fail(error)
             raise
         self._timer.arm(self.machine.next_deadline())
-        if batch.records or self._waiting:
-            self._waiting.append(batch)
-            if not self._committing:
-                self._committing = True
-                self._tasks.spawn(self._commit(), name="commit")
-        else:
-            self._release(batch)
+        self._release(self._journal.take(batch))
+        if batch.records and not self._writing:
+            self._writing = True
+            self._written.clear()
+            self._tasks.spawn(self._write_all(), name="write")
 
-    async def _commit(self) -> None:
-        while self._waiting:
-            group = len(self._waiting)
-            records = [record for batch in self._waiting for record in batch.records]
+    async def _write_all(self) -> None:
+        while records := self._journal.begin():
+            await self._write(records)
+            effects = self._journal.finish()
+            for record in records:
+                _log_record(record)
+            self._release(effects)
+            if self.machine.trouble is not None:
+                log.warning("records can be written again: decisions go on")
+                self.submit(RecordingResumed())
+        self._writing = False
+        self._written.set()
+
+    async def _write(self, records: tuple[Record, ...]) -> None:
+        """Make records durable, and let the machine know when that fails or takes too long."""
+        written = await self._try_to_write(records)
+        while not written:
+            await asyncio.sleep(RETRY_S)
+            written = await self._try_to_write(records)
+
+    async def _try_to_write(self, records: tuple[Record, ...]) -> bool:
+        late = self._loop.call_later(PATIENCE_S, self._stop_deciding, f"the disk has not answered for {PATIENCE_S:g} s")
+        try:
             await self._store.append(records)
-            for _ in range(group):
-                self._release(self._waiting.popleft())
-        self._committing = False
+        except StoreError as error:
+            self._stop_deciding(str(error))
+            return False
+        else:
+            return True
+        finally:
+            late.cancel()
 
-    def _release(self, batch: Batch) -> None:
-        for record in batch.records:
-            _log_record(record)
-        for effect in batch.effects:
+    def _stop_deciding(self, why: str) -> None:
+        if self.machine.trouble != why:
+            log.error("nothing can be recorded: no round is formed, the workers go on: %s", why)
+            self._written.set()  # whoever waits for what is durable is answered with what is known
+            self.submit(RecordingStopped(why))
+
+    def _release(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
             if isinstance(effect, Refuse):
                 names = fields(job=effect.job, node=effect.node, code=effect.message.code)
                 log.warning("refused: %s", effect.message.message, extra=names)
@@ -90,11 +133,10 @@ class Driver:
 
 def _log_record(record: Record) -> None:
     facts = {name: getattr(record, name) for name in record.__slots__}
-    nodes = facts.pop("nodes", None)
-    if nodes is not None:
-        facts |= {"nodes": len(nodes), "workers": sum(facts["workers"])}
-    facts.pop("outcome", None)
-    names = fields(job=record.job, run=record.run, **facts)
+    if isinstance(record, RoundFormed):
+        facts |= {"nodes": len(record.nodes), "workers": sum(ranks.workers for ranks in record.nodes)}
+    plain = {name: value for name, value in facts.items() if isinstance(value, str | int | float)}
+    names = fields(job=record.job, run=record.run, **plain)
     log.info("%s: %s", _title(type(record)), record.reason, extra=names)
 
 

@@ -11,7 +11,7 @@ from itertools import count
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from coordinatord.core.effects import Close, Effect, Refuse, Send
+from coordinatord.core.effects import Close, Effect, Reassure, Refuse, Send
 from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.server.driver import Driver
 from coordinatord.shared.logs import fields
@@ -44,7 +44,7 @@ class Sessions:
         if mailbox is None:
             return
         match effect:
-            case Send():
+            case Send() | Reassure():
                 mailbox.put(encode(effect.message))
             case Refuse():
                 mailbox.close(encode(effect.message))

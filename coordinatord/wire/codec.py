@@ -10,6 +10,7 @@ from coordinatord.wire.messages import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
     Desired,
+    Held,
     Join,
     Message,
     Observed,
@@ -20,11 +21,13 @@ from coordinatord.wire.schema import SchemaError, check_for
 
 First = TypeVar("First", bound=Message)
 Second = TypeVar("Second", bound=Message)
+Third = TypeVar("Third", bound=Message)
 
 TYPES: dict[str, type[Any]] = {
     "join": Join,
     "observed": Observed,
     "desired": Desired,
+    "held": Held,
     "refused": Refused,
 }
 _NAMES = {message: name for name, message in TYPES.items()}
@@ -46,6 +49,10 @@ def encode(message: Message) -> bytes:
 def decode(frame: bytes, expected: type[First], /) -> First: ...
 @overload
 def decode(frame: bytes, expected: type[First], or_else: type[Second], /) -> First | Second: ...
+@overload
+def decode(
+    frame: bytes, expected: type[First], or_else: type[Second], or_even: type[Third], /
+) -> First | Second | Third: ...
 
 
 def decode(frame: bytes, *expected: type[Any]) -> Any:

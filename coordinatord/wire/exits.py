@@ -12,12 +12,18 @@ class ExitCode(IntEnum):
     OK = 0
     USAGE = 64
     """Wrong flags, or a command that does not exist."""
+    DATA_ERROR = 65
+    """The state cannot be read: it is damaged, or a newer version's (sysexits: EX_DATAERR)."""
+    NO_INPUT = 66
+    """There is nothing to show: no state directory, no state in it, no such job (sysexits: EX_NOINPUT)."""
     UNAVAILABLE = 69
     """The coordinator cannot be reached."""
     INTERNAL = 70
     """A bug of this project."""
     OS_ERROR = 71
     """The system refused something that it should not, such as a process or a port."""
+    IO_ERROR = 74
+    """The state cannot be kept: the disk is full, read-only, broken, in use (sysexits: EX_IOERR)."""
     TEMPFAIL = 75
     """Not enough nodes came in time."""
     REFUSED = 77

@@ -1,7 +1,7 @@
 """Every message of the protocol, with its limits; how they become bytes is in `codec`.
 
 A session is one WebSocket: the node sends one `Join`, then an `Observed` whenever something changed and at each
-heartbeat; the coordinator answers with `Desired`, or ends the session with a `Refused`.
+heartbeat; the coordinator answers with `Desired` or `Held`, or ends the session with a `Refused`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated
 
 from coordinatord.wire.schema import Length, Range, SchemaError
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Raised by every change that an older peer would misread; the two sides must agree on it exactly."""
 
 DEFAULT_PORT = 29_400
@@ -104,6 +104,8 @@ class RefusalCode(StrEnum):
     SPEC_DIFFERS = "spec_differs"
     SUPERSEDED = "superseded"
     LIMIT = "limit"
+    UNRECORDED = "unrecorded"
+    """The coordinator's store fails, so it takes in nobody whom it would forget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +231,9 @@ class Desired:
     heartbeat_s: Seconds
     lease_s: Seconds
     """Granted to the node: it speaks at least every `heartbeat_s`, and is lost after `lease_s` of silence."""
+    outage_grace_s: Seconds
+    """Granted as well: a node that is cut off from the coordinator for longer stops its workers, for it may have been
+    replaced."""
     planned: bool
     """With `stop`: the others are well, so the workers get the time to save their state."""
     assignment: Assignment | None
@@ -241,6 +246,16 @@ class Desired:
         for name, part, owner in (("assignment", self.assignment, Goal.RUN), ("outcome", self.outcome, Goal.EXIT)):
             if (part is not None) != (self.goal is owner):
                 raise SchemaError(f"{name} belongs to the goal {owner} and only there, not to {self.goal}")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Everything stays as it was last desired, for the coordinator cannot decide anything now; but it lives.
+
+    Said in answer to heartbeats while its store fails: what it would decide, it might forget.
+    """
+
+    reason: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,4 +275,4 @@ def clip(text: str, most: int = TEXT_MAX) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-Message = Join | Observed | Desired | Refused
+Message = Join | Observed | Desired | Held | Refused

@@ -2,7 +2,8 @@
 
 A check is made once for each class, out of its type annotations, so that a message has one definition and no second
 list of rules. Nothing is coerced: a number in a text's place is an error. A field may hold `int`, `float`, `str`,
-`bool`, a `StrEnum` or another message class, and each of these or None; `Length` and `Range` bound texts and numbers.
+`bool`, a `StrEnum` or another message class, a tuple of any one of these, and each of all this or None; `Length` and
+`Range` bound texts, tuples and numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class SchemaError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """Bounds of a text, in characters, both included; all of them have to be printable."""
+    """Bounds of a text, in characters, all of them printable, or of a tuple, in items; both are included."""
 
     least: int
     most: int
@@ -61,7 +62,7 @@ def check_for(message: type[MessageT]) -> Callable[[object, str], MessageT]:
 def _check_of(annotation: Any) -> Check:
     if get_origin(annotation) is Annotated:
         kind, *bounds = get_args(annotation)
-        return _bounded(kind, bounds[0])
+        return _several(kind, bounds[0]) if get_origin(kind) is tuple else _bounded(kind, bounds[0])
     if get_origin(annotation) in {UnionType, Union}:
         return _optional(annotation)
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
@@ -87,6 +88,19 @@ def _bounded(kind: type, bound: Length | Range) -> Check:
         if kind is str and not str(value).isprintable():
             raise SchemaError(f"{path} must consist of printable characters, not {_show(value)}")
         return value
+
+    return check
+
+
+def _several(kind: Any, bound: Length) -> Check:
+    check_item = _check_of(get_args(kind)[0])
+
+    def check(value: object, path: str) -> tuple[Any, ...]:
+        if type(value) is not list:
+            raise SchemaError(f"{path} must be a list, not {_show(value)}")
+        if not bound.least <= len(value) <= bound.most:
+            raise SchemaError(f"{path} must have {bound.least} to {bound.most} items, not {len(value)}")
+        return tuple([check_item(item, f"{path}[{index}]") for index, item in enumerate(value)])
 
     return check
 

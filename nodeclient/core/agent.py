@@ -7,7 +7,6 @@ heartbeats, the end of the workers' grace, a coordinator out of reach.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from coordinatord.wire.exits import ExitCode, describe_exit
@@ -28,6 +27,7 @@ from nodeclient.core.effects import (
     Waiting,
 )
 from nodeclient.core.group import Group
+from nodeclient.core.settings import Settings
 from nodeclient.core.table import TABLE, Act, Stimulus
 
 AT_ONCE_GRACE_S = 0.5
@@ -35,19 +35,6 @@ AT_ONCE_GRACE_S = 0.5
 
 LEAVE_WITHIN_S = 5.0
 """A leaving node that hears no decision for so long, one lease, stops its workers by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the agent goes by; durations in seconds."""
-
-    workers: int
-    join_timeout_s: float
-    """How long it looks for a coordinator while it has no workers to keep."""
-    stop_timeout_s: float
-    """How long workers get to end in a planned stop."""
-    outage_grace_s: float
-    """How long workers go on while the coordinator is out of reach: it may have replaced this node."""
 
 
 class Agent:
@@ -80,6 +67,7 @@ class Agent:
             events.SessionOpened: self._opened,
             events.SessionClosed: self._closed,
             events.Told: self._told,
+            events.Reassured: self._reassured,
             events.TurnedAway: self._turned_away,
             events.WorkersStarted: self._started,
             events.StartFailed: self._start_failed,
@@ -159,6 +147,12 @@ class Agent:
             until = None if desired.wait_s is None else now + desired.wait_s
             self._effects.append(Waiting(desired.reason, until))
         self._desired = desired
+
+    def _reassured(self, event: events.Reassured, now: float) -> None:
+        self._contact.alive(now)
+        reason = event.held.reason
+        if self._contact.is_new_trouble(reason):
+            self._notice(Level.WARNING, f"the coordinator lives but decides nothing, all stays as it is: {reason}")
 
     def _turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused = event.refused
@@ -248,7 +242,7 @@ class Agent:
         self._exit(Exit(ExitCode.UNAVAILABLE, text))
 
     def _cut_off(self, now: float) -> None:
-        grace = self._settings.outage_grace_s
+        grace = self._contact.outage_grace_s
         text = f"out of touch with the coordinator for {grace:g} s: this node may have been replaced, its workers stop"
         self._notice(Level.ERROR, text)
         self._step(Stimulus.ABANDONED, now)
@@ -275,7 +269,7 @@ class Agent:
         """Return until when the node bears it to be without a coordinator."""
         alone_since = self._contact.alone_since
         if self.phase.has_workers:
-            return alone_since + self._settings.outage_grace_s
+            return alone_since + self._contact.outage_grace_s
         return max(alone_since, self._resting_since) + self._settings.join_timeout_s
 
     def _doubt(self, now: float) -> None:

@@ -9,7 +9,8 @@ from coordinatord.wire.messages import Desired, Observed
 
 HEARTBEAT_S = 1.0
 LEASE_S = 5.0
-"""Both until the coordinator has granted others."""
+OUTAGE_GRACE_S = 300.0
+"""All three until the coordinator has granted others."""
 
 TROUBLES_MAX = 16
 """Said in one outage: as many as anybody has coordinators, twice over."""
@@ -27,6 +28,8 @@ class Contact:
         """Why the coordinator is out of reach."""
         self.heartbeat_s = HEARTBEAT_S
         self.lease_s = LEASE_S
+        self.outage_grace_s = OUTAGE_GRACE_S
+        """How long the workers may go on while the coordinator is out of reach: it may have replaced this node."""
         self.heard_at = now
         self.beat_at = math.inf
         self._heard = False
@@ -60,11 +63,16 @@ class Contact:
 
     def hear(self, desired: Desired, now: float) -> bool:
         """Note that the coordinator lives, and what it grants; return whether it thereby lets the node in."""
-        let_in = not self._heard
-        self.heard_at, self._heard = now, True
         self.heartbeat_s, self.lease_s = desired.heartbeat_s, desired.lease_s
+        self.outage_grace_s = desired.outage_grace_s
         self._told.clear()
-        return let_in
+        return self.alive(now)
+
+    def alive(self, now: float) -> bool:
+        """Note that the coordinator lives; return whether that is its first word in this session."""
+        first = not self._heard
+        self.heard_at, self._heard = now, True
+        return first
 
     def is_news(self, observed: Observed, now: float) -> bool:
         """Whether this is to be said now: it has changed, or a heartbeat is due."""

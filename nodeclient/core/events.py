@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinatord.wire.messages import Desired, Refused
+from coordinatord.wire.messages import Desired, Held, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,13 @@ class Told:
     """The coordinator said what should be."""
 
     desired: Desired
+
+
+@dataclass(frozen=True, slots=True)
+class Reassured:
+    """The coordinator lives, but cannot decide anything at present."""
+
+    held: Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,7 @@ Event = (
     SessionOpened
     | SessionClosed
     | Told
+    | Reassured
     | TurnedAway
     | WorkersStarted
     | StartFailed

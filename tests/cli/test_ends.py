@@ -129,7 +129,9 @@ def test_the_second_of_two_coordinators_is_found(cluster: Cluster) -> None:
 def test_a_port_in_use_is_said_with_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = run(BIN / "coordinatord", "--host", "127.0.0.1", "--port", str(port))
+        ended = run(
+            BIN / "coordinatord", "--host", "127.0.0.1", "--port", str(port), "--ephemeral", "--log-level", "warning"
+        )
     assert (ended.returncode, ended.stdout) == (71, "")
     assert ended.stderr == (
         f"coordinatord: port {port} on 127.0.0.1 is in use: is another coordinatord running?"

@@ -24,7 +24,7 @@ WRONG_COORDINATORD = [
     (("--heartbeat", "-1"), "argument --heartbeat"),
     (("--heartbeat", "20000"), "--heartbeat"),
     (("--log-level", "loud"), "argument --log-level"),
-    (("stray",), "unrecognized arguments: stray"),
+    (("stray",), "invalid choice: 'stray'"),
 ]
 
 WRONG_NODECLIENT = [

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.effects import Batch, Close, NodeGone, Record, Refuse, RoundEnded, RunEnded, Send
+from coordinatord.core.effects import Batch, Close, Refuse, Send
 from coordinatord.core.events import Connected, Disconnected, Event, Reported, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
+from coordinatord.core.records import NodeDismissed, NodeLost, Record, RoundEnded, RunEnded
 from coordinatord.core.run import State
 from coordinatord.wire.messages import Goal, Join, Observed, Phase, RefusalCode
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, an_offer
@@ -84,7 +85,9 @@ def test_a_node_goes_once_in_the_history_however_it_goes() -> None:
         (Reported(2, an_observed(run="e-1", round=1, phase=Phase.FAILED, failure=a_failure())), 3.1),
     ]
     for event, now in events:
-        gone += [record for record in coordinator.handle(event, now).records if isinstance(record, NodeGone)]
+        gone += [
+            record for record in coordinator.handle(event, now).records if isinstance(record, NodeLost | NodeDismissed)
+        ]
     assert [(record.node, record.reason) for record in gone] == [("n1", "left the job, as asked")]
     assert list(coordinator.jobs["default"].members) == ["n2"]
 
@@ -93,7 +96,7 @@ def test_a_silent_node_that_was_dismissed_is_forgotten_without_another_word() ->
     coordinator = a_coordinator()
     connect(coordinator, 1, a_join("n1", spec=a_spec(2, 2), offer=an_offer("n1", join_timeout_s=1)))
     connect(coordinator, 2, a_join("n2", spec=a_spec(3, 3)))  # refused, so not a member
-    assert [type(record) for record in coordinator.handle(Tick(), 1.0).records] == [NodeGone, RunEnded]
+    assert [type(record) for record in coordinator.handle(Tick(), 1.0).records] == [NodeDismissed, RunEnded]
     batch = coordinator.handle(Tick(), 6.0)
     assert batch.records == ()
     assert batch.effects == (Close(1),)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.effects import Batch, NodeGone, NodeJoined, Refuse, RunEnded, RunOpened, Send
+from coordinatord.core.effects import Batch, Refuse, Send
 from coordinatord.core.events import Connected, Disconnected, Reported, Tick
 from coordinatord.core.machine import Coordinator
+from coordinatord.core.records import NodeJoined, NodeLost, RunEnded, RunOpened
 from coordinatord.core.run import Run, State
 from coordinatord.wire.messages import RANKS_MAX, WORKERS_MAX, Goal, Phase, RefusalCode, Spec
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, an_offer
@@ -112,7 +113,7 @@ def test_a_run_without_a_round_that_lost_its_nodes_is_over_at_once() -> None:
     connect(coordinator, 1, "n1", OURS, 0.0)
     coordinator.handle(Disconnected(1), 1.0)
     assert coordinator.next_deadline() == 2.0
-    assert [type(record) for record in coordinator.handle(Tick(), 2.0).records] == [NodeGone, RunEnded]
+    assert [type(record) for record in coordinator.handle(Tick(), 2.0).records] == [NodeLost, RunEnded]
     assert coordinator.jobs["default"].state is State.FAILED
 
 

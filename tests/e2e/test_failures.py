@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import Cluster, Coordinator
-from tests.support.programs import Program, await_end, kill_quietly
+from tests.support.programs import Program, await_end, kill_quietly, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -127,22 +127,30 @@ def test_a_worker_group_that_loses_its_guard_goes_on(cluster: Cluster) -> None:
     node.await_no_leftovers()
 
 
-def test_workers_go_on_while_the_coordinator_is_restarted(own_coordinator: Callable[..., Coordinator]) -> None:
-    first = own_coordinator()
+def test_a_killed_coordinator_goes_on_where_it_was_and_no_worker_is_touched(
+    own_coordinator: Callable[..., Coordinator], tmp_path: Path
+) -> None:
+    first = own_coordinator(state_dir=tmp_path)
     cluster = Cluster(first, "job")
     try:
         nodes = cluster.join_all("ab", "--nnodes", "2", *BUDGET)
-        before = cluster.await_round(2)
+        kill_quietly(cluster.await_round(2).workers[0].pid)
+        before = cluster.await_round(2, after=cluster.await_round(2))
+        was = first.await_job("job", state="running", round=before.number)
         first.process.kill()
         for node in nodes:
             node.await_line("lost the coordinator: .*; the workers go on")
-        second = own_coordinator(port=first.port)
-        # This release keeps its state in memory: the new coordinator does not know the round, and forms one of its own.
-        run = second.await_job("job", state="running")["run"]
+        second = own_coordinator(port=first.port, state_dir=tmp_path)
         for node in nodes:
-            assert node.await_event("started", run=run)["world_size"] == 2
-        for worker in before.workers:
-            assert nodes[worker.group_rank].await_event("saved", pid=worker.pid)
+            wait_until("another session", lambda node=node: node.output.count("connected to the coordinator") > 1)  # type: ignore[misc]
+        now = second.await_job("job", state="running")
+        for fact in ("run", "round", "world_size", "restarts", "reason"):
+            assert now[fact] == was[fact]
+        assert [node["ranks"] for node in now["nodes"]] == [node["ranks"] for node in was["nodes"]]
+        cluster.coordinator = second
+        before.finish()
+        assert [node.wait() for node in nodes] == [0, 0]
+        assert max(one.number for one in cluster.rounds()) == before.number
     finally:
         cluster.close()
 

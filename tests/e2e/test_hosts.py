@@ -22,10 +22,10 @@ NAMES = ("coord", "a", "b", "c")
 class Site:
     """A coordinator on one host, and the nodes of one job on the others."""
 
-    def __init__(self, hosts: Hosts) -> None:
+    def __init__(self, hosts: Hosts, flags: Sequence[str]) -> None:
         self.hosts = hosts
         # Listens at all addresses, as it does by default; a lease lasts 2 s.
-        self.coordinator = Coordinator(*QUICK, "--heartbeat", "0.4", host="::", prefix=hosts.on("coord"))
+        self.coordinator = Coordinator(*QUICK, "--heartbeat", "0.4", *flags, host="::", prefix=hosts.on("coord"))
         self.cluster = Cluster(self.coordinator, "job")
 
     def join(self, host: str, *flags: str, command: Sequence[str] = (), script: str = "", name: str = "") -> Node:
@@ -56,19 +56,20 @@ class Site:
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    """Four hosts, a coordinator on the first."""
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """Four hosts, a coordinator on the first; a test may give it flags."""
     with Hosts(*NAMES) as hosts:
-        running = Site(hosts)
+        running = Site(hosts, getattr(request, "param", ()))
         try:
             yield running
         finally:
             running.close()
 
 
+@pytest.mark.parametrize("site", [("--outage-grace", "0.5")], indirect=True, ids=["a short grace"])
 @pytest.mark.parametrize("victim", ["a", "c"], ids=["rank 0's host", "another host"])
 def test_the_survivors_of_a_cut_cable_go_on_and_the_host_that_is_back_joins_them(site: Site, victim: str) -> None:
-    flags = ("--nnodes", "2:3", "--outage-grace", "0.5", "--max-restarts", "1", "--stop-timeout", "1")
+    flags = ("--nnodes", "2:3", "--max-restarts", "1", "--stop-timeout", "1")
     nodes = {name: site.join(name, *flags, script="--mesh --family") for name in "abc"}
     before = site.cluster.await_round(3)
     assert {worker.address for worker in before.workers} == {site.hosts.address["a"]}
@@ -108,8 +109,9 @@ def test_a_node_beside_the_coordinator_and_a_remote_one_train_together(site: Sit
     assert (master.wait(), other.wait()) == (0, 0)
 
 
+@pytest.mark.parametrize("site", [("--outage-grace", "1")], indirect=True, ids=["a short grace"])
 def test_workers_that_are_blocked_in_a_collective_by_a_cut_cable_are_not_waited_for(site: Site) -> None:
-    flags = ("--nnodes", "2:3", "--outage-grace", "1", "--join-timeout", "60")
+    flags = ("--nnodes", "2:3", "--join-timeout", "60")
     a, b, c = (site.join(name, *flags, command=TRAINING) for name in "abc")
     assert a.await_event("sum", sum=3)["rank"] == 0
     site.hosts.cut("a")

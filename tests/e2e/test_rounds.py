@@ -6,16 +6,10 @@ import signal
 
 import pytest
 
-from tests.support.cluster import Cluster, Coordinator, Round
+from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import kill_quietly, wait_until
 
 pytestmark = pytest.mark.slow
-
-
-def finish(last: Round) -> None:
-    """Let all workers of a round succeed."""
-    for worker in last.workers:
-        kill_quietly(worker.pid, signal.SIGUSR1)
 
 
 def await_success_of_one(cluster: Cluster) -> None:
@@ -34,7 +28,7 @@ def test_a_job_of_all_nodes_starts_at_once_and_success_ends_every_nodeclient(clu
     assert [worker.local_rank for worker in first.workers] == [0, 1] * 3
     assert {worker.address for worker in first.workers} == {"127.0.0.1"}
     assert len({worker.port for worker in first.workers}) == 1
-    finish(first)
+    first.finish()
     assert [node.wait() for node in nodes] == [0, 0, 0]
     assert [node.leftovers() for node in nodes] == [[], [], []]
     assert cluster.await_state(state="succeeded")["round"] == first.number
@@ -93,13 +87,13 @@ def test_a_spare_is_told_of_the_success(cluster: Cluster) -> None:
         return [node["state"] for node in cluster.await_state(state="running")["nodes"]]
 
     wait_until("the spare", lambda: "spare" in states())
-    finish(only)
+    only.finish()
     assert [node.wait() for node in nodes] == [0, 0]
 
 
 def test_a_finished_job_can_be_run_again_under_its_name(cluster: Cluster) -> None:
     first = cluster.join("a", "--nnodes", "1")
-    finish(cluster.await_round(1))
+    cluster.await_round(1).finish()
     assert first.wait() == 0
     run = cluster.await_state(state="succeeded")["run"]
     again = cluster.join("b", "--nnodes", "1:2", "--max-restarts", "7")
@@ -119,7 +113,7 @@ def test_two_jobs_do_not_touch_each_other(cluster: Cluster, coordinator: Coordin
         here, there = cluster.await_round(2), other.await_round(2)
         kill_quietly(here.workers[0].pid)
         assert cluster.await_round(2, here).restarts == {1}
-        finish(there)
+        there.finish()
         assert [node.wait() for node in other.nodes] == [0, 0]
         assert [one.number for one in other.rounds()] == [there.number]
         assert cluster.await_state(state="running")["restarts"] == {"used": 1, "max": 1}

@@ -10,7 +10,7 @@ from coordinatord.wire.messages import DURATION_S_MAX, Goal, Outcome, Phase, Res
 from nodeclient.core.agent import AT_ONCE_GRACE_S, LEAVE_WITHIN_S
 from nodeclient.core.effects import Exit, Kill, Level, Notice, Reconnect, Report, Start, Sweep, Terminate, Waiting
 from tests.support.bench import PORT, SETTINGS, Bench
-from tests.support.builders import an_assignment
+from tests.support.builders import OUTAGE_GRACE_S, an_assignment
 
 LEFT = Outcome(Result.LEFT, 143, "left the job, as asked")
 
@@ -245,7 +245,7 @@ def test_a_coordinator_that_is_silent_for_its_lease_is_looked_for_anew() -> None
 def test_workers_go_on_without_the_coordinator_until_the_outage_grace_is_over() -> None:
     bench = Bench().running()
     bench.close()
-    bench.advance(SETTINGS.outage_grace_s - 0.1)
+    bench.advance(OUTAGE_GRACE_S - 0.1)
     assert not bench.count(Terminate)
     bench.advance(0.2)
     assert bench.count(Terminate) == 1
@@ -259,7 +259,7 @@ def test_a_coordinator_that_comes_back_in_time_saves_the_workers() -> None:
     bench = Bench().running()
     for _ in range(3):
         bench.close()
-        bench.advance(SETTINGS.outage_grace_s - 0.1)
+        bench.advance(OUTAGE_GRACE_S - 0.1)
         bench.open()
         bench.told(Goal.RUN)
     assert not bench.count(Terminate)

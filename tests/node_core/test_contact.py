@@ -6,8 +6,9 @@ import pytest
 
 from coordinatord.wire.messages import Goal, Phase, RefusalCode
 from nodeclient.core.agent import AT_ONCE_GRACE_S
-from nodeclient.core.effects import Effect, Exit, Kill, Level, Notice, Start, Sweep, Terminate, Waiting
+from nodeclient.core.effects import Effect, Exit, Kill, Level, Notice, Reconnect, Start, Sweep, Terminate, Waiting
 from tests.support.bench import SETTINGS, Bench
+from tests.support.builders import OUTAGE_GRACE_S
 
 CONNECTED = Notice(Level.INFO, "connected to the coordinator at coordinator:29400")
 
@@ -169,3 +170,42 @@ def test_a_node_that_is_asked_twice_to_leave_leaves_what_it_cannot_end() -> None
     bench.leave()
     assert bench.sweep_failed("process 7 outlives SIGKILL") == [Exit(71, "process 7 outlives SIGKILL")]
     assert bench.agent.exited
+
+
+# A coordinator that lives but decides nothing
+
+
+def test_a_node_that_is_held_keeps_its_workers_and_its_contact_and_says_why_once() -> None:
+    bench = Bench().running()
+    effects: list[Effect] = []
+    for _ in range(30):
+        effects += bench.held() + bench.advance(1.0)
+    assert bench.observed.phase is Phase.RUNNING
+    assert bench.count(Reconnect) == 0
+    assert said(effects) == ["the coordinator lives but decides nothing, all stays as it is: the disk is full"]
+
+
+def test_the_next_time_a_node_is_held_it_says_so_again() -> None:
+    bench = Bench().running()
+    bench.held()
+    bench.told(Goal.RUN)
+    assert len(said(bench.held())) == 1
+
+
+def test_a_node_that_comes_back_and_is_held_is_not_alone_any_more() -> None:
+    bench = Bench().running()
+    bench.close()
+    bench.advance(OUTAGE_GRACE_S - 1.0)
+    bench.open()
+    bench.held()
+    bench.advance(4.0)
+    assert bench.observed.phase is Phase.RUNNING
+
+
+def test_workers_go_on_for_the_grace_that_the_coordinator_grants() -> None:
+    bench = Bench().running(outage_grace_s=7.0)
+    bench.close()
+    bench.advance(6.9)
+    assert bench.count(Terminate) == 0
+    bench.advance(0.2)
+    assert bench.count(Terminate) == 1

@@ -20,7 +20,6 @@ CONFIG = JoinConfig(
     advertise_address=None,
     join_timeout_s=600.0,
     stop_timeout_s=30.0,
-    outage_grace_s=300.0,
     log_level="info",
     command=("python", "train.py", "--epochs", "3"),
 )

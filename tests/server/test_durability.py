@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinatord.core.effects import Record, RoundFormed
-from coordinatord.store.interface import StoreError
+from coordinatord.core.records import NodeJoined, Record, RoundFormed
+from coordinatord.server import driver
+from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
 from coordinatord.store.memory import MemoryStore
-from coordinatord.wire.messages import Desired, Goal, Refused
+from coordinatord.wire.messages import Desired, Goal, Held, Phase, RefusalCode, Refused
 from tests.server.conftest import Start
-from tests.support.wire import TIMEOUT_S, connect, join, until
+from tests.support.builders import an_observed, an_offer
+from tests.support.wire import connect, get, join, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -60,7 +62,7 @@ async def test_what_happens_during_a_commit_waits_for_the_next_one(start: Start)
     ):
         await store.asked.get()
         async with connect(server.url, join("b", nodes=3)) as b, connect(server.url, join("c", nodes=3)) as c:
-            await until(lambda: len(server.driver._waiting) == 3)
+            await until(lambda: len(server.driver._journal._next.effects) == 3)
             assert store.asked.empty()
             store.allowed.release()
             assert (await a.hear(Desired)).goal is Goal.WAIT
@@ -73,16 +75,86 @@ async def test_what_happens_during_a_commit_waits_for_the_next_one(start: Start)
                 assert (await peer.hear_goal(Goal.RUN)).round == 1
 
 
-async def test_a_store_that_fails_ends_the_server_and_nothing_is_said(start: Start) -> None:
+async def test_while_the_store_fails_nodes_are_held_newcomers_turned_away_and_nothing_is_forgotten(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "RETRY_S", 0.01)
     store = SlowStore()
     store.broken = True
     async with start(store) as server, connect(server.url, join("a")) as a:
-        await store.asked.get()
+        first = await store.asked.get()
         store.allowed.release()
-        ended = asyncio.get_running_loop().create_future()
-        with pytest.raises(StoreError, match="the disk is full"):
-            await asyncio.wait_for(server.until(ended), TIMEOUT_S)
-        heard = asyncio.ensure_future(a.hear_end())
-        server.driver._deliver.__self__.close()  # type: ignore[attr-defined] # what the end of `serve` does
-        await heard
-        assert not store.records
+        assert await store.asked.get() == first, "the same records are tried again"
+        await a.beat()
+        assert (await a.hear(Held)).reason == "the disk is full"
+        async with connect(server.url, join("b")) as b:
+            refused = await b.hear(Refused)
+        assert (refused.code, refused.retry) == (RefusalCode.UNRECORDED, True)
+        status, _, health = await get(f"{server.url}/healthz")
+        assert (status, health["status"], health["reason"]) == (503, "cannot record", "the disk is full")
+        _, _, jobs = await get(f"{server.url}/v1/jobs")
+        assert jobs["jobs"][0]["reason"].startswith("nothing can be decided, the disk is full; ")
+
+        store.broken = False
+        store.allowed.release()
+        assert (await a.hear_goal(Goal.RUN)).round == 1
+        assert list(store.records) == list(first)
+        status, _, health = await get(f"{server.url}/healthz")
+        assert (status, health["status"]) == (200, "ok")
+
+
+async def test_a_disk_that_does_not_answer_is_trouble_as_well(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "PATIENCE_S", 0.01)
+    store = SlowStore()
+    async with start(store) as server, connect(server.url, join("a")) as a:
+        await store.asked.get()
+        await until(lambda: server.driver.machine.trouble is not None)
+        await a.beat()
+        assert (await a.hear(Held)).reason == "the disk has not answered for 0.01 s"
+        store.allowed.release()
+        assert (await a.hear_goal(Goal.RUN)).round == 1
+
+
+async def test_what_people_are_shown_is_durable_as_well(start: Start) -> None:
+    store = SlowStore()
+    async with start(store) as server, connect(server.url, join("a")):
+        await store.asked.get()
+        shown = asyncio.ensure_future(get(f"{server.url}/v1/jobs"))
+        assert (await get(f"{server.url}/healthz"))[0] == 200
+        assert not shown.done()
+        store.allowed.release()
+        _, _, jobs = await shown
+        assert jobs["jobs"][0]["round"] == 1
+
+
+class FullStore(MemoryStore):
+    """Holds what an earlier life of the daemon has recorded."""
+
+    def __init__(self, *entries: Entry) -> None:
+        super().__init__()
+        self._entries = entries
+
+    async def load(self) -> Sequence[Entry]:
+        """Return the history."""
+        return self._entries
+
+
+async def test_a_server_goes_on_from_what_its_store_holds(start: Start) -> None:
+    first = MemoryStore()
+    async with start(first) as server, connect(server.url, join("a")) as a:
+        run = (await a.hear_goal(Goal.RUN)).run
+    entries = [Entry(1_000_000.0, record) for record in first.records]
+    second = FullStore(*entries)
+    async with start(second) as server:
+        assert server.driver.machine.jobs["job"].id == run
+        observed = an_observed(run=run, round=1, phase=Phase.RUNNING)
+        async with connect(server.url, join("a", observed=observed)) as a:
+            assert (await a.hear_goal(Goal.RUN)).round == 1
+    assert not any(isinstance(record, NodeJoined) for record in second.records)
+
+
+async def test_a_history_that_contradicts_itself_is_an_error_that_says_so(start: Start) -> None:
+    joined = NodeJoined("default", "e-1", "host a", "a", 1, an_offer("a"), "10.0.0.1", "10.0.0.2", 0)
+    with pytest.raises(UnreadableStoreError, match=r"run e-1 of job default is not the one that is on"):
+        async with start(FullStore(Entry(1_000_000.0, joined))):
+            raise AssertionError("it serves")

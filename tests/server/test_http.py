@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import socket
-from typing import Any
 from urllib.parse import quote
 
-import msgpack
 import pytest
 from aiohttp import ClientSession
-from yarl import URL
 
 from coordinatord.core.policy import Policy
 from coordinatord.server.app import ListenError, serve
@@ -17,18 +14,11 @@ from coordinatord.shared import __version__
 from coordinatord.store.memory import MemoryStore
 from coordinatord.wire.messages import Goal, Phase
 from tests.server.conftest import Start
-from tests.support.wire import connect, join
+from tests.support.wire import connect, get, join
 
 pytestmark = pytest.mark.asyncio
 
 JSON = {"Accept": "application/json"}
-
-
-async def get(url: str, accept: str = "") -> tuple[int, str, Any]:
-    headers = {"Accept": accept} if accept else {}
-    async with ClientSession() as client, client.get(URL(url, encoded=True), headers=headers) as answer:
-        body = await (answer.json() if "json" in answer.content_type else answer.read())
-        return answer.status, answer.content_type, body if "json" in answer.content_type else msgpack.unpackb(body)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +33,7 @@ async def get(url: str, accept: str = "") -> tuple[int, str, Any]:
 )
 async def test_answers_are_msgpack_and_on_demand_json(start: Start, accept: str, kind: str) -> None:
     async with start() as server:
-        health = {"status": "ok", "version": __version__, "jobs": 0, "sessions": 0}
+        health = {"status": "ok", "reason": "", "version": __version__, "jobs": 0, "sessions": 0}
         assert await get(f"{server.url}/healthz", accept) == (200, kind, health)
         assert await get(f"{server.url}/v1/jobs", accept) == (200, kind, {"jobs": []})
 

@@ -13,6 +13,7 @@ from coordinatord.shared.logs import LineFormatter
 from coordinatord.wire.codec import encode
 from coordinatord.wire.messages import (
     FRAME_BYTES_MAX,
+    PROTOCOL_VERSION,
     Desired,
     Failure,
     Goal,
@@ -83,7 +84,7 @@ async def test_a_heartbeat_is_answered_and_a_plain_report_is_not(start: Start) -
         (b"\x91" * 15_000, "the frame is not msgpack"),
         (msgpack.packb({"type": "observed"}), "expected a message of type join, not 'observed'"),
         (msgpack.packb({"type": ["join"]}), "expected a message of type join"),
-        (msgpack.packb({"type": "join", "version": 1}), "join lacks incarnation, job, node"),
+        (msgpack.packb({"type": "join", "version": PROTOCOL_VERSION}), "join lacks incarnation, job, node"),
         (encode(join(node="")), "join.node must be within 1 and 128 characters"),
         (encode(join(spec=Spec(0, 1, 0))), "join.spec.nodes_min must be within 1"),
         (encode(join(offer=None)), "join.offer must be a map, not None"),
@@ -130,7 +131,7 @@ async def test_another_version_is_refused_by_both_numbers(start: Start) -> None:
     async with start() as server, connect(server.url, join(version=7)) as peer:
         refused = await peer.hear(Refused)
         assert (refused.code, refused.retry) == (RefusalCode.VERSION, False)
-        assert "speaks version 1 of the protocol, the other 7" in refused.message
+        assert f"speaks version {PROTOCOL_VERSION} of the protocol, the other 7" in refused.message
 
 
 async def test_an_oversized_frame_ends_the_session(start: Start) -> None:

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from coordinatord.core.effects import NodeJoined, StateChanged
+from coordinatord.core.records import NodeJoined, RoundStarted
 from coordinatord.store.memory import MemoryStore
 from coordinatord.wire.messages import Desired, Goal, Phase
 from tests.server.conftest import Start
@@ -29,7 +29,7 @@ async def test_the_end_of_the_server_is_no_loss_of_the_nodes_that_train(start: S
                 await peer.beat()
                 await peer.hear(Desired)
             known = list(store.records)
-            assert isinstance(known[-1], StateChanged)
+            assert isinstance(known[-1], RoundStarted)
         assert list(store.records) == known
 
 

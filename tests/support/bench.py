@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from coordinatord.wire.codec import decode, encode
-from coordinatord.wire.messages import Desired, Goal, Observed, RefusalCode, Refused
-from nodeclient.core.agent import Agent, Settings
+from coordinatord.wire.messages import Desired, Goal, Held, Observed, RefusalCode, Refused
+from nodeclient.core.agent import Agent
 from nodeclient.core.effects import Effect, Exit, Report, Start, Sweep
 from nodeclient.core.events import (
     Event,
     LeaveAsked,
+    Reassured,
     SessionClosed,
     SessionOpened,
     StartFailed,
@@ -26,11 +27,12 @@ from nodeclient.core.events import (
     WorkerExited,
     WorkersStarted,
 )
+from nodeclient.core.settings import Settings
 from tests.support.builders import a_desired
 
 EffectT = TypeVar("EffectT", bound=Effect)
 
-SETTINGS = Settings(workers=2, join_timeout_s=60.0, stop_timeout_s=10.0, outage_grace_s=30.0)
+SETTINGS = Settings(workers=2, join_timeout_s=60.0, stop_timeout_s=10.0)
 
 PORT = 40_001
 
@@ -78,6 +80,10 @@ class Bench:
     def refused(self, code: RefusalCode = RefusalCode.LIMIT, words: str = "no room", *, retry: bool) -> list[Effect]:
         """Be turned away."""
         return self.submit(TurnedAway(Refused(code, words, retry)))
+
+    def held(self, reason: str = "the disk is full") -> list[Effect]:
+        """Hear that the coordinator lives, but decides nothing."""
+        return self.submit(Reassured(Held(reason)))
 
     def started(self) -> list[Effect]:
         """All workers are started."""

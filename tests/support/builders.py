@@ -22,6 +22,9 @@ from coordinatord.wire.messages import (
     Spec,
 )
 
+OUTAGE_GRACE_S = 30.0
+"""As nodes are granted it here."""
+
 EPOCH = "e"
 """Names this life of the coordinator, so runs are e-1, e-2, ..."""
 
@@ -113,6 +116,7 @@ def a_desired(goal: Goal, **values: Any) -> Desired:
         "wait_s": None,
         "heartbeat_s": 1.0,
         "lease_s": 5.0,
+        "outage_grace_s": OUTAGE_GRACE_S,
         "planned": False,
         "assignment": an_assignment() if goal is Goal.RUN else None,
         "outcome": Outcome(Result.SUCCEEDED, 0, "all workers succeeded") if goal is Goal.EXIT else None,
@@ -123,11 +127,11 @@ def a_desired(goal: Goal, **values: Any) -> Desired:
 def a_member(node: str = "n1", *, peer: str = "10.0.0.1", local: str = "10.0.0.9", **offer: Any) -> Member:
     """Build a member as the coordinator knows it."""
     return Member(
-        join=a_join(node, offer=an_offer(node, **offer)),
-        session=1,
+        node=node,
+        incarnation=1,
+        offer=an_offer(node, **offer),
         peer_address=peer,
         local_address=local,
+        session=1,
         observed=an_observed(),
-        heard_at=0.0,
-        arrived_at=0.0,
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.programs import BIN, Program, clean_environ, wait_until, zombies
+from tests.support.programs import BIN, Program, clean_environ, kill_quietly, wait_until, zombies
 
 WORKER = Path(__file__).with_name("worker.py")
 
@@ -64,16 +66,40 @@ class Round:
         """Return the workers of one node."""
         return [worker for worker in self.workers if worker.node == node]
 
+    def finish(self) -> None:
+        """Let all workers succeed."""
+        for worker in self.workers:
+            kill_quietly(worker.pid, signal.SIGUSR1)
+
 
 class Coordinator(Program):
     """A coordinatord that serves."""
 
-    def __init__(self, *flags: str, host: str = "127.0.0.1", port: int = 0, prefix: Sequence[str] = ()) -> None:
-        """Start it and wait until it serves; `prefix` comes before the program, such as `ip netns exec NAME`."""
-        super().__init__(*prefix, BIN / "coordinatord", "--host", host, "--port", str(port), *flags)
+    def __init__(
+        self,
+        *flags: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        prefix: Sequence[str] = (),
+        state_dir: Path | None = None,
+    ) -> None:
+        """Start it and wait until it serves; `prefix` comes before the program, such as `ip netns exec NAME`.
+
+        Without a `state_dir` it has one of its own, which goes with it.
+        """
+        self._own_state = None if state_dir else tempfile.TemporaryDirectory(prefix="coordinatord-")
+        state = self._own_state.name if self._own_state else str(state_dir)
+        where = ("--host", host, "--port", str(port), "--state-dir", state)
+        super().__init__(*prefix, BIN / "coordinatord", *where, *flags)
         self.url = self.await_line(r"coordinatord listening on (http://\S+)")[1]
         self.port = int(self.url.rpartition(":")[2])
         self.endpoint = f"127.0.0.1:{self.port}"
+
+    def close(self) -> None:
+        """Kill it, and take away the state that is its own."""
+        super().close()
+        if self._own_state:
+            self._own_state.cleanup()
 
     def get(self, path: str) -> Any:
         """Return what the HTTP API answers, as JSON."""

@@ -9,6 +9,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -35,8 +36,8 @@ def own_coordinator() -> Iterator[Callable[..., Coordinator]]:
     """Start coordinators that belong to one test alone, with the flags given."""
     with ExitStack() as stack:
 
-        def start(*flags: str, port: int = 0) -> Coordinator:
-            program = Coordinator(*QUICK, *flags, port=port)
+        def start(*flags: str, **surroundings: Any) -> Coordinator:
+            program = Coordinator(*QUICK, *flags, **surroundings)
             stack.callback(program.close)
             return program
 

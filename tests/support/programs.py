@@ -34,6 +34,9 @@ TOKEN_VARIABLE = "COORDINATORD_TEST_TOKEN"  # noqa: S105 - it marks processes an
 
 BIN = Path(sys.executable).parent
 
+NO_HOME = "/dev/null/no-home"
+"""Nothing can be kept here: a test that wants state names its own place for it, and none touches the user's."""
+
 _news = threading.Condition()
 """Notified at each line of output and each end of a program."""
 
@@ -52,9 +55,10 @@ def wait_until(what: str, look: Callable[[], Result | None], timeout_s: float = 
 
 def clean_environ(**extra: str) -> dict[str, str]:
     """Return this process's environment without what a launcher or a user may have set, and with our programs."""
-    ours = re.compile("NODECLIENT_|COORDINATORD_|TORCHELASTIC_|MASTER_|NOTIFY_SOCKET")
+    ours = re.compile("NODECLIENT_|COORDINATORD_|TORCHELASTIC_|MASTER_|NOTIFY_SOCKET|STATE_DIRECTORY")
     environ = {name: value for name, value in os.environ.items() if not ours.match(name)}
-    return {**environ, "PATH": f"{BIN}:{environ.get('PATH', os.defpath)}", **extra}
+    path = f"{BIN}:{environ.get('PATH', os.defpath)}"
+    return {**environ, "PATH": path, "XDG_STATE_HOME": NO_HOME, **extra}
 
 
 class Program:

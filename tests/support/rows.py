@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core import machine, table
+from coordinatord.core import table
 from coordinatord.core.run import Run
 from coordinatord.wire.messages import Phase
 from nodeclient.core import agent
@@ -19,15 +19,16 @@ from nodeclient.core.table import TABLE, Stimulus
 def run_rows_taken() -> Iterator[list[table.Row]]:
     """Collect the rows that coordinators take."""
     taken: list[table.Row] = []
+    look = table.due_row
 
     def due_row(run: Run, now: float) -> table.Row | None:
-        row = table.due_row(run, now)
+        row = look(run, now)
         if row is not None:
             taken.append(row)
         return row
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "due_row", due_row)
+        patch.setattr(table, "due_row", due_row)
         yield taken
 
 

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinatord.core.effects import Close, Effect, Record, Refuse, RoundEnded, RoundFormed, RunEnded, Send
+from coordinatord.core.effects import Close, Effect, Refuse, Send
 from coordinatord.core.events import Connected, Disconnected, Event, Reported, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
+from coordinatord.core.records import Record, RoundEnded, RoundFormed, RoundStarted, RoundStopped, RunEnded
 from coordinatord.core.view import job_view
 from coordinatord.wire.messages import Desired, Failure, Goal, Join, Observed, Phase, Spec
 from tests.support.builders import EPOCH, a_join, an_observed, an_offer
@@ -67,6 +68,7 @@ class Stage:
             "join": self._join,
             "reconnect": self._each(self._connect),
             "fail": self._fail,
+            "recall": self._recall,
             "leave": self._each(lambda puppet: self._say(puppet, leaving=True)),
             "drop": self._each(self._drop),
             "silence": self._each(lambda puppet: setattr(puppet, "silent", True)),
@@ -126,6 +128,11 @@ class Stage:
             )
             self._report(puppet, phase=Phase.STOPPING, failure=failure)
 
+    def _recall(self, words: list[str], options: dict[str, str]) -> None:
+        """Let nodes say that they run a round that this coordinator need not have told them of."""
+        for puppet in self._called(words, options):
+            self._report(puppet, phase=Phase.RUNNING, round=int(options["round"]))
+
     def _drop(self, puppet: Puppet) -> None:
         self._open.discard(puppet.session)
         self._handle(Disconnected(puppet.session))
@@ -155,7 +162,7 @@ class Stage:
         self._beat()
 
     def _status(self, job: str = "default") -> None:
-        view = job_view(self.coordinator.jobs[job], self.now)
+        view = job_view(self.coordinator.jobs[job], self.now, self.coordinator.trouble)
         restarts = view["restarts"]
         self._write(f"{view['run']} {view['state']}, round {view['round']}, world size {view['world_size']}, ", "")
         self._written[-1] += f"restarts {restarts['used']} of {restarts['max']}: {view['reason']}"
@@ -246,14 +253,18 @@ def _record_text(record: Record) -> str:
     facts = ""
     match record:
         case RoundFormed():
-            facts = f" round {record.round} of {', '.join(record.nodes)}"
+            facts = f" round {record.round} of {', '.join(ranks.node for ranks in record.nodes)}"
         case RoundEnded():
             facts = f" round {record.round}, {'charged' if record.charged else 'free'}"
+        case RoundStarted():
+            facts = f" round {record.round}"
+        case RoundStopped():
+            facts = f" round {record.round}, {'planned' if record.planned else 'at once'}"
         case RunEnded():
             facts = f" {record.outcome.result} with exit code {record.outcome.exit_code:d}"
         case _:
-            node, state = getattr(record, "node", ""), getattr(record, "state", "")
-            facts = f" {node or state}" if node or state else ""
+            node = getattr(record, "node", "")
+            facts = f" {node}" if node else ""
     return f"{kind} {record.run}{facts}: {record.reason}"
 
 

@@ -20,6 +20,7 @@ WAIT = Desired(
     wait_s=None,
     heartbeat_s=1.0,
     lease_s=5.0,
+    outage_grace_s=300.0,
     planned=False,
     assignment=None,
     outcome=None,

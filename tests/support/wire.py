@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import msgpack
 from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
+from yarl import URL
 
 from coordinatord.wire.codec import decode, encode
 from coordinatord.wire.messages import (
@@ -17,6 +19,7 @@ from coordinatord.wire.messages import (
     Desired,
     Failure,
     Goal,
+    Held,
     Join,
     Observed,
     Offer,
@@ -25,7 +28,7 @@ from coordinatord.wire.messages import (
     Spec,
 )
 
-Heard = TypeVar("Heard", Desired, Refused)
+Heard = TypeVar("Heard", Desired, Held, Refused)
 
 TIMEOUT_S = 30.0
 """Bound on any wait."""
@@ -107,6 +110,14 @@ async def connect(url: str, message: Join | None = None) -> AsyncIterator[Peer]:
         if message is not None:
             await peer.say(message)
         yield peer
+
+
+async def get(url: str, accept: str = "") -> tuple[int, str, Any]:
+    """Ask over HTTP; return the status, the kind of content and the content."""
+    headers = {"Accept": accept} if accept else {}
+    async with ClientSession() as client, client.get(URL(url, encoded=True), headers=headers) as answer:
+        body = await (answer.json() if "json" in answer.content_type else answer.read())
+        return answer.status, answer.content_type, body if "json" in answer.content_type else msgpack.unpackb(body)
 
 
 async def until(holds: Callable[[], bool]) -> None:

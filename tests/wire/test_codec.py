@@ -144,7 +144,7 @@ def test_a_join_without_version_is_of_another_version() -> None:
         decode(msgpack.packb({"type": "join"}), Join)
 
 
-@pytest.mark.parametrize("version", [True, 1.0])
+@pytest.mark.parametrize("version", [float(PROTOCOL_VERSION)])
 def test_a_version_that_only_equals_ours_is_of_the_wrong_type(version: object) -> None:
     with pytest.raises(SchemaError, match=r"^join\.version must be of type int"):
         decode(msgpack.packb({"type": "join", **as_map(a_join()), "version": version}), Join)

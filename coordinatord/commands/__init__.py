@@ -1,0 +1,1 @@
+"""What `coordinatord` can be asked to do: serve, show a state directory, step through a history."""

@@ -1,0 +1,54 @@
+"""What the subcommands that read a state directory have in common: runs, replayed and described."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from coordinatord.core import history
+from coordinatord.core.history import HistoryError
+from coordinatord.core.policy import Policy
+from coordinatord.core.run import Run
+from coordinatord.store.interface import Entry, UnreadableStoreError
+from coordinatord.store.troubles import REMEDY
+
+
+def replayed(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Run]]:
+    """Go through the history of one run; yield each record and the run as it is then, one object throughout.
+
+    Raises `UnreadableStoreError`.
+    """
+    jobs: dict[str, Run] = {}
+    for number, entry in enumerate(entries, 1):
+        try:
+            history.apply(jobs, entry.record, entry.at, Policy())
+        except HistoryError as error:
+            raise UnreadableStoreError(f"record {number} of the run cannot be: {error}; {REMEDY}") from error
+        yield entry, jobs[entry.record.job]
+
+
+def last_of(entries: Sequence[Entry]) -> tuple[Entry, Run]:
+    """Return the last record of a history, which is not empty, and the run as it led to."""
+    *_, last = replayed(entries)
+    return last
+
+
+def described(run: Run) -> dict[str, Any]:
+    """Describe a run as far as records tell of it, in the words of `nodeclient status --json`."""
+    return {
+        "state": str(run.state),
+        "reason": run.reason,
+        "round": run.round,
+        "restarts": {"used": run.restarts_used, "max": run.spec.max_restarts},
+    }
+
+
+def moment(at: float) -> str:
+    """Write a time of the host's clock, to the millisecond."""
+    return datetime.fromtimestamp(at, UTC).isoformat(" ", timespec="milliseconds").replace("+00:00", "Z")
+
+
+def counted(number: int, thing: str) -> str:
+    """Write '1 node' or '2 nodes'."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

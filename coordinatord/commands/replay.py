@@ -1,0 +1,128 @@
+"""`coordinatord replay`: the recorded history of a run, record by record, with the state that each one led to."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from coordinatord.commands.histories import counted, described, moment, replayed
+from coordinatord.config import ReplayConfig
+from coordinatord.core.records import Record, RoundEnded, RoundFormed
+from coordinatord.core.run import Run
+from coordinatord.store.database import Database
+from coordinatord.store.directory import DATABASE
+from coordinatord.store.interface import Entry, NothingStoredError
+from coordinatord.wire.exits import ExitCode
+
+
+def replay(config: ReplayConfig) -> int:
+    """Print the history of one run, or which ones there are; return the exit code. Raises `StoreError`."""
+    database = Database.copy_of(config.state_dir / DATABASE)
+    chosen = _choose(config, database.runs())
+    if chosen is None:
+        sys.stdout.write(_choices(config, database.runs()))
+        return ExitCode.OK
+    entries = database.history(*chosen)
+    if config.json:
+        _print_objects(entries)
+    else:
+        _print_steps(entries, pausing=config.step and os.isatty(0))
+    return ExitCode.OK
+
+
+# Which run
+
+
+def _choose(config: ReplayConfig, runs: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
+    """Find the run that is meant; None if it has to be said. Raises `NothingStoredError`."""
+    wanted = config.job_or_run
+    if not runs:
+        raise NothingStoredError(f"state directory {config.state_dir}: it holds no history of any job yet")
+    if wanted is None:
+        return runs[-1] if len({job for job, _ in runs}) == 1 else None
+    # The last that fits: of a job, that is its last run.
+    fitting = [found for found in runs if found[0] == wanted] or [found for found in runs if found[1] == wanted]
+    if not fitting:
+        known = f"there is no job or run {wanted!r}: `coordinatord state` shows those that there are"
+        raise NothingStoredError(f"state directory {config.state_dir}: {known}")
+    return fitting[-1]
+
+
+def _choices(config: ReplayConfig, runs: Sequence[tuple[str, str]]) -> str:
+    if config.json:
+        return "".join(f"{json.dumps({'job': job, 'run': run})}\n" for job, run in runs)
+    lines = "".join(f"  job {job}, run {run}\n" for job, run in runs)
+    return f"several jobs; say which one, by its name, or which run: coordinatord replay JOB|RUN\n{lines}"
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+# As text
+
+
+def _print_steps(entries: Sequence[Entry], *, pausing: bool) -> None:
+    first = entries[0].record
+    _write(f"job {first.job}, run {first.run}: {counted(len(entries), 'record')}")
+    if forgotten := _forgotten(entries):
+        _write(f"(rounds up to {forgotten} are no longer kept)")
+    if pausing:
+        _write("(Enter for the next one, q to end)")
+    before = entries[0].at
+    for entry, run in replayed(entries):
+        since = f"+{max(0.0, entry.at - before):.3f} s"
+        before = entry.at
+        _write(f"\n{moment(entry.at)}  {since:>12}  {_title(entry.record)}: {entry.record.reason}")
+        _write(f"{'=>':>40}  {_state_text(run)}")
+        sys.stdout.flush()
+        if pausing and _quits():
+            return
+
+
+def _quits() -> bool:
+    """Wait for Enter; whether to go no further, said by q or by the end of the input."""
+    line = sys.stdin.readline()
+    return not line or line.strip().lower() == "q"
+
+
+def _title(record: Record) -> str:
+    """Say what happened: 'round 2 formed', 'node a joined'."""
+    thing, *what = _words(type(record).__name__)
+    name = getattr(record, thing, None)
+    return " ".join([thing, str(name), *what] if name is not None else [thing, *what])
+
+
+def _words(name: str) -> list[str]:
+    """Take `NodeLeftBehind` apart: node, left, behind."""
+    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).split()
+
+
+def _state_text(run: Run) -> str:
+    nodes = counted(sum(1 for _ in run.inside), "node")
+    where = f"round {run.round} of {nodes}" if run.round else "no round yet"
+    return f"{run.state}, {where}, restarts {run.restarts_used} of {run.spec.max_restarts}"
+
+
+def _forgotten(entries: Sequence[Entry]) -> int | None:
+    """Return the last round that is no longer kept: how it ended is, without how it began."""
+    rounds = (entry.record for entry in entries if isinstance(entry.record, RoundFormed | RoundEnded))
+    first = next(rounds, None)
+    return first.round if isinstance(first, RoundEnded) else None
+
+
+# As JSON
+
+
+def _print_objects(entries: Sequence[Entry]) -> None:
+    for entry, run in replayed(entries):
+        _write(json.dumps(_object(entry, run)))
+
+
+def _object(entry: Entry, run: Run) -> dict[str, Any]:
+    record = entry.record
+    about = {name: getattr(record, name) for name in ("node", "round") if hasattr(record, name)}
+    return {"at": entry.at, "kind": type(record).__name__, "reason": record.reason, **about, "led_to": described(run)}

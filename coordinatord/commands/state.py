@@ -1,0 +1,87 @@
+"""`coordinatord state`: what a state directory holds, as text for people or as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from coordinatord.commands.histories import counted, described, last_of, moment
+from coordinatord.config import StateConfig
+from coordinatord.core.run import Run
+from coordinatord.store.database import Database
+from coordinatord.store.directory import DATABASE
+from coordinatord.store.interface import StoreError
+from coordinatord.wire.exits import ExitCode
+
+
+def show(config: StateConfig) -> int:
+    """Print what is there and return the exit code. Raises `StoreError`."""
+    found = _look(config.state_dir)
+    sys.stdout.write(f"{json.dumps(found) if config.json else _text(found)}\n")
+    return ExitCode.OK
+
+
+def _look(directory: Path) -> dict[str, Any]:
+    database = Database.copy_of(directory / DATABASE)
+    last_runs = dict(database.runs())
+    return {
+        "state_dir": str(directory),
+        "version": database.version,
+        "bytes": _bytes_in(directory),
+        "records": database.count(),
+        "jobs": [_job(database, job, run) for job, run in last_runs.items()],
+    }
+
+
+def _bytes_in(directory: Path) -> int:
+    """Add up the database and its log, which SQLite empties into it now and then."""
+    try:
+        return sum(file.stat().st_size for file in directory.glob(f"{DATABASE}*"))
+    except OSError as error:
+        raise StoreError(f"state directory {directory}: {error.strerror}") from error
+
+
+def _job(database: Database, job: str, run_id: str) -> dict[str, Any]:
+    entry, run = last_of(database.history(job, run_id))
+    return {
+        "job": job,
+        "run": run_id,
+        **described(run),
+        "nodes": [_node(run, node) for node in dict.fromkeys((*run.order, *run.members))],
+        "changed_at": entry.at,
+    }
+
+
+def _node(run: Run, node: str) -> dict[str, Any]:
+    member = run.members.get(node)
+    part = run.assignments.get(node) if member is not None and member.in_round else None
+    ranks = [] if part is None or member is None else range(part.first_rank, part.first_rank + member.offer.workers)
+    return {
+        "node": node,
+        "host": None if member is None else member.offer.host,
+        "group_rank": None if part is None else part.group_rank,
+        "ranks": list(ranks),
+    }
+
+
+def _text(found: dict[str, Any]) -> str:
+    facts = f"schema version {found['version']}, {counted(found['records'], 'record')}, {found['bytes']:,} bytes"
+    jobs = "".join(f"\n\n{_job_text(job)}" for job in found["jobs"]) or "\n\nno jobs"
+    return f"{found['state_dir']}\n{facts}{jobs}"
+
+
+def _job_text(job: dict[str, Any]) -> str:
+    restarts = job["restarts"]
+    title = f"job {job['job']}  {job['state']}: {job['reason']}"
+    facts = f"run {job['run']}, round {job['round']}, restarts {restarts['used']} of {restarts['max']}"
+    nodes = "".join(f"\n  {_node_text(node)}" for node in job["nodes"]) or "\n  no nodes"
+    return f"{title}\n{facts}, last changed {moment(job['changed_at'])}{nodes}"
+
+
+def _node_text(node: dict[str, Any]) -> str:
+    where = "gone" if node["host"] is None else f"host {node['host']}"
+    ranks = node["ranks"]
+    span = f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}" if ranks else "no ranks"
+    return f"{node['node']}  {where}, {span}"

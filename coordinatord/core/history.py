@@ -1,0 +1,193 @@
+"""What each record changes: the one place where the durable state of a run changes, in life and in replay.
+
+The daemon that decides applies the records of its decision, and the daemon that starts again applies the same records,
+so what the store holds, replayed, is the state in memory. What only one life of the daemon knows (sessions, leases,
+what nodes last said) is not in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from coordinatord.core.member import Member
+from coordinatord.core.policy import Policy
+from coordinatord.core.records import (
+    JobForgotten,
+    NodeDismissed,
+    NodeJoined,
+    NodeLeftBehind,
+    NodeLost,
+    NodeSucceeded,
+    Record,
+    RoundEnded,
+    RoundFormed,
+    RoundsMissed,
+    RoundStarted,
+    RoundStopped,
+    RunEnded,
+    RunOpened,
+)
+from coordinatord.core.run import Run, State
+from coordinatord.core.verdict import Loss, WorkerFailure
+from coordinatord.wire.messages import Assignment, Result
+
+
+class HistoryError(Exception):
+    """A record does not follow from those before it: it was not this program that wrote them. State: as before it."""
+
+
+def apply(jobs: dict[str, Run], record: Record, at: float, policy: Policy) -> None:
+    """Let a record of time `at`, in the coordinator's clock, take effect. Raises `HistoryError`."""
+    match record:
+        case RunOpened():
+            jobs.pop(record.job, None)  # the newest job is the last one
+            jobs[record.job] = Run(record.job, record.run, record.spec, record.opener, policy)
+            return
+        case JobForgotten():
+            jobs.pop(record.job, None)
+            return
+    run = jobs.get(record.job)
+    if run is None or run.id != record.run:
+        raise HistoryError(f"run {record.run} of job {record.job} is not the one that is on")
+    try:
+        _CHANGES[type(record)](run, record, at)
+    except KeyError as error:
+        raise HistoryError(f"run {record.run} of job {record.job} knows no node {error}") from error
+
+
+def _node_joined(run: Run, record: NodeJoined, at: float) -> None:
+    dismissed = run.members.get(record.node)
+    if dismissed is not None:  # its goodbye has been recorded, its departure is not worth a record
+        run.remove(dismissed)
+    run.add(
+        Member(
+            node=record.node,
+            incarnation=record.incarnation,
+            offer=record.offer,
+            peer_address=record.peer_address,
+            local_address=record.local_address,
+            heard_at=at,
+            arrived_at=at,
+        )
+    )
+    if not run.order:
+        # One whose records are lost goes on counting where the nodes remember to have been.
+        run.round = max(run.round, record.round)
+
+
+def _node_lost(run: Run, record: NodeLost, at: float) -> None:
+    member = run.members[record.node]
+    if member.in_round and not member.succeeded:
+        run.losses.append(Loss(member.node, at - record.silent_s))
+    run.remove(member)
+    if not run.counted:
+        run.emptied_at = at
+
+
+def _node_dismissed(run: Run, record: NodeDismissed, at: float) -> None:
+    del at
+    member = run.members[record.node]
+    member.outcome = record.outcome
+    run.give_up.discard(member.node)
+    run.leaving.discard(member.node)
+    run.place(member)
+    if not run.counted:
+        run.emptied_at = None
+
+
+def _node_succeeded(run: Run, record: NodeSucceeded, at: float) -> None:
+    del at
+    member = run.members[record.node]
+    member.succeeded = True
+    run.place(member)
+
+
+def _node_left_behind(run: Run, record: NodeLeftBehind, at: float) -> None:
+    member = run.members[record.node]
+    run.losses.append(Loss(member.node, at - record.silent_s))
+    run.release(member)
+    run.reason = record.reason
+
+
+def _round_formed(run: Run, record: RoundFormed, at: float) -> None:
+    del at
+    members = [run.members[ranks.node] for ranks in record.nodes]
+    world_size = sum(ranks.workers for ranks in record.nodes)
+    run.begin_round(
+        record.round,
+        {
+            ranks.node: Assignment(
+                group_rank=ranks.group_rank,
+                group_world_size=len(record.nodes),
+                first_rank=ranks.first_rank,
+                world_size=world_size,
+                first_role_rank=ranks.first_role_rank,
+                role_world_size=ranks.role_world_size,
+                master_address=record.master_address,
+                master_port=record.master_port,
+                restarts_used=run.restarts_used,
+                max_restarts=run.spec.max_restarts,
+            )
+            for ranks in record.nodes
+        },
+        members,
+    )
+    run.origin = record.reason
+    run.enter(State.STARTING, record.reason)
+
+
+def _rounds_missed(run: Run, record: RoundsMissed, at: float) -> None:
+    del at
+    run.round, run.missed = record.round, record.reason
+    for member in run.inside:
+        run.place(member)
+
+
+def _round_started(run: Run, record: RoundStarted, at: float) -> None:
+    del at
+    run.enter(State.RUNNING, record.reason)
+
+
+def _round_stopped(run: Run, record: RoundStopped, at: float) -> None:
+    first = record.first_failure
+    if first is not None:
+        failure = WorkerFailure(first.node, first.host, at - first.failure.age_s, first.failure)
+        run.failures.setdefault(first.node, failure)
+    run.trigger = record.reason
+    run.planned_at = at if record.planned else None
+    slowest = max((member.offer.stop_timeout_s for member in run.inside), default=0)
+    run.stop_overdue_at = at + slowest + run.policy.stop_limit_s
+    run.enter(State.STOPPING, record.reason)
+
+
+def _round_ended(run: Run, record: RoundEnded, at: float) -> None:
+    del at
+    run.round, run.restarts_used = record.round, record.restarts_used
+    run.cause = record.reason
+    for member in list(run.inside):
+        run.release(member)
+    run.enter(State.FORMING, record.reason)
+
+
+def _run_ended(run: Run, record: RunEnded, at: float) -> None:
+    del at
+    run.outcome = record.outcome
+    run.give_up.clear()
+    well = record.outcome.result is Result.SUCCEEDED
+    run.enter(State.SUCCEEDED if well else State.FAILED, record.reason)
+
+
+_CHANGES: dict[type[Record], Callable[[Run, Any, float], None]] = {
+    NodeJoined: _node_joined,
+    NodeLost: _node_lost,
+    NodeDismissed: _node_dismissed,
+    NodeSucceeded: _node_succeeded,
+    NodeLeftBehind: _node_left_behind,
+    RoundFormed: _round_formed,
+    RoundsMissed: _rounds_missed,
+    RoundStarted: _round_started,
+    RoundStopped: _round_stopped,
+    RoundEnded: _round_ended,
+    RunEnded: _run_ended,
+}

@@ -1,0 +1,60 @@
+"""Persist, then speak: what has been decided but is not yet durable, and what may be said meanwhile.
+
+Nobody hears of anything that a crash could forget. Records are written in groups: all that comes while one group is
+being written goes into the next. What is to be said of a group waits for it, and what was decided later, on the state
+that these records led to, waits as well. Who writes, and how long that takes, is the driver's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinatord.core.effects import Batch, Effect
+from coordinatord.core.records import Record
+
+
+@dataclass(slots=True)
+class Group:
+    """Records that become durable together, and what may be said then."""
+
+    records: list[Record] = field(default_factory=list)
+    effects: dict[int, Effect] = field(default_factory=dict)
+    """By session: a newer word takes the place of an older one, so that there are never more than sessions."""
+
+    def hold(self, batch: Batch) -> None:
+        """Let a batch wait for this group."""
+        self.records += batch.records
+        for effect in batch.effects:
+            self.effects.pop(effect.session, None)
+            self.effects[effect.session] = effect
+
+
+class Journal:
+    """Stands between the machine and the world."""
+
+    def __init__(self) -> None:
+        self._writing: Group | None = None
+        self._next = Group()
+
+    def take(self, batch: Batch) -> tuple[Effect, ...]:
+        """Take in what one event led to; return the effects that may happen at once."""
+        if batch.hurry or not (batch.records or self._writing or self._next.records):
+            return batch.effects
+        if batch.records or self._next.records or self._writing is None:
+            self._next.hold(batch)
+        else:
+            self._writing.hold(batch)
+        return ()
+
+    def begin(self) -> tuple[Record, ...]:
+        """Return the records to write next; none if a group is being written, or there is nothing to write."""
+        if self._writing is not None or not self._next.records:
+            return ()
+        self._writing, self._next = self._next, Group()
+        return tuple(self._writing.records)
+
+    def finish(self) -> tuple[Effect, ...]:
+        """Note that the group which `begin` gave is durable; return the effects that may happen now."""
+        group, self._writing = self._writing, None
+        assert group is not None  # noqa: S101 - there is one between `begin` and `finish`
+        return tuple(group.effects.values())

@@ -1,0 +1,88 @@
+"""How a node becomes a member of a run, and what follows from what it says of itself.
+
+Who is let in at all is in `admission`, what becomes of sessions and leases in `machine`.
+"""
+
+from __future__ import annotations
+
+from coordinatord.core import actions
+from coordinatord.core.addresses import plain
+from coordinatord.core.events import Connected
+from coordinatord.core.member import Member, Standing
+from coordinatord.core.outbox import Outbox
+from coordinatord.core.records import NodeJoined, NodeSucceeded, RoundsMissed
+from coordinatord.core.run import Run, State
+from coordinatord.wire.messages import Observed, Phase
+
+
+def newcomer(event: Connected) -> Member:
+    """Return the member that a node would be."""
+    join = event.join
+    return Member(join.node, join.incarnation, join.offer, plain(event.peer_address), plain(event.local_address))
+
+
+def take_in(run: Run, member: Member, remembered_round: int, now: float, outbox: Outbox) -> Member:
+    """Make a node a member of a run; return it as the run knows it."""
+    if run.state.ended:  # it comes to hear how it ended, which is nothing to be remembered
+        member.heard_at = member.arrived_at = now
+        run.add(member)
+        return member
+    workers = "1 worker" if member.offer.workers == 1 else f"{member.offer.workers} workers"
+    outbox.record(
+        NodeJoined(
+            run.job,
+            run.id,
+            f"host {member.offer.host} at {member.peer_address} with {workers}",
+            node=member.node,
+            incarnation=member.incarnation,
+            offer=member.offer,
+            peer_address=member.peer_address,
+            local_address=member.local_address,
+            round=remembered_round,
+        )
+    )
+    return run.members[member.node]
+
+
+def hear(run: Run, member: Member, observed: Observed, now: float) -> None:
+    """Take in what a member says of itself."""
+    was = member.standing
+    member.observed, member.heard_at, run.heard_at = observed, now, now
+    member.expired = False
+    run.place(member)
+    if member.standing is Standing.READY and was is not Standing.READY:
+        if was is Standing.ABSENT and member.arrived:
+            run.wait(member, now)  # to have been out of sight for a moment is not to arrive
+        else:
+            run.arrive(member, now)
+    at_hand = observed.run == run.id and observed.round >= run.round
+    speaks_of_now = member.in_round and at_hand and observed.round == run.round
+    if speaks_of_now and observed.failure:
+        run.blame(member, observed.failure, now)
+    succeeds = speaks_of_now and observed.phase is Phase.SUCCEEDED and not member.succeeded
+    if observed.leaving or succeeds or (at_hand and observed.round > run.round):
+        run.claims[member.node] = None
+
+
+def settle_claims(run: Run, outbox: Outbox) -> None:
+    """Record what nodes have said of themselves that must not be forgotten."""
+    claims, run.claims = run.claims, {}
+    claimants = [run.members[node] for node in claims]
+    latest = max((member.observed.round for member in claimants if member.observed.run == run.id), default=0)
+    if latest > run.round:
+        reason = f"nodes know of round {latest}, but the records end with round {run.round}: they are an old copy"
+        outbox.record(RoundsMissed(run.job, run.id, reason, latest))
+    for member in claimants:
+        if member.standing is Standing.RUNNING and member.observed.phase is Phase.SUCCEEDED:
+            reason = f"all workers of node {member.node} succeeded"
+            outbox.record(NodeSucceeded(run.job, run.id, reason, member.node, member.incarnation, run.round))
+        if member.observed.leaving:
+            _let_leave(run, member, outbox)
+
+
+def _let_leave(run: Run, member: Member, outbox: Outbox) -> None:
+    halted = member.standing is Standing.HALTED and run.state is State.STOPPING
+    if member.outcome is None and (halted or member.standing in {Standing.READY, Standing.SUCCEEDED}):
+        actions.dismiss(run, member, actions.left(), outbox)
+    elif member.in_round:
+        run.leaving.add(member.node)

@@ -1,0 +1,183 @@
+"""The history of a run as facts: everything that outlives the daemon, and nothing else.
+
+Records are few: heartbeats and observations leave none. Each names its job and run, and says its `reason` in words,
+which is also its log line. What a record changes is in `history`, for the daemon that lives as for one that starts
+again. A number is absolute (the budget used so far, not "one more"), so that old rounds can be forgotten one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from coordinatord.core.ranks import Ranks
+from coordinatord.wire.messages import RANKS_MAX, Address, Counter, Failure, Name, Offer, Outcome, Port, Spec
+from coordinatord.wire.schema import Length, Range
+
+REASON_MAX = 4_096
+"""In characters: the longest sentence names eight nodes, quotes a worker's message and says what both led to."""
+
+Incarnation = Annotated[int, Range(0, 2**63 - 1)]
+Seen = Annotated[str, Length(1, 253)]
+"""An address as a connection showed it."""
+AGE_MAX = 10**9
+"""In seconds; 30 years stand for ever."""
+Age = Annotated[float, Range(0, AGE_MAX)]
+"""In seconds before the record was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One fact in the history of a run."""
+
+    job: Name
+    run: Name
+    reason: Annotated[str, Length(1, REASON_MAX)]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOpened(Record):
+    """The first node of a run came; the run takes the place of the job's last one."""
+
+    opener: Name
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJoined(Record):
+    """A node became a member of a run."""
+
+    node: Name
+    incarnation: Incarnation
+    offer: Offer
+    peer_address: Seen
+    local_address: Seen
+    round: Counter
+    """The last round that the node remembers, of whatever run."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost(Record):
+    """A member went without a word: it fell silent, or another process took its name."""
+
+    node: Name
+    incarnation: Incarnation
+    silent_s: Age
+    """How long nothing had been heard of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDismissed(Record):
+    """A member was let go while the run goes on: it asked to leave, or waited in vain."""
+
+    node: Name
+    incarnation: Incarnation
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSucceeded(Record):
+    """All workers of one node exited with 0: its part of the round is done, whatever becomes of the node."""
+
+    node: Name
+    incarnation: Incarnation
+    round: Counter
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLeftBehind(Record):
+    """A node could not end its workers in time: it stays a member, but the round ends without it."""
+
+    node: Name
+    incarnation: Incarnation
+    round: Counter
+    silent_s: Age
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFormed(Record):
+    """A round got its nodes and ranks; it is never edited."""
+
+    round: Counter
+    nodes: Annotated[tuple[Ranks, ...], Length(1, RANKS_MAX)]
+    """By group rank."""
+    master_address: Address
+    master_port: Port
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsMissed(Record):
+    """Nodes know of a later round than these records do, which therefore are an old copy of the history."""
+
+    round: Counter
+    """The latest that is known; the next one has a higher number."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStarted(Record):
+    """All workers of a round are started."""
+
+    round: Counter
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFailure:
+    """The earliest failure of a worker that was known when its round was stopped."""
+
+    node: Name
+    host: Address
+    failure: Failure
+    """With its age as of the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStopped(Record):
+    """A round is to end; the reason is what triggered it, and may not be what caused it."""
+
+    round: Counter
+    planned: bool
+    """All is well: the workers get the time to save their state."""
+    first_failure: FirstFailure | None
+    """Kept because its node may be gone before it can say it again; what else fails, nodes repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnded(Record):
+    """All workers of a round are gone, and it has been judged why."""
+
+    round: Counter
+    charged: bool
+    restarts_used: Counter
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded(Record):
+    """A run is over."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class JobForgotten(Record):
+    """A job that had ended made room for another."""
+
+
+KINDS: dict[str, type[Record]] = {
+    kind.__name__: kind
+    for kind in (
+        RunOpened,
+        NodeJoined,
+        NodeLost,
+        NodeDismissed,
+        NodeSucceeded,
+        NodeLeftBehind,
+        RoundFormed,
+        RoundsMissed,
+        RoundStarted,
+        RoundStopped,
+        RoundEnded,
+        RunEnded,
+        JobForgotten,
+    )
+}
+"""Every record by the name that it is kept under."""

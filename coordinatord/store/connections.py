@@ -1,0 +1,86 @@
+"""Connections to a database: to write it, to a copy of what a daemon may be writing, and to a new one in memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from coordinatord.store.interface import NothingStoredError, UnreadableStoreError
+from coordinatord.store.layout import STEPS, Steps, migrate, refuse_newer
+from coordinatord.store.troubles import DAMAGED
+
+BUSY_S = 1.0
+"""How long to wait for another process, such as a person's sqlite3, that is writing; then it is an error."""
+
+
+def connect(path: Path, steps: Steps = STEPS) -> sqlite3.Connection:
+    """Open a database to write to, made if missing, of the newest version, and proved to be sound and writable.
+
+    Raises `UnreadableStoreError`, and `sqlite3.Error`.
+    """
+    connection = _open(_address(path, "mode=rwc"))
+    try:
+        _check(connection)
+        refuse_newer(connection, steps)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        migrate(connection, steps)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect_in_memory() -> sqlite3.Connection:
+    """Make a database that lasts as long as its connection."""
+    connection = _open(":memory:")
+    migrate(connection)
+    return connection
+
+
+def copy_into_memory(path: Path) -> sqlite3.Connection:
+    """Copy a database as it is at this moment, and leave no trace, whether or not a daemon is writing to it.
+
+    Raises `NothingStoredError`, `UnreadableStoreError`, `sqlite3.Error` and `OSError`.
+    """
+    if not path.parent.is_dir():
+        raise NothingStoredError("there is no such directory: see --state-dir")
+    if not path.exists():
+        raise NothingStoredError(f"no coordinatord has kept state in it: it has no {path.name}")
+    log, shared = (path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))
+    with tempfile.TemporaryDirectory() as elsewhere:
+        options = "mode=ro"
+        if not log.exists():
+            options += "&immutable=1"  # nobody has it open; without this, SQLite would make both files
+        elif not shared.exists():
+            # Nobody has it open either, but it was not closed: SQLite would have to write to put it in order.
+            for source in (path, log):
+                shutil.copy(source, elsewhere)
+            path = Path(elsewhere, path.name)
+        with closing(_open(_address(path, options))) as connection:
+            _check(connection)
+            refuse_newer(connection)
+            copy = _open(":memory:")
+            connection.backup(copy)
+    return copy
+
+
+def _address(path: Path, options: str) -> str:
+    return f"file://{quote(os.fsencode(path.absolute()))}?{options}"
+
+
+def _open(location: str) -> sqlite3.Connection:
+    # Transactions are begun and ended by hand. It is made in one thread and used in another, never in two at once.
+    return sqlite3.connect(location, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    """Look at every page. Raises `UnreadableStoreError`, and `sqlite3.Error`."""
+    (first,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if first != "ok":
+        raise UnreadableStoreError(f"{DAMAGED} (SQLite: {' '.join(str(first).split())})")

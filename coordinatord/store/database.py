@@ -1,0 +1,106 @@
+"""The history of all runs in one SQLite database: what is appended, what is read, what is forgotten.
+
+Knows no thread, no event loop and no clock, so that a simulation can run it as it is; the daemon's store around it is
+`sqlite`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Self
+
+from coordinatord.core.records import JobForgotten, Record
+from coordinatord.store import codec, connections, layout
+from coordinatord.store.interface import Entry
+from coordinatord.store.layout import STEPS, Steps
+from coordinatord.store.pruning import forget
+from coordinatord.store.troubles import explained
+
+
+class Database:
+    """An open database; `where` names it in errors."""
+
+    def __init__(self, connection: sqlite3.Connection, where: Path | str, version: int = len(STEPS)) -> None:
+        self._connection = connection
+        self._where = where
+        self.version = version
+        """That its tables had where they came from."""
+
+    @classmethod
+    def open(cls, path: Path, steps: Steps = STEPS) -> Self:
+        """Open the database file of a state directory, made if missing. Raises `StoreError`."""
+        with explained(path.parent):
+            return cls(connections.connect(path, steps), path.parent)
+
+    @classmethod
+    def in_memory(cls) -> Self:
+        """Make an empty one that no file belongs to."""
+        return cls(connections.connect_in_memory(), "in memory")
+
+    @classmethod
+    def copy_of(cls, path: Path) -> Self:
+        """Copy the database file of a state directory into memory, beside whoever writes it. Raises `StoreError`."""
+        with explained(path.parent):
+            connection = connections.copy_into_memory(path)
+            version = layout.version_of(connection)
+            layout.migrate(connection)
+            return cls(connection, path.parent, version)
+
+    def append(self, records: Iterable[Record], at: float) -> None:
+        """Make records durable, in order and all or none, as made at the time `at`. Raises `StoreError`.
+
+        After an error nothing of them is kept, and the same can be asked for again.
+        """
+        with explained(self._where):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                for record in records:
+                    self._keep(record, at)
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # SQLite ends it by itself when the disk is full
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def _keep(self, record: Record, at: float) -> None:
+        if not isinstance(record, JobForgotten):
+            self._connection.execute(
+                "INSERT INTO records (at, job, run, kind, node, round, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                codec.encode(record, at),
+            )
+        forget(self._connection, record)
+
+    def load(self) -> list[Entry]:
+        """Return the history of the last run of each job, oldest record first. Raises `StoreError`."""
+        return self._entries(
+            "SELECT * FROM records WHERE (job, run) IN (SELECT job, run FROM ("
+            " SELECT job, run, max(seq) FROM records WHERE kind = 'RunOpened' GROUP BY job)) ORDER BY seq"
+        )
+
+    def runs(self) -> list[tuple[str, str]]:
+        """Return job and run of every history that is kept, oldest first. Raises `StoreError`."""
+        with explained(self._where):
+            return self._connection.execute(
+                "SELECT job, run FROM records GROUP BY job, run ORDER BY min(seq)"
+            ).fetchall()
+
+    def history(self, job: str, run: str) -> list[Entry]:
+        """Return what is kept of one run, oldest record first. Raises `StoreError`."""
+        return self._entries("SELECT * FROM records WHERE job = ? AND run = ? ORDER BY seq", (job, run))
+
+    def count(self) -> int:
+        """Return how many records there are. Raises `StoreError`."""
+        with explained(self._where):
+            (number,) = self._connection.execute("SELECT count(*) FROM records").fetchone()
+        return int(number)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with explained(self._where):
+            self._connection.close()
+
+    def _entries(self, query: str, arguments: Sequence[str] = ()) -> list[Entry]:
+        with explained(self._where):
+            return [codec.decode(row) for row in self._connection.execute(query, arguments)]

@@ -1,0 +1,58 @@
+"""The state directory: where it is, and that one daemon at a time has it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Self
+
+from coordinatord.store.interface import StoreError
+from coordinatord.store.troubles import explained
+
+DATABASE = "state.db"
+LOCK = "lock"
+
+
+class StateDirectory:
+    """A state directory that this process has for itself until `release`, or until it ends."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def claim(cls, path: Path) -> Self:
+        """Make the directory if it is missing, for this user alone, and take it. Raises `StoreError`."""
+        with explained(path):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                _take(path, lock)
+            except BaseException:
+                os.close(lock)
+                raise
+        return cls(path, lock)
+
+    @property
+    def database(self) -> Path:
+        """The file that the history is in."""
+        return self.path / DATABASE
+
+    def release(self) -> None:
+        """Let another process have it."""
+        os.close(self._lock)
+
+
+def _take(path: Path, lock: int) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.read(lock, 20).decode(errors="replace").strip()
+        raise StoreError(
+            f"state directory {path}: another coordinatord has it (process {holder or 'unknown'}):"
+            " end that one, or choose another directory with --state-dir"
+        ) from error
+    # The kernel lets go of the lock when the process ends, however that happens; the number is for people.
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)

@@ -1,0 +1,67 @@
+"""The tables of the database, as steps from each version of them to the next."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from coordinatord.store.interface import UnreadableStoreError
+
+Steps = Sequence[Sequence[str]]
+
+STEPS: Steps = (
+    (
+        """
+        CREATE TABLE records (
+            seq INTEGER PRIMARY KEY,
+            at REAL NOT NULL,       -- seconds since 1970, by the clock of the host
+            job TEXT NOT NULL,
+            run TEXT NOT NULL,
+            kind TEXT NOT NULL,     -- the name of a class in coordinatord/core/records.py
+            node TEXT,              -- where the record is about one
+            round INTEGER,          -- the same
+            body TEXT NOT NULL      -- the rest of the record, a JSON object
+        )
+        """,
+        "CREATE INDEX records_by_kind ON records (job, run, kind)",
+        "CREATE INDEX records_by_node ON records (job, run, node) WHERE node IS NOT NULL",
+    ),
+)
+"""The statements that lead from version 0, which is empty, to version 1, and so on. Steps are added and never edited,
+since there are databases of every version."""
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """Return the version of the tables that are there; 0 if there are none."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def refuse_newer(connection: sqlite3.Connection, steps: Steps = STEPS) -> None:
+    """Leave alone what a newer version has made. Raises `UnreadableStoreError`."""
+    version = version_of(connection)
+    if version > len(steps):
+        raise UnreadableStoreError(
+            f"it was written by a newer coordinatord (its version is {version}, this one knows up to {len(steps)}):"
+            " install that release again, or choose another directory with --state-dir"
+        )
+
+
+def migrate(connection: sqlite3.Connection, steps: Steps = STEPS) -> None:
+    """Bring the tables to the newest version, in one transaction: all steps are taken or none.
+
+    The version is written even if there is no step to take, so a database that cannot be written is found out here.
+    Raises `UnreadableStoreError`, and `sqlite3.Error`.
+    """
+    refuse_newer(connection, steps)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for step in steps[version_of(connection) :]:
+            for statement in step:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {len(steps)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,104 @@
+"""What of a history is forgotten, so that a job may run for years: whole runs, old rounds, and who only passed by.
+
+Records are absolute, so what is left leads to the same state. Each function is called for one new record, within its
+transaction, and costs no more than a few steps in an index, beside what it deletes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from coordinatord.core.records import JobForgotten, NodeDismissed, NodeLost, Record, RoundFormed, RunOpened
+
+RUNS_KEPT = 3
+"""Of each job: the last one is what the daemon goes on with; with the two before it, `replay` can tell how this time
+differs from the last."""
+
+ROUNDS_KEPT = 50
+"""Of each run: who looks for the reason of restarts looks at the last few. 50 rounds of 10,000 nodes are 60 MB."""
+
+VISITORS_KEPT = 200
+"""Of each run and way to go: nodes that came and went while no round was formed. A host that comes and goes every few
+seconds for a month would otherwise leave a million records."""
+
+_OF_ROUNDS = (
+    "RoundFormed",
+    "RoundsMissed",
+    "RoundStarted",
+    "RoundStopped",
+    "RoundEnded",
+    "NodeSucceeded",
+    "NodeLeftBehind",
+)
+
+
+def forget(connection: sqlite3.Connection, newest: Record) -> None:
+    """Delete what this record, the newest one, makes superfluous."""
+    match newest:
+        case JobForgotten():
+            connection.execute("DELETE FROM records WHERE job = ?", (newest.job,))
+        case RunOpened():
+            _forget_runs(connection, newest.job)
+        case RoundFormed():
+            _forget_rounds(connection, newest.job, newest.run, newest.round - ROUNDS_KEPT)
+        case NodeLost() | NodeDismissed():
+            _forget_visitor(connection, newest.job, newest.run, type(newest).__name__)
+
+
+def _forget_runs(connection: sqlite3.Connection, job: str) -> None:
+    runs = connection.execute(
+        "SELECT run FROM records WHERE job = ? AND kind = 'RunOpened' ORDER BY seq DESC LIMIT -1 OFFSET ?",
+        (job, RUNS_KEPT),
+    ).fetchall()
+    for (run,) in runs:
+        connection.execute("DELETE FROM records WHERE job = ? AND run = ?", (job, run))
+
+
+def _forget_rounds(connection: sqlite3.Connection, job: str, run: str, last: int) -> None:
+    """Forget the rounds up to `last`, but for how that one ended: it says how much of the budget is used."""
+    (end,) = connection.execute(
+        "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundEnded' AND round <= ?",
+        (job, run, last),
+    ).fetchone()
+    if end is None:
+        return
+    for kind in _OF_ROUNDS:
+        connection.execute(
+            "DELETE FROM records WHERE job = ? AND run = ? AND kind = ? AND seq < ?", (job, run, kind, end)
+        )
+    gone = connection.execute(
+        "SELECT node, max(seq) FROM records WHERE job = ? AND run = ? AND kind IN ('NodeLost', 'NodeDismissed')"
+        " AND seq < ? GROUP BY node",
+        (job, run, end),
+    ).fetchall()
+    for node, went in gone:
+        connection.execute(
+            "DELETE FROM records WHERE job = ? AND run = ? AND node = ? AND seq <= ?", (job, run, node, went)
+        )
+
+
+def _forget_visitor(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
+    """Forget the node that is now beyond the last `VISITORS_KEPT` to go in this way, unless it was there for a round.
+
+    Before the first round, a run counts on from what its nodes remember, so one that remembers is kept until then.
+    """
+    beyond = connection.execute(
+        "SELECT seq, node FROM records WHERE job = ? AND run = ? AND kind = ? ORDER BY seq DESC LIMIT 1 OFFSET ?",
+        (job, run, kind, VISITORS_KEPT),
+    ).fetchone()
+    if beyond is None:
+        return
+    went, node = beyond
+    came, remembered = connection.execute(
+        "SELECT max(seq), round FROM records WHERE job = ? AND run = ? AND node = ? AND kind = 'NodeJoined'"
+        " AND seq < ?",
+        (job, run, node, went),
+    ).fetchone()
+    (formed,) = connection.execute(
+        "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundFormed'", (job, run)
+    ).fetchone()
+    if came is not None and (came > formed if formed is not None else remembered == 0):
+        connection.execute(
+            "DELETE FROM records WHERE job = ? AND run = ? AND node = ? AND seq BETWEEN ? AND ?",
+            (job, run, node, came, went),
+        )

@@ -1,0 +1,84 @@
+"""Loss, delay and cuts between hosts: a bad network loses nobody, a cut is acted on, in one direction as in both."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support.cluster import QUICK
+from tests.support.linked import COORDINATOR, LinkedSite
+from tests.support.programs import await_end, wait_until
+
+pytestmark = pytest.mark.slow
+
+SHORT = ("--heartbeat", "0.2")
+"""A lease lasts 1 s."""
+
+LEASE_S = 5.0
+"""By default."""
+
+CUTS = {
+    "both ways": [("c", COORDINATOR), (COORDINATOR, "c")],
+    "to the coordinator": [("c", COORDINATOR)],
+    "from the coordinator": [(COORDINATOR, "c")],
+}
+
+
+def test_30_percent_loss_and_200_ms_delay_lose_nobody_at_the_default_lease() -> None:
+    with LinkedSite("abc", *QUICK, seed=3) as site:
+        for name in "abc":
+            site.join(name, "--nnodes", "2:3", script="--mesh")
+        begun = site.cluster.await_round(3)
+        site.coordinator.await_line("all workers are started")
+        # What `tc netem` on a node's interface does: to that which it sends.
+        site.link.shape(delay_s=0.2, loss=0.3, towards=COORDINATOR)
+        degraded_at = time.monotonic()
+        wait_until("two leases in the bad network", lambda: time.monotonic() > degraded_at + 2 * LEASE_S)
+        site.link.shape(delay_s=0.0, loss=0.0)
+        assert site.link.set_way("a", COORDINATOR)["lost"] > 0
+        assert [one.number for one in site.cluster.rounds()] == [begun.number]
+        assert " lost" not in site.coordinator.output
+
+
+@pytest.mark.parametrize("ways", list(CUTS.values()), ids=list(CUTS))
+def test_a_cut_between_a_node_and_the_coordinator_is_a_loss_and_the_node_ends_its_workers(
+    ways: list[tuple[str, str]],
+) -> None:
+    flags = ("--nnodes", "2:3", "--max-restarts", "1", "--stop-timeout", "1")
+    with LinkedSite("abc", *QUICK, *SHORT, "--outage-grace", "3") as site:
+        nodes = {name: site.join(name, *flags, script="--family") for name in "abc"}
+        begun = site.cluster.await_round(3)
+        site.coordinator.await_line("all workers are started")
+
+        for source, target in ways:
+            site.link.cut(source, target)
+        without = site.cluster.await_round(2, after=begun)
+        assert without.nodes == ["a", "b"]
+        assert without.restarts == {0}
+        [stale] = begun.on("c")
+        nodes["c"].await_line("out of touch with the coordinator for 3 s: .* its workers stop")
+        for pid in (stale.pid, *stale.family):
+            await_end(pid)
+
+        site.link.mend()
+        again = site.cluster.await_round(3, after=without)
+        assert again.nodes == ["a", "b", "c"]
+        assert again.restarts == {0}
+
+
+def test_a_node_that_is_back_within_the_outage_grace_finds_its_round_over_and_ends_its_workers_at_once() -> None:
+    with LinkedSite("abc", *QUICK, *SHORT) as site:
+        nodes = {name: site.join(name, "--nnodes", "2:3", "--stop-timeout", "1", script="--family") for name in "abc"}
+        begun = site.cluster.await_round(3)
+        site.coordinator.await_line("all workers are started")
+
+        site.link.isolate("c")
+        without = site.cluster.await_round(2, after=begun)
+        nodes["c"].await_line("lost the coordinator: .*; the workers go on")
+        site.link.mend()
+        nodes["c"].await_line(f"stopping the workers of round {begun.number}: ")
+        [stale] = begun.on("c")
+        for pid in (stale.pid, *stale.family):
+            await_end(pid)
+        assert site.cluster.await_round(3, after=without).nodes == ["a", "b", "c"]

@@ -1,0 +1,95 @@
+"""SIGSTOP and SIGCONT: a coordinatord that slept condemns nobody, and a nodeclient that slept too long is fenced."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.cluster import Cluster, Round
+from tests.support.lives import Lives, Standing, await_back
+from tests.support.programs import wait_until, zombies
+
+pytestmark = pytest.mark.slow
+
+SHORT = ("--heartbeat", "0.2")
+"""A lease lasts 1 s."""
+
+STOPPED_S = 3.0
+"""Three leases."""
+
+
+@pytest.fixture
+def lives(make_lives: Callable[..., Lives]) -> Iterator[Lives]:
+    """Yield a coordinatord with a short lease, and let it go on at the end."""
+    running = make_lives(*SHORT)
+    yield running
+    running.now.signal(signal.SIGCONT)
+
+
+def alive(former: Round, node: str) -> list[int]:
+    """Return the processes that a node's workers of a round were, as far as they live."""
+    workers = former.on(node)
+    family = [pid for worker in workers for pid in (worker.pid, *worker.family)]
+    return [pid for pid in family if lives_on(pid)]
+
+
+def lives_on(pid: int) -> bool:
+    """Whether a process is there, and is no mere entry that waits to be reaped."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123 - shorter
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_coordinator_that_was_stopped_for_three_leases_has_lost_nobody(
+    lives: Lives, make_cluster: Callable[[Lives], Cluster]
+) -> None:
+    cluster = make_cluster(lives)
+    nodes = cluster.join_all("ab", "--nnodes", "1:2")
+    begun = cluster.await_round(2)
+    cluster.await_state(state="running")
+    before = Standing.of(lives.now, "job")
+
+    lives.now.signal(signal.SIGSTOP)
+    stopped_at = time.monotonic()
+    for node in nodes:
+        node.await_line("lost the coordinator: the coordinator has been silent for 1 s; the workers go on")
+    wait_until("three leases", lambda: time.monotonic() > stopped_at + STOPPED_S)
+    lives.now.signal(signal.SIGCONT)
+
+    await_back(lives.now, "job")
+    assert Standing.of(lives.now, "job") == before
+    begun.finish()
+    assert [node.wait() for node in nodes] == [0, 0]
+    assert len(list(cluster.rounds())) == 1
+
+
+def test_a_node_that_was_stopped_is_lost_and_ends_its_workers_first_when_it_wakes(
+    lives: Lives, make_cluster: Callable[[Lives], Cluster]
+) -> None:
+    cluster = make_cluster(lives)
+    flags = ("--nnodes", "1:2", "--max-restarts", "1", "--stop-timeout", "1")
+    sleeper, other = cluster.join_all("ab", *flags, script="--family")
+    begun = cluster.await_round(2)
+    cluster.await_state(state="running")
+
+    sleeper.signal(signal.SIGSTOP)
+    without = cluster.await_round(1, after=begun)
+    assert without.nodes == ["b"]
+    assert without.restarts == {0}, "a node that is lost costs nothing"
+    assert len(alive(begun, "a")) == 5, "nobody has ended the workers of a node that sleeps"
+
+    sleeper.signal(signal.SIGCONT)
+    sleeper.await_line(f"stopping the workers of round {begun.number}: ")
+    sleeper.await_line("starting round ")
+    sleeper.await_line(r"starting round (?!1:)")
+    assert alive(begun, "a") == []
+    again = cluster.await_round(2, after=without)
+    assert again.nodes == ["b", "a"]
+    assert again.restarts == {0}
+    assert not zombies(sleeper.pid)
+    other.stop()

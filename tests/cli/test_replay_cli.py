@@ -1,0 +1,169 @@
+"""`coordinatord replay`: each record with what it led to, by itself or at the reader's pace."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from coordinatord.core.records import RoundEnded, RoundStarted, RoundStopped
+from coordinatord.store.database import Database
+from coordinatord.store.directory import DATABASE
+from coordinatord.store.pruning import ROUNDS_KEPT
+from tests.support.histories import Life, a_join_of, a_loss_of, a_round_of, an_end, an_opening
+from tests.support.programs import BIN, TIMEOUT_S, Program, run
+
+pytestmark = pytest.mark.slow
+
+
+def replay(place: Path, *arguments: str) -> str:
+    ended = run(BIN / "coordinatord", "replay", "--state-dir", place, *arguments)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+def refused(place: Path, *arguments: str) -> tuple[int, str]:
+    ended = run(BIN / "coordinatord", "replay", "--state-dir", place, *arguments)
+    assert (ended.stdout, ended.stderr.count("\n")) == ("", 1), ended.stderr
+    return ended.returncode, ended.stderr
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    """Make an empty database in `tmp_path`."""
+    return Database.open(tmp_path / DATABASE)
+
+
+def one_round(database: Database) -> None:
+    """Record a run of one round, which failed."""
+    database.append([an_opening(), a_join_of("n1")], 100.0)
+    database.append([a_round_of("n1")], 100.25)
+    database.append([RoundStarted("job", "e-1", "all workers are started", 1)], 101.0)
+    database.append(
+        [RoundStopped("job", "e-1", "worker of rank 0 failed", 1, planned=False, first_failure=None)], 3700.0
+    )
+    database.append([RoundEnded("job", "e-1", "worker of rank 0 failed", 1, charged=True, restarts_used=1)], 3700.5)
+
+
+def test_each_record_is_shown_with_the_time_the_reason_and_what_it_led_to(database: Database, tmp_path: Path) -> None:
+    one_round(database)
+    lines = replay(tmp_path).splitlines()
+    assert lines[0] == "job job, run e-1: 6 records"
+    told = [line for line in lines[1:] if line and "=>" not in line]
+    assert [line.split("  ")[0] for line in told[2:5:2]] == ["1970-01-01 00:01:40.250Z", "1970-01-01 01:01:40.000Z"]
+    assert [
+        line.split(" s  ", 1) for line in (" ".join(line.split()[2:]).replace(" s ", " s  ", 1) for line in told)
+    ] == [
+        ["+0.000", "run e-1 opened: opened by node n1"],
+        ["+0.000", "node n1 joined: host host-n1"],
+        ["+0.250", "round 1 formed: formed of 1"],
+        ["+0.750", "round 1 started: all workers are started"],
+        ["+3599.000", "round 1 stopped: worker of rank 0 failed"],
+        ["+0.500", "round 1 ended: worker of rank 0 failed"],
+    ]
+    assert [line.partition("=>")[2].strip() for line in lines if "=>" in line] == [
+        "forming, no round yet, restarts 0 of 3",
+        "forming, no round yet, restarts 0 of 3",
+        "starting, round 1 of 1 node, restarts 0 of 3",
+        "running, round 1 of 1 node, restarts 0 of 3",
+        "stopping, round 1 of 1 node, restarts 0 of 3",
+        "forming, round 1 of 0 nodes, restarts 1 of 3",
+    ]
+    assert "\x1b" not in replay(tmp_path)
+
+
+def test_for_programs_each_record_is_an_object(database: Database, tmp_path: Path) -> None:
+    one_round(database)
+    shown = [json.loads(line) for line in replay(tmp_path, "--json").splitlines()]
+    assert [one["kind"] for one in shown[:3]] == ["RunOpened", "NodeJoined", "RoundFormed"]
+    assert shown[1]["node"] == "n1"
+    assert shown[2] == {
+        "at": 100.25,
+        "kind": "RoundFormed",
+        "reason": "formed of 1",
+        "round": 1,
+        "led_to": {"state": "starting", "reason": "formed of 1", "round": 1, "restarts": {"used": 0, "max": 3}},
+    }
+
+
+def test_of_several_jobs_one_has_to_be_named_and_of_its_runs_the_last_is_shown(
+    database: Database, tmp_path: Path
+) -> None:
+    database.append([an_opening("a", "e-1")], 0.0)
+    database.append([an_opening("b", "e-2"), a_join_of("n1", "b", "e-2")], 1.0)
+    database.append([an_opening("a", "e-3")], 2.0)
+    choices = replay(tmp_path)
+    assert choices.splitlines()[1:] == ["  job a, run e-1", "  job b, run e-2", "  job a, run e-3"]
+    assert "several jobs; say which one" in choices
+    assert replay(tmp_path, "a").startswith("job a, run e-3: 1 record\n")
+    assert replay(tmp_path, "e-1").startswith("job a, run e-1: 1 record\n")
+    assert replay(tmp_path, "b").startswith("job b, run e-2: 2 records\n")
+    code, words = refused(tmp_path, "c")
+    assert (code, "there is no job or run 'c'" in words) == (66, True)
+
+
+def test_an_empty_state_has_no_history(database: Database, tmp_path: Path) -> None:
+    del database
+    code, words = refused(tmp_path)
+    assert (code, "it holds no history of any job yet" in words) == (66, True)
+
+
+def test_that_old_rounds_are_no_longer_kept_is_said(database: Database, tmp_path: Path) -> None:
+    for entry in Life(1, rounds=ROUNDS_KEPT + 2):
+        database.append([entry.record], entry.at)
+    database.append([an_end()], 9000.0)
+    lines = replay(tmp_path).splitlines()
+    assert lines[1].startswith("(rounds up to ")
+    assert lines[-1].partition("=>")[2].startswith("  succeeded, round ")
+
+
+def test_records_that_contradict_each_other_are_damage(database: Database, tmp_path: Path) -> None:
+    database.append([an_opening(), a_loss_of("n1")], 0.0)
+    ended = run(BIN / "coordinatord", "replay", "--state-dir", tmp_path)
+    assert (ended.returncode, ended.stderr.count("\n")) == (65, 1)
+    assert "record 2 of the run cannot be" in ended.stderr
+
+
+def test_a_reader_that_goes_ends_it_quietly(database: Database, tmp_path: Path) -> None:
+    one_round(database)
+    reading, writing = os.pipe()
+    os.close(reading)
+    program = Program(BIN / "coordinatord", "replay", "--state-dir", tmp_path, stdout=writing, stderr=subprocess.PIPE)
+    try:
+        errors = program.process.stderr
+        assert errors is not None
+        assert program.wait() == 128 + signal.SIGPIPE
+        with errors:
+            assert errors.read() == ""
+    finally:
+        os.close(writing)
+        program.close()
+
+
+def test_in_a_terminal_it_waits_for_the_reader(database: Database, tmp_path: Path) -> None:
+    one_round(database)
+    ours, terminal = pty.openpty()
+    command = (BIN / "coordinatord", "replay", "--step", "--state-dir", tmp_path)
+    program = Program(*command, stdin=terminal)
+    try:
+        os.close(terminal)
+        program.await_line("Enter for the next one, q to end")
+        program.await_line("=>  forming, no round yet")
+        os.write(ours, b"\n")
+        program.await_line("node n1 joined")
+        os.write(ours, b"q\n")
+        assert program.wait(TIMEOUT_S) == 0
+        assert "formed" not in program.output
+    finally:
+        os.close(ours)
+        program.close()
+
+
+def test_without_a_terminal_it_waits_for_nobody(database: Database, tmp_path: Path) -> None:
+    one_round(database)
+    assert replay(tmp_path, "--step") == replay(tmp_path)

@@ -1,0 +1,239 @@
+"""State directories on the command line: what serves and what does not, and what `coordinatord state` shows."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import coordinatord.config
+from coordinatord.config import Config, ReplayConfig, ServeConfig, StateConfig
+from coordinatord.core.policy import Policy
+from coordinatord.store.database import Database
+from coordinatord.store.directory import DATABASE
+from coordinatord.wire.exits import ExitCode
+from tests.support.disks import read_only_disk, small_disk
+from tests.support.histories import a_join_of, a_loss_of, a_round_of, an_opening
+from tests.support.programs import BIN, Program, clean_environ, run
+
+SERVE = (BIN / "coordinatord", "--host", "127.0.0.1", "--port", "0")
+
+HOME = {"HOME": "/home/u"}
+
+
+def parse(*arguments: str, **environ: str) -> Config:
+    return coordinatord.config.parse(arguments, environ)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        (HOME, "/home/u/.local/state/coordinatord"),
+        (HOME | {"XDG_STATE_HOME": "/x"}, "/x/coordinatord"),
+        (HOME | {"XDG_STATE_HOME": "relative"}, "/home/u/.local/state/coordinatord"),
+        (HOME | {"XDG_STATE_HOME": ""}, "/home/u/.local/state/coordinatord"),
+        (HOME | {"XDG_STATE_HOME": "/x", "STATE_DIRECTORY": "/var/lib/c"}, "/var/lib/c"),
+        (HOME | {"STATE_DIRECTORY": "/var/lib/c:/var/lib/d"}, "/var/lib/c"),
+        (HOME | {"STATE_DIRECTORY": "/var/lib/c", "COORDINATORD_STATE_DIR": "/s"}, "/s"),
+    ],
+)
+def test_where_state_is_kept_if_nobody_says_so(
+    environ: Mapping[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/u")
+    for words in ("", "state", "replay"):
+        assert parse(*words.split(), **environ).state_dir == Path(expected)
+    for words in ("--state-dir /f", "state --state-dir /f", "--state-dir /f replay"):
+        assert parse(*words.split(), **environ).state_dir == Path("/f")
+
+
+def test_the_subcommands_have_flags_of_their_own() -> None:
+    assert parse("state", "--json", "--state-dir", "/s") == StateConfig(Path("/s"), json=True)
+    expected = ReplayConfig(Path("/s"), "mnist", step=True, json=False)
+    assert parse("replay", "mnist", "--step", "--state-dir", "/s") == expected
+    assert parse("--state-dir", "/t", "replay", "--state-dir", "/s") == ReplayConfig(Path("/s"), None, False, False)
+
+
+def test_ephemeral_state_is_kept_nowhere() -> None:
+    assert parse("--ephemeral").state_dir is None
+    assert parse(COORDINATORD_EPHEMERAL="1").state_dir is None
+    assert parse("--ephemeral", COORDINATORD_STATE_DIR="/s").state_dir is None, "the flag wins"
+    assert parse("--state-dir", "/s", COORDINATORD_EPHEMERAL="1").state_dir == Path("/s"), "the flag wins"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ"),
+    [
+        (("--ephemeral", "--state-dir", "/s"), {}),
+        ((), {"COORDINATORD_EPHEMERAL": "1", "COORDINATORD_STATE_DIR": "/s"}),
+    ],
+)
+def test_to_keep_state_and_not_to_keep_it_is_refused(
+    arguments: tuple[str, ...], environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(*arguments, **environ)
+    assert ended.value.code == ExitCode.USAGE
+    assert "give --state-dir, or --ephemeral to keep state in memory only, and not both" in capsys.readouterr().err
+
+
+def test_the_outage_grace_is_a_setting() -> None:
+    settings = parse("--outage-grace", "60", "--state-dir", "/s")
+    assert isinstance(settings, ServeConfig)
+    assert settings.policy.outage_grace_s == 60
+    settings = parse("--state-dir", "/s")
+    assert isinstance(settings, ServeConfig)
+    assert settings.policy.outage_grace_s == Policy().outage_grace_s == 300
+
+
+# What serves, and what does not
+
+
+def check_refusal(*argv: str | Path, code: int, words: str) -> None:
+    """Make sure that a program ends with this code after one line that says so."""
+    ended = run(*argv)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (code, "", 1), ended.stderr
+    assert ended.stderr.startswith("coordinatord: state directory ")
+    assert words in ended.stderr
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """Return a state directory that holds the history of two jobs."""
+    place = tmp_path / "stored"
+    place.mkdir()
+    database = Database.open(place / DATABASE)
+    database.append([an_opening("mnist", nodes_max=2), a_join_of("a", "mnist"), a_join_of("b", "mnist")], 100.0)
+    database.append([a_round_of("a", "b", job="mnist")], 101.5)
+    database.append([a_loss_of("b", "mnist")], 103.0)
+    database.append([an_opening("gpt", "e-2")], 104.0)
+    database.close()
+    return place
+
+
+@pytest.mark.slow
+def test_a_second_daemon_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    first = Program(*SERVE, "--state-dir", tmp_path)
+    try:
+        first.await_line("coordinatord listening on")
+        words = f"another coordinatord has it (process {first.pid})"
+        check_refusal(*SERVE, "--state-dir", tmp_path, code=74, words=words)
+        assert first.stop() == 0
+    finally:
+        first.close()
+
+
+@pytest.mark.slow
+def test_a_read_only_directory_is_refused_at_start_and_can_be_looked_at(stored: Path) -> None:
+    disk = read_only_disk(stored)
+    check_refusal(*disk, *SERVE, "--state-dir", stored, code=74, words="it is read-only: make it writable")
+    shown = run(*disk, BIN / "coordinatord", "state", "--state-dir", stored)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "job mnist" in shown.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size_kib", [4, 16, 32, 48])
+def test_a_full_disk_is_refused_at_start(tmp_path: Path, size_kib: int) -> None:
+    place = tmp_path / "disk"
+    disk = small_disk(place, size_kib)
+    check_refusal(*disk, *SERVE, "--state-dir", place / "state", code=74, words="the disk is full: make room there")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [SERVE, (BIN / "coordinatord", "state"), (BIN / "coordinatord", "replay")])
+def test_what_is_damaged_or_newer_is_refused_for_good(stored: Path, command: tuple[str | Path, ...]) -> None:
+    with closing(sqlite3.connect(stored / DATABASE)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    check_refusal(*command, "--state-dir", stored, code=65, words="written by a newer coordinatord")
+    (stored / DATABASE).write_bytes(b"damaged" * 1000)
+    check_refusal(*command, "--state-dir", stored, code=65, words="its database is damaged: restore it")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["state", "replay"])
+def test_where_nothing_is_kept_nothing_is_shown_or_made(tmp_path: Path, command: str) -> None:
+    check_refusal(
+        BIN / "coordinatord", command, "--state-dir", tmp_path / "x", code=66, words="there is no such directory"
+    )
+    check_refusal(
+        BIN / "coordinatord", command, "--state-dir", tmp_path, code=66, words="no coordinatord has kept state in it"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+# What is shown
+
+
+def state(place: Path, *arguments: str) -> str:
+    ended = run(BIN / "coordinatord", "state", "--state-dir", place, *arguments)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+@pytest.mark.slow
+def test_state_shows_each_job_and_the_ranks_of_its_nodes(stored: Path) -> None:
+    path, facts, *rest = state(stored).splitlines()
+    assert path == str(stored)
+    assert facts.startswith("schema version 1, 6 records, ")
+    assert rest == [
+        "",
+        "job mnist  starting: formed of 2",
+        "run e-1, round 1, restarts 0 of 3, last changed 1970-01-01 00:01:43.000Z",
+        "  a  host host-a, rank 0",
+        "  b  gone, no ranks",
+        "",
+        "job gpt  forming: the first node came",
+        "run e-2, round 0, restarts 0 of 3, last changed 1970-01-01 00:01:44.000Z",
+        "  no nodes",
+    ]
+
+
+@pytest.mark.slow
+def test_state_for_programs_says_the_same(stored: Path) -> None:
+    shown = json.loads(state(stored, "--json"))
+    assert shown["bytes"] == (stored / DATABASE).stat().st_size
+    assert (shown["state_dir"], shown["version"], shown["records"]) == (str(stored), 1, 6)
+    mnist, gpt = shown["jobs"]
+    assert mnist == {
+        "job": "mnist",
+        "run": "e-1",
+        "state": "starting",
+        "reason": "formed of 2",
+        "round": 1,
+        "restarts": {"used": 0, "max": 3},
+        "nodes": [
+            {"node": "a", "host": "host-a", "group_rank": 0, "ranks": [0]},
+            {"node": "b", "host": None, "group_rank": None, "ranks": []},
+        ],
+        "changed_at": 103.0,
+    }
+    assert (gpt["run"], gpt["nodes"]) == ("e-2", [])
+
+
+@pytest.mark.slow
+def test_state_can_be_looked_at_while_a_daemon_serves_from_it(tmp_path: Path) -> None:
+    daemon = Program(*SERVE, environ=clean_environ(STATE_DIRECTORY=str(tmp_path / "d")))
+    try:
+        daemon.await_line("coordinatord listening on")
+        assert state(tmp_path / "d").endswith("\n\nno jobs\n")
+        assert daemon.stop() == 0
+    finally:
+        daemon.close()
+    assert {file.name for file in (tmp_path / "d").iterdir()} == {"lock", DATABASE}
+
+
+@pytest.mark.slow
+def test_a_terminal_without_the_letters_of_a_name_is_shown_their_numbers(tmp_path: Path) -> None:
+    place = tmp_path / "\udcff"
+    place.mkdir()
+    database = Database.open(place / DATABASE)
+    database.append([an_opening("größe")], 0.0)
+    database.close()
+    ended = run(BIN / "coordinatord", "state", "--state-dir", place, environ=clean_environ(PYTHONIOENCODING="ascii"))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "job gr\\xf6\\xdfe  forming" in ended.stdout

@@ -1,0 +1,110 @@
+"""While nothing can be recorded, nothing is decided; what was known stands, and nobody is condemned for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinatord.core.effects import Batch, Reassure, Refuse, Send
+from coordinatord.core.events import Connected, Disconnected, Event, RecordingResumed, RecordingStopped, Reported, Tick
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.run import State
+from coordinatord.wire.messages import Goal, Phase, RefusalCode
+from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed
+
+TROUBLE = RecordingStopped("the disk is full")
+
+
+def connect(coordinator: Coordinator, session: int, node: str, now: float = 0.0, **join: object) -> Batch:
+    event = Connected(session, a_join(node, spec=a_spec(2, 2), **join), f"10.0.0.{session}", "10.0.0.254")
+    return coordinator.handle(event, now)
+
+
+def in_trouble() -> Coordinator:
+    """Return a coordinator that has a running pair, n1 and n2 in the sessions 1 and 2, and a store that fails."""
+    coordinator = a_coordinator()
+    for session in (1, 2):
+        connect(coordinator, session, f"n{session}")
+    for session in (1, 2):
+        coordinator.handle(Reported(session, an_observed(run="e-1", round=1, phase=Phase.RUNNING)), 0.0)
+    assert coordinator.handle(TROUBLE, 1.0) == Batch((), (), hurry=True)
+    return coordinator
+
+
+def beat(session: int, phase: Phase = Phase.RUNNING, **values: object) -> Reported:
+    return Reported(session, an_observed(run="e-1", round=1, phase=phase, beat=True, **values))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        beat(1, Phase.FAILED, failure=a_failure()),
+        beat(1, Phase.SUCCEEDED),
+        beat(1, leaving=True),
+        Disconnected(1),
+        Tick(),
+    ],
+    ids=["a worker failed", "a node succeeded", "a node wants to leave", "a connection closed", "time passed"],
+)
+def test_whatever_happens_nothing_is_decided(event: Event) -> None:
+    coordinator = in_trouble()
+    batch = coordinator.handle(event, 100.0)
+    assert batch.records == ()
+    assert batch.hurry
+    assert all(isinstance(effect, Reassure) for effect in batch.effects)
+    assert coordinator.jobs["default"].state is State.RUNNING
+    assert coordinator.next_deadline() is None
+
+
+def test_heartbeats_are_answered_with_the_reason() -> None:
+    [reassure] = in_trouble().handle(beat(1), 2.0).effects
+    assert isinstance(reassure, Reassure)
+    assert (reassure.session, reassure.message.reason) == (1, "the disk is full")
+
+
+def test_a_node_that_is_known_may_come_back_and_others_are_turned_away_for_now() -> None:
+    coordinator = in_trouble()
+    observed = an_observed(run="e-1", round=1, phase=Phase.RUNNING)
+    [_, held] = connect(coordinator, 3, "n1", 2.0, observed=observed).effects
+    assert isinstance(held, Reassure)
+    for join in ({"node": "n3"}, {"node": "n2", "incarnation": 2}, {"node": "n4", "job": "other"}):
+        [refuse] = connect(coordinator, 4, now=2.0, **join).effects
+        assert isinstance(refuse, Refuse)
+        assert (refuse.message.code, refuse.message.retry) == (RefusalCode.UNRECORDED, True)
+    assert list(coordinator.jobs) == ["default"]
+
+
+def test_what_had_to_wait_is_decided_once_records_can_be_kept_again() -> None:
+    coordinator = in_trouble()
+    coordinator.handle(beat(1, Phase.FAILED, failure=a_failure()), 2.0)
+    batch = coordinator.handle(RecordingResumed(), 50.0)
+    told = {effect.session: effect.message.goal for effect in batch.effects if isinstance(effect, Send)}
+    assert told == {1: Goal.STOP, 2: Goal.STOP}
+    assert coordinator.jobs["default"].state is State.STOPPING
+
+
+def test_nodes_that_succeeded_meanwhile_have_succeeded() -> None:
+    coordinator = in_trouble()
+    for session in (1, 2):
+        coordinator.handle(beat(session, Phase.SUCCEEDED), 2.0)
+    coordinator.handle(RecordingResumed(), 50.0)
+    assert coordinator.jobs["default"].state is State.SUCCEEDED
+
+
+def test_the_time_of_trouble_counts_against_nobody() -> None:
+    coordinator = in_trouble()
+    batch = coordinator.handle(RecordingResumed(), 1_000.0)
+    assert batch.records == ()
+    assert coordinator.handle(Tick(), 1_003.9).records == ()
+    coordinator.handle(beat(1), 1_003.9)
+    assert coordinator.handle(Tick(), 1_004.5).records != (), "and then whoever stays silent is lost"
+    assert coordinator.jobs["default"].reason == "lost node n2"
+
+
+def test_news_of_the_end_of_trouble_without_trouble_is_none() -> None:
+    assert a_coordinator().handle(RecordingResumed(), 1.0) == Batch((), ())
+
+
+def test_a_second_reason_takes_the_place_of_the_first() -> None:
+    coordinator = in_trouble()
+    coordinator.handle(RecordingStopped("the disk is gone"), 2.0)
+    assert coordinator.trouble == "the disk is gone"

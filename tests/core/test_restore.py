@@ -1,0 +1,311 @@
+"""A coordinator that starts again on what an earlier one has recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinatord.core.effects import Batch, Send
+from coordinatord.core.events import Connected, Disconnected, Reported, Tick
+from coordinatord.core.history import HistoryError
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.policy import Policy
+from coordinatord.core.records import NodeJoined, NodeLost, NodeSucceeded, Record, RoundEnded, RunEnded
+from coordinatord.core.run import Run, State
+from coordinatord.wire.messages import Desired, Goal, Phase
+from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, an_offer
+
+PAIR = a_spec(2, 2, max_restarts=2)
+
+AWAY_S = 100.0
+"""How long nobody coordinates, in these tests."""
+
+
+class Life:
+    """A coordinator whose records outlive it."""
+
+    def __init__(self, past: list[tuple[float, Record]] | None = None, now: float = 0.0, **policy: Any) -> None:
+        self.past = past or []
+        self.now = now
+        self.coordinator = a_coordinator(**policy)
+        self.coordinator.restore(self.past, now)
+        self.told: dict[int, Desired] = {}
+
+    def next_life(self, **policy: Any) -> Life:
+        """Return the coordinator that is started after this one was killed."""
+        return Life(list(self.past), self.now + AWAY_S, **policy)
+
+    @property
+    def run(self) -> Run:
+        """The run of the only job."""
+        return self.coordinator.jobs["default"]
+
+    def connect(self, number: int, incarnation: int = 1, spec: Any = PAIR, **observed: Any) -> Batch:
+        """Let node n`number` come, in a session of the same number."""
+        join = a_join(f"n{number}", spec=spec, incarnation=incarnation, observed=an_observed(**observed))
+        return self._take(Connected(number, join, f"10.0.0.{number}", "10.0.0.254"))
+
+    def report(self, number: int, **observed: Any) -> Batch:
+        """Let a node say something."""
+        return self._take(Reported(number, an_observed(**observed)))
+
+    def drop(self, number: int) -> Batch:
+        """Let a node's connection close."""
+        return self._take(Disconnected(number))
+
+    def tick_until(self, end: float) -> list[Record]:
+        """Let time pass; return what was recorded."""
+        records: list[Record] = []
+        while (due := self.coordinator.next_deadline()) is not None and due <= end:
+            self.now = due
+            records += self._take(Tick()).records
+        self.now = end
+        return records
+
+    def _take(self, event: Any) -> Batch:
+        batch = self.coordinator.handle(event, self.now)
+        self.past += [(self.now, record) for record in batch.records]
+        self.told |= {effect.session: effect.message for effect in batch.effects if isinstance(effect, Send)}
+        return batch
+
+
+def a_running_pair() -> Life:
+    """Return a life in which n1 and n2 run their first round."""
+    life = Life()
+    for number in (1, 2):
+        life.connect(number)
+    for number in (1, 2):
+        life.report(number, run="e-1", round=1, phase=Phase.RUNNING)
+    assert life.run.state is State.RUNNING
+    return life
+
+
+HERE: dict[str, Any] = {"run": "e-1", "round": 1, "phase": Phase.RUNNING}
+
+
+def test_nodes_that_come_back_find_their_round_as_it_was() -> None:
+    first = a_running_pair()
+    assignments = first.run.assignments
+    second = first.next_life()
+    for number in (1, 2):
+        batch = second.connect(number, **HERE)
+        assert batch.records == ()
+        told = second.told[number]
+        assert (told.run, told.round, told.goal, told.assignment) == ("e-1", 1, Goal.RUN, assignments[f"n{number}"])
+    assert second.tick_until(second.now + 4.0) == []
+    assert second.run.state is State.RUNNING
+
+
+def test_nobody_is_lost_before_a_full_grace_has_passed_and_then_in_the_ordinary_way() -> None:
+    life = a_running_pair().next_life()
+    grace = life.coordinator.policy.restart_grace_s
+    started = life.now
+    life.connect(1, **HERE)
+    for second in range(1, int(grace)):
+        life.now = started + second
+        assert life.tick_until(life.now) == []
+        assert life.report(1, **HERE, beat=True).records == ()
+    life.now = started + grace
+    lost = [record for record in life.tick_until(life.now) if isinstance(record, NodeLost)]
+    assert [record.node for record in lost] == ["n2"]
+    assert life.told[1].goal is Goal.STOP
+
+
+def test_a_run_of_which_nobody_comes_back_stands_for_the_outage_grace_and_is_then_over() -> None:
+    life = a_running_pair().next_life()
+    policy = life.coordinator.policy
+    end = life.now + policy.restart_grace_s + policy.outage_grace_s
+    assert life.tick_until(end - 0.1) == []
+    assert [type(record) for record in life.tick_until(end + 0.1)] == [RunEnded]
+
+
+def test_the_budget_is_as_it_was_and_charged_once() -> None:
+    first = a_running_pair()
+    first.report(1, run="e-1", round=1, phase=Phase.FAILED, failure=a_failure())
+    first.report(2, run="e-1", round=1, phase=Phase.STOPPED)
+    assert first.run.restarts_used == 1
+    second = first.next_life()
+    for number in (1, 2):
+        second.connect(number, run="e-1", round=2, phase=Phase.RUNNING)
+    assert (second.run.restarts_used, second.run.round, second.run.state) == (1, 2, State.RUNNING)
+    assert second.told[1].assignment == first.told[1].assignment
+
+
+@pytest.mark.parametrize("culprit_comes_back", [True, False])
+def test_a_failure_that_stopped_the_round_is_charged_by_the_next_life(culprit_comes_back: bool) -> None:
+    first = a_running_pair()
+    first.report(1, run="e-1", round=1, phase=Phase.STOPPING, failure=a_failure(exit_code=3))
+    assert first.run.state is State.STOPPING
+    second = first.next_life()
+    if culprit_comes_back:
+        second.connect(1, run="e-1", round=1, phase=Phase.FAILED, failure=a_failure(exit_code=3, age_s=AWAY_S))
+    second.connect(2, run="e-1", round=1, phase=Phase.STOPPED)
+    for _ in range(20):
+        second.now += 1.0
+        second.tick_until(second.now)
+        second.report(2, run="e-1", round=1, phase=Phase.STOPPED, beat=True)
+    [ended] = [record for _, record in second.past if isinstance(record, RoundEnded)]
+    assert (ended.charged, ended.restarts_used) == (True, 1)
+    assert "exit code 3" in ended.reason
+
+
+def test_a_failure_while_nobody_coordinated_is_reported_and_charged() -> None:
+    life = a_running_pair().next_life()
+    life.connect(1, run="e-1", round=1, phase=Phase.FAILED, failure=a_failure(age_s=50.0))
+    assert life.run.state is State.STOPPING
+    life.connect(2, **HERE)
+    assert life.told[2].goal is Goal.STOP
+    life.report(2, run="e-1", round=1, phase=Phase.STOPPED)
+    assert life.run.restarts_used == 1
+
+
+def test_a_run_that_finished_while_nobody_coordinated_is_finished() -> None:
+    life = a_running_pair().next_life()
+    for number in (1, 2):
+        life.connect(number, run="e-1", round=1, phase=Phase.SUCCEEDED)
+    assert life.run.state is State.SUCCEEDED
+    assert life.told[1].outcome == life.told[2].outcome
+    assert life.told[1].goal is Goal.EXIT
+
+
+def test_who_succeeded_before_need_not_come_back() -> None:
+    first = a_running_pair()
+    batch = first.report(1, run="e-1", round=1, phase=Phase.SUCCEEDED)
+    assert [type(record) for record in batch.records] == [NodeSucceeded]
+    second = first.next_life()
+    second.connect(2, **HERE)
+    assert second.tick_until(second.now + 4.0) == []
+    second.report(2, run="e-1", round=1, phase=Phase.SUCCEEDED)
+    assert second.run.state is State.SUCCEEDED
+
+
+def test_a_node_hears_how_a_run_ended_that_ended_before_the_restart() -> None:
+    first = a_running_pair()
+    for number in (1, 2):
+        first.report(number, run="e-1", round=1, phase=Phase.SUCCEEDED)
+    second = first.next_life()
+    batch = second.connect(1, run="e-1", round=1, phase=Phase.SUCCEEDED)
+    assert batch.records == ()
+    assert second.told[1].outcome == first.told[1].outcome
+
+
+def test_a_node_that_was_let_go_is_told_so_by_the_next_life() -> None:
+    first = Life()
+    first.connect(1, leaving=False)
+    first.report(1, leaving=True)
+    second = first.next_life()
+    second.connect(1, leaving=True)
+    assert second.told[1].goal is Goal.EXIT
+
+
+def test_a_nodeclient_that_was_restarted_meanwhile_is_another() -> None:
+    life = a_running_pair().next_life()
+    life.connect(1, **HERE)
+    records = life.connect(2, incarnation=2).records
+    assert [type(record) for record in records[:2]] == [NodeLost, NodeJoined]
+    assert life.told[1].goal is Goal.STOP
+
+
+def test_rounds_go_on_counting_upward() -> None:
+    life = a_running_pair().next_life()
+    for number in (1, 2):
+        life.connect(number, **HERE)
+    life.report(1, run="e-1", round=1, phase=Phase.FAILED, failure=a_failure())
+    life.report(2, run="e-1", round=1, phase=Phase.STOPPED)
+    assert (life.run.state, life.run.round) == (State.STARTING, 2)
+
+
+def test_survivors_that_come_back_to_a_forming_round_do_not_wait_for_a_settle_window() -> None:
+    spec = a_spec(1, 3, max_restarts=2)
+    first = Life(settle_s=2.0)
+    for number in (1, 2):
+        first.connect(number, spec=spec)
+    first.tick_until(2.0)
+    for number in (1, 2):
+        first.report(number, **HERE)
+    first.report(1, run="e-1", round=1, phase=Phase.FAILED, failure=a_failure())
+    first.report(2, run="e-1", round=1, phase=Phase.STOPPED)
+    last = max(index for index, (_, record) in enumerate(first.past) if isinstance(record, RoundEnded))
+    first.past = first.past[: last + 1]  # killed before the next round was recorded
+    second = first.next_life(settle_s=2.0)
+    assert second.run.state is State.FORMING
+    second.connect(1, spec=spec, run="e-1", round=1, phase=Phase.FAILED)
+    assert second.run.state is State.FORMING, "the other may come back yet"
+    second.connect(2, spec=spec, run="e-1", round=1, phase=Phase.STOPPED)
+    assert (second.run.state, second.run.round) == (State.STARTING, 2)
+
+
+def test_a_stall_right_after_the_start_condemns_nobody_and_forgives_no_more_than_itself() -> None:
+    life = a_running_pair().next_life()
+    grace = life.coordinator.policy.restart_grace_s
+    life.now += grace + 3.0
+    assert life.coordinator.handle(Tick(), life.now).records == ()
+    life.connect(1, **HERE)
+    records: list[Record] = []
+    for _ in range(int(grace) + 4):
+        records += life.tick_until(life.now + 1.0)
+        life.report(1, **HERE, beat=True)
+    assert [record.node for record in records if isinstance(record, NodeLost)] == ["n2"]
+
+
+def test_to_have_been_away_overdraws_no_deadline() -> None:
+    first = a_running_pair()
+    first.report(1, run="e-1", round=1, phase=Phase.STOPPING, failure=a_failure())
+    overdue_in = first.run.stop_overdue_at - first.now
+    second = first.next_life()
+    assert second.run.stop_overdue_at - second.now == overdue_in
+
+
+def test_a_run_that_lost_all_its_nodes_waits_for_them_anew() -> None:
+    first = a_running_pair()
+    first.drop(2)
+    first.tick_until(1.0)
+    first.report(1, run="e-1", round=1, phase=Phase.STOPPED)
+    first.drop(1)
+    first.tick_until(3.0)
+    assert not first.run.members
+    second = first.next_life()
+    grace = second.coordinator.policy.outage_grace_s
+    assert second.tick_until(second.now + grace - 1.0) == []
+    assert [type(record) for record in second.tick_until(second.now + 2.0)] == [RunEnded]
+
+
+def test_a_node_that_left_and_came_again_is_one_member_in_any_life() -> None:
+    first = Life()
+    first.connect(2)
+    first.connect(1)
+    for number in (1, 2):
+        first.report(number, run="e-1", round=1, phase=Phase.RUNNING)
+    first.connect(3)
+    first.report(3, leaving=True)
+    first.drop(3)
+    first.connect(3, incarnation=2)
+    second = first.next_life()
+    for life in (first, second):
+        assert (life.run.workers, life.run.counted, sorted(life.run.members)) == (3, 3, ["n1", "n2", "n3"])
+
+
+def test_a_younger_nodeclient_in_the_place_of_one_that_was_let_go_is_no_loss() -> None:
+    life = Life()
+    life.connect(1)
+    life.connect(2)
+    life.connect(3)
+    life.report(3, leaving=True)
+    assert [type(record) for record in life.connect(3, incarnation=2).records] == [NodeJoined]
+
+
+def test_records_that_do_not_fit_each_other_are_refused() -> None:
+    lost = NodeLost("default", "e-1", "silent", "n9", 1, 0.0)
+    past = [*a_running_pair().past, (0.0, lost)]
+    with pytest.raises(HistoryError, match="run e-1 of job default knows no node 'n9'"):
+        Coordinator(Policy(), "f").restore(past, 1.0)
+    with pytest.raises(HistoryError, match="is not the one that is on"):
+        Coordinator(Policy(), "f").restore([(0.0, lost)], 1.0)
+
+
+def test_an_empty_history_is_a_beginning() -> None:
+    life = Life(now=7.0)
+    assert life.coordinator.next_deadline() is None
+    life.connect(1)
+    assert life.run.members["n1"].offer == an_offer("n1")

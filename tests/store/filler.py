@@ -1,0 +1,43 @@
+"""A program that fills a small disk with records until there is no room, makes room, and goes on.
+
+What it met is asserted here; its exit code says whether it was so.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from coordinatord.store.database import Database
+from coordinatord.store.interface import StoreError
+from tests.support.histories import a_join_of, an_opening
+
+BATCH = 50
+
+
+def main() -> None:
+    """Fill the directory that the first argument names."""
+    directory = Path(sys.argv[1])
+    ballast = directory / "ballast"
+    ballast.write_bytes(bytes(512 * 1024))
+    database = Database.open(directory / "state.db")
+    database.append([an_opening()], 0.0)
+    batches, trouble = 0, ""
+    while not trouble:
+        try:
+            database.append([a_join_of(f"n{batches}-{number}") for number in range(BATCH)], 1.0)
+            batches += 1
+        except StoreError as error:
+            trouble = str(error)
+    assert "the disk is full: make room there" in trouble, trouble
+    assert len(database.load()) == 1 + batches * BATCH
+    ballast.unlink()
+    database.append([a_join_of(f"n{batches}-{number}") for number in range(BATCH)], 2.0)
+    database.close()
+    again = Database.open(directory / "state.db")
+    assert len(again.load()) == 1 + (batches + 1) * BATCH
+    again.close()
+
+
+if __name__ == "__main__":
+    main()

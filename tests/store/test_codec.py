@@ -1,0 +1,74 @@
+"""Every legal record comes back as it was; a row that was damaged or edited is refused by its number."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from coordinatord.core.records import Record
+from coordinatord.store.codec import decode, encode
+from coordinatord.store.interface import Entry, UnreadableStoreError
+from tests.support.histories import a_join_of, a_loss_of, a_round_of, an_opening, records
+
+JOINED, LOST, FORMED = a_join_of("n1"), a_loss_of("n1"), a_round_of("n1", "n2")
+
+
+@given(records())
+def test_a_record_comes_back_as_it_was(record: Record) -> None:
+    entry = decode((1, *encode(record, 5.5)))
+    assert entry == Entry(5.5, record)
+    assert type(entry.record) is type(record)
+
+
+def test_a_row_can_be_read_by_people_and_says_nothing_twice() -> None:
+    at, job, run, kind, node, number, body = encode(LOST, 5.5)
+    assert (at, job, run, kind, node, number) == (5.5, "job", "e-1", "NodeLost", "n1", None)
+    assert json.loads(body) == {"reason": "silent for its whole lease", "incarnation": 1, "silent_s": 5.0}
+    assert encode(JOINED, 0.0)[5] == 0
+    assert json.loads(encode(FORMED, 0.0)[-1])["nodes"][1]["node"] == "n2"
+
+
+def test_a_number_that_json_does_not_have_is_not_written() -> None:
+    with pytest.raises(ValueError, match="Out of range float values"):
+        encode(type(LOST)("job", "e-1", "silent", "n1", 1, math.nan), 0.0)
+
+
+def damaged(record: Record, *, body: object = None, **columns: object) -> tuple[Any, ...]:
+    names = ("seq", "at", "job", "run", "kind", "node", "round", "body")
+    row: dict[str, object] = dict(zip(names, (42, *encode(record, 0.0)), strict=True)) | columns
+    return tuple((row | ({} if body is None else {"body": body})).values())
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (damaged(LOST, kind="NodeFound"), "there are no records of kind 'NodeFound'"),
+        (damaged(LOST, kind=b"NodeLost"), "there are no records of kind"),
+        (damaged(LOST, at="noon"), "it was made at 'noon', which is no time"),
+        (damaged(LOST, node=None), "NodeLost lacks node"),
+        (damaged(LOST, node=7), "NodeLost.node must be of type str, not 7"),
+        (damaged(LOST, node="a\x1b[2J"), "NodeLost.node must consist of printable characters"),
+        (damaged(LOST, job=""), "NodeLost.job must be within 1 and 128 characters"),
+        (damaged(LOST, round=3), "NodeLost has unknown fields: 'round'"),
+        (damaged(LOST, body="{"), "its body is not JSON"),
+        (damaged(LOST, body=b"\xff"), "its body is not JSON"),
+        (damaged(LOST, body=5), "its body is not JSON"),
+        (damaged(LOST, body="[" * 100_000), "its body is not JSON"),
+        (damaged(LOST, body="[]"), "its body is no JSON object"),
+        (damaged(LOST, body="{}"), "NodeLost lacks incarnation, reason, silent_s"),
+        (damaged(FORMED, body=encode(FORMED, 0.0)[-1].replace('"n2"', "2")), "RoundFormed.nodes[1].node must be"),
+        (damaged(an_opening(), body=encode(an_opening(), 0.0)[-1].replace(":1,", ":9,")), "nodes_min is 9, more than"),
+    ],
+)
+def test_a_damaged_row_is_refused_by_its_number_with_what_to_do(row: Any, words: str) -> None:
+    with pytest.raises(UnreadableStoreError) as caught:
+        decode(row)
+    assert str(caught.value).startswith("record 42 is damaged (")
+    assert words in str(caught.value)
+    assert "restore it from a copy" in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400

@@ -1,0 +1,121 @@
+"""What is appended is there, in order and all or none, also when the disk is full in between."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from coordinatord.store.database import Database
+from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
+from tests.support.histories import JOB, a_join_of, a_loss_of, an_opening
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where a database may be made."""
+    return tmp_path / "state.db"
+
+
+def test_what_is_appended_is_there_in_order_and_after_opening_again(path: Path) -> None:
+    first, second = Database.open(path), [a_join_of("n1"), a_join_of("n2"), a_loss_of("n1")]
+    first.append([an_opening()], 10.0)
+    first.append(second, 11.5)
+    expected = [Entry(10.0, an_opening()), *(Entry(11.5, record) for record in second)]
+    assert first.load() == expected
+    first.close()
+    again = Database.open(path)
+    assert again.load() == expected
+    assert (again.version, again.count()) == (1, 4)
+    again.close()
+
+
+def test_an_empty_database_has_no_history() -> None:
+    database = Database.in_memory()
+    assert (database.load(), database.runs(), database.count()) == ([], [], 0)
+    database.append([], 0.0)
+    assert database.count() == 0
+
+
+def test_of_each_job_the_last_run_is_loaded_in_the_order_of_the_records() -> None:
+    database = Database.in_memory()
+    database.append([an_opening("a"), an_opening("b"), a_join_of("n1", "a")], 0.0)
+    database.append([an_opening("a", "e-9"), a_join_of("n1", "b"), a_join_of("n2", "a", "e-9")], 1.0)
+    loaded = [(entry.record.job, entry.record.run, type(entry.record).__name__) for entry in database.load()]
+    assert loaded == [
+        ("b", "e-1", "RunOpened"),
+        ("a", "e-9", "RunOpened"),
+        ("b", "e-1", "NodeJoined"),
+        ("a", "e-9", "NodeJoined"),
+    ]
+    assert database.runs() == [("a", "e-1"), ("b", "e-1"), ("a", "e-9")]
+
+
+def test_records_that_do_not_fit_are_not_kept_in_part_and_can_be_appended_again(path: Path) -> None:
+    database = Database.open(path)
+    database.append([an_opening(), a_join_of("n1")], 0.0)
+    many = [a_join_of(f"node-{number}") for number in range(500)]
+    (pages,) = database._connection.execute("PRAGMA page_count").fetchone()
+    database._connection.execute(f"PRAGMA max_page_count = {pages + 5}")
+    for _ in range(3):
+        with pytest.raises(StoreError, match="the disk is full: make room there") as caught:
+            database.append(many, 1.0)
+        assert not isinstance(caught.value, UnreadableStoreError)
+        assert str(path.parent) in str(caught.value)
+        assert database.count() == 2
+    database.append([a_join_of("n2")], 2.0)
+    database._connection.execute("PRAGMA max_page_count = 1000000")
+    database.append(many, 3.0)
+    assert [entry.at for entry in database.load()] == [0.0, 0.0, 2.0, *[3.0] * 500]
+    database.close()
+
+
+def test_a_record_that_cannot_be_written_leaves_nothing_of_its_batch() -> None:
+    database = Database.in_memory()
+    broken = type(a_loss_of("n1"))(JOB, "e-1", "silent", "n1", 1, float("nan"))
+    with pytest.raises(ValueError, match="Out of range"):
+        database.append([an_opening(), broken], 0.0)
+    database.append([an_opening()], 1.0)
+    assert database.load() == [Entry(1.0, an_opening())]
+
+
+def test_a_database_that_another_process_writes_is_in_use_until_it_has_ended(path: Path) -> None:
+    database = Database.open(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="another process holds its database"):
+            database.append([an_opening()], 0.0)
+        other.execute("ROLLBACK")
+    database.append([an_opening()], 1.0)
+    assert database.count() == 1
+    database.close()
+
+
+def test_a_row_that_was_edited_is_named(path: Path) -> None:
+    database = Database.open(path)
+    database.append([an_opening(), a_join_of("n1"), a_loss_of("n1")], 0.0)
+    with closing(sqlite3.connect(path, isolation_level=None)) as person:
+        person.execute("UPDATE records SET body = '{}' WHERE kind = 'NodeJoined'")
+    with pytest.raises(UnreadableStoreError, match=r"record 2 is damaged .* lacks .*: restore it from a copy"):
+        database.load()
+    database.close()
+
+
+def test_every_commit_reaches_the_disk(path: Path) -> None:
+    database = Database.open(path)
+    assert database._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert database._connection.execute("PRAGMA synchronous").fetchone() == (2,), "FULL"
+    database.close()
+
+
+def test_a_copy_shows_what_is_there_and_does_not_follow(path: Path) -> None:
+    database = Database.open(path)
+    database.append([an_opening()], 0.0)
+    copy = Database.copy_of(path)
+    database.append([a_join_of("n1")], 1.0)
+    assert (copy.count(), database.count()) == (1, 2)
+    copy.append([a_join_of("n2")], 2.0)
+    assert database.count() == 2
+    database.close()

@@ -1,0 +1,166 @@
+"""A state directory is made, taken by one daemon at a time, and refused with a reason where it is of no use."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from coordinatord.store.database import Database
+from coordinatord.store.directory import DATABASE, StateDirectory
+from coordinatord.store.interface import NothingStoredError, StoreError, UnreadableStoreError
+from tests.support.histories import an_opening
+
+NOBODY = 65_534
+
+
+def names(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir()}
+
+
+def test_a_missing_directory_is_made_for_this_user_alone(tmp_path: Path) -> None:
+    directory = StateDirectory.claim(tmp_path / "a" / "b")
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+    directory.release()
+
+
+def test_a_second_process_is_told_which_one_has_the_directory(tmp_path: Path) -> None:
+    directory = StateDirectory.claim(tmp_path)
+    with pytest.raises(StoreError, match=rf"{tmp_path}: another coordinatord has it \(process {os.getpid()}\)"):
+        StateDirectory.claim(tmp_path)
+    directory.release()
+    StateDirectory.claim(tmp_path).release()
+
+
+def test_the_number_of_a_longer_one_is_not_left_behind(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("123456789012345\n")
+    directory = StateDirectory.claim(tmp_path)
+    assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+    directory.release()
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_file_is_no_directory(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="it is no directory: choose another with --state-dir"):
+        StateDirectory.claim(tmp_path / "file" / below)
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Give up what root may do. Skips the test for another user."""
+    if os.geteuid() != 0:
+        pytest.skip("to become another user needs root")
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+@pytest.fixture
+def foreign() -> Iterator[Path]:
+    """Yield a state directory of root in a place that everybody may enter, as pytest's own are not."""
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        directory = Path(place, "foreign")
+        directory.mkdir()
+        database = Database.open(directory / DATABASE)
+        database.append([an_opening()], 0.0)
+        database.close()
+        yield directory
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_a_directory_of_another_user_may_not_be_used(foreign: Path, mode: int) -> None:
+    foreign.chmod(mode)
+    with as_nobody(), pytest.raises(StoreError, match="this user may not use it: change its owner or mode"):
+        StateDirectory.claim(foreign)
+
+
+def test_a_database_that_may_not_be_written_is_found_out_at_once(foreign: Path) -> None:
+    foreign.chmod(0o777)
+    with as_nobody(), pytest.raises(StoreError, match="it is read-only: make it writable"):
+        Database.open(foreign / DATABASE)
+
+
+def test_a_database_that_may_only_be_read_can_be_read(foreign: Path) -> None:
+    foreign.chmod(0o755)
+    with as_nobody():
+        assert Database.copy_of(foreign / DATABASE).count() == 1
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 400, bytes(range(256)) * 64])
+def test_a_file_that_is_no_database_is_damaged(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / DATABASE).write_bytes(content)
+    for attempt in (Database.open, Database.copy_of):
+        with pytest.raises(UnreadableStoreError, match="its database is damaged: restore it from a copy"):
+            attempt(tmp_path / DATABASE)
+    assert (tmp_path / DATABASE).read_bytes() == content
+
+
+@pytest.mark.parametrize("page", [1, 2, 3])
+def test_a_damaged_page_is_found_at_once(tmp_path: Path, page: int) -> None:
+    path = tmp_path / DATABASE
+    database = Database.open(path)
+    database.append([an_opening(f"job-{number}") for number in range(100)], 0.0)
+    database.close()
+    content = bytearray(path.read_bytes())
+    content[page * 4096 : page * 4096 + 200] = b"\xa5" * 200
+    path.write_bytes(content)
+    for attempt in (Database.open, Database.copy_of):
+        with pytest.raises(UnreadableStoreError, match="its database is damaged"):
+            attempt(path)
+
+
+def test_a_database_that_was_cut_short_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / DATABASE
+    database = Database.open(path)
+    database.append([an_opening(f"job-{number}") for number in range(100)], 0.0)
+    database.close()
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(UnreadableStoreError, match="its database is damaged"):
+        Database.open(path)
+
+
+def test_to_read_needs_something_to_be_there_and_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(NothingStoredError, match="there is no such directory"):
+        Database.copy_of(tmp_path / "nosuch" / DATABASE)
+    with pytest.raises(NothingStoredError, match="no coordinatord has kept state in it"):
+        Database.copy_of(tmp_path / DATABASE)
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("left", [(), ("-wal",), ("-wal", "-shm")], ids=["closed", "log alone", "killed"])
+def test_to_read_what_nobody_has_open_adds_no_file_and_changes_no_record(tmp_path: Path, left: tuple[str, ...]) -> None:
+    """A daemon that was killed leaves all three files; a copy of its directory may lack the third."""
+    original, place = tmp_path / "original", tmp_path / "copied"
+    original.mkdir()
+    place.mkdir()
+    database = Database.open(original / DATABASE)
+    database.append([an_opening()], 0.0)
+    if not left:
+        database.close()
+    files = [DATABASE, *(f"{DATABASE}{suffix}" for suffix in left)]
+    for name in files:
+        (place / name).write_bytes((original / name).read_bytes())
+    kept = {name: (place / name).read_bytes() for name in files if not name.endswith("-shm")}
+    assert Database.copy_of(place / DATABASE).count() == 1
+    assert names(place) == set(files)
+    assert {name: (place / name).read_bytes() for name in kept} == kept
+
+
+def test_a_path_of_odd_characters_is_a_path(tmp_path: Path) -> None:
+    place = tmp_path / "a b?mode=memory#%41\udcff"
+    directory = StateDirectory.claim(place)
+    Database.open(directory.database).close()
+    assert Database.copy_of(directory.database).count() == 0
+    assert names(place) == {"lock", DATABASE}
+    directory.release()

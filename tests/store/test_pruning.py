@@ -1,0 +1,107 @@
+"""What is forgotten changes nothing: what is left of a history leads to the same state, and it does not grow."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinatord.core.records import NodeJoined, RoundEnded, RoundFormed
+from coordinatord.store.database import Database
+from coordinatord.store.interface import Entry
+from coordinatord.store.pruning import ROUNDS_KEPT, RUNS_KEPT, VISITORS_KEPT
+from tests.support.histories import (
+    JOB,
+    RUN,
+    Life,
+    a_forgetting,
+    a_join_of,
+    a_loss_of,
+    a_round_of,
+    an_opening,
+    durable,
+    replay,
+)
+
+
+def kinds(entries: list[Entry]) -> list[str]:
+    return [type(entry.record).__name__ for entry in entries]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_left_of_a_long_history_leads_to_the_same_state_at_every_moment(seed: int) -> None:
+    database = Database.in_memory()
+    whole: list[Entry] = []
+    for entry in Life(seed, rounds=ROUNDS_KEPT + 20):
+        database.append([entry.record], entry.at)
+        whole.append(entry)
+        if isinstance(entry.record, RoundFormed | RoundEnded) and entry.record.round > ROUNDS_KEPT:
+            assert durable(replay(database.load())[JOB]) == durable(replay(whole)[JOB])
+    assert database.count() < len(whole)
+
+
+def test_the_last_rounds_are_kept_whole() -> None:
+    database = Database.in_memory()
+    for entry in Life(7, rounds=ROUNDS_KEPT + 20):
+        database.append([entry.record], entry.at)
+    kept = [entry.record for entry in database.load()]
+    rounds = [record.round for record in kept if isinstance(record, RoundFormed)]
+    assert rounds == list(range(rounds[-1] - ROUNDS_KEPT + 1, rounds[-1] + 1))
+    ends = [record.round for record in kept if isinstance(record, RoundEnded)]
+    assert ends == [rounds[0] - 1, *rounds]
+
+
+def test_nodes_that_come_and_go_while_a_round_is_on_do_not_pile_up() -> None:
+    database = Database.in_memory()
+    database.append([an_opening(), a_join_of("n1"), a_join_of("n2"), a_round_of("n1", "n2"), a_loss_of("n2")], 0.0)
+    for number in range(3 * VISITORS_KEPT):
+        database.append([a_join_of(f"visitor-{number}")], 1.0)
+        database.append([a_loss_of(f"visitor-{number}")], 1.0)
+    assert database.count() == 5 + 2 * VISITORS_KEPT
+    assert list(replay(database.load())[JOB].missing) == ["n2"]
+
+
+def test_a_node_that_comes_and_goes_under_one_name_does_not_pile_up() -> None:
+    database = Database.in_memory()
+    database.append([an_opening()], 0.0)
+    for number in range(3 * VISITORS_KEPT):
+        database.append([a_join_of("n1", incarnation=number), a_loss_of("n1", incarnation=number)], 1.0)
+    database.append([a_join_of("n1", incarnation=0)], 2.0)
+    assert database.count() == 1 + 2 * VISITORS_KEPT + 1
+    assert list(replay(database.load())[JOB].members) == ["n1"]
+
+
+def test_what_nodes_remember_of_rounds_is_not_forgotten_before_the_first_round() -> None:
+    database = Database.in_memory()
+    database.append([an_opening(), a_join_of("old", remembered=7), a_loss_of("old")], 0.0)
+    for number in range(2 * VISITORS_KEPT):
+        database.append([a_join_of(f"visitor-{number}"), a_loss_of(f"visitor-{number}")], 1.0)
+    assert replay(database.load())[JOB].round == 7
+
+
+def test_the_last_runs_of_a_job_are_kept() -> None:
+    database = Database.in_memory()
+    for number in range(RUNS_KEPT + 2):
+        run = f"e-{number}"
+        database.append([an_opening(run=run), a_join_of("n1", run=run)], float(number))
+    kept = [f"e-{number}" for number in range(2, RUNS_KEPT + 2)]
+    assert database.runs() == [(JOB, run) for run in kept]
+    assert {entry.record.run for entry in database.load()} == {kept[-1]}
+    assert kinds(database.history(JOB, kept[0])) == ["RunOpened", "NodeJoined"]
+
+
+def test_of_a_forgotten_job_nothing_is_left_and_others_stay() -> None:
+    database = Database.in_memory()
+    database.append([an_opening(), a_join_of("n1")], 0.0)
+    database.append([an_opening("other"), a_join_of("n1", "other")], 1.0)
+    database.append([a_forgetting(), an_opening("third")], 2.0)
+    assert [entry.record.job for entry in database.load()] == ["other", "other", "third"]
+    assert database.runs() == [("other", RUN), ("third", RUN)]
+
+
+def test_a_job_that_comes_again_within_one_commit_begins_anew() -> None:
+    database = Database.in_memory()
+    database.append([an_opening(), a_join_of("n1")], 0.0)
+    database.append([a_forgetting(), an_opening(run="e-2"), a_join_of("n2", run="e-2")], 1.0)
+    [_, joined] = [entry.record for entry in database.load()]
+    assert isinstance(joined, NodeJoined)
+    assert (joined.run, joined.node) == ("e-2", "n2")

@@ -1,0 +1,81 @@
+"""The daemon's store: durable from one life to the next, in order, and never in the way of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from coordinatord.store.directory import DATABASE
+from coordinatord.store.interface import StoreError, UnreadableStoreError
+from coordinatord.store.memory import MemoryStore
+from coordinatord.store.sqlite import SqliteStore
+from tests.support.histories import a_join_of, an_opening
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_what_one_life_appends_the_next_one_loads(tmp_path: Path) -> None:
+    before = datetime.now(UTC).timestamp()
+    store = SqliteStore.open(tmp_path / "state")
+    assert list(await store.load()) == []
+    await store.append([an_opening(), a_join_of("n1")])
+    await store.append([a_join_of("n2")])
+    await store.close()
+    again = SqliteStore.open(tmp_path / "state")
+    entries = await again.load()
+    await again.close()
+    assert [entry.record for entry in entries] == [an_opening(), a_join_of("n1"), a_join_of("n2")]
+    assert all(before <= entry.at <= datetime.now(UTC).timestamp() for entry in entries)
+
+
+async def test_the_event_loop_goes_on_while_the_disk_is_waited_for(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path)
+    await store.append([an_opening()])
+    with closing(sqlite3.connect(tmp_path / DATABASE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.ensure_future(store.append([a_join_of("n1")]))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        other.execute("ROLLBACK")  # done here, by the loop that was not held up
+    await waiting
+    assert len(await store.load()) == 2
+    await store.close()
+
+
+async def test_close_waits_for_what_was_asked_for_before(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path)
+    appended = [asyncio.ensure_future(store.append([an_opening(f"job-{number}")])) for number in range(20)]
+    await asyncio.sleep(0)
+    await store.close()
+    assert all(one.done() for one in appended)
+    again = SqliteStore.open(tmp_path)
+    assert [entry.record.job for entry in await again.load()] == [f"job-{number}" for number in range(20)]
+    await again.close()
+
+
+async def test_a_directory_that_is_taken_is_refused_until_it_is_let_go(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path)
+    with pytest.raises(StoreError, match="another coordinatord has it"):
+        SqliteStore.open(tmp_path)
+    await store.close()
+    await SqliteStore.open(tmp_path).close()
+
+
+async def test_a_directory_whose_database_is_refused_is_let_go(tmp_path: Path) -> None:
+    (tmp_path / DATABASE).write_bytes(b"no database" * 1000)
+    for _ in range(2):
+        with pytest.raises(UnreadableStoreError, match="damaged"):
+            SqliteStore.open(tmp_path)
+
+
+async def test_the_memory_store_remembers_nothing_of_an_earlier_life() -> None:
+    store = MemoryStore()
+    await store.append([an_opening()])
+    assert list(store.records) == [an_opening()]
+    await store.close()
+    assert list(await MemoryStore().load()) == []

@@ -1,0 +1,26 @@
+"""A program that appends batches for ever, and says of each that it is durable; made to be killed."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+from coordinatord.store.database import Database
+from tests.support.histories import a_join_of, an_opening
+
+BATCH = 3
+
+
+def main() -> None:
+    """Write into the directory that the first argument names."""
+    database = Database.open(Path(sys.argv[1], "state.db"))
+    database.append([an_opening()], 0.0)
+    for batch in itertools.count():
+        database.append([a_join_of(f"n{batch}-{number}") for number in range(BATCH)], float(batch))
+        sys.stdout.write(f"durable {batch}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

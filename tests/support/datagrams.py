@@ -1,0 +1,84 @@
+"""One end of a conversation over UDP, for tests of a network; standard library only.
+
+`listen` sends each datagram back and, at `end`, prints those that it got. `call ADDRESS PORT COUNT` sends numbers and
+waits for no answer; `echo ADDRESS PORT` sends one, and prints how many seconds its echo took.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+
+END = b"end"
+
+SEND_BACK = b"echo"
+
+SO_RCVBUFFORCE = 33
+"""See socket(7) and asm-generic/socket.h; for root, beyond the limits of the system."""
+
+BUFFER_BYTES = 8 * 1024 * 1024
+"""Held by the kernel for a listener, so that it is not its own slowness that loses datagrams."""
+
+
+def listen() -> None:
+    """Take in datagrams until one says that it is the last."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
+        here.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
+        here.bind(("0.0.0.0", 0))  # noqa: S104 - in a namespace of its own
+        say({"port": here.getsockname()[1]})
+        got: list[int] = []
+        while True:
+            data, sender = here.recvfrom(64)
+            if data == END:
+                say({"got": got})
+                return
+            if data == SEND_BACK:
+                here.sendto(data, sender)
+            else:
+                got.append(int(data))
+
+
+def send(address: str, port: int, count: int) -> None:
+    """Send numbers one after the other."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
+        for number in range(count):
+            here.sendto(str(number).encode(), (address, port))
+
+
+def end(address: str, port: int) -> None:
+    """Send the word that ends a listener."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
+        here.sendto(END, (address, port))
+
+
+def echo(address: str, port: int) -> None:
+    """Send a datagram and wait for it to come back."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
+        began = time.monotonic()
+        here.sendto(SEND_BACK, (address, port))
+        here.recvfrom(64)
+        say({"echo_s": time.monotonic() - began})
+
+
+def say(facts: object) -> None:
+    """Print one line."""
+    print(json.dumps(facts), flush=True)  # noqa: T201 - the test reads it
+
+
+def main() -> None:
+    """Do as the arguments say."""
+    match sys.argv[1:]:
+        case ["listen"]:
+            listen()
+        case ["send", address, port, count]:
+            send(address, int(port), int(count))
+        case ["end", address, port]:
+            end(address, int(port))
+        case ["echo", address, port]:
+            echo(address, int(port))
+
+
+if __name__ == "__main__":
+    main()

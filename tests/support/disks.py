@@ -1,0 +1,29 @@
+"""Small and read-only disks, each seen by one program alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+def small_disk(place: Path, size_kib: int) -> tuple[str, ...]:
+    """Return what comes before a command that is to see an empty disk of this size in `place`."""
+    return _on(place, f"mount -t tmpfs -o size={size_kib}k,mode=700 none {place}")
+
+
+def read_only_disk(place: Path) -> tuple[str, ...]:
+    """Return what comes before a command that is to see `place` as it is, and read-only."""
+    return _on(place, f"mount --bind {place} {place} && mount -o remount,ro,bind {place}")
+
+
+def _on(place: Path, mount: str) -> tuple[str, ...]:
+    """Skips the test where nothing can be mounted."""
+    place.mkdir(exist_ok=True)
+    prefix = ("unshare", "--mount", "sh", "-ec", f'{mount}; exec "$@"', "sh")
+    tried = None if os.geteuid() else subprocess.run([*prefix, "true"], check=False, capture_output=True, text=True)
+    if tried is None or tried.returncode:
+        pytest.skip(f"mounting needs root and its rights: {tried.stderr.strip() if tried else 'this is another user'}")
+    return prefix

@@ -1,0 +1,180 @@
+"""Many nodes in one process: real agents with real sessions, whose workers are only pretended and never end.
+
+    python -m tests.support.fleet HOST PORT JOB COUNT
+
+For what a coordinator's death does to hundreds of nodes, where a process for each would be too much. It prints one
+JSON object a line: `attached` whenever the last of the nodes has been told its goal; `started` and `ended` for the
+workers of one node; `gone` for a node that exits. Ends with its standard input. What that says about a coordinator is
+not known here; the figures of a rendezvous are in `benchmarks/fleet.py`, whose nodes are lighter and do not come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import uvloop
+
+from coordinatord.shared.timer import DeadlineTimer
+from coordinatord.wire.messages import Goal, Join, Spec
+from nodeclient.config import Endpoint
+from nodeclient.core.agent import Agent
+from nodeclient.core.effects import Effect, Exit, Kill, Reconnect, Report, Start, Sweep, Terminate
+from nodeclient.core.events import Event, SessionClosed, SessionOpened, Swept, Tick, Told, WorkerExited, WorkersStarted
+from nodeclient.core.settings import Settings
+from nodeclient.session import Session
+from tests.support.builders import a_join, an_offer
+
+SETTINGS = Settings(workers=1, join_timeout_s=600.0, stop_timeout_s=30.0)
+
+MASTER_PORT = 29_500
+"""Offered by every node; nobody connects to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the nodes have in common."""
+
+    coordinator: Endpoint
+    job: str
+    size: int
+
+
+class Node:
+    """One node."""
+
+    def __init__(self, index: int, place: Place, fleet: Fleet) -> None:
+        self.name = f"sim-{index:04}"
+        self._place = place
+        self._fleet = fleet
+        self._loop = asyncio.get_running_loop()
+        self._agent = Agent(SETTINGS, MASTER_PORT, self._loop.time())
+        self._session = Session([place.coordinator], self._join, self.submit)
+        self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
+        self._events: deque[tuple[Event, float]] = deque()
+        self._opened_at = 0.0
+        self._incarnation = time.time_ns()
+
+    async def run(self) -> None:
+        """Take part in the job until cancelled."""
+        await self._session.run()
+
+    def submit(self, event: Event) -> None:
+        """Let the agent handle an event now, or right after the one that it is handling."""
+        self._handle(event, self._loop.time())
+
+    def _handle(self, event: Event, now: float) -> None:
+        self._events.append((event, now))
+        if len(self._events) > 1:
+            return  # called from below; that loop takes it
+        while self._events:
+            event, now = self._events[0]
+            for effect in self._agent.handle(event, now):
+                self._carry_out(effect)
+            self._note(event)
+            self._events.popleft()
+        self._timer.arm(self._agent.next_deadline())
+
+    def _note(self, event: Event) -> None:
+        match event:
+            case SessionOpened():
+                self._opened_at = time.monotonic()
+            case Told(desired) if desired.goal is Goal.RUN:
+                self._fleet.note_attached(self.name, self._opened_at)
+            case SessionClosed():
+                self._fleet.note_detached(self.name)
+            case _:
+                pass
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Start(run=run, round=number, assignment=part):
+                say("started", node=self.name, run=run, round=number, rank=part.first_rank)
+                self.submit(WorkersStarted())
+            case Terminate() | Kill():
+                say("ended", node=self.name)
+                self.submit(WorkerExited(0, -15))
+            case Sweep():
+                self.submit(Swept(MASTER_PORT))
+            case Report(observed):
+                self._session.send(observed)
+            case Reconnect(reason):
+                self._session.close(reason)
+            case Exit(code, message):
+                say("gone", node=self.name, code=code, message=message)
+            case _:
+                pass
+
+    def _join(self) -> Join:
+        place = self._place
+        return a_join(
+            self.name,
+            job=place.job,
+            incarnation=self._incarnation,
+            spec=Spec(place.size, place.size, 0),
+            offer=an_offer(self.name, join_timeout_s=SETTINGS.join_timeout_s, stop_timeout_s=SETTINGS.stop_timeout_s),
+            observed=self._agent.observed(self._loop.time(), beat=True),
+        )
+
+
+class Fleet:
+    """All nodes, and which of them are attached to a coordinator."""
+
+    def __init__(self, place: Place) -> None:
+        self._nodes = [Node(index, place, self) for index in range(place.size)]
+        self._attached: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Take part in the job until standard input ends."""
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(node.run(), name=node.name) for node in self._nodes]
+        ended = loop.create_future()
+
+        def read() -> None:
+            if not os.read(0, 1) and not ended.done():
+                ended.set_result(None)
+
+        loop.add_reader(0, read)
+        await asyncio.wait([ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+
+    def note_attached(self, name: str, opened_at: float) -> None:
+        """Take note that a node has been told, in a session that began at `opened_at`, to run its round."""
+        if name not in self._attached:
+            self._attached[name] = opened_at
+            if len(self._attached) == len(self._nodes):
+                # Who waits for nodes to be back needs to know that none of these sessions is an old one.
+                say("attached", at=time.monotonic(), oldest=min(self._attached.values()))
+
+    def note_detached(self, name: str) -> None:
+        """Take note that a node has no session."""
+        self._attached.pop(name, None)
+
+
+def say(event: str, **facts: object) -> None:
+    """Print one event; times are of the monotonic clock, which all processes of a host share."""
+    print(json.dumps({"event": event, **facts}), flush=True)  # noqa: T201 - what started us reads it
+
+
+def main() -> None:
+    """Do as the arguments say."""
+    host, port, job, size = sys.argv[1:]
+
+    async def live() -> None:
+        await Fleet(Place(Endpoint(host, int(port)), job, int(size))).run()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(live())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Histories of runs: any legal record for hypothesis, and long random histories that could have happened."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from hypothesis import strategies as st
+
+from coordinatord.core import history
+from coordinatord.core.policy import Policy
+from coordinatord.core.ranks import Seat, assign
+from coordinatord.core.records import (
+    KINDS,
+    JobForgotten,
+    NodeDismissed,
+    NodeJoined,
+    NodeLeftBehind,
+    NodeLost,
+    NodeSucceeded,
+    Record,
+    RoundEnded,
+    RoundFormed,
+    RoundStarted,
+    RoundStopped,
+    RunEnded,
+    RunOpened,
+)
+from coordinatord.core.run import Run
+from coordinatord.store.interface import Entry
+from coordinatord.wire.messages import Outcome, Result
+from tests.support.builders import a_spec, an_offer
+from tests.support.messages import messages, values
+
+JOB, RUN = "job", "e-1"
+
+DISMISSED = Outcome(Result.LEFT, 143, "left the job, as asked")
+
+
+def records() -> st.SearchStrategy[Any]:
+    """Draw any legal record, of any kind."""
+    return st.sampled_from(sorted(KINDS)).flatmap(lambda name: _record(KINDS[name]))
+
+
+def _record(kind: type[Record]) -> st.SearchStrategy[Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    return st.builds(kind, **{field.name: _field(hints[field.name]) for field in dataclasses.fields(kind)})
+
+
+def _field(annotation: Any) -> st.SearchStrategy[Any]:
+    if get_origin(annotation) is Annotated and get_origin(get_args(annotation)[0]) is tuple:
+        item = get_args(get_args(annotation)[0])[0]
+        return st.lists(messages(item), min_size=1, max_size=3).map(tuple)
+    return values(annotation)
+
+
+def an_opening(job: str = JOB, run: str = RUN, **spec: int) -> RunOpened:
+    """Build the first record of a run."""
+    return RunOpened(job, run, "opened by node n1", "n1", a_spec(**spec))
+
+
+def a_join_of(node: str, job: str = JOB, run: str = RUN, *, incarnation: int = 1, remembered: int = 0) -> NodeJoined:
+    """Build the record of a node that became a member."""
+    offer = an_offer(node)
+    return NodeJoined(job, run, f"host {offer.host}", node, incarnation, offer, "10.0.0.1", "10.0.0.9", remembered)
+
+
+def a_loss_of(node: str, job: str = JOB, run: str = RUN, *, incarnation: int = 1) -> NodeLost:
+    """Build the record of a node that went without a word."""
+    return NodeLost(job, run, "silent for its whole lease", node, incarnation, 5.0)
+
+
+def a_round_of(*nodes: str, number: int = 1, job: str = JOB, run: str = RUN) -> RoundFormed:
+    """Build the record of a round that got its nodes."""
+    ranks = assign([Seat(node, f"host-{node}", "", 1, "default") for node in nodes])
+    return RoundFormed(job, run, f"formed of {len(nodes)}", number, tuple(ranks), "10.0.0.1", 40_001)
+
+
+def a_forgetting(job: str = JOB, run: str = RUN) -> JobForgotten:
+    """Build the record of a job that made room for another."""
+    return JobForgotten(job, run, "it had ended, and another job needed its place")
+
+
+def replay(entries: Iterable[Entry]) -> dict[str, Run]:
+    """Return the jobs that a history leads to."""
+    jobs: dict[str, Run] = {}
+    for entry in entries:
+        history.apply(jobs, entry.record, entry.at, Policy())
+    return jobs
+
+
+def durable(run: Run) -> dict[str, Any]:
+    """Return all that outlives the daemon; a node that was told to go is nothing to go on with."""
+    plain = ("job", "id", "spec", "opener", "state", "reason", "outcome", "restarts_used", "round", "order", "missing")
+    rest = ("assignments", "cause", "origin", "stop_overdue_at", "planned_at", "trigger", "failures", "losses")
+    facts = ("incarnation", "offer", "peer_address", "local_address", "in_round", "succeeded", "outcome", "arrived_at")
+    members = {
+        member.node: {name: getattr(member, name) for name in facts}
+        for member in run.members.values()
+        if member.outcome is None or member.in_round
+    }
+    return {name: getattr(run, name) for name in (*plain, *rest)} | {"members": members}
+
+
+class Life:
+    """One run that lives through `rounds` rounds of chance, and its records as they come."""
+
+    def __init__(self, seed: int, rounds: int) -> None:
+        self._random = random.Random(seed)  # noqa: S311 - the same for the same seed
+        self._rounds = rounds
+        self._jobs: dict[str, Run] = {}
+        self._names = 0
+        self._at = 0.0
+
+    def __iter__(self) -> Iterator[Entry]:
+        yield self._made(an_opening(max_restarts=self._rounds))
+        for _ in range(3):
+            yield from self._arrival()
+        for number in range(1, self._rounds + 1):
+            yield from self._wait()
+            yield from self._round(number)
+
+    @property
+    def _run(self) -> Run:
+        return self._jobs[JOB]
+
+    def _made(self, record: Record) -> Entry:
+        self._at += self._random.random()
+        history.apply(self._jobs, record, self._at, Policy())
+        return Entry(self._at, record)
+
+    def _arrival(self, remembered: int = 0) -> Iterator[Entry]:
+        self._names += 1
+        yield self._made(a_join_of(f"n{self._names}", incarnation=self._names, remembered=remembered))
+
+    def _departure(self) -> Iterator[Entry]:
+        staying = [member for member in self._run.members.values() if member.outcome is None]
+        if len(staying) < 3:
+            return
+        member = self._random.choice(staying)
+        if member.in_round or self._random.random() < 0.7:
+            yield self._made(a_loss_of(member.node, incarnation=member.incarnation))
+        else:
+            yield self._made(NodeDismissed(JOB, RUN, "left", member.node, member.incarnation, DISMISSED))
+
+    def _wait(self) -> Iterator[Entry]:
+        for _ in range(self._random.choice((0, 0, 1, 2, 5))):
+            yield from self._arrival(remembered=self._random.choice((0, 0, 3)))
+            yield from self._departure()
+
+    def _round(self, number: int) -> Iterator[Entry]:
+        able = [member.node for member in self._run.members.values() if member.outcome is None]
+        formed = max(number, self._run.round + 1)
+        yield self._made(a_round_of(*able[:8], number=formed))
+        if self._random.random() < 0.8:
+            yield self._made(RoundStarted(JOB, RUN, "all workers are started", formed))
+        yield from self._wait()
+        if self._random.random() < 0.3:
+            yield from self._success(formed)
+        yield self._made(RoundStopped(JOB, RUN, "something failed", formed, self._random.random() < 0.5, None))
+        if self._random.random() < 0.3:
+            yield from self._left_behind(formed)
+        yield from self._departure()
+        charged = self._random.random() < 0.5
+        yield self._made(RoundEnded(JOB, RUN, "judged", formed, charged, self._run.restarts_used + charged))
+
+    def _success(self, number: int) -> Iterator[Entry]:
+        for member in list(self._run.inside)[:1]:
+            yield self._made(NodeSucceeded(JOB, RUN, "succeeded", member.node, member.incarnation, number))
+
+    def _left_behind(self, number: int) -> Iterator[Entry]:
+        for member in list(self._run.inside)[-1:]:
+            yield self._made(NodeLeftBehind(JOB, RUN, "too slow", member.node, member.incarnation, number, 1.0))
+
+
+def an_end() -> RunEnded:
+    """Build the record of a run that is over."""
+    return RunEnded(JOB, RUN, "all workers succeeded", Outcome(Result.SUCCEEDED, 0, "all workers succeeded"))

@@ -1,0 +1,129 @@
+"""A coordinatord that is killed and started again over one state directory and at one port, and what must not change.
+
+The nodes that watch it are those of `cluster` (real ones) and of `fleet` (many in one process).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nodeclient.ports import PortReservation
+from tests.support.cluster import Coordinator
+from tests.support.programs import BIN, Program, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Lives:
+    """The lives of one coordinatord."""
+
+    def __init__(self, state_dir: Path, *flags: str) -> None:
+        """Begin the first life."""
+        # Held from first to last: the kernel might give a port that nobody listens at to a node's own connection, and
+        # a node that looks for the coordinator might even meet itself there.
+        self._port = PortReservation()
+        self._state_dir = state_dir
+        self._flags = flags
+        self.now = self._begin()
+
+    def kill(self) -> None:
+        """End the present life with SIGKILL."""
+        self.now.process.kill()
+        assert self.now.wait() == 128 + 9, self.now.output
+        self.now.close()
+
+    def start(self) -> Coordinator:
+        """Begin the next life; return once it serves."""
+        self.now = self._begin()
+        return self.now
+
+    def kill_early(self, within_s: float) -> None:
+        """Begin a life, and end it with SIGKILL so many seconds later, whether it serves by then or not."""
+        where = ("--host", "127.0.0.1", "--port", str(self._port.port), "--state-dir", str(self._state_dir))
+        program = Program(BIN / "coordinatord", *where, *self._flags)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            program.process.wait(within_s)
+        ended_by_itself = program.process.poll() is not None
+        output = program.output
+        program.close()
+        assert not ended_by_itself, f"coordinatord does not start:\n{output}"
+
+    def close(self) -> None:
+        """End it for good."""
+        self.now.close()
+        self._port.close()
+
+    def _begin(self) -> Coordinator:
+        return Coordinator(*self._flags, port=self._port.port, state_dir=self._state_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What of a job a coordinator must know again after its death."""
+
+    run: str
+    state: str
+    round: int
+    restarts: int
+    ranks: dict[str, list[int]]
+
+    @classmethod
+    def of(cls, coordinator: Coordinator, job: str) -> Standing:
+        """Ask a coordinator."""
+        told = coordinator.job(job)
+        assert told is not None, f"the coordinator has forgotten job {job}:\n{coordinator.output}"
+        ranks = {node["node"]: node["ranks"] for node in told["nodes"]}
+        return cls(told["run"], told["state"], told["round"], told["restarts"]["used"], ranks)
+
+
+class FleetProgram(Program):
+    """The nodes of `fleet`, in a process of their own."""
+
+    def __init__(self, coordinator: Coordinator, job: str, size: int) -> None:
+        """Let them join."""
+        self.size = size
+        place = ("127.0.0.1", str(coordinator.port), job, str(size))
+        super().__init__(sys.executable, "-m", "tests.support.fleet", *place, cwd=ROOT, stdin=subprocess.PIPE)
+        self._seen = 0
+        self._attached: dict[str, Any] = {}
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        """Return what it has said of one kind, so far."""
+        return [told for line in list(self.lines) if (told := json.loads(line))["event"] == event]
+
+    def await_attached(self, since: float) -> float:
+        """Wait until all nodes are attached in sessions that began after `since`; return when that was the case."""
+
+        def look() -> dict[str, Any] | None:
+            assert self.reading, f"the nodes have ended:\n{self.output}"
+            while self._seen < len(self.lines):
+                told = json.loads(self.lines[self._seen])
+                self._seen += 1
+                if told["event"] == "attached":
+                    self._attached = told
+            return self._attached if self._attached.get("oldest", 0.0) > since else None
+
+        return float(wait_until(f"{self.size} nodes to be attached", look)["at"])
+
+    def close(self) -> None:
+        """End it, well if it can."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        super().close()
+
+
+def await_back(coordinator: Coordinator, job: str) -> None:
+    """Wait until every node of a job that a coordinator knows is attached to it."""
+
+    def look() -> bool:
+        assert coordinator.reading, f"coordinatord has ended:\n{coordinator.output}"
+        told = coordinator.job(job)
+        return told is not None and all(node["reason"] != "disconnected" for node in told["nodes"])
+
+    wait_until(f"all nodes of job {job} to be back", look)
