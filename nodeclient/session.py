@@ -27,6 +27,7 @@ from aiohttp import (
 )
 
 from coordinatord.shared.mailbox import Mailbox
+from coordinatord.shared.sockets import keep_trying
 from coordinatord.wire.codec import decode, encode
 from coordinatord.wire.messages import FRAME_BYTES_MAX, SESSION_PATH, Desired, Held, Join, Observed, Refused
 from coordinatord.wire.schema import SchemaError
@@ -85,13 +86,15 @@ class Session:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
 
     async def _connect(self, client: ClientSession, coordinator: Endpoint) -> ClientWebSocketResponse:
-        return await client.ws_connect(
+        connection = await client.ws_connect(
             f"ws://{coordinator}{SESSION_PATH}",
             max_msg_size=FRAME_BYTES_MAX,
             compress=0,
             autoping=False,
             timeout=ClientWSTimeout(ws_close=CLOSE_WITHIN_S),
         )
+        keep_trying(connection.get_extra_info("socket"))
+        return connection
 
     async def _carry(self, connection: ClientWebSocketResponse, coordinator: Endpoint) -> str:
         """Carry messages both ways until the session ends; return why it did."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordinatord.core.conditions import settled
+from coordinatord.core.leases import lease_s
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.run import Run, State
 from coordinatord.core.words import Words
@@ -50,7 +51,7 @@ def desired(run: Run, member: Member, nodes: int, now: float) -> Desired:
         reason=clip(_reason(run, member)),
         wait_s=None if until is None else max(0.0, until - now),
         heartbeat_s=heartbeat_s,
-        lease_s=heartbeat_s * run.policy.leases_per_heartbeat,
+        lease_s=lease_s(member, run.policy, heartbeat_s),
         outage_grace_s=run.policy.outage_grace_s,
         planned=goal is Goal.STOP and run.state is State.STOPPING and run.planned_at is not None,
         assignment=run.assignments[member.node] if goal is Goal.RUN else None,

@@ -68,6 +68,7 @@ def _node_joined(run: Run, record: NodeJoined, at: float) -> None:
             peer_address=record.peer_address,
             local_address=record.local_address,
             heard_at=at,
+            awaited_from=at,
             arrived_at=at,
         )
     )

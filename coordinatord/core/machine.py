@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from coordinatord.core import actions, admission, history, membership
+from coordinatord.core import actions, admission, history, leases, membership
 from coordinatord.core.addresses import plain
 from coordinatord.core.admission import RefusedError
 from coordinatord.core.deadlines import Deadlines
@@ -79,6 +79,7 @@ class Coordinator:
                 else:
                     # It may have gone before anything that is known: what fails of that is not to be charged.
                     member.heard_at, member.closed_at = now, now - AGE_MAX
+                    member.awaited_from = now + self.policy.restart_grace_s
                     self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
             self._plan(run)
 
@@ -129,6 +130,8 @@ class Coordinator:
         self._leases.shift(by)
         for run in self._live.values():
             run.postpone(by)
+            for member in run.members.values():
+                member.awaited_from += by
 
     # Events
 
@@ -167,7 +170,7 @@ class Coordinator:
             self._forget(run, member, outbox)
         else:
             lease = self._leases.get((run.id, member.node)) or now
-            grace = now + self.policy.reconnect_grace_s
+            grace = now + leases.reconnect_grace_s(member, self.policy, self._heartbeat_s)
             self._leases.set((run.id, member.node), min(lease, grace))
         self._advance(run, now, outbox)
 
@@ -209,9 +212,12 @@ class Coordinator:
         run = self.jobs.get(join.job)
         if run is None or (run.state.ended and join.observed.run != run.id):
             return self._open(join, outbox)
-        admission.check_incarnation(run.members.get(join.node), join)
-        if run.spec != join.spec and run.deserted:
+        known = run.members.get(join.node)
+        if known is None or known.incarnation != join.incarnation:
+            # First of all: a refusal for good must not rest on what is not recorded either, such as a younger namesake.
             admission.check_recording(self.trouble)
+        admission.check_incarnation(known, join)
+        if run.spec != join.spec and run.deserted:
             run.replaced = True
             self._advance(run, now, outbox)
             return self._open(join, outbox)
@@ -251,7 +257,6 @@ class Coordinator:
         join = event.join
         known = run.members.get(join.node)
         if known is None or known.incarnation != join.incarnation:
-            admission.check_recording(self.trouble)
             younger = membership.newcomer(event)
             if known is not None:
                 self._replace(run, known, younger, now, outbox)
@@ -278,13 +283,15 @@ class Coordinator:
     def _hear(self, run: Run, member: Member, observed: Observed, now: float) -> None:
         if run.all_silent:
             self._renew_all(run, now)
+        leases.note_heard(member, self._heartbeat_s, now)
         self._renew(run, member, now)
         membership.hear(run, member, observed, now)
 
     def _renew(self, run: Run, member: Member, now: float) -> None:
-        # By the lease that the node was granted last, which it keeps its heartbeat to.
-        lease_s = member.sent.lease_s if member.sent else self._lease_s()
-        self._leases.set((run.id, member.node), now + lease_s)
+        # Never less than the node was granted last, as it keeps its heartbeat to that.
+        granted = member.sent.lease_s if member.sent else 0.0
+        lease_s = leases.lease_s(member, self.policy, self._heartbeat_s)
+        self._leases.set((run.id, member.node), now + max(granted, lease_s))
 
     def _renew_all(self, run: Run, now: float) -> None:
         """The first node is heard after all were silent: the others get a full lease to be heard as well."""
@@ -293,9 +300,9 @@ class Coordinator:
             self._renew(run, member, now)
             run.place(member)
 
-    def _lease_s(self) -> float:
-        heartbeat_s = self.policy.heartbeat_for(len(self._sessions))
-        return heartbeat_s * self.policy.leases_per_heartbeat
+    @property
+    def _heartbeat_s(self) -> float:
+        return self.policy.heartbeat_for(len(self._sessions))
 
     def _expire(self, run: Run, member: Member, now: float, outbox: Outbox) -> None:
         if run.state.ended or member.standing is Standing.DISMISSED:

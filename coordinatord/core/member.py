@@ -60,6 +60,10 @@ class Member:
     """Set when it is dismissed while the run goes on."""
 
     heard_at: float = 0.0
+    awaited_from: float = 0.0
+    """From when its next word is awaited: it last spoke then, or nobody could have heard it before."""
+    late_s: float = 0.0
+    """How much later than due its words have come of late; see `leases`."""
     arrived_at: float = 0.0
     """When it last came to be ready from outside, in the coordinator's clock."""
     arrived: bool = False

@@ -24,7 +24,7 @@ def newcomer(event: Connected) -> Member:
 def take_in(run: Run, member: Member, remembered_round: int, now: float, outbox: Outbox) -> Member:
     """Make a node a member of a run; return it as the run knows it."""
     if run.state.ended:  # it comes to hear how it ended, which is nothing to be remembered
-        member.heard_at = member.arrived_at = now
+        member.heard_at = member.arrived_at = member.awaited_from = now
         run.add(member)
         return member
     workers = "1 worker" if member.offer.workers == 1 else f"{member.offer.workers} workers"

@@ -20,6 +20,10 @@ class Policy:
     leases_per_heartbeat: float = 5.0
     """A node is lost after this many heartbeats of silence: 5 s, as torchft has it and a tenth of Kubernetes' 50 s."""
 
+    lease_stretch_max: float = 3.0
+    """...or up to three times as long, if its heartbeats come late of late: with 30 % of all packets lost, TCP is
+    silent for more than 5 s about once a minute, and for more than 15 s hardly ever."""
+
     reconnect_grace_s: float = 1.0
     """A closed connection is a process that died or a hiccup; the hiccup gets this long to come back."""
 

@@ -21,6 +21,7 @@ from coordinatord.core.policy import Policy
 from coordinatord.server.api import Api
 from coordinatord.server.driver import Driver
 from coordinatord.server.sessions import Sessions
+from coordinatord.shared.sockets import keep_trying
 from coordinatord.shared.tasks import Tasks
 from coordinatord.store.interface import Store, UnreadableStoreError
 from coordinatord.store.troubles import REMEDY
@@ -140,7 +141,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
     except OSError as error:
         raise ListenError(_explain(host, port, error)) from error
-    # Accepted connections inherit it.
+    # Accepted connections inherit both.
+    keep_trying(listener)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
     return listener
 

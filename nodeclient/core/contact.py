@@ -46,6 +46,14 @@ class Contact:
         self.beat_at = now + self.heartbeat_s
         self._reported = joined_with
 
+    @property
+    def patience_s(self) -> float:
+        """How long the coordinator may be silent: a heartbeat less than the lease.
+
+        If only its words are lost, it still hears this node; then it should miss it by the end of the lease.
+        """
+        return self.lease_s - self.heartbeat_s
+
     def close(self, reason: str, now: float) -> bool:
         """End the session, or note another vain attempt; return whether the coordinator had let the node in."""
         had_contact, self.connected = self.connected and self._heard, False

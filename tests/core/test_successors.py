@@ -120,6 +120,7 @@ def test_a_run_without_a_round_that_lost_its_nodes_is_over_at_once() -> None:
 def test_a_run_that_had_a_round_waits_for_its_lost_nodes_for_the_outage_grace() -> None:
     coordinator, run = running_pair()
     coordinator.handle(Disconnected(2), 1.0)
+    coordinator.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.RUNNING)), 1.3)
     coordinator.handle(Tick(), 2.0)
     coordinator.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.STOPPED)), 2.1)
     coordinator.handle(Disconnected(1), 3.0)

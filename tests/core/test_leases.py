@@ -1,0 +1,112 @@
+"""How long a node may be silent: as promised on a good network, longer on one that was bad of late."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinatord.core.events import Connected, Disconnected, RecordingResumed, RecordingStopped, Reported, Tick
+from coordinatord.core.leases import lease_s, note_heard, reconnect_grace_s
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.member import Member
+from coordinatord.core.policy import Policy
+from coordinatord.core.run import State
+from coordinatord.wire.messages import Phase
+from tests.support.builders import a_coordinator, a_join, a_member, a_spec, an_observed
+
+POLICY = Policy(heartbeat_s=1.0, leases_per_heartbeat=5.0, lease_stretch_max=3.0)
+
+
+def heard_at(*times: float) -> Member:
+    """Return a member that was heard at these times, after it came at 0."""
+    member = a_member()
+    for now in times:
+        note_heard(member, 1.0, now)
+    return member
+
+
+def lease(member: Member) -> float:
+    return lease_s(member, POLICY, 1.0)
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.02, 0.3, 0.5])
+def test_whoever_is_on_time_has_the_lease_that_was_promised(late_s: float) -> None:
+    assert lease(heard_at(1.0 + late_s, 2.0, 3.0 + late_s)) == 5.0
+
+
+def test_whoever_speaks_more_often_than_asked_is_on_time() -> None:
+    assert lease(heard_at(0.1, 0.2, 0.3)) == 5.0
+
+
+def test_who_was_late_gets_three_times_as_much_more_up_to_a_limit() -> None:
+    assert lease(heard_at(3.0)) == 5.0 + 3.0 * 1.5
+    assert lease(heard_at(60.0)) == 15.0
+
+
+def test_lateness_is_forgotten_by_and_by() -> None:
+    punctual = [3.0 + beat for beat in range(1, 61)]
+    leases = [lease(heard_at(3.0, *punctual[:count])) for count in range(61)]
+    assert leases == sorted(leases, reverse=True)
+    assert leases[-1] == 5.0
+
+
+def test_a_closed_connection_gets_longer_to_come_back_where_all_takes_longer() -> None:
+    assert reconnect_grace_s(heard_at(1.0), POLICY, 1.0) == 1.0
+    assert reconnect_grace_s(heard_at(60.0), POLICY, 1.0) == 3.0
+
+
+# The machine
+
+
+def beat(session: int) -> Reported:
+    return Reported(session, an_observed(run="e-1", round=1, phase=Phase.RUNNING, beat=True))
+
+
+def a_running_pair() -> Coordinator:
+    coordinator = a_coordinator()
+    for session in (1, 2):
+        join = a_join(f"n{session}", spec=a_spec(2, 2))
+        coordinator.handle(Connected(session, join, f"10.0.0.{session}", "10.0.0.254"), 0.0)
+    for session in (1, 2):
+        coordinator.handle(beat(session), 0.0)
+    return coordinator
+
+
+def lost_at(coordinator: Coordinator, silent_from: float) -> float:
+    """Let n1 go on and n2 be silent; return when n2 is lost."""
+    now = silent_from
+    while coordinator.jobs["default"].state is State.RUNNING:
+        now += 0.125
+        coordinator.handle(Tick(), now)
+        coordinator.handle(beat(1), now)
+    return now
+
+
+def test_a_silence_that_another_foreboded_is_borne_for_longer() -> None:
+    coordinator = a_running_pair()
+    for now in range(1, 5):
+        coordinator.handle(beat(1), float(now))
+    coordinator.handle(beat(2), 4.0)
+    assert lost_at(coordinator, 4.0) == 4.0 + 5.0 + 3.0 * 2.5
+
+
+def test_the_time_that_the_coordinator_slept_or_could_not_write_makes_nobody_late() -> None:
+    coordinator = a_running_pair()
+    coordinator.handle(Tick(), 100.0)
+    for session in (1, 2):
+        coordinator.handle(beat(session), 100.0)
+    coordinator.handle(RecordingStopped("the disk is full"), 100.5)
+    coordinator.handle(RecordingResumed(), 200.0)
+    for session in (1, 2):
+        coordinator.handle(beat(session), 200.0)
+    assert lost_at(coordinator, 200.0) == 205.0
+
+
+def test_to_have_been_out_of_sight_for_a_moment_changes_nothing() -> None:
+    coordinator = a_running_pair()
+    for now in range(1, 4):
+        coordinator.handle(beat(1), float(now))
+        coordinator.handle(beat(2), float(now))
+    coordinator.handle(Disconnected(2), 3.5)
+    join = a_join("n2", spec=a_spec(2, 2), observed=beat(2).observed)
+    coordinator.handle(Connected(3, join, "10.0.0.2", "10.0.0.254"), 4.25)
+    assert lost_at(coordinator, 4.25) == 9.25
