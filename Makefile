@@ -52,7 +52,7 @@ mutants: setup  ## plant bugs in the two pure machines, and see the simulated wo
 	$(BIN)/python -m tests.sim.mutants
 
 chaos: setup  ## kill, stop and cut off real processes, a few hundred times
-	$(BIN)/python benchmarks/chaos.py
+	$(BIN)/python -m benchmarks.chaos
 
 clean:  ## remove what setup and the tests made
 	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -226,6 +226,8 @@ def _join(index: int, size: int) -> Join:
         join_timeout_s=PATIENCE_S,
         stop_timeout_s=30.0,
     )
-    observed = Observed(run="", round=0, phase=Phase.IDLE, port=MASTER_PORT, leaving=False, failure=None, beat=False)
+    observed = Observed(
+        run="", round=0, phase=Phase.IDLE, port=MASTER_PORT, leaving=False, failure=None, heard_s=0.0, beat=False
+    )
     spec = Spec(nodes_min=size - 1, nodes_max=size, max_restarts=0)
     return Join(version=PROTOCOL_VERSION, job=JOB, node=name, incarnation=1, spec=spec, offer=offer, observed=observed)

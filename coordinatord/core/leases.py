@@ -1,9 +1,10 @@
-"""How long a node may be silent before it counts as lost.
+"""How long a node may be out of touch before it counts as lost.
 
-Five heartbeats, where heartbeats come on time. A network that loses packets delivers them late and in bursts, because
-TCP waits longer and longer before it tries again; so whoever was late of late gets more time, up to a limit. On a good
-network a cut cable is noticed within the lease that was promised, on a bad one nobody is lost for its manners (the idea
-of the accrual failure detectors: judge a silence by the silences before it).
+Five heartbeats since it was last known to hear *and* be heard: one that speaks and hears nothing is cut off as well,
+and goes on speaking only until TCP waits for an answer. That is where heartbeats come on time. A network that loses
+packets delivers them late and in bursts, so whoever was late of late gets more time, up to a limit. On a good network a
+cut cable is noticed within the lease that was promised, on a bad one nobody is lost for its manners (the idea of the
+accrual failure detectors: judge a silence by the silences before it).
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 from coordinatord.core.member import Member
 from coordinatord.core.policy import Policy
 
-LATENESS_FORGIVEN = 3.0
-"""Seconds of lease for each second that a heartbeat was late: whoever was late once may be three times as late next."""
+LATENESS_FORGIVEN = 5.0
+"""Seconds of lease for each second that a heartbeat was late: two retries of TCP that fail foretell ten that do."""
 
 LATENESS_IGNORED = 0.5
 """In heartbeats: a busy host or a single lost packet makes one late by less, which is no reason to wait longer."""
@@ -21,9 +22,14 @@ FADES_TO = 0.97
 """What is left of a lateness after each further heartbeat that is on time: half of it after 23."""
 
 
-def note_heard(member: Member, heartbeat_s: float, now: float) -> None:
-    """Note how late the word of a member is that is heard now, beyond one heartbeat after the one before."""
-    late_s = now - member.awaited_from - heartbeat_s
+def note_heard(member: Member, heard_s: float, heartbeat_s: float, now: float) -> None:
+    """Note how late a member's word is that comes now; it last heard us `heard_s` ago.
+
+    How late our words reached it is known once one has: a silence that may never end says nothing of the next.
+    """
+    deaf_s = member.deaf_s if heard_s < member.deaf_s else 0.0
+    member.deaf_s = heard_s
+    late_s = max(now - member.awaited_from, deaf_s) - heartbeat_s
     member.late_s = max(late_s, member.late_s * FADES_TO)
     member.awaited_from = now
 

@@ -168,7 +168,7 @@ class Coordinator:
         run.place(member)
         if member.standing is Standing.DISMISSED or run.state.ended:
             self._forget(run, member, outbox)
-        else:
+        elif not event.returning:
             lease = self._leases.get((run.id, member.node)) or now
             grace = now + leases.reconnect_grace_s(member, self.policy, self._heartbeat_s)
             self._leases.set((run.id, member.node), min(lease, grace))
@@ -283,15 +283,15 @@ class Coordinator:
     def _hear(self, run: Run, member: Member, observed: Observed, now: float) -> None:
         if run.all_silent:
             self._renew_all(run, now)
-        leases.note_heard(member, self._heartbeat_s, now)
-        self._renew(run, member, now)
+        leases.note_heard(member, observed.heard_s, self._heartbeat_s, now)
+        self._renew(run, member, now - observed.heard_s)
         membership.hear(run, member, observed, now)
 
-    def _renew(self, run: Run, member: Member, now: float) -> None:
+    def _renew(self, run: Run, member: Member, since: float) -> None:
         # Never less than the node was granted last, as it keeps its heartbeat to that.
         granted = member.sent.lease_s if member.sent else 0.0
         lease_s = leases.lease_s(member, self.policy, self._heartbeat_s)
-        self._leases.set((run.id, member.node), now + max(granted, lease_s))
+        self._leases.set((run.id, member.node), since + max(granted, lease_s))
 
     def _renew_all(self, run: Run, now: float) -> None:
         """The first node is heard after all were silent: the others get a full lease to be heard as well."""

@@ -37,7 +37,7 @@ class Standing(StrEnum):
         return self in {Standing.ASSIGNED, Standing.RUNNING, Standing.STOPPING}
 
 
-UNHEARD = Observed(run="", round=0, phase=Phase.IDLE, port=1, leaving=False, failure=None, beat=False)
+UNHEARD = Observed(run="", round=0, phase=Phase.IDLE, port=1, leaving=False, failure=None, heard_s=0.0, beat=False)
 """What is known of a node that has not said anything yet; its port is not used before it has."""
 
 
@@ -64,6 +64,8 @@ class Member:
     """From when its next word is awaited: it last spoke then, or nobody could have heard it before."""
     late_s: float = 0.0
     """How much later than due its words have come of late; see `leases`."""
+    deaf_s: float = 0.0
+    """How long it had not heard us when it last spoke."""
     arrived_at: float = 0.0
     """When it last came to be ready from outside, in the coordinator's clock."""
     arrived: bool = False

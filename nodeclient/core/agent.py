@@ -116,6 +116,7 @@ class Agent:
             port=self._port,
             leaving=self._leaving is not None,
             failure=self._group.failure(now),
+            heard_s=self._contact.heard_s(now),
             beat=beat,
         )
 

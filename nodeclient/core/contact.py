@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from coordinatord.wire.messages import Desired, Observed
+from coordinatord.wire.messages import DURATION_S_MAX, Desired, Observed
 
 HEARTBEAT_S = 1.0
 LEASE_S = 5.0
@@ -45,6 +45,10 @@ class Contact:
         self.heard_at = now
         self.beat_at = now + self.heartbeat_s
         self._reported = joined_with
+
+    def heard_s(self, now: float) -> float:
+        """Return how long ago the coordinator was heard in this session; 0 before there is one."""
+        return min(now - self.heard_at, DURATION_S_MAX) if self.connected else 0.0
 
     @property
     def patience_s(self) -> float:
@@ -95,4 +99,4 @@ class Contact:
 def _ageless(observed: Observed) -> Observed:
     """Leave out what changes by itself."""
     failure = observed.failure and dataclasses.replace(observed.failure, age_s=0.0)
-    return dataclasses.replace(observed, failure=failure, beat=False)
+    return dataclasses.replace(observed, failure=failure, heard_s=0.0, beat=False)

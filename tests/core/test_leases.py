@@ -20,7 +20,7 @@ def heard_at(*times: float) -> Member:
     """Return a member that was heard at these times, after it came at 0."""
     member = a_member()
     for now in times:
-        note_heard(member, 1.0, now)
+        note_heard(member, 0.0, 1.0, now)
     return member
 
 
@@ -37,8 +37,8 @@ def test_whoever_speaks_more_often_than_asked_is_on_time() -> None:
     assert lease(heard_at(0.1, 0.2, 0.3)) == 5.0
 
 
-def test_who_was_late_gets_three_times_as_much_more_up_to_a_limit() -> None:
-    assert lease(heard_at(3.0)) == 5.0 + 3.0 * 1.5
+def test_who_was_late_gets_five_times_as_much_more_up_to_a_limit() -> None:
+    assert lease(heard_at(3.0)) == 5.0 + 5.0 * 1.5
     assert lease(heard_at(60.0)) == 15.0
 
 
@@ -86,7 +86,7 @@ def test_a_silence_that_another_foreboded_is_borne_for_longer() -> None:
     for now in range(1, 5):
         coordinator.handle(beat(1), float(now))
     coordinator.handle(beat(2), 4.0)
-    assert lost_at(coordinator, 4.0) == 4.0 + 5.0 + 3.0 * 2.5
+    assert lost_at(coordinator, 4.0) == 4.0 + 15.0
 
 
 def test_the_time_that_the_coordinator_slept_or_could_not_write_makes_nobody_late() -> None:
@@ -110,3 +110,28 @@ def test_to_have_been_out_of_sight_for_a_moment_changes_nothing() -> None:
     join = a_join("n2", spec=a_spec(2, 2), observed=beat(2).observed)
     coordinator.handle(Connected(3, join, "10.0.0.2", "10.0.0.254"), 4.25)
     assert lost_at(coordinator, 4.25) == 9.25
+
+
+def test_a_lease_counts_from_when_the_node_last_heard_us() -> None:
+    coordinator = a_running_pair()
+    for now in range(1, 9):
+        coordinator.handle(Tick(), float(now))
+        coordinator.handle(beat(1), float(now))
+        observed = an_observed(run="e-1", round=1, phase=Phase.RUNNING, beat=True, heard_s=1.0)
+        coordinator.handle(Reported(2, observed), float(now))
+    assert lost_at(coordinator, 8.0) == 8.0 - 1.0 + 5.0
+
+
+def test_who_heard_us_late_gets_more_time_as_well_once_it_has() -> None:
+    member = a_member()
+    for now, heard_s in ((1.0, 1.0), (2.0, 2.0), (3.0, 3.0)):
+        note_heard(member, heard_s, 1.0, now)
+        assert lease(member) == 5.0, "it may be cut off for good"
+    note_heard(member, 0.5, 1.0, 4.0)
+    assert lease(member) == 5.0 + 5.0 * 1.5
+
+
+def test_a_node_that_ends_its_session_to_begin_another_keeps_its_lease() -> None:
+    coordinator = a_running_pair()
+    coordinator.handle(Disconnected(2, returning=True), 1.0)
+    assert lost_at(coordinator, 1.0) == 5.0

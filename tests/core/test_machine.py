@@ -245,7 +245,7 @@ def test_a_round_s_failures_are_forgotten_with_it() -> None:
     (ended, *_) = report(coordinator, 2, 1.0, phase=Phase.STOPPED).records
     assert isinstance(ended, RoundEnded)
     assert ended.charged
-    again = Observed("e-1", 1, Phase.FAILED, 40_001, leaving=False, failure=a_failure(), beat=True)
+    again = Observed("e-1", 1, Phase.FAILED, 40_001, leaving=False, failure=a_failure(), heard_s=0.0, beat=True)
     assert coordinator.handle(Reported(1, again), 2.0).records == ()
     assert coordinator.jobs["default"].state is State.STARTING
 

@@ -64,6 +64,7 @@ def an_observed(**values: Any) -> Observed:
         "port": 40_001,
         "leaving": False,
         "failure": None,
+        "heard_s": 0.0,
         "beat": False,
     }
     return Observed(**(defaults | values))

@@ -33,7 +33,7 @@ Heard = TypeVar("Heard", Desired, Held, Refused)
 TIMEOUT_S = 30.0
 """Bound on any wait."""
 
-IDLE = Observed(run="", round=0, phase=Phase.IDLE, port=30_000, leaving=False, failure=None, beat=False)
+IDLE = Observed(run="", round=0, phase=Phase.IDLE, port=30_000, leaving=False, failure=None, heard_s=0.0, beat=False)
 
 OFFER = Offer(
     host="host",
