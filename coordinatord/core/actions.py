@@ -121,7 +121,8 @@ def dismiss(run: Run, member: Member, outcome: Outcome, outbox: Outbox) -> None:
 def lose(run: Run, member: Member, reason: str, now: float, outbox: Outbox) -> None:
     """Count a node as gone without a word: evidence of why the round ended, unless it had done its part of it."""
     outbox.close(member)
-    outbox.record(NodeLost(run.job, run.id, reason, member.node, member.incarnation, _silent_for(member, now)))
+    silent_s, leaving = _silent_for(member, now), member.observed.leaving
+    outbox.record(NodeLost(run.job, run.id, reason, member.node, member.incarnation, silent_s, leaving))
 
 
 # Parts of the above

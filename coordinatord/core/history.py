@@ -83,7 +83,7 @@ def _node_lost(run: Run, record: NodeLost, at: float) -> None:
         run.losses.append(Loss(member.node, at - record.silent_s))
     run.remove(member)
     if not run.counted:
-        run.emptied_at = at
+        run.emptied_at = None if record.leaving else at
 
 
 def _node_dismissed(run: Run, record: NodeDismissed, at: float) -> None:

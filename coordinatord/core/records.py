@@ -64,6 +64,8 @@ class NodeLost(Record):
     incarnation: Incarnation
     silent_s: Age
     """How long nothing had been heard of it."""
+    leaving: bool
+    """It had said that it would go, but not waited for an answer."""
 
 
 @dataclass(frozen=True, slots=True)

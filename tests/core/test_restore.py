@@ -296,7 +296,7 @@ def test_a_younger_nodeclient_in_the_place_of_one_that_was_let_go_is_no_loss() -
 
 
 def test_records_that_do_not_fit_each_other_are_refused() -> None:
-    lost = NodeLost("default", "e-1", "silent", "n9", 1, 0.0)
+    lost = NodeLost("default", "e-1", "silent", "n9", 1, 0.0, leaving=False)
     past = [*a_running_pair().past, (0.0, lost)]
     with pytest.raises(HistoryError, match="run e-1 of job default knows no node 'n9'"):
         Coordinator(Policy(), "f").restore(past, 1.0)

@@ -27,14 +27,19 @@ def test_a_record_comes_back_as_it_was(record: Record) -> None:
 def test_a_row_can_be_read_by_people_and_says_nothing_twice() -> None:
     at, job, run, kind, node, number, body = encode(LOST, 5.5)
     assert (at, job, run, kind, node, number) == (5.5, "job", "e-1", "NodeLost", "n1", None)
-    assert json.loads(body) == {"reason": "silent for its whole lease", "incarnation": 1, "silent_s": 5.0}
+    assert json.loads(body) == {
+        "reason": "silent for its whole lease",
+        "incarnation": 1,
+        "silent_s": 5.0,
+        "leaving": False,
+    }
     assert encode(JOINED, 0.0)[5] == 0
     assert json.loads(encode(FORMED, 0.0)[-1])["nodes"][1]["node"] == "n2"
 
 
 def test_a_number_that_json_does_not_have_is_not_written() -> None:
     with pytest.raises(ValueError, match="Out of range float values"):
-        encode(type(LOST)("job", "e-1", "silent", "n1", 1, math.nan), 0.0)
+        encode(type(LOST)("job", "e-1", "silent", "n1", 1, math.nan, leaving=False), 0.0)
 
 
 def damaged(record: Record, *, body: object = None, **columns: object) -> tuple[Any, ...]:
@@ -59,7 +64,7 @@ def damaged(record: Record, *, body: object = None, **columns: object) -> tuple[
         (damaged(LOST, body=5), "its body is not JSON"),
         (damaged(LOST, body="[" * 100_000), "its body is not JSON"),
         (damaged(LOST, body="[]"), "its body is no JSON object"),
-        (damaged(LOST, body="{}"), "NodeLost lacks incarnation, reason, silent_s"),
+        (damaged(LOST, body="{}"), "NodeLost lacks incarnation, leaving, reason, silent_s"),
         (damaged(FORMED, body=encode(FORMED, 0.0)[-1].replace('"n2"', "2")), "RoundFormed.nodes[1].node must be"),
         (damaged(an_opening(), body=encode(an_opening(), 0.0)[-1].replace(":1,", ":9,")), "nodes_min is 9, more than"),
     ],

@@ -74,7 +74,7 @@ def test_records_that_do_not_fit_are_not_kept_in_part_and_can_be_appended_again(
 
 def test_a_record_that_cannot_be_written_leaves_nothing_of_its_batch() -> None:
     database = Database.in_memory()
-    broken = type(a_loss_of("n1"))(JOB, "e-1", "silent", "n1", 1, float("nan"))
+    broken = type(a_loss_of("n1"))(JOB, "e-1", "silent", "n1", 1, float("nan"), leaving=False)
     with pytest.raises(ValueError, match="Out of range"):
         database.append([an_opening(), broken], 0.0)
     database.append([an_opening()], 1.0)

@@ -69,7 +69,7 @@ def a_join_of(node: str, job: str = JOB, run: str = RUN, *, incarnation: int = 1
 
 def a_loss_of(node: str, job: str = JOB, run: str = RUN, *, incarnation: int = 1) -> NodeLost:
     """Build the record of a node that went without a word."""
-    return NodeLost(job, run, "silent for its whole lease", node, incarnation, 5.0)
+    return NodeLost(job, run, "silent for its whole lease", node, incarnation, 5.0, leaving=False)
 
 
 def a_round_of(*nodes: str, number: int = 1, job: str = JOB, run: str = RUN) -> RoundFormed:

@@ -1,0 +1,46 @@
+"""Where a scenario of the corpus begins: a calm cluster that trains. What goes wrong is the scenario's own doing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.sim.scene import Scene, Workers
+from tests.sim.world import World
+
+CALM = Workers(stubborn=0.0, slow_to_die=0.0)
+"""They heed SIGTERM, and fail when a peer is gone."""
+
+BLOCKED = Workers(stubborn=1.0, slow_to_die=0.0, breaks=0.0)
+"""When a peer is gone they hang in a collective that never ends, and heed no SIGTERM."""
+
+AT_ONCE = 1.0
+"""Seconds: some messages, the half second that workers get when a round has failed, and no timer beside."""
+
+LEASE_S = 5.0
+"""After so long a silence a node is lost."""
+
+
+def furnish(hosts: int, **settings: Any) -> World:
+    """Return a world in which nothing runs yet: calm and with room for all, unless `settings` say otherwise."""
+    calm: dict[str, Any] = {"nodes_max": hosts, "arrive_within_s": 0.5, "workers": CALM}
+    return World(seed=1, scene=Scene(hosts=hosts, **(calm | settings)))
+
+
+def begin(hosts: int, **settings: Any) -> World:
+    """Return a world in which the first round runs, and all others wait."""
+    world = furnish(hosts, **settings)
+    world.boot()
+    world.go_on(world.scene.arrive_within_s)
+    world.until(runs(world, 1))
+    return world
+
+
+def runs(world: World, number: int) -> Callable[[], bool]:
+    """Return whether this round runs, to wait for it."""
+    return lambda: world.is_running() and world.run.round == number
+
+
+def trains(world: World, *nodes: str) -> Callable[[], bool]:
+    """Return whether a round of these nodes runs, in the order of their group ranks, to wait for it."""
+    return lambda: world.is_running() and world.run.order == nodes

@@ -1,0 +1,77 @@
+"""`python -m tests.sim`: play simulated histories for as long as told, and say what they came to.
+
+Ends with 1 if a law was broken; then the last of that history is printed, with the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import random
+import sys
+from collections.abc import Sequence
+
+from tests.sim.campaign import LARGE_NODES, Findings, explain, explore, play
+
+SEEDS = 2**31
+"""Where a campaign begins is drawn from as many, so that each looks elsewhere."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Simulated clusters that go wrong.")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to play (default: 60)")
+    parser.add_argument("--first", type=int, help="the first seed to play; drawn at random by default")
+    parser.add_argument("--seed", type=int, help="play the history of this seed alone")
+    parser.add_argument("--trace", action="store_true", help="with --seed: print the whole history")
+    parser.add_argument("--nodes", type=int, default=LARGE_NODES, help=f"of the large clusters ({LARGE_NODES})")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one on each CPU")
+    options = parser.parse_args(arguments)
+    if options.seed is not None:
+        return _play_one(options.seed, options.nodes, loud=options.trace)
+    first = random.randrange(SEEDS) if options.first is None else options.first  # noqa: S311 - no secret
+    # By `spawn`, each process begins anew: what one seed leads to cannot depend on those before it.
+    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+        step = options.processes
+        jobs = [(first + number, step, options.seconds, options.nodes) for number in range(step)]
+        found = Findings()
+        for part in pool.starmap(explore, jobs):
+            found.add(part)
+    sys.stdout.write(report(found, first))
+    return 1 if found.failed else 0
+
+
+def _play_one(seed: int, nodes: int, *, loud: bool) -> int:
+    try:
+        world = play(seed, nodes, loud=loud)
+    except Exception as error:  # noqa: BLE001 - whatever breaks it is the answer
+        sys.stdout.write(f"{explain(seed, error)}\n")
+        return 1
+    sys.stdout.write(f"seed {seed}: no law is broken in {world.agenda.time:.0f} s; {world.situation}\n")
+    return 0
+
+
+def report(found: Findings, first: int) -> str:
+    """Say in some lines what a campaign came to."""
+    hours, cpu_minutes = found.seconds / 3600, found.cpu_s / 60
+    kinds = ", ".join(f"{name} {number:,}" for name, number in sorted(found.faults.items()))
+    records = ", ".join(f"{name} {number:,}" for name, number in sorted(found.records.items()))
+    never = "".join(f"\n    {row}" for row in found.rows_never_taken)
+    lines = [
+        *found.failed.values(),
+        "",
+        f"seeds from {first}: {found.seeds:,}, of which {len(found.failed)} broke a law",
+        f"simulated: {hours:,.1f} cluster-hours, {found.lulls_s / 3600:,.1f} of them lulls; {found.events:,} events",
+        f"speed: {hours / max(cpu_minutes, 1e-9):,.0f} cluster-hours per CPU-minute",
+        f"faults: {found.faults.total():,}: {kinds}",
+        f"records: {found.records.total():,}: {records}",
+        f"rounds charged: {found.charged:,}, {found.charged_unseen:,} of them for a node that ended unheard",
+        f"rows of the two tables never taken: {len(found.rows_never_taken)}{never}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Many histories, one seed after another, for as long as told; and what they came to."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from coordinatord.core.table import ROWS
+from nodeclient.core.table import TABLE
+from tests.sim.play import large_world, small_world
+from tests.sim.world import World
+from tests.support.rows import node_rows_taken, run_rows_taken
+
+LARGE_EVERY = 250
+"""Every so many seeds of small worlds, which find most, there is a large cluster, as they are in life."""
+
+LARGE_NODES = 100
+LARGE_HOURS = 1.0
+
+GARBAGE = 200_000
+"""Objects between two collections: a history makes many that live for a moment, and few that go round in circles."""
+
+
+@dataclass
+class Findings:
+    """What a number of histories came to."""
+
+    seeds: int = 0
+    events: int = 0
+    seconds: float = 0.0
+    """Of simulated time."""
+    cpu_s: float = 0.0
+    lulls_s: float = 0.0
+    """Of the simulated time, what was skipped."""
+    faults: Counter[str] = field(default_factory=Counter)
+    records: Counter[str] = field(default_factory=Counter)
+    charged: int = 0
+    charged_unseen: int = 0
+    run_rows: set[int] = field(default_factory=set)
+    """Of the coordinator's table, by number."""
+    node_rows: set[tuple[str, str]] = field(default_factory=set)
+    failed: dict[int, str] = field(default_factory=dict)
+    """By seed: what went wrong."""
+
+    def add(self, other: Findings) -> None:
+        """Take in the findings of somebody else."""
+        self.seeds += other.seeds
+        self.events += other.events
+        self.seconds += other.seconds
+        self.cpu_s += other.cpu_s
+        self.lulls_s += other.lulls_s
+        self.faults.update(other.faults)
+        self.records.update(other.records)
+        self.charged += other.charged
+        self.charged_unseen += other.charged_unseen
+        self.run_rows |= other.run_rows
+        self.node_rows |= other.node_rows
+        self.failed |= other.failed
+
+    def count(self, world: World) -> None:
+        """Take in a history that came to its end."""
+        self.events += world.agenda.events
+        self.seconds += world.agenda.time
+        self.lulls_s += world.agenda.skipped
+        self.faults.update(world.faults)
+        self.records.update(world.laws.records)
+        self.charged += sum(world.laws.charged.values())
+        self.charged_unseen += world.laws.charged_unseen
+
+    @property
+    def rows_never_taken(self) -> list[str]:
+        """The rows of both tables that no history took, in words."""
+        run = [
+            f"{row.source} -> {row.target}: {row.when.__name__}"
+            for number, row in enumerate(ROWS)
+            if number not in self.run_rows
+        ]
+        node = [f"{phase}: {what}" for phase, what in TABLE if (str(phase), str(what)) not in self.node_rows]
+        return run + node
+
+
+def explore(first: int, step: int, seconds: float, nodes: int = LARGE_NODES, most: int | None = None) -> Findings:
+    """Play the histories of the seeds `first`, `first + step` and so on, until the time is up or `most` are played.
+
+    `seconds` are of the wall clock; `nodes` is the size of the large clusters, 0 for none. A broken law ends it.
+    """
+    found = Findings()
+    gc.set_threshold(GARBAGE)
+    ends_at, cpu_before = time.monotonic() + seconds, time.process_time()
+    seed = first
+    with run_rows_taken() as run_rows, node_rows_taken() as node_rows:
+        while not found.failed and found.seeds != most and time.monotonic() < ends_at:
+            found.seeds += 1
+            try:
+                found.count(play(seed, nodes))
+            except Exception as error:  # noqa: BLE001 - whatever breaks a history is what is looked for
+                found.failed[seed] = explain(seed, error)
+            seed += step
+    found.run_rows = {ROWS.index(row) for row in run_rows}
+    found.node_rows = {(str(phase), str(what)) for phase, what in node_rows}
+    found.cpu_s = time.process_time() - cpu_before
+    return found
+
+
+def play(seed: int, nodes: int = LARGE_NODES, *, loud: bool = False) -> World:
+    """Play the history of one seed, of a small world or a large cluster. Raises whatever breaks it."""
+    if nodes and seed % LARGE_EVERY == LARGE_EVERY - 1:
+        return large_world(seed, nodes, LARGE_HOURS, loud=loud)
+    return small_world(seed, loud=loud)
+
+
+def explain(seed: int, error: Exception) -> str:
+    """Say what broke a history, and how to see it again."""
+    return f"{error}\nto repeat: python -m tests.sim --seed {seed} (with --trace: the whole history)"

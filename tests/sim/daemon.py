@@ -1,0 +1,335 @@
+"""coordinatord in the simulated world: the real machine, journal and database, in a shell like `server/driver.py`.
+
+It can be killed at every point of a commit (`CrashPoint`), stopped and woken, and its disk can fail (`disk`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from coordinatord.core.effects import Effect, Reassure, Refuse, Send
+from coordinatord.core.events import (
+    Connected,
+    Disconnected,
+    Event,
+    RecordingResumed,
+    RecordingStopped,
+    Reported,
+    Tick,
+)
+from coordinatord.core.journal import Journal
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.records import Record
+from coordinatord.server.driver import PATIENCE_S, RETRY_S
+from coordinatord.store.interface import StoreError
+from coordinatord.wire.messages import Join, Observed
+from tests.sim.agenda import Alarm, Clock
+from tests.sim.disk import Disk, Fault
+from tests.sim.network import DOWN, Said, Session
+
+if TYPE_CHECKING:  # the world imports its daemon
+    from tests.sim.world import World
+
+
+class CrashPoint(StrEnum):
+    """Where in a commit the daemon is killed."""
+
+    BEFORE = "before its records are durable"
+    AFTER = "when its records are durable and nobody was told"
+    AMONG = "when some were told"
+
+
+class Daemon:
+    """One coordinatord after another, on one disk."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._agenda = world.agenda
+        self.disk = Disk()
+        self.clock = Clock(world.agenda)
+        self.host_up = True
+        """Whether somebody is there to say that the port is closed."""
+        self.wall_offset = 1.7e9
+        """What its host's clock on the wall shows at the time 0: it may step at any time."""
+        self.life = 0
+        self.up = False
+        self.started_at = 0.0
+        self.machine: Coordinator
+        self._journal: Journal
+        self._writing = 0
+        """Numbers the attempts to write; 0 while there is none."""
+        self._attempts = 0
+        self._records: tuple[Record, ...] = ()
+        """What is being written."""
+        self._alarm: Alarm
+        self._sessions: dict[int, Session] = {}
+        self._numbers = 0
+        self._asleep: list[Event] | None = None
+        """What it has not read yet, while it is stopped."""
+        self._asleep_since = 0.0
+        self.dazed_at = -math.inf
+        """When it last woke after about a lease: that it was stopped does not show then, for its timer is late by less
+        than a heartbeat."""
+        self._knocking: list[Session] = []
+        self._doom: CrashPoint | None = None
+
+    # Life and death
+
+    def start(self) -> None:
+        """Start it, if it is down. While its disk cannot be written it gives up and is started again each second."""
+        if self.up:
+            return
+        if self.disk.fault is not None:
+            self._agenda.after(RETRY_S, self.start)
+            return
+        world = self._world
+        self.life += 1
+        self.up = self.host_up = True
+        self.clock = Clock(self._agenda, world.chance.uniform(0.0, 1e5), world.draw_rate())
+        self.started_at = self._agenda.now
+        self.machine = Coordinator(world.scene.policy, f"life{self.life}")
+        self._journal, self._writing, self._doom, self._asleep = Journal(), 0, None, None
+        self._knocking = []
+        machine = self.machine
+        self._alarm = Alarm(self._agenda, self.clock, machine.next_deadline, lambda: self._ring(machine))
+        entries = self.disk.load()
+        now, wall_now = self.clock.read(), self.wall
+        if entries:  # as `server/app.py` does it
+            self.machine.restore([(now - max(0.0, wall_now - entry.at), entry.record) for entry in entries], now)
+        world.trace.note("coordinatord starts, life %d, with %d records", self.life, len(entries))
+        world.laws.restored(self.machine)
+        self._alarm.arm()
+
+    def crash(self, *, host: bool = False) -> None:
+        """Kill it; with its `host`, nobody is there to close its connections. What is being written may be written."""
+        if not self.up:
+            return
+        world = self._world
+        if self._writing and self.disk.fault in {None, Fault.HANGS} and world.chance.random() < 0.5:
+            self._make_durable()
+        world.trace.note("coordinatord is killed%s", " with its host" if host else "")
+        self.up, self.host_up = False, not host
+        sessions, self._sessions = self._sessions, {}
+        for session in [*sessions.values(), *self._knocking]:
+            world.wires.lose_coordinator(session, told=not host)
+        self._knocking = []
+        world.laws.crashed()
+        world.touch()
+
+    def doom(self, point: CrashPoint) -> None:
+        """Let it be killed at its next commit."""
+        if self.up:
+            self._doom = point
+
+    def set_store_back(self, copy: bytes) -> None:
+        """Kill it, and put an old copy of its store in place: what it said since is forgotten."""
+        self.crash()
+        self.disk.set_back(copy)
+        self._world.trace.note("the store is set back")
+        self._world.laws.set_back([entry.record for entry in self.disk.load()], self.clock.read())
+
+    def spare(self) -> None:
+        """Take back that it is to be killed."""
+        self._doom = None
+
+    def pause(self) -> None:
+        """Stop its process, as with SIGSTOP, or as a host does that swaps."""
+        if self.up and self._asleep is None:
+            self._world.trace.note("coordinatord is stopped")
+            self._asleep = []
+            self._asleep_since = self._agenda.now
+            self._world.touch()
+
+    def wake(self) -> None:
+        """Let it go on; its timer may come before or after what it was sent meanwhile."""
+        if self.up and self._asleep is not None:
+            self._world.trace.note("coordinatord goes on")
+            unread, self._asleep = self._asleep, None
+            policy = self._world.scene.policy
+            lease_s = policy.heartbeat_s * policy.leases_per_heartbeat
+            if (
+                lease_s - 2.5 * policy.heartbeat_s
+                < self._agenda.now - self._asleep_since
+                < lease_s + 2 * policy.heartbeat_s
+            ):
+                self.dazed_at = self._agenda.now
+            life = self.life
+            if self._world.chance.random() < 0.5:
+                unread.insert(0, Tick())
+            for event in unread:
+                if self.life == life and self.up:
+                    self._handle(event)
+            self._alarm.arm()
+            knocking, self._knocking = self._knocking, []
+            for session in knocking:
+                self._world.wires.welcome(session, self.life)
+            self._world.touch()
+
+    @property
+    def writing(self) -> bool:
+        """Whether something is not durable yet."""
+        return self._writing != 0
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is stopped."""
+        return self._asleep is not None
+
+    @property
+    def wall(self) -> float:
+        """What its host's clock on the wall shows."""
+        return self.wall_offset + self._agenda.time
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is up and well, and all that it decided is durable."""
+        well = self.disk.fault is None and self._doom is None and self.machine.trouble is None
+        return self.up and well and not self._writing and self._asleep is None and not self._knocking
+
+    # Events in
+
+    def knock(self, session: Session) -> None:
+        """Answer an attempt to connect, or let it wait."""
+        if self._asleep is None:
+            self._world.wires.welcome(session, self.life)
+        else:
+            self._knocking.append(session)
+
+    def receive(self, session: Session, said: Said | None) -> None:
+        """Read what came in a connection."""
+        if not self.up or session.life != self.life:
+            if self.host_up and said is not None:
+                self._world.wires.lose_coordinator(session, told=True)  # the kernel knows no such connection
+            return
+        if isinstance(said, Join):
+            self._numbers += 1
+            session.number = self._numbers
+            self._sessions[session.number] = session
+            self._world.laws.joined(said)
+            self._world.trace.note("%s joins, session %d, round %d", said.node, session.number, said.observed.round)
+            self._submit(Connected(session.number, said, session.host.address, "10.255.0.1"))
+        elif session.number in self._sessions:
+            if isinstance(said, Observed):
+                self._submit(Reported(session.number, said))
+            else:
+                del self._sessions[session.number]
+                self._world.trace.note("session %d of %s has ended", session.number, session.host.name)
+                self._submit(Disconnected(session.number))
+
+    def _ring(self, machine: Coordinator) -> None:
+        if self.up and self.machine is machine:
+            self._submit(Tick())
+
+    def _submit(self, event: Event) -> None:
+        if self._asleep is not None:
+            if not isinstance(event, Tick):
+                self._asleep.append(event)
+            return
+        self._handle(event)
+
+    def _handle(self, event: Event) -> None:
+        batch = self.machine.handle(event, self.clock.read())
+        self._alarm.arm()
+        if batch.records:
+            self._world.laws.decided(batch.records)
+            self._world.touch()
+        self._release(self._journal.take(batch))
+        if batch.records and not self._writing and self.up:
+            self._write_next()
+
+    # Records out
+
+    def _write_next(self) -> None:
+        self._records = self._journal.begin()
+        if self._records:
+            self._try_to_write()
+        else:
+            self._writing = 0
+            self._world.laws.settled(self.machine)
+
+    def _try_to_write(self) -> None:
+        self._attempts += 1
+        self._writing = self._attempts
+        self._agenda.after(PATIENCE_S, self._lose_patience, self._writing)
+        takes = self._world.chance.random() * self._world.scene.commit_s
+        self._agenda.after(takes, self._written, self._writing)
+
+    def _lose_patience(self, attempt: int) -> None:
+        if self.up and self._writing == attempt:
+            self._stop_deciding(f"the disk has not answered for {PATIENCE_S:g} s")
+
+    def _written(self, attempt: int) -> None:
+        if not self.up or self._writing != attempt:
+            return
+        if self.disk.fault is Fault.HANGS or self.paused:
+            self._agenda.after(0.1, self._written, attempt)
+            return
+        if self._doom is CrashPoint.BEFORE:
+            self._die_of(CrashPoint.BEFORE)
+            return
+        try:
+            self._make_durable()
+        except StoreError as error:
+            self._writing = self._attempts = self._attempts + 1
+            self._agenda.after(RETRY_S, self._retry, self._writing)
+            self._stop_deciding(str(error))
+            return
+        if self._doom is CrashPoint.AFTER:
+            self._die_of(CrashPoint.AFTER)
+            return
+        effects = self._journal.finish()
+        if self._doom is CrashPoint.AMONG:
+            self._release(effects[: self._world.chance.randint(0, len(effects))])
+            self._die_of(CrashPoint.AMONG)
+            return
+        self._release(effects)
+        if self.machine.trouble is not None:
+            self._world.trace.note("coordinatord can record again")
+            self._handle(RecordingResumed())
+        self._write_next()
+
+    def _retry(self, attempt: int) -> None:
+        if self.up and self._writing == attempt:
+            self._try_to_write()
+
+    def _make_durable(self) -> None:
+        self.disk.append(self._records, self.wall)
+        self._world.trace.records("durable", self._records)
+        self._world.laws.durable(self._records, self.clock.read())
+
+    def _die_of(self, point: CrashPoint) -> None:
+        self._writing = 0
+        self._world.trace.note("coordinatord dies %s", point)
+        self.crash()
+
+    def _stop_deciding(self, why: str) -> None:
+        if self.machine.trouble != why:
+            self._world.trace.note("coordinatord decides nothing: %s", why)
+            self._submit(RecordingStopped(why))
+
+    # Effects out
+
+    def _release(self, effects: Iterable[Effect]) -> None:
+        wires = self._world.wires
+        for effect in effects:
+            session = self._sessions.get(effect.session)
+            if session is None:
+                continue
+            if isinstance(effect, Send | Reassure):
+                self._world.laws.said(session, effect.message)
+                wires.send(session, DOWN, effect.message)
+                continue
+            if isinstance(effect, Refuse):
+                self._world.laws.refused(session, effect.message)
+                wires.send(session, DOWN, effect.message)
+            del self._sessions[effect.session]
+            wires.send(session, DOWN, None)
+            self._agenda.after(0.0, self._closed, self.life, effect.session)
+
+    def _closed(self, life: int, number: int) -> None:
+        """Hear from the shell that its end of a session is closed."""
+        if self.up and self.life == life:
+            self._submit(Disconnected(number))

@@ -1,0 +1,63 @@
+"""The disk under coordinatord: the real database, which outlives the daemon, and what can be wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from coordinatord.core.records import Record
+from coordinatord.store.database import Database
+from coordinatord.store.interface import Entry
+
+
+class Fault(StrEnum):
+    """What keeps a disk from taking what it is given."""
+
+    READ_ONLY = "read-only"
+    FULL = "full"
+    HANGS = "hangs"
+
+
+class Disk:
+    """A database in memory that no crash of the daemon can harm: a transaction is there as a whole or not at all."""
+
+    def __init__(self) -> None:
+        self._database = Database.in_memory()
+        self.fault: Fault | None = None
+
+    def break_down(self, fault: Fault) -> None:
+        """Let something be wrong; but for a disk that hangs, SQLite itself finds it out.
+
+        A full disk still takes what fits into the pages that the database has.
+        """
+        self.repair()
+        self.fault = fault
+        connection = self._database._connection
+        if fault is Fault.READ_ONLY:
+            connection.execute("PRAGMA query_only = ON")
+        elif fault is Fault.FULL:
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    def repair(self) -> None:
+        """Let all be well."""
+        connection = self._database._connection
+        connection.execute("PRAGMA query_only = OFF")
+        connection.execute(f"PRAGMA max_page_count = {2**30}")
+        self.fault = None
+
+    def copy(self) -> bytes:
+        """Copy the database as it is now."""
+        return self._database._connection.serialize()
+
+    def set_back(self, copy: bytes) -> None:
+        """Put a copy in the database's place, as people do who restore one from last night."""
+        self._database._connection.deserialize(copy)
+
+    def append(self, records: Sequence[Record], at: float) -> None:
+        """Write. Raises `StoreError`."""
+        self._database.append(records, at)
+
+    def load(self) -> Sequence[Entry]:
+        """Read all that the daemon goes on with."""
+        return self._database.load()

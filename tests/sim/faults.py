@@ -1,0 +1,261 @@
+"""What goes wrong in the simulated world by chance: each fault picks its victim and sees to its own end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tests.sim.daemon import CrashPoint
+from tests.sim.disk import Fault
+from tests.sim.host import Host
+from tests.sim.world import World
+
+HOUR_S = 3600.0
+
+Strike = Callable[[World], None]
+
+
+def strike(world: World, name: str) -> None:
+    """Let a fault happen, and count it."""
+    world.faults[name] += 1
+    world.trace.note("-- fault: %s", name)
+    world.touch()
+    FAULTS[name](world)
+
+
+def _victim(world: World) -> Host:
+    return world.chance.choice(list(world.hosts.values()))
+
+
+def _soon(world: World) -> float:
+    """Draw when something is over: often at once, sometimes beyond a lease."""
+    return world.chance.choice([world.chance.uniform(0.01, 0.9), world.chance.uniform(1.0, 15.0)])
+
+
+# Workers
+
+
+def _worker_fails(world: World) -> None:
+    _victim(world).workers.fail(world.chance.choice([1, 3, -9, -11]))
+
+
+def _two_workers_fail(world: World) -> None:
+    _worker_fails(world)
+    world.agenda.plan(world.chance.random(), _worker_fails, world)
+
+
+def _workers_hang(world: World) -> None:
+    for host in world.hosts.values():
+        host.workers.harden()
+    _worker_fails(world)
+
+
+# Nodes
+
+
+def _node_killed(world: World) -> None:
+    host = _victim(world)
+    host.kill()
+    _maybe_boot(world, host)
+
+
+def _host_gone(world: World) -> None:
+    host = _victim(world)
+    host.vanish()
+    _maybe_boot(world, host)
+
+
+def _two_hosts_gone(world: World) -> None:
+    _host_gone(world)
+    _host_gone(world)
+
+
+def _maybe_boot(world: World, host: Host) -> None:
+    if world.chance.random() < world.comes_back:
+        world.agenda.plan(_soon(world), host.boot)
+
+
+def _leaves(world: World) -> None:
+    host = _victim(world)
+    host.leave()
+    if world.chance.random() < 0.3:
+        world.agenda.plan(world.chance.uniform(0.0, 2.0), host.leave)  # impatient
+    _maybe_boot(world, host)
+
+
+def _namesake(world: World) -> None:
+    host = _victim(world)
+    name = f"{host.node}-twin"
+    twin = world.hosts.get(name) or world.add_host(name, host.node)
+    twin.boot()
+
+
+def _arrives(world: World) -> None:
+    down = [host for host in world.hosts.values() if host.agent is None and host.name == host.node]
+    if down:
+        world.chance.choice(down).boot()
+
+
+def _node_stops(world: World) -> None:
+    host = _victim(world)
+    host.pause()
+    world.agenda.plan(_soon(world), host.wake)
+
+
+# The network
+
+
+def _reset(world: World) -> None:
+    _victim(world).reset()
+
+
+def _all_reset(world: World) -> None:
+    for host in world.hosts.values():
+        host.reset()
+
+
+def _half_open(world: World) -> None:
+    host = _victim(world)
+    if host.session is not None:
+        host.trouble()
+        host.ended(host.session)
+
+
+def _cut_off(world: World) -> None:
+    _cut(world, _victim(world), up=True, down=True)
+
+
+def _cut_off_one_way(world: World) -> None:
+    up = world.chance.random() < 0.5
+    _cut(world, _victim(world), up=up, down=not up)
+
+
+def _cut(world: World, host: Host, *, up: bool, down: bool) -> None:
+    host.cut_off(up=up, down=down)
+    world.agenda.plan(_soon(world), host.heal)
+
+
+def _switch_fails(world: World) -> None:
+    hosts = list(world.hosts.values())
+    for host in world.chance.sample(hosts, (len(hosts) + 1) // 2):
+        _cut(world, host, up=True, down=True)
+
+
+def _coordinator_cut_off(world: World) -> None:
+    lasts = world.chance.choice([_soon(world), 2 * world.scene.policy.outage_grace_s * world.chance.random()])
+    for host in world.hosts.values():
+        host.cut_off()
+        world.agenda.plan(lasts, host.heal)
+
+
+def _slow_network(world: World) -> None:
+    for host in world.hosts.values():
+        host.slow_s = world.chance.choice([0.2, 1.0, 3.0]) * world.chance.random()
+        host.trouble()
+        world.agenda.plan(_soon(world), _quicken, host)
+
+
+def _quicken(host: Host) -> None:
+    host.slow_s = 0.0
+    host.trouble()
+
+
+def _other_settings(world: World) -> None:
+    """Let somebody kill all nodes, and start them with another flag."""
+    world.spec = replace(world.spec, max_restarts=world.spec.max_restarts + 1)
+    for host in world.hosts.values():
+        host.kill()
+        world.agenda.plan(_soon(world), host.boot)
+
+
+# The coordinator
+
+
+def _start_later(world: World, seconds: float) -> None:
+    world.agenda.plan(seconds, world.daemon.start)
+
+
+def _crash(world: World) -> None:
+    world.daemon.crash()
+    _start_later(world, _soon(world))
+
+
+def _doom(world: World) -> None:
+    world.daemon.doom(world.chance.choice(list(CrashPoint)))
+    # A commit is the more likely if something happens.
+    strike(world, world.chance.choice(["worker fails", "node killed", "leaves", "arrives"]))
+    world.agenda.plan(3.0, world.daemon.crash)
+    _start_later(world, 3.0 + _soon(world))
+
+
+def _host_of_coordinator_gone(world: World) -> None:
+    world.daemon.crash(host=True)
+    _start_later(world, world.chance.uniform(0.5, 30.0))
+
+
+def _long_gone(world: World) -> None:
+    world.daemon.crash()
+    _start_later(world, world.chance.uniform(0.5, 1.5) * world.scene.policy.outage_grace_s)
+
+
+def _flaps(world: World) -> None:
+    at = 0.0
+    for _ in range(world.chance.randint(2, 5)):
+        world.agenda.plan(at, world.daemon.crash)
+        _start_later(world, at + 0.3)
+        at += world.chance.uniform(0.3, 3.0)
+
+
+def _stalls(world: World) -> None:
+    world.daemon.pause()
+    world.agenda.plan(world.chance.choice([_soon(world), world.chance.uniform(4.0, 7.0)]), world.daemon.wake)
+
+
+def _wall_clock_steps(world: World) -> None:
+    world.daemon.wall_offset += world.chance.choice([-1.0, 1.0]) * world.chance.choice([2.0, 60.0, 5 * HOUR_S])
+
+
+# The disk
+
+
+def _disk_fails(world: World) -> None:
+    world.daemon.disk.break_down(world.chance.choice([Fault.FULL, Fault.READ_ONLY]))
+    world.agenda.plan(_soon(world), world.daemon.disk.repair)
+
+
+def _disk_hangs(world: World) -> None:
+    world.daemon.disk.break_down(Fault.HANGS)
+    world.agenda.plan(_soon(world), world.daemon.disk.repair)
+
+
+FAULTS: dict[str, Strike] = {
+    "worker fails": _worker_fails,
+    "two workers fail": _two_workers_fail,
+    "workers hang": _workers_hang,
+    "node killed": _node_killed,
+    "host gone": _host_gone,
+    "two hosts gone": _two_hosts_gone,
+    "leaves": _leaves,
+    "namesake": _namesake,
+    "arrives": _arrives,
+    "other settings": _other_settings,
+    "nodeclient stopped": _node_stops,
+    "connection reset": _reset,
+    "all connections reset": _all_reset,
+    "connection half open": _half_open,
+    "cut off": _cut_off,
+    "cut off one way": _cut_off_one_way,
+    "switch fails": _switch_fails,
+    "coordinator cut off": _coordinator_cut_off,
+    "network slow": _slow_network,
+    "coordinator killed": _crash,
+    "coordinator killed in a commit": _doom,
+    "coordinator's host gone": _host_of_coordinator_gone,
+    "coordinator gone for long": _long_gone,
+    "coordinator flaps": _flaps,
+    "coordinator stalls": _stalls,
+    "wall clock steps": _wall_clock_steps,
+    "disk fails": _disk_fails,
+    "disk hangs": _disk_hangs,
+}
+"""By name. Each may strike at any time, also while others last."""

@@ -1,0 +1,320 @@
+"""A host of the simulated world: a real agent in a shell like `nodeclient/node.py`, its session and its workers.
+
+Its methods are what can be done to it: `boot`, `kill`, `vanish`, `leave`, `pause`, `wake`, `cut_off`, `heal`, `reset`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from coordinatord.wire.messages import PROTOCOL_VERSION, Desired, Held, Join, Offer, Refused
+from nodeclient.core.agent import Agent
+from nodeclient.core.effects import Effect, Exit, Kill, Reconnect, Report, Start, Sweep, Terminate
+from nodeclient.core.events import Event, LeaveAsked, Reassured, SessionClosed, SessionOpened, Tick, Told, TurnedAway
+from nodeclient.core.settings import Settings
+from nodeclient.session import PAUSE_FIRST_S, PAUSE_MOST_S
+from tests.sim.agenda import Alarm, Clock
+from tests.sim.network import DOWN, UP, Said, Session
+from tests.sim.workers import LocalWorkers
+
+if TYPE_CHECKING:  # the world imports its hosts
+    from tests.sim.world import World
+
+BIRTH_NS = 10**15
+"""Incarnations count from here, so that a clock may be behind."""
+
+
+class Host:
+    """One machine, with at most one nodeclient."""
+
+    def __init__(self, world: World, name: str, node: str, number: int) -> None:
+        self._world = world
+        self._agenda = world.agenda
+        self.name = name
+        self.node = node
+        """Its node id: its own name, unless somebody gave two hosts the same."""
+        self.address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+        self.clock = Clock(world.agenda, world.chance.uniform(0.0, 1e5), world.draw_rate())
+        self._wall_skew_ns = int(world.chance.uniform(-10.0, 10.0) * 1e9) if world.scene.skew else 0
+        self.cut = [False, False]
+        """Nothing gets through from it, or to it."""
+        self.slow_s = 0.0
+        """How much longer messages to and from it take, for the time being."""
+        self.troubled_until = 0.0
+        """Up to when the network or the host has kept, or may have kept, its word from the coordinator."""
+        self.agent: Agent | None = None
+        self.incarnation = 0
+        self.session: Session | None = None
+        self.workers = LocalWorkers(self, world)
+        self.exit: Exit | None = None
+        """How the last nodeclient ended, if by itself."""
+        self.gone = False
+        """Its last nodeclient was killed, and nobody means to start another."""
+        self._offer = Offer(
+            host=f"host-{name}",
+            host_id=f"boot-{name}",
+            workers=world.scene.workers.each,
+            role="default",
+            topology="",
+            advertise_address=None,
+            routable_address=None,
+            join_timeout_s=world.scene.join_timeout_s,
+            stop_timeout_s=world.scene.stop_timeout_s,
+        )
+        self._number = number
+        """No two processes begin in the same nanosecond."""
+        self._spec = world.scene.spec
+        self._alarm: Alarm
+        self._pause_s = PAUSE_FIRST_S
+        self._welcome = False
+        self._asleep: list[Event] | None = None
+        self._events: deque[Event] = deque()
+
+    # What can be done to it
+
+    def boot(self) -> None:
+        """Start a nodeclient, unless one is running."""
+        if self.agent is not None:
+            return
+        world = self._world
+        scene = world.scene
+        self.incarnation = BIRTH_NS + int(self._agenda.time * 1e9) + self._wall_skew_ns + self._number
+        world.trace.note("%s: nodeclient starts, incarnation %d", self.name, self.incarnation)
+        world.touch()
+        self.exit, self.gone, self._asleep = None, False, None
+        settings = Settings(scene.workers.each, scene.join_timeout_s, scene.stop_timeout_s)
+        agent = Agent(settings, self.draw_port(), self.clock.read())
+        self.agent = agent
+        self._alarm = Alarm(self._agenda, self.clock, agent.next_deadline, lambda: self._ring(agent))
+        self._alarm.arm()
+        self._pause_s = PAUSE_FIRST_S
+        self._spec = world.spec
+        self._dial(agent)
+
+    def kill(self) -> None:
+        """Kill the nodeclient: its workers die with it, and the kernel closes its connection."""
+        if self.agent is not None:
+            self._world.trace.note("%s: nodeclient is killed", self.name)
+            self.gone = True
+            self._end()
+
+    def vanish(self) -> None:
+        """Let the host lose its power: nobody sees its connection close."""
+        if self.agent is not None:
+            self._world.trace.note("%s: the host is gone", self.name)
+            self.gone = True
+            session, self.session = self.session, None
+            if session is not None:
+                self._world.wires.lose_host(session)
+            self._end()
+
+    def leave(self) -> None:
+        """Send the nodeclient a SIGTERM."""
+        if self.agent is not None:
+            self._world.trace.note("%s: nodeclient is asked to leave", self.name)
+            self._world.touch()
+            self.submit(LeaveAsked(15))
+
+    def pause(self) -> None:
+        """Stop the nodeclient's process; its workers go on."""
+        if self.agent is not None and self._asleep is None:
+            self._world.trace.note("%s: nodeclient is stopped", self.name)
+            self.trouble()
+            self._asleep = []
+
+    def wake(self) -> None:
+        """Let the nodeclient go on; its timer may come before or after what it was sent."""
+        if self._asleep is not None:
+            self._world.trace.note("%s: nodeclient goes on", self.name)
+            self.trouble()
+            unread, self._asleep = self._asleep, None
+            agent = self.agent
+            if self._world.chance.random() < 0.5:
+                unread.insert(0, Tick())
+            for event in unread:
+                if self.agent is agent:
+                    self.submit(event)
+            if self.agent is agent:
+                self._alarm.arm()
+
+    def cut_off(self, *, up: bool = True, down: bool = True) -> None:
+        """Let nothing through from the host, or to it, or both."""
+        self._world.trace.note("%s: cut off, up %s, down %s", self.name, up, down)
+        self.trouble()
+        self.cut = [up, down]
+
+    def heal(self) -> None:
+        """Let everything through again."""
+        if self.is_cut:
+            self._world.trace.note("%s: healed", self.name)
+            self.trouble()
+            self.cut = [False, False]
+            self._world.wires.heal(self)
+
+    def reset(self) -> None:
+        """Tear the connection, with what is on its way."""
+        if self.session is not None:
+            self._world.trace.note("%s: the connection is reset", self.name)
+            self.trouble()
+            self._world.wires.reset(self.session)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether anything is kept from getting through."""
+        return self.cut[UP] or self.cut[DOWN]
+
+    @property
+    def paused(self) -> bool:
+        """Whether its nodeclient is stopped."""
+        return self._asleep is not None
+
+    @property
+    def well(self) -> bool:
+        """Whether its nodeclient runs, and its word gets through."""
+        return self.agent is not None and not (self.is_cut or self.paused or self.slow_s)
+
+    def trouble(self, seconds: float = 0.0) -> None:
+        """Take note that its word may be kept from the coordinator for so long."""
+        self.troubled_until = max(self.troubled_until, self._agenda.now + seconds)
+        self._world.touch()
+
+    # The session, as `nodeclient/session.py` has it
+
+    def _dial(self, agent: Agent) -> None:
+        if self.agent is agent and self.session is None:
+            if self._asleep is not None:
+                self._agenda.after(0.5, self._dial, agent)
+                return
+            self._welcome = False
+            self.session = Session(self, self.incarnation)
+            self._world.wires.dial(self.session)
+
+    def dial_failed(self, session: Session, reason: str) -> None:
+        """Hear that an attempt to connect was in vain; one that succeeded meanwhile stands."""
+        if self.session is session and not session.established:
+            session.open_at_host, session.broken = False, True
+            self._closed(session, reason)
+
+    def opened(self, session: Session) -> None:
+        """Hear that the coordinator answers: say who is there."""
+        agent = self.agent
+        if self.session is not session or agent is None:
+            return
+        if self._asleep is not None:
+            self._agenda.after(0.5, self.opened, session)
+            return
+        session.established = True
+        observed = agent.observed(self.clock.read(), beat=True)
+        join = Join(PROTOCOL_VERSION, "job", self.node, self.incarnation, self._spec, self._offer, observed)
+        self._world.wires.send(session, UP, join)
+        self.submit(SessionOpened("coordinator"))
+
+    def receive(self, session: Session, said: Said | None) -> None:
+        """Read what came in a connection."""
+        if not session.open_at_host or self.session is not session:
+            return
+        if isinstance(said, Desired):
+            self._welcome = True
+            self.submit(Told(said))
+        elif isinstance(said, Held):
+            self._welcome = True
+            self.submit(Reassured(said))
+        elif isinstance(said, Refused):
+            self._world.trace.note("%s: refused: %s", self.name, said.message)
+            self.submit(TurnedAway(said))
+            self._close(said.message)
+        else:
+            self.ended(session)
+
+    def ended(self, session: Session) -> None:
+        """See a connection end."""
+        if self.session is session and session.open_at_host:
+            self._close("the coordinator closed the connection")
+
+    def _close(self, reason: str) -> None:
+        session = self.session
+        if session is not None:
+            self._world.wires.close_up(session)
+            self._closed(session, reason)
+
+    def _closed(self, session: Session, reason: str) -> None:
+        if self.session is session:
+            self.session = None
+            self.submit(SessionClosed(reason))
+            self._pause_s = PAUSE_FIRST_S if self._welcome else min(2 * self._pause_s, PAUSE_MOST_S)
+            if self.agent is not None:
+                self._agenda.after(self._pause_s * self._world.chance.uniform(0.5, 1.0), self._dial, self.agent)
+
+    # The agent, as `nodeclient/node.py` has it
+
+    def submit(self, event: Event) -> None:
+        """Let the agent handle an event, now or after the one that it is handling."""
+        agent = self.agent
+        if agent is None:
+            return
+        if self._asleep is not None:
+            self._asleep.append(event)
+            return
+        events = self._events
+        events.append(event)
+        if len(events) > 1:
+            return
+        while events:
+            event = events[0]
+            if isinstance(event, Told):
+                self._world.laws.told(self, event.desired)
+            for effect in agent.handle(event, self.clock.read()):
+                self._carry_out(effect)
+            if events:
+                events.popleft()
+        if self.agent is agent:
+            self._alarm.arm()
+
+    def _ring(self, agent: Agent) -> None:
+        if self.agent is agent and self._asleep is None:
+            self.submit(Tick())
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Report(observed):
+                if self.session is not None:
+                    self._world.wires.send(self.session, UP, observed)
+            case Start():
+                self._world.trace.note("%s: starts round %d of %s", self.name, effect.round, effect.run)
+                self._world.laws.starts(self, effect)
+                self.workers.start(effect)
+            case Terminate():
+                self._world.laws.stops(self)
+                self.workers.terminate()
+            case Kill():
+                self.workers.kill()
+            case Sweep():
+                self.workers.sweep()
+            case Reconnect(reason):
+                self._world.touch()
+                self._agenda.after(0.0, self._give_up, self.session, reason)
+            case Exit():
+                self._world.trace.note("%s: nodeclient exits with %d: %s", self.name, effect.code, effect.message)
+                self._world.laws.exits(self, effect)
+                self.exit = effect
+                self._end()
+
+    def _give_up(self, session: Session | None, reason: str) -> None:
+        if session is not None and self.session is session:
+            self._close(reason)
+
+    def _end(self) -> None:
+        """Let the nodeclient be no more, and its workers with it."""
+        self.agent = None
+        self._events.clear()
+        self._asleep = None
+        self.trouble()
+        self.workers.die()
+        session, self.session = self.session, None
+        if session is not None:
+            self._world.wires.close_up(session)
+
+    def draw_port(self) -> int:
+        """Reserve a port."""
+        return self._world.chance.randint(30_000, 60_000)

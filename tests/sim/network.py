@@ -1,0 +1,223 @@
+"""The network between the nodes and the coordinator: connections that deliver late, or not at all, or are torn.
+
+A session is a TCP connection, so within it nothing is lost, repeated or put out of order: what is cut off waits, and
+arrives when the network is healed, unless the connection is torn before. What does get lost, late and out of order is
+between connections: attempts to connect, a connection that one side still believes in, a first message that arrives
+when the node has already opened another connection.
+
+The protocol claims more: any one message may be lost, repeated, late or out of order. So a *harsh* network does that to
+single messages within a session too (not to a `Join`, which is what makes a connection a session, nor to its end).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from coordinatord.wire.messages import Desired, Held, Join, Observed, Refused
+
+if TYPE_CHECKING:  # the world imports its network
+    from tests.sim.host import Host
+    from tests.sim.world import World
+
+Said = Join | Observed | Desired | Held | Refused
+Mail = list[Said | None]
+"""One message on its way; None is the end of the connection. It can still be exchanged at the moment it is sent, as the
+real session has one unsent message, whose place a newer one takes."""
+
+CONNECT_WITHIN_S = 5.0
+"""As nodeclient has it."""
+
+UNACKNOWLEDGED_S = 20.0
+"""When the coordinator's host gives a connection up that does not answer, as coordinatord has it."""
+
+
+class Session:
+    """One connection of a node, from the attempt to its end, which each side sees at a time of its own."""
+
+    __slots__ = (
+        "arrives",
+        "broken",
+        "established",
+        "held",
+        "host",
+        "incarnation",
+        "last",
+        "life",
+        "number",
+        "open_at_host",
+    )
+
+    def __init__(self, host: Host, incarnation: int) -> None:
+        self.host = host
+        self.incarnation = incarnation
+        """Of the nodeclient whose it is."""
+        self.life = 0
+        """Of the coordinator that answered."""
+        self.number = 0
+        """By which the coordinator knows it, once it has read the `Join`."""
+        self.established = False
+        """The host has sent its `Join`."""
+        self.open_at_host = True
+        self.broken = False
+        """Nothing arrives any more, either way."""
+        self.arrives = [0.0, 0.0]
+        """When the last thing that was sent up, and down, arrives."""
+        self.held: tuple[list[Mail], list[Mail]] = ([], [])
+        """What waits for the network to be healed, up and down."""
+        self.last: list[tuple[float, Mail]] = [(-1.0, []), (-1.0, [])]
+        """When something was last sent up, and down, and what."""
+
+
+UP, DOWN = 0, 1
+
+
+class Wires:
+    """All connections."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._agenda = world.agenda
+        self._manners = world.scene.network
+        self._random = world.chance.random
+        self._torn: list[Session] = []
+
+    # Opening
+
+    def dial(self, session: Session) -> None:
+        """Try to connect; the host hears of it, or gives up after a while."""
+        self._agenda.after(self._delay(session.host), self._knock, session)
+        self._agenda.after(CONNECT_WITHIN_S, session.host.dial_failed, session, "no answer within 5 s")
+
+    def _knock(self, session: Session) -> None:
+        host = session.host
+        if host.is_cut or not session.open_at_host:
+            return
+        daemon = self._world.daemon
+        if daemon.up:
+            daemon.knock(session)
+        elif daemon.host_up:
+            self._agenda.after(self._delay(host), host.dial_failed, session, "connection refused")
+
+    def welcome(self, session: Session, life: int) -> None:
+        """Let the host know that the coordinator answers."""
+        session.life = life
+        self._agenda.after(self._delay(session.host), self._opened, session)
+
+    def _opened(self, session: Session) -> None:
+        if not session.host.is_cut and not session.broken:
+            session.host.opened(session)
+
+    # Carrying
+
+    def send(self, session: Session, way: int, said: Said | None) -> None:
+        """Carry a message, or the end of the connection."""
+        if session.broken:
+            return
+        now = self._agenda.now
+        at, mail = session.last[way]
+        if at == now and mail[0] is not None and said is not None and not isinstance(mail[0], Join):
+            if not isinstance(said, Held):
+                mail[0] = said  # the other was not yet sent
+            return
+        mail = [said]
+        session.last[way] = (now, mail)
+        arrives = now + self._delay(session.host)
+        if self._manners.harsh and isinstance(said, Observed | Desired | Held):
+            if self._is_lost(session, way, mail):
+                return
+            in_order = self._random() >= self._manners.disorder
+        else:
+            in_order = True
+        if in_order:
+            arrives = session.arrives[way] = max(arrives, session.arrives[way])
+        self._agenda.after(arrives - now, self._arrive, session, way, mail)
+
+    def _is_lost(self, session: Session, way: int, mail: Mail) -> bool:
+        if self._random() < self._manners.repeats:
+            self._agenda.after(self._delay(session.host) + self._random(), self._arrive, session, way, mail)
+        lost = self._random() < self._manners.loss
+        if lost:
+            session.host.trouble()
+        return lost
+
+    def _delay(self, host: Host) -> float:
+        manners = self._manners
+        delay = manners.least_s + manners.spread_s * self._random() + host.slow_s
+        if manners.spike_chance and self._random() < manners.spike_chance:
+            delay += manners.spike_s * self._random()
+            host.trouble(delay)
+        return delay
+
+    def _arrive(self, session: Session, way: int, mail: Mail) -> None:
+        if session.broken:
+            return
+        if session.host.cut[way] or session.held[way]:
+            session.held[way].append(mail)
+            if session not in self._torn:
+                self._torn.append(session)
+            return
+        self._deliver(session, way, mail)
+
+    def _deliver(self, session: Session, way: int, mail: Mail) -> None:
+        if way == UP:
+            self._world.daemon.receive(session, mail[0])
+        else:
+            session.host.receive(session, mail[0])
+
+    def calm(self) -> None:
+        """Lose and delay nothing any more."""
+        self._manners = replace(self._manners, spike_chance=0.0, loss=0.0, repeats=0.0, disorder=0.0)
+
+    def heal(self, host: Host) -> None:
+        """Let everything through again that waited for a host's network."""
+        waiting = [session for session in self._torn if session.host is host]
+        self._torn = [session for session in self._torn if session.host is not host]
+        for session in waiting:
+            for way in (UP, DOWN):
+                held = list(session.held[way])
+                session.held[way].clear()
+                for mail in held:
+                    if not session.broken:
+                        self._deliver(session, way, mail)
+
+    # Ending
+
+    def close_up(self, session: Session) -> None:
+        """End a connection from the host's side; the coordinator sees it when the word of it arrives."""
+        if session.open_at_host:
+            session.open_at_host = False
+            self.send(session, UP, None)
+
+    def reset(self, session: Session) -> None:
+        """Tear a connection: what is on its way is lost, and both sides see its end."""
+        self._break(session)
+        self._agenda.after(self._delay(session.host), self._reset_seen, session)
+        session.host.ended(session)
+
+    def lose_host(self, session: Session) -> None:
+        """Let a host be gone without a word: the coordinator may see it when nothing it sends is acknowledged."""
+        self._break(session)
+        session.open_at_host = False
+        self._agenda.after(UNACKNOWLEDGED_S, self._reset_seen, session)
+
+    def lose_coordinator(self, session: Session, *, told: bool) -> None:
+        """Let the coordinator's process be gone; `told`: its kernel says so, after what it had sent or in its place."""
+        if told and self._random() < 0.5:
+            self.send(session, DOWN, None)
+            return
+        self._break(session)
+        if told:
+            self._agenda.after(self._delay(session.host), self._end_seen, session)
+
+    def _break(self, session: Session) -> None:
+        session.broken = True
+        for held in session.held:
+            held.clear()
+
+    def _reset_seen(self, session: Session) -> None:
+        self._world.daemon.receive(session, None)
+
+    def _end_seen(self, session: Session) -> None:
+        if not session.host.cut[DOWN]:
+            session.host.ended(session)

@@ -1,0 +1,57 @@
+"""What of a run is durable, as plain data: two runs for which this is equal are the same as far as a crash goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from coordinatord.core.member import Member, Standing
+from coordinatord.core.run import Run
+
+
+def durable_jobs(jobs: dict[str, Run]) -> dict[str, Any]:
+    """Project all jobs."""
+    return {job: durable_run(run) | durable_round(run, run.members.values()) for job, run in jobs.items()}
+
+
+def durable_run(run: Run) -> dict[str, Any]:
+    """Project a run, but for its nodes; most of one that has ended does not count any more."""
+    ended = run.state.ended
+    return {
+        "run": (run.job, run.id, run.spec, run.opener),
+        "state": (run.state, run.reason, run.outcome),
+        "restarts used": run.restarts_used,
+        "round": run.round,
+        "why": None if ended else (run.cause, run.origin, run.trigger, run.planned_at is not None),
+        "lost": [] if ended else [loss.node for loss in run.losses],
+    }
+
+
+def durable_round(run: Run, members: Iterable[Member]) -> dict[str, Any]:
+    """Project a run's round and some of its members."""
+    # One that was let go is forgotten when its session ends, of which there is no record.
+    let_go = {member.node for member in run.standing(Standing.DISMISSED)}
+    ended = run.state.ended
+    return {
+        "order": run.order,
+        "assignments": dict(run.assignments),
+        "missing": set() if ended else set(run.missing) | {node for node in let_go if node in run.assignments},
+        "members": {} if ended else {one.node: durable_member(one) for one in members if one.node not in let_go},
+    }
+
+
+def durable_member(member: Member) -> tuple[Any, ...]:
+    """Project a member."""
+    return member.incarnation, member.offer, member.in_round, member.succeeded
+
+
+def differences(ours: dict[str, Any], theirs: dict[str, Any], path: str = "") -> list[str]:
+    """Say where two projections differ."""
+    found = []
+    for key in [*ours, *(key for key in theirs if key not in ours)]:
+        one, other = ours.get(key), theirs.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            found += differences(one, other, f"{path}{key}: ")
+        elif one != other:
+            found.append(f"{path}{key}: {one} in memory, {other} in the store")
+    return found

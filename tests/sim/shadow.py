@@ -1,0 +1,69 @@
+"""What the store holds, replayed as it grows: the state that a crash at this moment would lead back to.
+
+It is made of records that have become durable and of nothing else, so whatever the machine keeps beside them shows as a
+difference; and what is told to anybody is measured by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinatord.core import history
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.member import Standing
+from coordinatord.core.policy import Policy
+from coordinatord.core.records import NodeDismissed, Record, RoundFormed, RunEnded
+from coordinatord.core.run import Run
+from coordinatord.wire.messages import Outcome
+from tests.sim.projection import differences, durable_jobs, durable_member, durable_run
+
+
+class Shadow:
+    """The durable state of all jobs."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.jobs: dict[str, Run] = {}
+        self.dismissed: dict[tuple[str, str, int], Outcome] = {}
+        """By run, node and incarnation: what each that was let go was let go with."""
+        self.outcomes: dict[str, Outcome] = {}
+        """By run."""
+        self._named: set[str] = set()
+        """Nodes that were spoken of since the last comparison."""
+        self._all = False
+        """All of them were."""
+
+    def apply(self, records: Sequence[Record], at: float) -> None:
+        """Take in what has become durable."""
+        for record in records:
+            history.apply(self.jobs, record, at, self._policy)
+            if isinstance(record, NodeDismissed):
+                self.dismissed[record.run, record.node, record.incarnation] = record.outcome
+            if isinstance(record, RunEnded):
+                self.outcomes[record.run] = record.outcome
+            node = getattr(record, "node", None)
+            if node is not None:
+                self._named.add(node)
+            else:
+                self._all = self._all or isinstance(record, RoundFormed)
+
+    def compare(self, machine: Coordinator, *, whole: bool) -> list[str]:
+        """Say how the machine differs from this; in nodes that no record spoke of only if `whole` is asked for."""
+        whole, self._all = whole or self._all, False
+        named, self._named = self._named, set()
+        if whole:
+            return differences(durable_jobs(machine.jobs), durable_jobs(self.jobs))
+        found = []
+        for job, run in machine.jobs.items():
+            other = self.jobs.get(job)
+            if other is None:
+                return [f"job {job} is not in the store"]
+            found += differences(durable_run(run), durable_run(other))
+            if not run.state.ended:
+                found += differences(_members(run, named), _members(other, named))
+        return found
+
+
+def _members(run: Run, nodes: set[str]) -> dict[str, object]:
+    members = [run.members[node] for node in sorted(nodes) if node in run.members]
+    return {one.node: durable_member(one) for one in members if one.standing is not Standing.DISMISSED}

@@ -1,0 +1,71 @@
+"""What has happened so far, in lines for a person: the last few are kept, for the report of a failure."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from coordinatord.core.records import Record, RoundEnded, RoundFormed
+from tests.sim.agenda import Agenda
+
+LINES_KEPT = 40
+"""A screen: the cause is most often in the last ten."""
+
+
+class Trace:
+    """The history of one world. Lines are made only of what is shown."""
+
+    def __init__(self, agenda: Agenda, *, loud: bool = False, digested: bool = False) -> None:
+        """`loud` prints every line at once; `digested` makes a digest of all of them."""
+        self._agenda = agenda
+        self._loud = loud
+        self._digest = hashlib.sha256() if digested else None
+        self._lines: deque[tuple[float, str, tuple[Any, ...]]] = deque(maxlen=LINES_KEPT)
+
+    def note(self, text: str, *arguments: Any) -> None:
+        """Write a line: a text with `%` where the arguments go, which must not change any more."""
+        line = (self._agenda.time, text, arguments)
+        self._lines.append(line)
+        if self._loud:
+            sys.stdout.write(f"{_line(line)}\n")
+        if self._digest is not None:
+            self._digest.update(_line(line).encode())
+
+    def records(self, what: str, records: Iterable[Record]) -> None:
+        """Write a line for each record."""
+        for record in records:
+            self.note("%s: %s", what, _Told(record))
+
+    @property
+    def digest(self) -> str:
+        """A digest of all lines so far."""
+        return self._digest.hexdigest() if self._digest is not None else ""
+
+    def __str__(self) -> str:
+        return "\n".join(_line(line) for line in self._lines)
+
+
+class _Told:
+    """A record in a few words, made only if somebody reads them."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    def __str__(self) -> str:
+        record = self._record
+        about = [type(record).__name__, record.run]
+        about += [f"round {number}" for number in [getattr(record, "round", None)] if number is not None]
+        about += [node for node in [getattr(record, "node", None)] if node is not None]
+        if isinstance(record, RoundFormed):
+            about.append("of " + " ".join(ranks.node for ranks in record.nodes[:8]))
+        if isinstance(record, RoundEnded):
+            about.append(f"{'charged' if record.charged else 'free'}, {record.restarts_used} used")
+        return f"{', '.join(about)}: {record.reason}"
+
+
+def _line(line: tuple[float, str, tuple[Any, ...]]) -> str:
+    at, text, arguments = line
+    return f"{at:12.4f}  {text % arguments if arguments else text}"

@@ -1,0 +1,213 @@
+"""The training processes of one host: they train, fail, hang, are slow to die, and break when their peers are gone.
+
+What the group of a round has in common is a `Training`: when it is done, and whether it is broken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinatord.wire.exits import ExitCode
+from nodeclient.core.effects import Start
+from nodeclient.core.events import StartFailed, SweepFailed, Swept, WorkerExited, WorkersStarted
+
+if TYPE_CHECKING:  # hosts import their workers
+    from tests.sim.host import Host
+    from tests.sim.world import World
+
+Round = tuple[str, int]
+"""A run and the number of a round."""
+
+LAST_STEP_S = 0.5
+"""A training that should be done is tried to be ended as often, while not all of its nodes are there."""
+
+UNKILLABLE_S = 60.0
+"""After so long a sweep gives up on a process that outlives SIGKILL, as nodeclient has it."""
+
+
+class Training:
+    """All workers of one round."""
+
+    def __init__(self, world: World, key: Round) -> None:
+        self._world = world
+        self.key = key
+        self.started_at = world.agenda.time
+        self.began_at = world.agenda.now
+        self.hosts: dict[str, Host] = {}
+        self.broken = False
+        """One of its workers has gone, so the others fail or hang."""
+        self.exited_well = 0
+        """Workers that exited with 0."""
+        self._left_s = world.work_left.get(key[0], world.scene.workers.work_s)
+        world.agenda.plan(self._left_s, self._done)
+
+    def join(self, host: Host) -> None:
+        """Take in the workers that a host has started."""
+        self.hosts[host.name] = host
+        if self.broken:
+            host.workers.lose_peer()
+
+    def breaks(self) -> None:
+        """Let a worker be gone that the others need. What they did so far was saved."""
+        if self.broken:
+            return
+        self.broken = True
+        done = self._world.agenda.time - self.started_at
+        self._world.work_left[self.key[0]] = max(1.0, self._left_s - done)
+        for host in self.hosts.values():
+            if host.workers.training is self:
+                host.workers.lose_peer()
+
+    def _done(self) -> None:
+        if self.broken or not all(host.workers.training is self for host in self.hosts.values()):
+            return
+        if len(self.hosts) < len(self._world.laws.formed[self.key].nodes):
+            self._world.agenda.plan(LAST_STEP_S, self._done)  # a step takes all of them
+        else:
+            self._world.touch()
+            self._world.trace.note("the training of round %d is done", self.key[1])
+            for host in self.hosts.values():
+                host.workers.finish()
+
+
+class LocalWorkers:
+    """The workers of one nodeclient; those of one round at a time."""
+
+    def __init__(self, host: Host, world: World) -> None:
+        self._host, self._world = host, world
+        self._manners = world.scene.workers
+        self.alive: set[int] = set()
+        """By local rank."""
+        self.round: Round = ("", 0)
+        """The one that they were last started for."""
+        self.training: Training | None = None
+        self._starts = 0
+        """Tells the workers of one start from those of another."""
+        self._stubborn: set[int] = set()
+        self._slow: set[int] = set()
+        self._sweeping = False
+
+    # What the agent asks for
+
+    def start(self, start: Start) -> None:
+        """Start the workers of a round."""
+        world, random = self._world, self._world.chance.random
+        self._starts += 1
+        self.round = (start.run, start.round)
+        training = world.training(self.round)
+        self.training = training
+        manners = self._manners
+        ranks = range(manners.each)
+        if manners.cannot_start and random() < manners.cannot_start:
+            at = int(random() * manners.each)
+            self.alive = set(range(at))
+            world.laws.failed(self._host, self.round)
+            training.breaks()
+            training.join(self._host)
+            self._host.submit(StartFailed(at, ExitCode.OS_ERROR, "no such program"))
+            return
+        self.alive = set(ranks)
+        self._stubborn = {rank for rank in ranks if random() < manners.stubborn}
+        self._slow = {rank for rank in ranks if random() < manners.slow_to_die}
+        training.join(self._host)
+        if manners.fails_at_once and random() < manners.fails_at_once:
+            world.agenda.plan(0.01 * random(), self._fail, self._starts, 0, 1)
+        if manners.starts_within_s:
+            world.agenda.plan(random() * manners.starts_within_s, self._started, self._starts)
+        else:
+            self._host.submit(WorkersStarted())
+
+    def _started(self, start: int) -> None:
+        if start == self._starts and self.training is not None:
+            self._host.submit(WorkersStarted())
+
+    def terminate(self) -> None:
+        """Send all of them SIGTERM."""
+        for rank in sorted(self.alive - self._stubborn):
+            self._end_later(rank, self._world.chance.random() * self._manners.saves_within_s, -15)
+
+    def kill(self) -> None:
+        """Send all of them SIGKILL."""
+        for rank in sorted(self.alive):
+            self._end_later(rank, self._death_s(rank), -9)
+
+    def sweep(self) -> None:
+        """Kill all that is left, and tell the agent when nothing is."""
+        takes = max((self._death_s(rank) for rank in sorted(self.alive)), default=0.0)
+        takes += 0.005 * self._world.chance.random()
+        self._world.agenda.plan(min(takes, UNKILLABLE_S), self._swept, self._starts, takes)
+
+    def _death_s(self, rank: int) -> float:
+        quick = 0.005 * self._world.chance.random()
+        return quick + (8.0 * self._world.chance.random() if rank in self._slow else 0.0)
+
+    def _swept(self, start: int, takes: float) -> None:
+        if start != self._starts or self._host.agent is None:
+            return
+        if takes > UNKILLABLE_S:
+            self._host.submit(SweepFailed("a process outlives SIGKILL"))
+            return
+        for rank in sorted(self.alive):
+            self._end(rank, -9)
+        self.training = None
+        self._host.submit(Swept(self._host.draw_port()))
+
+    # What happens to them
+
+    def fail(self, exit_code: int = 1) -> bool:
+        """Let one of them fail of itself; return whether there was one."""
+        if self.alive:
+            self._fail(self._starts, self._world.chance.choice(sorted(self.alive)), exit_code)
+            return True
+        return False
+
+    def harden(self) -> None:
+        """Let them heed no SIGTERM any more."""
+        self._stubborn |= self.alive
+
+    def finish(self) -> None:
+        """Let them come to their end."""
+        for rank in sorted(self.alive):
+            self._end_later(rank, self._world.chance.random() * self._manners.ends_within_s, 0)
+
+    def lose_peer(self) -> None:
+        """Let their collectives break: they fail, or hang until they are killed."""
+        if self.alive and self._world.chance.random() < self._manners.breaks:
+            after = 0.01 + 0.3 * self._world.chance.random()
+            self._world.agenda.plan(after, self._ended, self._starts, min(self.alive), 1)
+        else:
+            self._stubborn |= self.alive
+
+    def die(self) -> None:
+        """Die with the nodeclient, or the host, without a word."""
+        self._starts += 1
+        if self.alive:
+            self._world.laws.gone(self._host)
+            self.alive.clear()
+            if self.training is not None:
+                self.training.breaks()
+        self.training = None
+
+    def _fail(self, start: int, rank: int, exit_code: int) -> None:
+        if start == self._starts and rank in self.alive:
+            self._world.trace.note("%s: worker %d fails of itself with %d", self._host.name, rank, exit_code)
+            self._world.laws.failed(self._host, self.round)
+            self._end(rank, exit_code)
+
+    def _end_later(self, rank: int, seconds: float, exit_code: int) -> None:
+        self._world.agenda.plan(seconds, self._ended, self._starts, rank, exit_code)
+
+    def _ended(self, start: int, rank: int, exit_code: int) -> None:
+        if start == self._starts and rank in self.alive:
+            self._end(rank, exit_code)
+
+    def _end(self, rank: int, exit_code: int) -> None:
+        self.alive.discard(rank)
+        training = self.training
+        if training is not None:
+            if exit_code == 0:
+                training.exited_well += 1
+            elif not training.broken:
+                self._world.laws.gone(self._host)
+                training.breaks()
+        self._host.submit(WorkerExited(rank, exit_code))
