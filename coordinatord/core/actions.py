@@ -72,6 +72,7 @@ def reform(run: Run, reason: str, now: float, outbox: Outbox) -> None:
     for member in leaving:
         dismiss(run, member, left(), outbox)
     for member in [member for member in run.standing(Standing.DISMISSED) if member.expired]:
+        outbox.close(member)
         run.remove(member)
     for member in run.standing(Standing.READY):
         run.wait(member, now)

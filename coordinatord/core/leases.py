@@ -18,30 +18,37 @@ LATENESS_FORGIVEN = 5.0
 LATENESS_IGNORED = 0.5
 """In heartbeats: a busy host or a single lost packet makes one late by less, which is no reason to wait longer."""
 
+ADDS_UP_BY = 0.25
+"""How much of each further lateness comes on top: one heartbeat in three, late by a second, leads to the longest."""
+
 FADES_TO = 0.97
 """What is left of a lateness after each further heartbeat that is on time: half of it after 23."""
 
 
-def note_heard(member: Member, heard_s: float, heartbeat_s: float, now: float) -> None:
+def note_heard(member: Member, heard_s: float, policy: Policy, heartbeat_s: float, now: float) -> None:
     """Note how late a member's word is that comes now; it last heard us `heard_s` ago.
 
     How late our words reached it is known once one has: a silence that may never end says nothing of the next.
     """
     deaf_s = member.deaf_s if heard_s < member.deaf_s else 0.0
     member.deaf_s = heard_s
-    late_s = max(now - member.awaited_from, deaf_s) - heartbeat_s
-    member.late_s = max(late_s, member.late_s * FADES_TO)
+    due_s = heartbeat_s * (1 + LATENESS_IGNORED)
+    late_s = max(0.0, now - member.awaited_from - due_s, deaf_s - due_s)
+    most_s = _promised_s(policy, heartbeat_s) * (policy.lease_stretch_max - 1) / LATENESS_FORGIVEN
+    member.late_s = min(max(late_s, member.late_s * FADES_TO + late_s * ADDS_UP_BY), most_s)
     member.awaited_from = now
 
 
 def lease_s(member: Member, policy: Policy, heartbeat_s: float) -> float:
     """Return the lease of a member, in seconds, that is granted this heartbeat."""
-    promised = heartbeat_s * policy.leases_per_heartbeat
-    late_s = max(0.0, member.late_s - LATENESS_IGNORED * heartbeat_s)
-    return min(promised + LATENESS_FORGIVEN * late_s, promised * policy.lease_stretch_max)
+    return _promised_s(policy, heartbeat_s) + LATENESS_FORGIVEN * member.late_s
 
 
 def reconnect_grace_s(member: Member, policy: Policy, heartbeat_s: float) -> float:
     """Return how long a member whose connection has closed gets to be back: longer where all takes longer."""
-    stretch = lease_s(member, policy, heartbeat_s) / (heartbeat_s * policy.leases_per_heartbeat)
+    stretch = lease_s(member, policy, heartbeat_s) / _promised_s(policy, heartbeat_s)
     return policy.reconnect_grace_s * stretch
+
+
+def _promised_s(policy: Policy, heartbeat_s: float) -> float:
+    return policy.leases_per_heartbeat * heartbeat_s

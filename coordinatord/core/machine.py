@@ -47,6 +47,8 @@ class Coordinator:
         self._runs_opened = 0
         self._awake_at = -math.inf
         """When it last handled an event, and could decide what follows."""
+        self._woke_at = -math.inf
+        """When it last began to answer after a time in which it could not."""
         self._sessions: dict[int, tuple[Run, Member]] = {}
         self._leases = Deadlines[tuple[str, str]]()
         """Of each member, by run id and node."""
@@ -66,7 +68,7 @@ class Coordinator:
         To have been away is to have slept: whatever nodes may be late for is put off by the time since the last record,
         and nobody is lost before a full grace has passed. Raises `HistoryError`.
         """
-        last = self._awake_at = now
+        last = self._awake_at = self._woke_at = now
         for last, record in past:
             history.apply(self.jobs, record, last, self.policy)
         for run in self.jobs.values():
@@ -123,10 +125,12 @@ class Coordinator:
         """
         due = self.next_deadline()
         if due is not None and now - due > self.policy.heartbeat_s:
-            self._postpone(now - self._awake_at)
+            self._wake(now)
         self._awake_at = now
 
-    def _postpone(self, by: float) -> None:
+    def _wake(self, now: float) -> None:
+        by = now - self._awake_at
+        self._awake_at = self._woke_at = now
         self._leases.shift(by)
         for run in self._live.values():
             run.postpone(by)
@@ -179,8 +183,7 @@ class Coordinator:
         if self.trouble is None:
             return
         self.trouble = None
-        self._postpone(now - self._awake_at)
-        self._awake_at = now
+        self._wake(now)
         for run, member in self._sessions.values():
             if not member.expired:  # nothing is asked of one that fell silent before
                 outbox.answer(run, member)
@@ -283,8 +286,9 @@ class Coordinator:
     def _hear(self, run: Run, member: Member, observed: Observed, now: float) -> None:
         if run.all_silent:
             self._renew_all(run, now)
-        leases.note_heard(member, observed.heard_s, self._heartbeat_s, now)
-        self._renew(run, member, now - observed.heard_s)
+        reached_at = max(now - observed.heard_s, self._woke_at)  # while we slept, it could not hear us
+        leases.note_heard(member, now - reached_at, self.policy, self._heartbeat_s, now)
+        self._renew(run, member, reached_at)
         membership.hear(run, member, observed, now)
 
     def _renew(self, run: Run, member: Member, since: float) -> None:

@@ -20,7 +20,7 @@ def heard_at(*times: float) -> Member:
     """Return a member that was heard at these times, after it came at 0."""
     member = a_member()
     for now in times:
-        note_heard(member, 0.0, 1.0, now)
+        note_heard(member, 0.0, POLICY, 1.0, now)
     return member
 
 
@@ -46,7 +46,16 @@ def test_lateness_is_forgotten_by_and_by() -> None:
     punctual = [3.0 + beat for beat in range(1, 61)]
     leases = [lease(heard_at(3.0, *punctual[:count])) for count in range(61)]
     assert leases == sorted(leases, reverse=True)
-    assert leases[-1] == 5.0
+    assert leases[-1] < 5.0 + 0.2 * (leases[0] - 5.0)
+
+
+def test_lateness_adds_up() -> None:
+    """One heartbeat in three is late by a second: no single one of them is worth more than some seconds."""
+    beats = [now for start in range(0, 60, 4) for now in (start + 1.0, start + 2.0, start + 4.0)]
+    leases = [lease(heard_at(*beats[: 3 * count])) for count in range(1, 16)]
+    assert leases[0] == 5.0 + 5.0 * 0.5
+    assert leases == sorted(leases)
+    assert leases[-1] > 10.0
 
 
 def test_a_closed_connection_gets_longer_to_come_back_where_all_takes_longer() -> None:
@@ -125,9 +134,9 @@ def test_a_lease_counts_from_when_the_node_last_heard_us() -> None:
 def test_who_heard_us_late_gets_more_time_as_well_once_it_has() -> None:
     member = a_member()
     for now, heard_s in ((1.0, 1.0), (2.0, 2.0), (3.0, 3.0)):
-        note_heard(member, heard_s, 1.0, now)
+        note_heard(member, heard_s, POLICY, 1.0, now)
         assert lease(member) == 5.0, "it may be cut off for good"
-    note_heard(member, 0.5, 1.0, 4.0)
+    note_heard(member, 0.5, POLICY, 1.0, 4.0)
     assert lease(member) == 5.0 + 5.0 * 1.5
 
 
@@ -135,3 +144,13 @@ def test_a_node_that_ends_its_session_to_begin_another_keeps_its_lease() -> None
     coordinator = a_running_pair()
     coordinator.handle(Disconnected(2, returning=True), 1.0)
     assert lost_at(coordinator, 1.0) == 5.0
+
+
+def test_what_nodes_did_not_hear_while_the_coordinator_slept_is_not_held_against_them() -> None:
+    coordinator = a_running_pair()
+    coordinator.handle(Tick(), 20.0)
+    for session in (1, 2):
+        for heard_s in (1.0, 7.0, 13.0):
+            observed = an_observed(run="e-1", round=1, phase=Phase.RUNNING, beat=True, heard_s=heard_s)
+            coordinator.handle(Reported(session, observed), 20.0)
+    assert lost_at(coordinator, 20.0) == 25.0

@@ -73,6 +73,24 @@ def test_who_left_after_success_and_is_gone_does_not_disturb_the_next_round() ->
     assert list(run.members) == ["n2", "n3"]
 
 
+def test_who_left_and_fell_silent_with_its_connection_open_may_close_it_at_any_time() -> None:
+    stage = play("""
+        join n1 min=1 max=3
+        join n2 min=1 max=3
+        join n3 min=1 max=3
+        running n1 n2 n3
+        leave n1
+        stopped n1
+        silence n1
+        advance 6s
+        stopped n2 n3
+        drop n1
+    """)
+    run = stage.coordinator.jobs["default"]
+    assert run.order == ("n2", "n3")
+    assert list(run.members) == ["n2", "n3"]
+
+
 def test_a_node_goes_once_in_the_history_however_it_goes() -> None:
     coordinator = a_coordinator()
     running_pair(coordinator, nodes_min=1)

@@ -217,7 +217,7 @@ class Daemon:
             else:
                 del self._sessions[session.number]
                 self._world.trace.note("session %d of %s has ended", session.number, session.host.name)
-                self._submit(Disconnected(session.number))
+                self._submit(Disconnected(session.number, session.returning))
 
     def _ring(self, machine: Coordinator) -> None:
         if self.up and self.machine is machine:
