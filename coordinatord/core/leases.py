@@ -1,10 +1,9 @@
-"""How long a node may be out of touch before it counts as lost.
+"""How long a node may be silent before it counts as lost.
 
-Five heartbeats since it was last known to hear *and* be heard: one that speaks and hears nothing is cut off as well,
-and goes on speaking only until TCP waits for an answer. That is where heartbeats come on time. A network that loses
-packets delivers them late and in bursts, so whoever was late of late gets more time, up to a limit. On a good network a
-cut cable is noticed within the lease that was promised, on a bad one nobody is lost for its manners (the idea of the
-accrual failure detectors: judge a silence by the silences before it).
+Five heartbeats, where heartbeats come on time. A network that loses packets delivers them late and in bursts, so
+whoever was late of late gets more time, up to a limit. On a good network a cut cable is noticed within the lease that
+was promised, on a bad one nobody is lost for its manners (the idea of the accrual failure detectors: judge a silence by
+the silences before it).
 """
 
 from __future__ import annotations
@@ -25,18 +24,26 @@ FADES_TO = 0.97
 """What is left of a lateness after each further heartbeat that is on time: half of it after 23."""
 
 
-def note_heard(member: Member, heard_s: float, policy: Policy, heartbeat_s: float, now: float) -> None:
-    """Note how late a member's word is that comes now; it last heard us `heard_s` ago.
+def note_heard(member: Member, deaf_s: float, policy: Policy, heartbeat_s: float, now: float) -> None:
+    """Note how late a member's word is that comes now; it has heard nothing from us for `deaf_s`.
 
     How late our words reached it is known once one has: a silence that may never end says nothing of the next.
     """
-    deaf_s = member.deaf_s if heard_s < member.deaf_s else 0.0
-    member.deaf_s = heard_s
+    was_deaf_s = member.deaf_s if deaf_s < member.deaf_s else 0.0
+    member.deaf_s = deaf_s
     due_s = heartbeat_s * (1 + LATENESS_IGNORED)
-    late_s = max(0.0, now - member.awaited_from - due_s, deaf_s - due_s)
+    late_s = max(0.0, now - member.awaited_from - due_s, was_deaf_s - due_s)
     most_s = _promised_s(policy, heartbeat_s) * (policy.lease_stretch_max - 1) / LATENESS_FORGIVEN
     member.late_s = min(max(late_s, member.late_s * FADES_TO + late_s * ADDS_UP_BY), most_s)
     member.awaited_from = now
+
+
+def is_late(member: Member, heartbeat_s: float, now: float) -> bool:
+    """Whether a member is late at present: a connection that closes then has been bad for a while.
+
+    A process that dies was on time until its death.
+    """
+    return now - member.awaited_from > heartbeat_s * (1 + LATENESS_IGNORED)
 
 
 def lease_s(member: Member, policy: Policy, heartbeat_s: float) -> float:

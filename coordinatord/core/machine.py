@@ -172,7 +172,7 @@ class Coordinator:
         run.place(member)
         if member.standing is Standing.DISMISSED or run.state.ended:
             self._forget(run, member, outbox)
-        elif not event.returning:
+        elif not (event.returning or leases.is_late(member, self._heartbeat_s, now)):
             lease = self._leases.get((run.id, member.node)) or now
             grace = now + leases.reconnect_grace_s(member, self.policy, self._heartbeat_s)
             self._leases.set((run.id, member.node), min(lease, grace))
@@ -286,16 +286,16 @@ class Coordinator:
     def _hear(self, run: Run, member: Member, observed: Observed, now: float) -> None:
         if run.all_silent:
             self._renew_all(run, now)
-        reached_at = max(now - observed.heard_s, self._woke_at)  # while we slept, it could not hear us
-        leases.note_heard(member, now - reached_at, self.policy, self._heartbeat_s, now)
-        self._renew(run, member, reached_at)
+        deaf_s = min(observed.heard_s, now - self._woke_at)  # while we slept, there was nothing to hear
+        leases.note_heard(member, deaf_s, self.policy, self._heartbeat_s, now)
+        self._renew(run, member, now)
         membership.hear(run, member, observed, now)
 
-    def _renew(self, run: Run, member: Member, since: float) -> None:
+    def _renew(self, run: Run, member: Member, now: float) -> None:
         # Never less than the node was granted last, as it keeps its heartbeat to that.
         granted = member.sent.lease_s if member.sent else 0.0
         lease_s = leases.lease_s(member, self.policy, self._heartbeat_s)
-        self._leases.set((run.id, member.node), since + max(granted, lease_s))
+        self._leases.set((run.id, member.node), now + max(granted, lease_s))
 
     def _renew_all(self, run: Run, now: float) -> None:
         """The first node is heard after all were silent: the others get a full lease to be heard as well."""

@@ -173,8 +173,7 @@ class Observed:
     """Its user asked it to leave."""
     failure: Failure | None
     heard_s: Seconds
-    """How long ago it last heard the coordinator in this session: its lease counts from then, since a node that speaks
-    and hears nothing is cut off as well."""
+    """How long ago it last heard the coordinator in this session, by which that knows how late its own words come."""
     beat: bool
     """A heartbeat: the coordinator answers it even if nothing has changed, so that each side knows the other alive."""
 

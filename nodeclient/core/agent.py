@@ -260,7 +260,7 @@ class Agent:
             dues.append((self._leave_by, self._abandon))
         contact = self._contact
         if contact.connected:
-            dues.append((contact.heard_at + contact.patience_s, self._doubt))
+            dues.append((contact.heard_at + contact.lease_s, self._doubt))
             dues.append((contact.beat_at, lambda _: None))  # `_tell` sees to it
         elif self.phase is not Phase.STOPPING:
             dues.append((self._limit_alone(), self._cut_off if working else self._give_up))
@@ -275,7 +275,7 @@ class Agent:
 
     def _doubt(self, now: float) -> None:
         self._contact.heard_at = now  # the shell answers with `SessionClosed`
-        self._effects.append(Reconnect(f"the coordinator has been silent for {self._contact.patience_s:g} s"))
+        self._effects.append(Reconnect(f"the coordinator has been silent for {self._contact.lease_s:g} s"))
 
     # The goal
 

@@ -50,14 +50,6 @@ class Contact:
         """Return how long ago the coordinator was heard in this session; 0 before there is one."""
         return min(now - self.heard_at, DURATION_S_MAX) if self.connected else 0.0
 
-    @property
-    def patience_s(self) -> float:
-        """How long the coordinator may be silent: a heartbeat less than the lease.
-
-        If only its words are lost, it still hears this node; then it should miss it by the end of the lease.
-        """
-        return self.lease_s - self.heartbeat_s
-
     def close(self, reason: str, now: float) -> bool:
         """End the session, or note another vain attempt; return whether the coordinator had let the node in."""
         had_contact, self.connected = self.connected and self._heard, False

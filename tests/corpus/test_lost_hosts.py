@@ -39,11 +39,17 @@ def test_a_second_host_that_dies_costs_no_more_than_its_own_lease() -> None:
     world.until(trains(world, "n2", "n4"), within=LEASE_S + AT_ONCE)
 
 
-@pytest.mark.parametrize(("up", "down"), [(True, True), (True, False), (False, True)])
-def test_a_host_behind_a_cut_cable_is_replaced_and_joins_again_when_it_is_mended(up: bool, down: bool) -> None:
+@pytest.mark.parametrize(
+    ("up", "down", "within"),
+    [(True, True, LEASE_S), (True, False, LEASE_S), (False, True, 2 * LEASE_S)],
+    ids=["both ways", "heard no more", "hears no more, and then begins a lease of trying again"],
+)
+def test_a_host_behind_a_cut_cable_is_replaced_and_joins_again_when_it_is_mended(
+    up: bool, down: bool, within: float
+) -> None:
     world = begin(3, nodes_min=2, workers=BLOCKED)
     world.hosts["n2"].cut_off(up=up, down=down)
-    world.until(runs(world, 2), within=LEASE_S + 2 * AT_ONCE)
+    world.until(runs(world, 2), within=within + 2 * AT_ONCE)
     assert world.hosts["n2"].workers.alive, "it may not know yet"
     world.hosts["n2"].heal()
     world.until(trains(world, "n1", "n3", "n2"))

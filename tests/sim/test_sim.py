@@ -18,7 +18,7 @@ from tests.sim.play import small_world
 from tests.sim.scene import Network, Scene, Workers
 from tests.sim.world import BrokenError, World
 
-CHUNKS = 12
+CHUNKS = 8
 SEEDS_PER_CHUNK = 150
 
 FAST = Network(spread_s=0.001)
@@ -38,6 +38,9 @@ RARE_ROWS = frozenset(
         "running: the goal is to run a round that this node is not in yet",
         "stopping: the goal is to wait",
         "stopping: the goal is to run a round that this node is not in yet",
+        "starting -> stopping: node_halted",
+        "running: the goal is to exit",
+        "stopped: the coordinator is out of reach for too long, or the node leaves without it",
         "idle: the goal is to run the round that this node is in",
         "succeeded: the goal is to stop a round that this node has not begun",
     }
@@ -66,8 +69,8 @@ def test_every_history_keeps_the_laws(chunk: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_few_hundred_histories_take_every_row_but_the_rare_ones() -> None:
-    part = campaign.explore(10_000, 1, seconds=150, most=500, nodes=0)
+def test_many_histories_take_every_row_but_the_rare_ones() -> None:
+    part = campaign.explore(10_000, 1, seconds=150, most=1_800, nodes=0)
     assert not part.failed, "\n".join(part.failed.values())
     assert set(part.rows_never_taken) <= RARE_ROWS
 
