@@ -47,6 +47,8 @@ class Coordinator:
         self._runs_opened = 0
         self._awake_at = -math.inf
         """When it last handled an event, and could decide what follows."""
+        self._watch_at = -math.inf
+        """When to look at the clock again, a heartbeat after the last look: how long it slept shows then."""
         self._woke_at = -math.inf
         """When it last began to answer after a time in which it could not."""
         self._sessions: dict[int, tuple[Run, Member]] = {}
@@ -69,6 +71,7 @@ class Coordinator:
         and nobody is lost before a full grace has passed. Raises `HistoryError`.
         """
         last = self._awake_at = self._woke_at = now
+        self._watch_at = now + self.policy.heartbeat_s
         for last, record in past:
             history.apply(self.jobs, record, last, self.policy)
         for run in self.jobs.values():
@@ -89,7 +92,9 @@ class Coordinator:
         """Return when `Tick` is wanted next, or None."""
         if self.trouble is not None:
             return None
-        dues = (self._leases.next(), self._run_deadlines.next())
+        lease_ends = self._leases.next()
+        watch_at = None if lease_ends is None else self._watch_at  # who has nobody to lose may sleep
+        dues = (lease_ends, watch_at, self._run_deadlines.next())
         return min((due for due in dues if due is not None), default=None)
 
     def handle(self, event: Event, now: float) -> Batch:
@@ -127,6 +132,8 @@ class Coordinator:
         if due is not None and now - due > self.policy.heartbeat_s:
             self._wake(now)
         self._awake_at = now
+        if now >= self._watch_at:
+            self._watch_at = now + self.policy.heartbeat_s
 
     def _wake(self, now: float) -> None:
         by = now - self._awake_at

@@ -44,8 +44,10 @@ class Sessions:
         if mailbox is None:
             return
         match effect:
-            case Send() | Reassure():
+            case Send():
                 mailbox.put(encode(effect.message))
+            case Reassure():
+                mailbox.put_if_empty(encode(effect.message))
             case Refuse():
                 mailbox.close(encode(effect.message))
             case Close():

@@ -37,6 +37,11 @@ class Mailbox:
             self._frame = frame
             self._filled.set()
 
+    def put_if_empty(self, frame: bytes) -> None:
+        """Let this be sent next unless there is something that says more."""
+        if self._frame is None:
+            self.put(frame)
+
     def close(self, frame: bytes | None = None) -> None:
         """End the session, after a last word if one is given; only the first call counts."""
         if self._closing:

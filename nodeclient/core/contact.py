@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 from coordinatord.wire.messages import DURATION_S_MAX, Desired, Observed
@@ -83,12 +82,13 @@ class Contact:
         beat = self.beat_at <= now
         if beat:
             self.beat_at = now + self.heartbeat_s
-        changed = self._reported is None or _ageless(observed) != _ageless(self._reported)
+        changed = self._reported is None or _substance(observed) != _substance(self._reported)
         self._reported = observed
         return beat or changed
 
 
-def _ageless(observed: Observed) -> Observed:
+def _substance(observed: Observed) -> tuple[object, ...]:
     """Leave out what changes by itself."""
-    failure = observed.failure and dataclasses.replace(observed.failure, age_s=0.0)
-    return dataclasses.replace(observed, failure=failure, heard_s=0.0, beat=False)
+    failure = observed.failure
+    failed = None if failure is None else (failure.rank, failure.local_rank, failure.exit_code, failure.message)
+    return observed.run, observed.round, observed.phase, observed.port, observed.leaving, failed

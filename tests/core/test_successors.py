@@ -13,7 +13,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.records import NodeJoined, NodeLost, RunEnded, RunOpened
 from coordinatord.core.run import Run, State
 from coordinatord.wire.messages import RANKS_MAX, WORKERS_MAX, Goal, Phase, RefusalCode, Spec
-from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, an_offer
+from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, an_offer, let_pass
 
 OURS = a_spec(2, 2)
 OTHER = a_spec(1, 8, max_restarts=0)
@@ -98,8 +98,9 @@ def test_a_gone_node_with_the_old_settings_goes_on_where_it_was() -> None:
 
 def test_nodes_that_are_only_silent_keep_their_run() -> None:
     coordinator, run = running_pair()
+    let_pass(coordinator, 4.4)
     coordinator.handle(Disconnected(1), 4.5)
-    coordinator.handle(Tick(), 5.0)
+    let_pass(coordinator, 5.0)
     assert run.all_silent
     assert refusal(connect(coordinator, 3, "n3", OTHER, 5.5)) is RefusalCode.SPEC_DIFFERS
     assert (coordinator.jobs["default"], run.state) == (run, State.RUNNING)

@@ -81,3 +81,16 @@ async def test_the_end_without_a_word_voids_what_is_unsent() -> None:
     mailbox.close(b"ignored")
     await _carry(mailbox, socket)
     assert (socket.sent, socket.closed) == ([], True)
+
+
+async def test_what_says_less_takes_no_place() -> None:
+    mailbox, socket = Mailbox(), SlowSocket()
+    mailbox.put(b"news")
+    mailbox.put_if_empty(b"I live")
+    carrying = asyncio.ensure_future(_carry(mailbox, socket))
+    await socket.sending.wait()
+    mailbox.put_if_empty(b"I live")
+    socket.allowed.set()
+    mailbox.close()
+    await carrying
+    assert socket.sent == [b"news"]

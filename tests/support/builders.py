@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from coordinatord.core.events import Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.member import Member
 from coordinatord.core.policy import Policy
+from coordinatord.core.records import Record
 from coordinatord.wire.messages import (
     PROTOCOL_VERSION,
     Assignment,
@@ -32,6 +34,14 @@ EPOCH = "e"
 def a_coordinator(**policy: Any) -> Coordinator:
     """Build a coordinator without jobs."""
     return Coordinator(Policy(**policy), EPOCH)
+
+
+def let_pass(coordinator: Coordinator, until: float) -> list[Record]:
+    """Let time pass as it does for a coordinator that is awake; return what it records."""
+    records: list[Record] = []
+    while (due := coordinator.next_deadline()) is not None and due <= until:
+        records += coordinator.handle(Tick(), due).records
+    return records
 
 
 def a_spec(nodes_min: int = 1, nodes_max: int = 4, max_restarts: int = 3) -> Spec:
