@@ -5,7 +5,6 @@ It can be killed at every point of a commit (`CrashPoint`), stopped and woken, a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -69,10 +68,6 @@ class Daemon:
         self._numbers = 0
         self._asleep: list[Event] | None = None
         """What it has not read yet, while it is stopped."""
-        self._asleep_since = 0.0
-        self.dazed_at = -math.inf
-        """When it last woke after about a lease: that it was stopped does not show then, for its timer is late by less
-        than a heartbeat."""
         self._knocking: list[Session] = []
         self._doom: CrashPoint | None = None
 
@@ -140,7 +135,6 @@ class Daemon:
         if self.up and self._asleep is None:
             self._world.trace.note("coordinatord is stopped")
             self._asleep = []
-            self._asleep_since = self._agenda.now
             self._world.touch()
 
     def wake(self) -> None:
@@ -148,14 +142,6 @@ class Daemon:
         if self.up and self._asleep is not None:
             self._world.trace.note("coordinatord goes on")
             unread, self._asleep = self._asleep, None
-            policy = self._world.scene.policy
-            lease_s = policy.heartbeat_s * policy.leases_per_heartbeat
-            if (
-                lease_s - 2.5 * policy.heartbeat_s
-                < self._agenda.now - self._asleep_since
-                < lease_s + 2 * policy.heartbeat_s
-            ):
-                self.dazed_at = self._agenda.now
             life = self.life
             if self._world.chance.random() < 0.5:
                 unread.insert(0, Tick())

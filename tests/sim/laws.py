@@ -89,7 +89,7 @@ class Laws(NodeLaws):
             self.check(since_start >= grace, "%s was lost %.1f s after a start", record.node, since_start)
         for host in world.hosts.values():
             if (host.node, host.incarnation) == key:
-                well = host.well and world.agenda.now - max(host.troubled_until, world.daemon.dazed_at) > WELL_FOR_S
+                well = host.well and world.agenda.now - host.troubled_until > WELL_FOR_S
                 self.check(not well, "%s is well but was lost: %s", record.node, record.reason)
 
     def _judge_stop(self, record: RoundStopped) -> None:
