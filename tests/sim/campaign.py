@@ -113,4 +113,4 @@ def play(seed: int, nodes: int = LARGE_NODES, *, loud: bool = False) -> World:
 
 def explain(seed: int, error: Exception) -> str:
     """Say what broke a history, and how to see it again."""
-    return f"{error}\nto repeat: python -m tests.sim --seed {seed} (with --trace: the whole history)"
+    return f"{error}\nto repeat: make sim SEED={seed} (the whole history: python -m tests.sim --seed {seed} --trace)"

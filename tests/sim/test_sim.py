@@ -99,7 +99,7 @@ def test_what_breaks_a_law_is_told_with_the_history_and_the_command_that_repeats
     text = campaign.explain(8, broken.value)
     assert "n2: worker 0 fails of itself" in text
     assert "seed 8: memory and store differ: restarts used: 1 in memory, 0 in the store" in text
-    assert text.splitlines()[-1] == "to repeat: python -m tests.sim --seed 8 (with --trace: the whole history)"
+    assert text.splitlines()[-1].startswith("to repeat: make sim SEED=8 ")
 
 
 def test_what_does_not_come_in_time_is_told_with_where_everything_stands() -> None:
