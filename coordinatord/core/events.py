@@ -33,8 +33,6 @@ class Disconnected:
     """A session ended, by whichever side."""
 
     session: int
-    returning: bool = False
-    """The node ended it in good order, to try another connection; one whose process died says nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,23 +38,18 @@ def note_heard(member: Member, deaf_s: float, policy: Policy, heartbeat_s: float
     member.awaited_from = now
 
 
-def is_late(member: Member, heartbeat_s: float, now: float) -> bool:
-    """Whether a member is late at present: a connection that closes then has been bad for a while.
+def is_punctual(member: Member, heartbeat_s: float, now: float) -> bool:
+    """Whether a member is on time, and was of late: then a connection that closes is a process that died, most likely.
 
-    A process that dies was on time until its death.
+    On a bad network, or in the middle of a silence, it is one more thing that the network did.
     """
-    return now - member.awaited_from > heartbeat_s * (1 + LATENESS_IGNORED)
+    silent_s = now - member.awaited_from
+    return max(silent_s - heartbeat_s, member.late_s) <= LATENESS_IGNORED * heartbeat_s
 
 
 def lease_s(member: Member, policy: Policy, heartbeat_s: float) -> float:
     """Return the lease of a member, in seconds, that is granted this heartbeat."""
     return _promised_s(policy, heartbeat_s) + LATENESS_FORGIVEN * member.late_s
-
-
-def reconnect_grace_s(member: Member, policy: Policy, heartbeat_s: float) -> float:
-    """Return how long a member whose connection has closed gets to be back: longer where all takes longer."""
-    stretch = lease_s(member, policy, heartbeat_s) / _promised_s(policy, heartbeat_s)
-    return policy.reconnect_grace_s * stretch
 
 
 def _promised_s(policy: Policy, heartbeat_s: float) -> float:

@@ -179,9 +179,9 @@ class Coordinator:
         run.place(member)
         if member.standing is Standing.DISMISSED or run.state.ended:
             self._forget(run, member, outbox)
-        elif not (event.returning or leases.is_late(member, self._heartbeat_s, now)):
+        elif leases.is_punctual(member, self._heartbeat_s, now):
             lease = self._leases.get((run.id, member.node)) or now
-            grace = now + leases.reconnect_grace_s(member, self.policy, self._heartbeat_s)
+            grace = now + self.policy.reconnect_grace_s
             self._leases.set((run.id, member.node), min(lease, grace))
         self._advance(run, now, outbox)
 

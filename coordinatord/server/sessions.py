@@ -15,7 +15,7 @@ from coordinatord.core.effects import Close, Effect, Reassure, Refuse, Send
 from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.server.driver import Driver
 from coordinatord.shared.logs import fields
-from coordinatord.shared.mailbox import GOING_AWAY, Mailbox
+from coordinatord.shared.mailbox import Mailbox
 from coordinatord.wire.codec import VersionError, decode, encode
 from coordinatord.wire.messages import FRAME_BYTES_MAX, Join, Observed, RefusalCode, Refused
 from coordinatord.wire.schema import SchemaError
@@ -86,7 +86,7 @@ class Sessions:
             log.debug("connection lost: %s", errors.exceptions[0], extra=fields(job=join.job, node=join.node))
         finally:
             del self._mailboxes[session]
-            self._driver.submit(Disconnected(session, returning=socket.close_code == GOING_AWAY))
+            self._driver.submit(Disconnected(session))
 
     async def _receive(self, socket: web.WebSocketResponse, session: int, join: Join, mailbox: Mailbox) -> None:
         assert self._driver is not None  # noqa: S101 - see above

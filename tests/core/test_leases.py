@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinatord.core.events import Connected, Disconnected, RecordingResumed, RecordingStopped, Reported, Tick
-from coordinatord.core.leases import lease_s, note_heard, reconnect_grace_s
+from coordinatord.core.leases import lease_s, note_heard
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.member import Member
 from coordinatord.core.policy import Policy
@@ -56,11 +56,6 @@ def test_lateness_adds_up() -> None:
     assert leases[0] == 5.0 + 5.0 * 0.5
     assert leases == sorted(leases)
     assert leases[-1] > 10.0
-
-
-def test_a_closed_connection_gets_longer_to_come_back_where_all_takes_longer() -> None:
-    assert reconnect_grace_s(heard_at(1.0), POLICY, 1.0) == 1.0
-    assert reconnect_grace_s(heard_at(60.0), POLICY, 1.0) == 3.0
 
 
 # The machine
@@ -136,10 +131,19 @@ def test_who_heard_us_late_gets_more_time_as_well_once_it_has() -> None:
     assert lease(member) == 5.0 + 5.0 * 1.5
 
 
-def test_a_node_that_ends_its_session_to_begin_another_keeps_its_lease() -> None:
+def test_a_connection_that_closes_on_a_bad_network_leaves_the_lease_as_it_is() -> None:
     coordinator = a_running_pair()
-    coordinator.handle(Disconnected(2, returning=True), 1.0)
-    assert lost_at(coordinator, 1.0) == 5.0
+    for now in range(1, 5):
+        coordinator.handle(beat(1), float(now))
+    coordinator.handle(beat(2), 4.0)
+    coordinator.handle(Disconnected(2), 4.5)
+    assert lost_at(coordinator, 4.5) == 4.0 + 15.0
+
+
+def test_a_connection_that_closes_on_a_good_network_is_a_process_that_died() -> None:
+    coordinator = a_running_pair()
+    coordinator.handle(Disconnected(2), 1.0)
+    assert lost_at(coordinator, 1.0) == 2.0
 
 
 def test_what_nodes_did_not_hear_while_the_coordinator_slept_makes_nobody_late() -> None:

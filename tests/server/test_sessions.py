@@ -10,7 +10,6 @@ import pytest
 
 from coordinatord.server import sessions
 from coordinatord.shared.logs import LineFormatter
-from coordinatord.shared.mailbox import GOING_AWAY
 from coordinatord.wire.codec import encode
 from coordinatord.wire.messages import (
     FRAME_BYTES_MAX,
@@ -25,7 +24,7 @@ from coordinatord.wire.messages import (
     Spec,
 )
 from tests.server.conftest import Start
-from tests.support.wire import connect, join, until
+from tests.support.wire import connect, join
 
 pytestmark = pytest.mark.asyncio
 
@@ -238,17 +237,3 @@ async def test_the_end_of_the_server_ends_the_sessions(start: Start) -> None:
         sessions_of_server = server.driver._deliver.__self__  # type: ignore[attr-defined]
         sessions_of_server.close()
         await peer.hear_end()
-
-
-@pytest.mark.parametrize("code", [GOING_AWAY, 1000])
-async def test_only_a_node_that_says_so_is_believed_to_come_again(start: Start, code: int) -> None:
-    async with start(reconnect_grace_s=0.5) as server:
-        machine = server.driver.machine
-        async with connect(server.url, join("a", nodes=2)) as a:
-            await a.hear_goal(Goal.WAIT)
-            member = machine.jobs["job"].members["a"]
-            await a.socket.close(code=code)
-            await until(lambda: member.session is None)
-            lease_ends = machine._leases.get((machine.jobs["job"].id, "a"))
-        assert lease_ends is not None
-        assert (lease_ends < member.heard_at + 5.0) is (code != GOING_AWAY)

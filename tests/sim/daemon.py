@@ -203,7 +203,7 @@ class Daemon:
             else:
                 del self._sessions[session.number]
                 self._world.trace.note("session %d of %s has ended", session.number, session.host.name)
-                self._submit(Disconnected(session.number, session.returning))
+                self._submit(Disconnected(session.number))
 
     def _ring(self, machine: Coordinator) -> None:
         if self.up and self.machine is machine:

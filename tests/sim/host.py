@@ -302,7 +302,6 @@ class Host:
 
     def _give_up(self, session: Session | None, reason: str) -> None:
         if session is not None and self.session is session:
-            session.returning = True
             self._close(reason)
 
     def _end(self) -> None:

@@ -46,7 +46,6 @@ class Session:
         "life",
         "number",
         "open_at_host",
-        "returning",
     )
 
     def __init__(self, host: Host, incarnation: int) -> None:
@@ -60,8 +59,6 @@ class Session:
         self.established = False
         """The host has sent its `Join`."""
         self.open_at_host = True
-        self.returning = False
-        """The host has ended it in good order, to try another."""
         self.broken = False
         """Nothing arrives any more, either way."""
         self.arrives = [0.0, 0.0]
@@ -219,7 +216,6 @@ class Wires:
             held.clear()
 
     def _reset_seen(self, session: Session) -> None:
-        session.returning = False  # its word of that is lost
         self._world.daemon.receive(session, None)
 
     def _end_seen(self, session: Session) -> None:

@@ -1,0 +1,84 @@
+"""The checker is checked, in short: every mutant fits the source, and some die quickly; `make mutants` does all."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.sim.mutants.__main__ import SCORE_MIN, UNCHANGED, is_enough, main, summary
+from tests.sim.mutants.catalogue import MUTANTS
+from tests.sim.mutants.hunt import Death, Fate
+from tests.sim.mutants.mutant import MisfitError, Mutant, plant
+
+QUICK = ("rank-given-twice", "budget-overdrawn", "speaks-while-writing", "no-grace-after-start", "node-leaves-workers")
+"""Found within the first few seeds."""
+
+VERDICT = next(mutant for mutant in MUTANTS if mutant.module == "coordinatord.core.verdict")
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_fits_the_source_in_one_place_and_is_python(mutant: Mutant) -> None:
+    source = mutant.path.read_text()
+    changed = mutant.change(source)
+    assert changed != source
+    compile(changed, str(mutant.path), "exec", dont_inherit=True)
+
+
+def test_there_are_enough_of_them_over_both_machines_each_with_a_name_of_its_own() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert len(MUTANTS) >= 40
+    assert {mutant.module.partition(".")[0] for mutant in MUTANTS} == {"coordinatord", "nodeclient"}
+
+
+@pytest.mark.slow
+def test_some_are_found_within_a_few_seeds_and_the_tree_stays_as_it_is() -> None:
+    before = {mutant.path: mutant.path.read_text() for mutant in MUTANTS}
+    only = [argument for name in QUICK for argument in ("--only", name)]
+    command = [sys.executable, "-m", "tests.sim.mutants", "--seeds", "40", "--processes", "1", *only]
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=120)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert f"{len(QUICK)} of {len(QUICK)} mutants are found, 100%" in run.stdout
+    for name in QUICK:
+        assert f"\n{name} " in f"\n{run.stdout}"
+    assert before == {path: path.read_text() for path in before}
+
+
+def test_an_old_text_that_is_gone_or_stands_twice_is_told() -> None:
+    mutant = Mutant("odd", VERDICT.module, "nothing", "return", "pass")
+    with pytest.raises(MisfitError, match=r"mutant odd: its old text stands 2 times in .*verdict, not once"):
+        mutant.change("return\nreturn\n")
+    with pytest.raises(MisfitError, match="stands 0 times"):
+        mutant.change("")
+
+
+def test_a_module_that_is_imported_already_cannot_be_changed_any_more() -> None:
+    importlib.import_module(VERDICT.module)
+    with pytest.raises(MisfitError, match="is imported already"):
+        plant(VERDICT)
+
+
+def test_a_mutant_of_that_name_must_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--only", "no-such"])
+    assert "there is no mutant no-such" in capsys.readouterr().err
+
+
+def test_too_many_survivors_or_a_broken_law_without_a_mutant_are_a_failure() -> None:
+    unchanged = Fate(UNCHANGED, 10, 1.0)
+    killed = [Fate(mutant.name, 1, 0.1, Death.LAW, 3, "a law") for mutant in MUTANTS]
+    spared = [Fate(mutant.name, 10, 1.0) for mutant in MUTANTS]
+    most = int(len(MUTANTS) * (1 - SCORE_MIN))
+    assert is_enough([unchanged, *spared[:most], *killed[most:]])
+    assert not is_enough([unchanged, *spared[: most + 1], *killed[most + 1 :]])
+    assert not is_enough([Fate(UNCHANGED, 1, 0.1, Death.LAW, 0, "a law"), *killed])
+    assert f"survived: {MUTANTS[0].name}: {MUTANTS[0].breaks}" in summary([unchanged, spared[0], *killed[1:]], MUTANTS)
+
+
+def test_an_error_within_the_simulation_is_no_discovery() -> None:
+    assert not Fate("x", 1, 0.1, Death.CHECKER, 0, "KeyError").killed
+    assert all(Fate("x", 1, 0.1, death, 0, "").killed for death in Death if death is not Death.CHECKER)
