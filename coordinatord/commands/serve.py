@@ -47,6 +47,7 @@ def _open_store(settings: ServeConfig) -> Store:
     if settings.state_dir is None:
         log.info("state is kept in memory only: a restart of coordinatord forgets the jobs")
         return MemoryStore()
+    log.info("state is kept in %s", settings.state_dir.absolute())
     return SqliteStore.open(settings.state_dir)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinatord.core.addresses import master_address
-from coordinatord.core.member import Member, Standing
+from coordinatord.core.member import UNHEARD, Member, Standing
 from coordinatord.core.outbox import Outbox
 from coordinatord.core.ranks import assign
 from coordinatord.core.records import (
@@ -155,6 +155,8 @@ def _end(run: Run, reason: str, result: Result, exit_code: int, outbox: Outbox) 
 
 def silence(member: Member) -> str:
     """Say how a node was lost."""
+    if member.observed is UNHEARD:
+        return "it did not come back after the coordinator was started again"
     return "its connection closed, and it did not come back" if member.session is None else "silent for its whole lease"
 
 

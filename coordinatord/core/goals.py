@@ -73,5 +73,7 @@ def _reason(run: Run, member: Member) -> str:
             return f"spare: round {run.round} has its maximum of nodes, {run.spec.nodes_max}"
         return f"round {run.round} is running; the next one will include this node"
     if member.standing is Standing.STRAGGLING:
+        if member.observed.run != run.id:
+            return "its workers are of a run that this coordinator does not know, or not any more: was its state lost?"
         return "its workers are of a round that is over for this node"
     return Words(run).waiting_for if run.state is State.FORMING else run.reason

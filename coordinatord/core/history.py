@@ -72,6 +72,7 @@ def _node_joined(run: Run, record: NodeJoined, at: float) -> None:
             arrived_at=at,
         )
     )
+    run.emptied_at = None
     if not run.order:
         # One whose records are lost goes on counting where the nodes remember to have been.
         run.round = max(run.round, record.round)

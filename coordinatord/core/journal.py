@@ -18,11 +18,14 @@ class Group:
     """Records that become durable together, and what may be said then."""
 
     records: list[Record] = field(default_factory=list)
+    at: float = 0.0
+    """When the first of them was decided: to be written may take long, and must not change how long ago that was."""
     effects: dict[int, Effect] = field(default_factory=dict)
     """By session: a newer word takes the place of an older one, so that there are never more than sessions."""
 
-    def hold(self, batch: Batch) -> None:
+    def hold(self, batch: Batch, now: float) -> None:
         """Let a batch wait for this group."""
+        self.at = self.at if self.records else now
         self.records += batch.records
         for effect in batch.effects:
             self.effects.pop(effect.session, None)
@@ -36,15 +39,20 @@ class Journal:
         self._writing: Group | None = None
         self._next = Group()
 
-    def take(self, batch: Batch) -> tuple[Effect, ...]:
-        """Take in what one event led to; return the effects that may happen at once."""
+    def take(self, batch: Batch, now: float) -> tuple[Effect, ...]:
+        """Take in what one event led to at `now`; return the effects that may happen at once."""
         if batch.hurry or not (batch.records or self._writing or self._next.records):
             return batch.effects
         if batch.records or self._next.records or self._writing is None:
-            self._next.hold(batch)
+            self._next.hold(batch, now)
         else:
-            self._writing.hold(batch)
+            self._writing.hold(batch, now)
         return ()
+
+    @property
+    def decided_at(self) -> float:
+        """When the records that are being written were decided, in the coordinator's clock."""
+        return self._writing.at if self._writing else 0.0
 
     def begin(self) -> tuple[Record, ...]:
         """Return the records to write next; none if a group is being written, or there is nothing to write."""

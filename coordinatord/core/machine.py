@@ -76,6 +76,7 @@ class Coordinator:
             history.apply(self.jobs, record, last, self.policy)
         for run in self.jobs.values():
             run.postpone(now - last)
+            run.give_time(now + self.policy.restart_grace_s + self.policy.heartbeat_s, now)
             run.heard_at = now
             self._live[run.id] = run
             for member in list(run.members.values()):
@@ -138,6 +139,7 @@ class Coordinator:
     def _wake(self, now: float) -> None:
         by = now - self._awake_at
         self._awake_at = self._woke_at = now
+        self._watch_at = now + self.policy.heartbeat_s
         self._leases.shift(by)
         for run in self._live.values():
             run.postpone(by)

@@ -14,6 +14,10 @@ from coordinatord.core.records import NodeJoined, NodeSucceeded, RoundsMissed
 from coordinatord.core.run import Run, State
 from coordinatord.wire.messages import Observed, Phase
 
+ROUNDS_REMEMBERED_MAX = 2**30
+"""A round that a node remembers counts up to here, half of what the protocol can say: at one a second, 34 years. One
+that claims more must not bring the run to where no next round has a number."""
+
 
 def newcomer(event: Connected) -> Member:
     """Return the member that a node would be."""
@@ -38,7 +42,7 @@ def take_in(run: Run, member: Member, remembered_round: int, now: float, outbox:
             offer=member.offer,
             peer_address=member.peer_address,
             local_address=member.local_address,
-            round=remembered_round,
+            round=min(remembered_round, ROUNDS_REMEMBERED_MAX),
         )
     )
     return run.members[member.node]
@@ -55,7 +59,7 @@ def hear(run: Run, member: Member, observed: Observed, now: float) -> None:
             run.wait(member, now)  # to have been out of sight for a moment is not to arrive
         else:
             run.arrive(member, now)
-    at_hand = observed.run == run.id and observed.round >= run.round
+    at_hand = observed.run == run.id and run.round <= observed.round <= ROUNDS_REMEMBERED_MAX
     speaks_of_now = member.in_round and at_hand and observed.round == run.round
     if speaks_of_now and observed.failure:
         run.blame(member, observed.failure, now)
@@ -68,7 +72,8 @@ def settle_claims(run: Run, outbox: Outbox) -> None:
     """Record what nodes have said of themselves that must not be forgotten."""
     claims, run.claims = run.claims, {}
     claimants = [run.members[node] for node in claims]
-    latest = max((member.observed.round for member in claimants if member.observed.run == run.id), default=0)
+    known = (member.observed.round for member in claimants if member.observed.run == run.id)
+    latest = max((number for number in known if number <= ROUNDS_REMEMBERED_MAX), default=0)
     if latest > run.round:
         reason = f"nodes know of round {latest}, but the records end with round {run.round}: they are an old copy"
         outbox.record(RoundsMissed(run.job, run.id, reason, latest))

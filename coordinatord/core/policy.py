@@ -63,8 +63,8 @@ class Policy:
             raise ValueError(f"--heartbeat {self.heartbeat_s:g}: a lease would be longer than a day")
         if self.reconnect_grace_s > self.heartbeat_s * self.leases_per_heartbeat:
             raise ValueError("the reconnect grace must not be longer than the lease")
-        if self.stop_limit_s <= self.collateral_s:
-            raise ValueError("a node must not be left behind before what failed with it is out of question")
+        if self.stop_limit_s <= max(self.collateral_s, self.restart_grace_s):
+            raise ValueError("a node must not be left behind before it would have been lost, were it gone")
         if self.settle_s > self.settle_max_s:
             raise ValueError("the settle window must not be longer than its cap")
 

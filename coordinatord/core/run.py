@@ -157,7 +157,9 @@ class Run:
 
     def arrive(self, member: Member, now: float) -> None:
         """Note that a member came to be ready from outside."""
-        member.arrived, member.arrived_at = True, now
+        if member.arrived:
+            member.arrived_at = now  # else when it joined, which a restart of the coordinator does not change
+        member.arrived = True
         self.arrived_last = now
         alone = self.count(Standing.READY) == 1
         just_enough = self.state is State.FORMING and self.count(Standing.READY) <= self.spec.nodes_min
@@ -177,6 +179,12 @@ class Run:
         self.expired_at += by
         if self.emptied_at is not None:
             self.emptied_at += by
+
+    def give_time(self, until: float, now: float) -> None:
+        """After a start: leave no node behind before `until`, and count an empty run as empty from now."""
+        self.stop_overdue_at = max(self.stop_overdue_at, until)
+        if self.emptied_at is not None:
+            self.emptied_at = now
 
     @property
     def candidates(self) -> list[Member]:

@@ -57,7 +57,13 @@ def _rows() -> list[Row]:
             Row(state, when.worker_failed, stopping, do.stop_at_once, "{words.first_failure}"),
             Row(state, when.node_lost, stopping, do.stop_at_once, "lost {words.lost}"),
             Row(state, when.node_leaving, stopping, do.stop_planned, "{words.leavers} will leave"),
-            Row(state, when.node_halted, stopping, do.stop_at_once, "{words.halted} ended the workers unasked"),
+            Row(
+                state,
+                when.node_halted,
+                stopping,
+                do.stop_at_once,
+                "{words.halted} had ended the workers, out of touch for too long",
+            ),
             Row(state, when.outage, failed, do.fail_abandoned, "every node was silent for too long"),
             Row(state, when.arrived, stopping, do.stop_planned, "{words.ready} arrived"),
         ]

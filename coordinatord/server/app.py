@@ -129,7 +129,7 @@ async def _restore(machine: Coordinator, store: Store) -> None:
     live = [run for run in machine.jobs.values() if not run.state.ended]
     nodes = sum(len(run.members) for run in live)
     log.info(
-        "restored %d live jobs with %d nodes, and %d that have ended", len(live), nodes, len(machine.jobs) - len(live)
+        "state restored: live jobs %d with nodes %d, ended jobs %d", len(live), nodes, len(machine.jobs) - len(live)
     )
 
 

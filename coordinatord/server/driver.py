@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 
 from coordinatord.core.effects import Effect, Refuse
 from coordinatord.core.events import Event, RecordingResumed, RecordingStopped, Tick
@@ -42,10 +43,12 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
         self._journal = Journal()
+        self._wall_ahead = datetime.now(UTC).timestamp() - self._loop.time()
+        """How far the host's clock was ahead of the loop's: records keep their distances if it is set meanwhile."""
         self._closed = False
         self._writing = False
         self._written = asyncio.Event()
-        self._written.set()
+        """Set whenever that may have changed which `written` waits for."""
 
     @property
     def now(self) -> float:
@@ -68,7 +71,8 @@ class Driver:
 
     async def written(self) -> None:
         """Wait until all that the machine has decided is durable, unless that takes so long that it is trouble."""
-        if self.machine.trouble is None:
+        while self._writing and self.machine.trouble is None:
+            self._written.clear()
             await self._written.wait()
 
     def _handle(self, event: Event, now: float) -> None:
@@ -79,10 +83,9 @@ class Driver:
             self._tasks.fail(error)
             raise
         self._timer.arm(self.machine.next_deadline())
-        self._release(self._journal.take(batch))
+        self._release(self._journal.take(batch, now))
         if batch.records and not self._writing:
             self._writing = True
-            self._written.clear()
             self._tasks.spawn(self._write_all(), name="write")
 
     async def _write_all(self) -> None:
@@ -108,7 +111,7 @@ class Driver:
     async def _try_to_write(self, records: tuple[Record, ...]) -> bool:
         late = self._loop.call_later(PATIENCE_S, self._stop_deciding, f"the disk has not answered for {PATIENCE_S:g} s")
         try:
-            await self._store.append(records)
+            await self._store.append(records, self._wall_ahead + self._journal.decided_at)
         except StoreError as error:
             self._stop_deciding(str(error))
             return False

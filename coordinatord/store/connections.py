@@ -14,7 +14,7 @@ from coordinatord.store.interface import NothingStoredError, UnreadableStoreErro
 from coordinatord.store.layout import STEPS, Steps, migrate, refuse_newer
 from coordinatord.store.troubles import DAMAGED
 
-BUSY_S = 1.0
+BUSY_S = 0.5
 """How long to wait for another process, such as a person's sqlite3, that is writing; then it is an error."""
 
 
@@ -23,7 +23,9 @@ def connect(path: Path, steps: Steps = STEPS) -> sqlite3.Connection:
 
     Raises `UnreadableStoreError`, and `sqlite3.Error`.
     """
-    connection = _open(_address(path, "mode=rwc"))
+    # Nobody but this user is to read it; SQLite gives its other files the same mode.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    connection = _open(_address(path, "mode=rw"))
     try:
         _check(connection)
         refuse_newer(connection, steps)

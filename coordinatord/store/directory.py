@@ -26,7 +26,7 @@ class StateDirectory:
         """Make the directory if it is missing, for this user alone, and take it. Raises `StoreError`."""
         with explained(path):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 _take(path, lock)
             except BaseException:
@@ -38,6 +38,19 @@ class StateDirectory:
     def database(self) -> Path:
         """The file that the history is in."""
         return self.path / DATABASE
+
+    def check(self) -> None:
+        """Make sure that it is still the one that was taken. Raises `StoreError` if somebody has moved or removed it.
+
+        Otherwise everything would go on into files that nobody finds again.
+        """
+        with explained(self.path):
+            for name in (LOCK, DATABASE):
+                if not (self.path / name).exists():
+                    raise StoreError(f"state directory {self.path}: its {name} is gone: put it back")
+            there, ours = (self.path / LOCK).stat(), os.fstat(self._lock)
+            if there.st_ino != ours.st_ino:
+                raise StoreError(f"state directory {self.path}: another one is in its place: put ours back")
 
     def release(self) -> None:
         """Let another process have it."""

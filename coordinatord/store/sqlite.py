@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -40,9 +39,14 @@ class SqliteStore:
         """Return the history of the last run of each job, oldest first. Raises `StoreError`."""
         return await self._in_thread(self._database.load)
 
-    async def append(self, records: Sequence[Record]) -> None:
-        """Make records durable, in order and all or none. Raises `StoreError`."""
-        await self._in_thread(lambda: self._database.append(records, datetime.now(UTC).timestamp()))
+    async def append(self, records: Sequence[Record], at: float) -> None:
+        """Make records durable, in order and all or none, as made at the time `at`. Raises `StoreError`."""
+
+        def work() -> None:
+            self._directory.check()
+            self._database.append(records, at)
+
+        await self._in_thread(work)
 
     async def close(self) -> None:
         """Let go of the directory when all that was asked for is done."""

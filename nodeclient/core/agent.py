@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinatord.wire.exits import ExitCode, describe_exit
+from coordinatord.wire.exits import ExitCode, describe_exit, shell_exit_code
 from coordinatord.wire.messages import Desired, Goal, Observed, Phase, RefusalCode, Result
 from nodeclient.core import events
 from nodeclient.core.contact import Contact
@@ -213,14 +213,13 @@ class Agent:
     def _leave_asked(self, event: events.LeaveAsked, now: float) -> None:
         again = self._leaving is not None
         self._leaving = event.signum
+        if not again and (self._contact.connected or self.phase.has_workers):
+            grace = self._settings.stop_timeout_s
+            self._notice(Level.INFO, f"leaving: workers get up to {grace:g} s to save; once more kills them")
         if again or not self._contact.connected:
             self._abandon(now, hurry=again)
         else:
             self._leave_by = now + LEAVE_WITHIN_S
-            self._notice(
-                Level.INFO,
-                f"leaving: workers get up to {self._settings.stop_timeout_s:g} s to save; once more kills them",
-            )
 
     def _abandon(self, now: float, *, hurry: bool = False) -> None:
         """Leave without the coordinator's word."""
@@ -235,17 +234,23 @@ class Agent:
         self._step(Stimulus.ABANDONED, now)
 
     def _give_up(self, now: float) -> None:
-        del now
         waited = self._settings.join_timeout_s
         text = f"no coordinator reached within {waited:g} s: {self._contact.trouble}; see --coord and --join-timeout"
+        code: int = ExitCode.UNAVAILABLE
+        failure = self._group.failure(now)
+        if failure is not None:
+            code = shell_exit_code(failure.exit_code)
+            how = describe_exit(failure.exit_code)
+            text = f"worker of rank {failure.rank} failed ({how}), which nobody could be told: {text}"
         if self.phase is Phase.SUCCEEDED:
             text = f"all workers of this node succeeded, but whether those of the others did is not known: {text}"
-        self._exit(Exit(ExitCode.UNAVAILABLE, text))
+        self._exit(Exit(code, text))
 
     def _cut_off(self, now: float) -> None:
         grace = self._contact.outage_grace_s
         text = f"out of touch with the coordinator for {grace:g} s: this node may have been replaced, its workers stop"
-        self._notice(Level.ERROR, text)
+        again = f"it is looked for, for {self._settings.join_timeout_s:g} s more; when it is back they start again"
+        self._notice(Level.ERROR, f"{text}; {again}")
         self._step(Stimulus.ABANDONED, now)
 
     # Time

@@ -23,42 +23,42 @@ def a_batch(*effects: Effect, records: int = 0) -> Batch:
 
 def test_what_rests_on_no_record_is_said_at_once() -> None:
     journal = Journal()
-    assert journal.take(a_batch(a_send(1), Close(2))) == (a_send(1), Close(2))
+    assert journal.take(a_batch(a_send(1), Close(2)), 0.0) == (a_send(1), Close(2))
     assert journal.begin() == ()
 
 
 def test_what_rests_on_a_record_is_said_when_that_is_durable() -> None:
     journal = Journal()
-    assert journal.take(a_batch(a_send(1), records=1)) == ()
+    assert journal.take(a_batch(a_send(1), records=1), 0.0) == ()
     assert journal.begin() == (a_record(0),)
     assert journal.finish() == (a_send(1),)
-    assert journal.take(a_batch(a_send(1))) == (a_send(1),)
+    assert journal.take(a_batch(a_send(1)), 0.0) == (a_send(1),)
 
 
 def test_what_is_decided_before_anything_is_written_waits_although_it_adds_no_record() -> None:
     journal = Journal()
-    journal.take(a_batch(records=1))
-    assert journal.take(a_batch(a_send(1))) == ()
+    journal.take(a_batch(records=1), 0.0)
+    assert journal.take(a_batch(a_send(1)), 0.0) == ()
     journal.begin()
     assert journal.finish() == (a_send(1),)
 
 
 def test_what_is_decided_during_a_write_waits_for_that_one_if_it_adds_no_record() -> None:
     journal = Journal()
-    journal.take(a_batch(records=1))
+    journal.take(a_batch(records=1), 0.0)
     journal.begin()
-    assert journal.take(a_batch(a_send(1))) == ()
+    assert journal.take(a_batch(a_send(1)), 0.0) == ()
     assert journal.begin() == ()
     assert journal.finish() == (a_send(1),)
 
 
 def test_all_that_comes_during_a_write_is_written_next_in_one_go() -> None:
     journal = Journal()
-    journal.take(a_batch(records=1))
+    journal.take(a_batch(records=1), 0.0)
     journal.begin()
-    journal.take(a_batch(a_send(1), records=1))
-    journal.take(a_batch(a_send(2)))
-    journal.take(a_batch(a_send(3), records=2))
+    journal.take(a_batch(a_send(1), records=1), 0.0)
+    journal.take(a_batch(a_send(2)), 0.0)
+    journal.take(a_batch(a_send(3), records=2), 0.0)
     assert journal.begin() == ()
     assert journal.finish() == ()
     assert journal.begin() == (a_record(0), a_record(0), a_record(1))
@@ -68,17 +68,29 @@ def test_all_that_comes_during_a_write_is_written_next_in_one_go() -> None:
 
 def test_of_all_words_to_a_session_that_wait_only_the_last_is_said() -> None:
     journal = Journal()
-    journal.take(a_batch(a_send(1, "old"), a_send(2), records=1))
-    journal.take(a_batch(a_send(1, "new")))
-    journal.take(a_batch(Close(2)))
+    journal.take(a_batch(a_send(1, "old"), a_send(2), records=1), 0.0)
+    journal.take(a_batch(a_send(1, "new")), 0.0)
+    journal.take(a_batch(Close(2)), 0.0)
     journal.begin()
     assert journal.finish() == (a_send(1, "new"), Close(2))
 
 
 def test_that_the_coordinator_lives_is_said_whatever_is_being_written() -> None:
     journal = Journal()
-    journal.take(a_batch(a_send(1), records=1))
+    journal.take(a_batch(a_send(1), records=1), 0.0)
     journal.begin()
     reassure = Reassure(1, Held("the disk is full"))
-    assert journal.take(Batch((), (reassure,), hurry=True)) == (reassure,)
+    assert journal.take(Batch((), (reassure,), hurry=True), 0.0) == (reassure,)
     assert journal.finish() == (a_send(1),)
+
+
+def test_records_keep_the_time_at_which_the_first_of_them_was_decided_however_long_they_wait() -> None:
+    journal = Journal()
+    journal.take(a_batch(records=1), 5.0)
+    journal.begin()
+    journal.take(a_batch(records=1), 7.0)
+    journal.take(a_batch(records=1), 8.0)
+    assert journal.decided_at == 5.0
+    journal.finish()
+    journal.begin()
+    assert journal.decided_at == 7.0

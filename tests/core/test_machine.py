@@ -190,7 +190,7 @@ def test_a_straggler_is_told_why_it_is_to_stop() -> None:
     assert isinstance(send, Send)
     assert (send.message.goal, send.message.reason) == (
         Goal.STOP,
-        "its workers are of a round that is over for this node",
+        "its workers are of a run that this coordinator does not know, or not any more: was its state lost?",
     )
 
 
@@ -267,6 +267,16 @@ def test_a_round_s_failures_are_forgotten_with_it() -> None:
     assert coordinator.jobs["default"].state is State.STARTING
 
 
+@pytest.mark.parametrize("claimed", [2**30 + 1, 2**31 - 1])
+def test_a_node_that_remembers_too_much_does_not_use_up_all_numbers_of_rounds(claimed: int) -> None:
+    coordinator = a_coordinator()
+    connect(coordinator, 1, a_join("n1", spec=a_spec(1, 1), observed=an_observed(run="other", round=claimed)))
+    run = coordinator.jobs["default"]
+    assert run.round == 2**30 + 1
+    coordinator.handle(Reported(1, an_observed(run=run.id, round=claimed, phase=Phase.RUNNING)), 1.0)
+    assert run.round == 2**30 + 1
+
+
 def test_words_of_a_thousand_nodes_are_short() -> None:
     coordinator = a_coordinator()
     for session in range(1, 1001):
@@ -278,7 +288,7 @@ def test_words_of_a_thousand_nodes_are_short() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"leases_per_heartbeat": 2.0}, {"reconnect_grace_s": 6.0}, {"settle_s": 11.0}, {"stop_limit_s": 1.0}],
+    [{"leases_per_heartbeat": 2.0}, {"reconnect_grace_s": 6.0}, {"settle_s": 11.0}, {"stop_limit_s": 15.0}],
     ids=str,
 )
 def test_a_policy_that_contradicts_itself_is_refused(wrong: dict[str, Any]) -> None:

@@ -11,7 +11,16 @@ from coordinatord.core.events import Connected, Disconnected, Reported, Tick
 from coordinatord.core.history import HistoryError
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
-from coordinatord.core.records import NodeJoined, NodeLost, NodeSucceeded, Record, RoundEnded, RunEnded
+from coordinatord.core.records import (
+    NodeJoined,
+    NodeLeftBehind,
+    NodeLost,
+    NodeSucceeded,
+    Record,
+    RoundEnded,
+    RunEnded,
+    RunOpened,
+)
 from coordinatord.core.run import Run, State
 from coordinatord.wire.messages import Desired, Goal, Phase
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, an_offer
@@ -255,6 +264,32 @@ def test_to_have_been_away_overdraws_no_deadline() -> None:
     overdue_in = first.run.stop_overdue_at - first.now
     second = first.next_life()
     assert second.run.stop_overdue_at - second.now == overdue_in
+
+
+def test_after_a_start_nobody_is_left_behind_before_it_could_be_back() -> None:
+    first = a_running_pair()
+    first.report(1, run="e-1", round=1, phase=Phase.STOPPING, failure=a_failure())
+    first.now = first.run.stop_overdue_at - 1.0
+    first.past.append((first.now, RunOpened("another", "e-9", "opened by node x", "x", PAIR)))
+    second = Life(list(first.past), first.now + 1.5)
+    grace = second.coordinator.policy.restart_grace_s
+    early = second.tick_until(second.now + grace - 0.1)
+    assert not any(isinstance(record, NodeLost | NodeLeftBehind) for record in early)
+    second.connect(1, run="e-1", round=1, phase=Phase.FAILED, failure=a_failure(age_s=60.0))
+    records = second.connect(2, run="e-1", round=1, phase=Phase.STOPPED).records
+    assert [record.charged for record in records if isinstance(record, RoundEnded)] == [True]
+
+
+def test_a_run_that_was_empty_once_is_over_when_its_last_node_leaves() -> None:
+    life = Life()
+    life.connect(1, spec=a_spec(1, 1))
+    life.report(1, **HERE)
+    life.drop(1)
+    life.connect(1, incarnation=2, spec=a_spec(1, 1))
+    life.report(1, run="e-1", round=2, phase=Phase.RUNNING)
+    life.report(1, run="e-1", round=2, phase=Phase.RUNNING, leaving=True)
+    life.report(1, run="e-1", round=2, phase=Phase.STOPPED, leaving=True)
+    assert life.run.state is State.FAILED
 
 
 def test_a_run_that_lost_all_its_nodes_waits_for_them_anew() -> None:

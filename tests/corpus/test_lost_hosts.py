@@ -133,7 +133,7 @@ def test_survivors_below_the_minimum_are_let_go_in_the_end_and_told_who_is_missi
 
 
 def test_a_node_whose_workers_outlive_sigkill_is_left_behind_until_they_are_dead() -> None:
-    world = begin(3, policy=Policy(stop_limit_s=2.0), stop_timeout_s=0.5, workers=BLOCKED)
+    world = begin(3, policy=Policy(stop_limit_s=2.0, restart_grace_s=1.5), stop_timeout_s=0.5, workers=BLOCKED)
     world.hosts["n2"].workers._slow = {0}
     world.hosts["n1"].workers.fail()
     world.until(trains(world, "n1", "n3"), within=2.5 + AT_ONCE)

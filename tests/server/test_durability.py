@@ -28,13 +28,13 @@ class SlowStore(MemoryStore):
         self.allowed = asyncio.Semaphore(0)
         self.broken = False
 
-    async def append(self, records: Sequence[Record]) -> None:
+    async def append(self, records: Sequence[Record], at: float) -> None:
         """Keep records, late."""
         self.asked.put_nowait(records)
         await self.allowed.acquire()
         if self.broken:
             raise StoreError("the disk is full")
-        await super().append(records)
+        await super().append(records, at)
 
 
 async def test_no_node_hears_of_a_round_before_it_is_durable(start: Start) -> None:

@@ -222,7 +222,7 @@ class Daemon:
         if batch.records:
             self._world.laws.decided(batch.records)
             self._world.touch()
-        self._release(self._journal.take(batch))
+        self._release(self._journal.take(batch, self.clock.read()))
         if batch.records and not self._writing and self.up:
             self._write_next()
 
@@ -282,7 +282,7 @@ class Daemon:
             self._try_to_write()
 
     def _make_durable(self) -> None:
-        self.disk.append(self._records, self.wall)
+        self.disk.append(self._records, self.wall - (self.clock.read() - self._journal.decided_at))
         self._world.trace.records("durable", self._records)
         self._world.laws.durable(self._records, self.clock.read())
 

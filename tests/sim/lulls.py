@@ -82,6 +82,9 @@ class Lulls:
         desired, contact = agent._desired, agent._contact
         if desired is None or not contact.connected or not contact._heard or session.broken:
             return False
+        known = self._world.run.members.get(host.node)
+        if known is None or known.observed.phase is not agent.phase:
+            return False  # word of it is on its way
         if agent.phase is Phase.RUNNING:
             return desired.goal is Goal.RUN and (desired.run, desired.round) == (agent.run, agent.round)
         return not agent.phase.has_workers and agent._leave_by is None and desired.goal in {Goal.WAIT, Goal.RUN}

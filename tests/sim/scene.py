@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from coordinatord.core.policy import Policy
 from coordinatord.wire.messages import Spec
 
-POLICY = Policy(outage_grace_s=20.0, stop_limit_s=5.0)
+POLICY = Policy(outage_grace_s=20.0, stop_limit_s=16.0)
 """As in life, but for the two longest waits, so that a history soon comes to its end."""
 
 

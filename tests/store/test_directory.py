@@ -87,12 +87,14 @@ def test_a_directory_of_another_user_may_not_be_used(foreign: Path, mode: int) -
 
 def test_a_database_that_may_not_be_written_is_found_out_at_once(foreign: Path) -> None:
     foreign.chmod(0o777)
-    with as_nobody(), pytest.raises(StoreError, match="it is read-only: make it writable"):
+    with as_nobody(), pytest.raises(StoreError, match="this user may not use it: change its owner or mode"):
         Database.open(foreign / DATABASE)
 
 
 def test_a_database_that_may_only_be_read_can_be_read(foreign: Path) -> None:
     foreign.chmod(0o755)
+    for file in foreign.iterdir():
+        file.chmod(0o644)
     with as_nobody():
         assert Database.copy_of(foreign / DATABASE).count() == 1
 
@@ -164,3 +166,34 @@ def test_a_path_of_odd_characters_is_a_path(tmp_path: Path) -> None:
     assert Database.copy_of(directory.database).count() == 0
     assert names(place) == {"lock", DATABASE}
     directory.release()
+
+
+def test_a_directory_that_is_removed_or_replaced_meanwhile_is_noticed(tmp_path: Path) -> None:
+    place = tmp_path / "state"
+    directory = StateDirectory.claim(place)
+    Database.open(directory.database).close()
+    directory.check()
+    place.rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="its lock is gone: put it back"):
+        directory.check()
+    other = StateDirectory.claim(place)
+    Database.open(other.database).close()
+    with pytest.raises(StoreError, match="another one is in its place: put ours back"):
+        directory.check()
+    other.check()
+    other.release()
+    directory.release()
+
+
+def test_what_is_kept_is_for_this_user_alone_and_no_link_is_followed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    directory = StateDirectory.claim(tmp_path)
+    Database.open(directory.database).close()
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
+    directory.release()
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "lock").unlink()
+    (tmp_path / "lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(StoreError):
+        StateDirectory.claim(tmp_path)
+    assert (tmp_path / "victim").read_text() == "precious"

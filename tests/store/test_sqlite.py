@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -20,25 +19,24 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_what_one_life_appends_the_next_one_loads(tmp_path: Path) -> None:
-    before = datetime.now(UTC).timestamp()
     store = SqliteStore.open(tmp_path / "state")
     assert list(await store.load()) == []
-    await store.append([an_opening(), a_join_of("n1")])
-    await store.append([a_join_of("n2")])
+    await store.append([an_opening(), a_join_of("n1")], 1.0)
+    await store.append([a_join_of("n2")], 2.5)
     await store.close()
     again = SqliteStore.open(tmp_path / "state")
     entries = await again.load()
     await again.close()
     assert [entry.record for entry in entries] == [an_opening(), a_join_of("n1"), a_join_of("n2")]
-    assert all(before <= entry.at <= datetime.now(UTC).timestamp() for entry in entries)
+    assert [entry.at for entry in entries] == [1.0, 1.0, 2.5]
 
 
 async def test_the_event_loop_goes_on_while_the_disk_is_waited_for(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path)
-    await store.append([an_opening()])
+    await store.append([an_opening()], 1.0)
     with closing(sqlite3.connect(tmp_path / DATABASE, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        waiting = asyncio.ensure_future(store.append([a_join_of("n1")]))
+        waiting = asyncio.ensure_future(store.append([a_join_of("n1")], 1.0))
         await asyncio.sleep(0)
         assert not waiting.done()
         other.execute("ROLLBACK")  # done here, by the loop that was not held up
@@ -49,7 +47,7 @@ async def test_the_event_loop_goes_on_while_the_disk_is_waited_for(tmp_path: Pat
 
 async def test_close_waits_for_what_was_asked_for_before(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path)
-    appended = [asyncio.ensure_future(store.append([an_opening(f"job-{number}")])) for number in range(20)]
+    appended = [asyncio.ensure_future(store.append([an_opening(f"job-{number}")], 1.0)) for number in range(20)]
     await asyncio.sleep(0)
     await store.close()
     assert all(one.done() for one in appended)
@@ -75,7 +73,7 @@ async def test_a_directory_whose_database_is_refused_is_let_go(tmp_path: Path) -
 
 async def test_the_memory_store_remembers_nothing_of_an_earlier_life() -> None:
     store = MemoryStore()
-    await store.append([an_opening()])
+    await store.append([an_opening()], 1.0)
     assert list(store.records) == [an_opening()]
     await store.close()
     assert list(await MemoryStore().load()) == []
