@@ -8,6 +8,8 @@ from __future__ import annotations
 import io
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from coordinatord import config
 from coordinatord.config import Config, ReplayConfig, ServeConfig, StateConfig
@@ -40,17 +42,27 @@ def _run(chosen: Config) -> int:
         case StateConfig():
             from coordinatord.commands.state import show  # noqa: PLC0415
 
-            _print_as_tools_do()
-            return show(chosen)
+            with _printing():
+                return show(chosen)
         case ReplayConfig():
             from coordinatord.commands.replay import replay  # noqa: PLC0415
 
-            _print_as_tools_do()
-            return replay(chosen)
+            with _printing():
+                return replay(chosen)
 
 
-def _print_as_tools_do() -> None:
-    """Die quietly when what we print is read no longer (`| head`), and escape what the terminal has no letters for."""
+@contextmanager
+def _printing() -> Iterator[None]:
+    """Print as tools do: die quietly when nobody reads on (`| head`), escape what the terminal has no letters for.
+
+    Raises `StoreError` if there is no room for what is printed.
+    """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        sys.stdout = None  # or Python would try again at its end, and fail
+        raise StoreError(f"the output cannot be written: {error.strerror}") from error

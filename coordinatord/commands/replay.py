@@ -16,6 +16,7 @@ from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.interface import Entry, NothingStoredError
 from coordinatord.wire.exits import ExitCode
+from coordinatord.wire.messages import clip
 
 
 def replay(config: ReplayConfig) -> int:
@@ -54,7 +55,7 @@ def _choose(config: ReplayConfig, runs: Sequence[tuple[str, str]]) -> tuple[str,
 def _choices(config: ReplayConfig, runs: Sequence[tuple[str, str]]) -> str:
     if config.json:
         return "".join(f"{json.dumps({'job': job, 'run': run})}\n" for job, run in runs)
-    lines = "".join(f"  job {job}, run {run}\n" for job, run in runs)
+    lines = "".join(f"  job {clip(str(job))}, run {clip(str(run))}\n" for job, run in runs)
     return f"several jobs; say which one, by its name, or which run: coordinatord replay JOB|RUN\n{lines}"
 
 

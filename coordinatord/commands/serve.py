@@ -47,8 +47,9 @@ def _open_store(settings: ServeConfig) -> Store:
     if settings.state_dir is None:
         log.info("state is kept in memory only: a restart of coordinatord forgets the jobs")
         return MemoryStore()
+    store = SqliteStore.open(settings.state_dir)
     log.info("state is kept in %s", settings.state_dir.absolute())
-    return SqliteStore.open(settings.state_dir)
+    return store
 
 
 async def _serve(settings: ServeConfig, store: Store) -> None:

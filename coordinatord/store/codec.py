@@ -18,6 +18,9 @@ from coordinatord.wire.schema import SchemaError, check_for
 Row = tuple[int, float, str, str, str, str | None, int | None, str]
 """seq, at, job, run, kind, node, round, body: as `layout` has them."""
 
+AT_MAX = 1e11
+"""In seconds since 1970: the year 5138. What is beyond is no time that a host's clock ever showed."""
+
 _COLUMNS = frozenset({"job", "run", "node", "round"})
 
 _CHECKS = {name: check_for(kind) for name, kind in KINDS.items()}
@@ -49,7 +52,7 @@ def _entry(row: Row) -> Entry:
     check = _CHECKS.get(kind)
     if check is None:
         raise SchemaError(f"there are no records of kind {str(kind)[:40]!r}")
-    if type(at) is not float:
+    if type(at) is not float or not 0 <= at <= AT_MAX:
         raise SchemaError(f"it was made at {str(at)[:40]!r}, which is no time")
     fields = {"job": job, "run": run} | _object(body)
     fields |= {name: value for name, value in (("node", node), ("round", number)) if value is not None}

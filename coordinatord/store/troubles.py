@@ -41,6 +41,9 @@ _OF_SQLITE = {
     sqlite3.SQLITE_IOERR: BROKEN,
 }
 
+_SIGNS_OF_DAMAGE = ("no such table", "no such column", "Could not decode to UTF-8")
+"""In the words of SQLite, which gives all of these one code that says nothing."""
+
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
@@ -61,7 +64,7 @@ def explained(directory: Path | str) -> Iterator[None]:
 def _explain_sqlite(directory: Path | str, error: sqlite3.Error) -> StoreError:
     detailed = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
     code = detailed & 0xFF  # the rest is detail
-    if code in _DAMAGE:
+    if code in _DAMAGE or any(sign in str(error) for sign in _SIGNS_OF_DAMAGE):
         return UnreadableStoreError(f"state directory {directory}: {DAMAGED} (SQLite: {error})")
     why = _OF_SQLITE.get(detailed) or _OF_SQLITE.get(code, "its database fails")
     return StoreError(f"state directory {directory}: {why} (SQLite: {error})")

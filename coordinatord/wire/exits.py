@@ -1,4 +1,4 @@
-"""ExitCode codes: how the code of a worker is said and passed on, and those of the programs themselves."""
+"""Exit codes: how the code of a worker is said and passed on, and those of the programs themselves."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -237,3 +238,17 @@ def test_a_terminal_without_the_letters_of_a_name_is_shown_their_numbers(tmp_pat
     ended = run(BIN / "coordinatord", "state", "--state-dir", place, environ=clean_environ(PYTHONIOENCODING="ascii"))
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "job gr\\xf6\\xdfe  forming" in ended.stdout
+
+
+@pytest.mark.parametrize("command", ["state", "replay"])
+def test_output_that_cannot_be_written_is_one_line(command: str, stored: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [BIN / "coordinatord", command, "--state-dir", stored],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr.count("\n")) == (74, 1), ended.stderr
+    assert "the output cannot be written: No space left on device" in ended.stderr

@@ -1,0 +1,10 @@
+"""All mutants. Each has a name, says what it breaks, and must fit the source: `tests/sim/test_mutants.py` sees to that.
+
+They are mistakes that could have been made: a condition left out, a bound off by one, one of two places forgotten.
+"""
+
+from __future__ import annotations
+
+from tests.sim.mutants import durability, node, rounds, verdicts
+
+MUTANTS = (*rounds.MUTANTS, *verdicts.MUTANTS, *durability.MUTANTS, *node.MUTANTS)

@@ -1,0 +1,191 @@
+"""Mistakes about what is remembered, when it may be said, and how one goes on after a crash or with a full disk."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.mutant import Mutant
+
+MUTANTS = (
+    # Persist, then speak
+    Mutant(
+        "speaks-first",
+        "coordinatord.core.journal",
+        "nodes hear of what is being written",
+        "            self._writing.hold(batch, now)\n        return ()\n",
+        "            self._writing.hold(batch, now)\n        return batch.effects\n",
+    ),
+    Mutant(
+        "speaks-while-writing",
+        "coordinatord.core.journal",
+        "an answer that rests on records which are being written does not wait for them",
+        "if batch.hurry or not (batch.records or self._writing or self._next.records):",
+        "if batch.hurry or not (batch.records or self._next.records):",
+    ),
+    Mutant(
+        "speaks-with-group-before",
+        "coordinatord.core.journal",
+        "an answer that rests on the next group of records is let out with the present one",
+        "if batch.records or self._next.records or self._writing is None:",
+        "if batch.records or self._writing is None:",
+    ),
+    Mutant(
+        "speaks-of-next-group",
+        "coordinatord.core.journal",
+        "records that join a group which waits are written with it, their words go out with the one before",
+        "        self._writing, self._next = self._next, Group()\n",
+        "        self._writing, self._next = self._next, Group(effects=self._next.effects)\n",
+    ),
+    Mutant(
+        "group-dropped",
+        "coordinatord.core.journal",
+        "what is decided while a group is being written is forgotten",
+        "        return tuple(group.effects.values())\n",
+        "        self._next.records.clear()\n        return tuple(group.effects.values())\n",
+    ),
+    Mutant(
+        "word-lost",
+        "coordinatord.core.journal",
+        "of two words for a node that wait, the older one is let out",
+        "            self.effects.pop(effect.session, None)\n            self.effects[effect.session] = effect\n",
+        "            self.effects.setdefault(effect.session, effect)\n",
+    ),
+    # Beside the records
+    Mutant(
+        "success-not-recorded",
+        "coordinatord.core.membership",
+        "that a node succeeded is known, but no record says so",
+        "outbox.record(NodeSucceeded(run.job, run.id, reason, member.node, member.incarnation, run.round))",
+        "member.succeeded = bool(reason) and NodeSucceeded is not None\n            run.place(member)",
+    ),
+    Mutant(
+        "dismissal-not-recorded",
+        "coordinatord.core.actions",
+        "that a node was let go is known, but no record says so",
+        "outbox.record(NodeDismissed(run.job, run.id, outcome.summary, member.node, member.incarnation, outcome))",
+        "member.outcome = outcome if NodeDismissed is not None else None\n    run.place(member)",
+    ),
+    Mutant(
+        "replacement-not-recorded",
+        "coordinatord.core.machine",
+        "a younger process takes its forerunner's place, of which no record tells",
+        "            known = membership.take_in(run, younger, join.observed.round, now, outbox)\n",
+        "                run.add(younger)\n"
+        "            else:\n"
+        "                younger = membership.take_in(run, younger, join.observed.round, now, outbox)\n"
+        "            known = younger\n",
+    ),
+    # What a record says
+    Mutant(
+        "first-failure-not-kept",
+        "coordinatord.core.actions",
+        "the failure that stopped a round is forgotten in a crash if its node is gone too",
+        "outbox.record(RoundStopped(run.job, run.id, reason, run.round, planned, _first_failure(run, now)))",
+        "outbox.record(RoundStopped(run.job, run.id, reason, run.round, planned, None and _first_failure(run, now)))",
+    ),
+    Mutant(
+        "last-failure-kept",
+        "coordinatord.core.actions",
+        "of several failures the last one is kept for after a crash",
+        "first = min(run.failures.values(), key=lambda failure: failure.at, default=None)",
+        "first = max(run.failures.values(), key=lambda failure: failure.at, default=None)",
+    ),
+    Mutant(
+        "rounds-counted-anew",
+        "coordinatord.core.history",
+        "a run whose records are lost gives numbers to rounds that its nodes have had",
+        "        run.round = max(run.round, record.round)\n",
+        "        run.round = max(run.round, 0)\n",
+    ),
+    Mutant(
+        "older-copy-believed",
+        "coordinatord.core.membership",
+        "a coordinator whose store was set back goes on as if its nodes had not seen later rounds",
+        "    if latest > run.round:\n",
+        "    if latest > run.round + 1:\n",
+    ),
+    # A start
+    Mutant(
+        "no-grace-after-start",
+        "coordinatord.core.machine",
+        "after a start, nodes that are not back within two heartbeats are lost",
+        "self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)",
+        "self._leases.set((run.id, member.node), now + 2 * self.policy.heartbeat_s)",
+    ),
+    Mutant(
+        "no-lease-after-start",
+        "coordinatord.core.machine",
+        "after a start, nodes that never come back are never lost",
+        "                    self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)\n",
+        "",
+    ),
+    Mutant(
+        "absence-counts",
+        "coordinatord.core.machine",
+        "the time for which the coordinator was away counts against the nodes",
+        "            run.postpone(now - last)\n",
+        "",
+    ),
+    Mutant(
+        "alive-until-start",
+        "coordinatord.core.machine",
+        "a node that is not back after a start counts as having lived until then",
+        "member.heard_at, member.closed_at = now, now - AGE_MAX",
+        "member.heard_at, member.closed_at = now, now",
+    ),
+    Mutant(
+        "run-ids-again",
+        "coordinatord.core.machine",
+        "each life of the coordinator gives its runs the same names",
+        'run_id = f"{self._epoch}-{self._runs_opened}"',
+        'run_id = f"run-{self._runs_opened}"',
+    ),
+    # A disk that fails
+    Mutant(
+        "decides-in-trouble",
+        "coordinatord.core.machine",
+        "decisions go on while nothing can be recorded",
+        "if self.trouble is not None or run.state.ended:",
+        "if run.state.ended:",
+    ),
+    Mutant(
+        "spins-in-trouble",
+        "coordinatord.core.machine",
+        "what is due while nothing can be decided is looked at again and again",
+        "        if self.trouble is not None:\n            return None\n        lease_ends",
+        "        lease_ends",
+    ),
+    Mutant(
+        "newcomer-in-trouble",
+        "coordinatord.core.machine",
+        "a younger process is taken in while that cannot be recorded",
+        "            admission.check_recording(self.trouble)\n        admission.check_incarnation",
+        "            pass\n        admission.check_incarnation",
+    ),
+    Mutant(
+        "refused-for-good-in-trouble",
+        "coordinatord.core.admission",
+        "a node that comes while the disk is full is sent away for good",
+        "Refused(RefusalCode.UNRECORDED, clip(text), retry=True)",
+        "Refused(RefusalCode.UNRECORDED, clip(text), retry=False)",
+    ),
+    Mutant(
+        "mute-in-trouble",
+        "coordinatord.core.machine",
+        "while nothing can be recorded, heartbeats are not answered",
+        "for session in outbox.answers)",
+        "for session in outbox.news if session in outbox.answers)",
+    ),
+    Mutant(
+        "trouble-not-forgiven",
+        "coordinatord.core.machine",
+        "the time for which nothing could be recorded counts against the nodes",
+        "        self.trouble = None\n        self._wake(now)\n",
+        "        self.trouble = None\n        self._awake_at = now\n",
+    ),
+    Mutant(
+        "trouble-for-ever",
+        "coordinatord.core.machine",
+        "when the disk is well again, nothing is decided as before",
+        "        self.trouble = None\n        self._wake(now)\n",
+        "        self._wake(now)\n",
+    ),
+)

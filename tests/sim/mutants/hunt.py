@@ -1,0 +1,103 @@
+"""Plays seeds against one mutant until the simulation breaks, and says by what.
+
+Not everything that ends a history is a discovery. A law that is broken is, and so is an error that the daemon or the
+node would have ended with, or a machine that turns round on the spot. An error within the simulation is none: its
+laws would have been fooled, only not by what they look at.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import signal
+import time
+import traceback
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+
+from tests.sim.mutants.mutant import ROOT, Mutant, plant
+
+SPINS_AFTER_S = 15.0
+"""Of the CPU for one history: a hundred times what it takes."""
+
+GARBAGE = 200_000
+"""Objects between two collections: a history makes many that live for a moment."""
+
+
+class Death(StrEnum):
+    """What a mutant died of."""
+
+    LAW = "law"
+    ERROR = "error"
+    """Of the coordinator's or the node's own: the program would have ended with it."""
+    SPINS = "spins"
+    """It never came to the end of a moment."""
+    CHECKER = "checker"
+    """An error within the simulation, which is no discovery."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of one mutant."""
+
+    name: str
+    seeds: int
+    """Played until then."""
+    cpu_s: float
+    death: Death | None = None
+    seed: int = 0
+    """The one that it died of."""
+    what: str = ""
+    """What was seen, for a person."""
+
+    @property
+    def killed(self) -> bool:
+        """Whether the simulation found it."""
+        return self.death not in {None, Death.CHECKER}
+
+
+class SpinsError(BaseException):
+    """A history takes too long. Not an `Exception`, lest it is taken for one of the history's."""
+
+
+def hunt(name: str, mutant: Mutant | None, first: int, most: int) -> Fate:
+    """Plant a mutant, or none, into this process, which must be new, and play up to `most` seeds from `first`."""
+    if mutant is not None:
+        plant(mutant)
+    play = importlib.import_module("tests.sim.play")  # now, so that it has the mistake
+    gc.set_threshold(GARBAGE)
+    signal.signal(signal.SIGPROF, _give_up)
+    began = time.process_time()
+    for seed in range(first, first + most):
+        signal.setitimer(signal.ITIMER_PROF, SPINS_AFTER_S)
+        death, what = None, ""
+        try:
+            play.small_world(seed)
+        except SpinsError:
+            death, what = Death.SPINS, f"one history takes more than {SPINS_AFTER_S:g} s"
+        except Exception as error:  # noqa: BLE001 - whatever breaks a history is what is looked for
+            death, what = _judge(error)
+        if death is not None:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+            return Fate(name, seed - first + 1, time.process_time() - began, death, seed, what)
+    signal.setitimer(signal.ITIMER_PROF, 0.0)
+    return Fate(name, most, time.process_time() - began)
+
+
+def _give_up(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise SpinsError
+
+
+def _judge(error: Exception) -> tuple[Death, str]:
+    """Say what kind of discovery an error is, and what was seen."""
+    what = str(error).splitlines()[-1].partition(": ")[2]  # after "seed 7: "
+    cause = error.__cause__
+    if cause is None:
+        return Death.LAW, what
+    innermost = traceback.extract_tb(cause.__traceback__)[-1]
+    place = Path(innermost.filename).relative_to(ROOT)
+    ours = place.parts[0] in {"coordinatord", "nodeclient"}
+    return Death.ERROR if ours else Death.CHECKER, f"{what} ({place.name}, {innermost.name})"

@@ -1,0 +1,85 @@
+"""A mutant: one small mistake in the source of one module, and how it is planted into a process.
+
+The mistake is never written to the tree. The module is compiled from the changed text when it is first imported, in a
+process that imports everything else as it is: no copies of the tree are made and none can be left behind, and whoever
+works on the tree meanwhile sees nothing of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+
+ROOT = Path(__file__).parents[3]
+
+
+class MisfitError(Exception):
+    """A mutant does not fit the source any more: it is to be written anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A mistake that a reviewer might miss."""
+
+    name: str
+    module: str
+    """In which it is, by its dotted name."""
+    breaks: str
+    """What is wrong then, for a person."""
+    old: str
+    """Stands once in the module."""
+    new: str
+
+    @property
+    def path(self) -> Path:
+        """The file of the module."""
+        return ROOT.joinpath(*self.module.split(".")).with_suffix(".py")
+
+    def change(self, source: str) -> str:
+        """Return the module's text with the mistake. Raises `MisfitError`."""
+        found = source.count(self.old)
+        if found != 1:
+            raise MisfitError(f"mutant {self.name}: its old text stands {found} times in {self.module}, not once")
+        return source.replace(self.old, self.new)
+
+
+def plant(mutant: Mutant) -> None:
+    """Let this process import the mutant's module with its mistake. Raises `MisfitError`."""
+    if mutant.module in sys.modules:
+        raise MisfitError(f"mutant {mutant.name}: {mutant.module} is imported already")
+    changed = mutant.change(mutant.path.read_text())
+    sys.meta_path.insert(0, _Finder(mutant.module, changed))
+
+
+class _Finder(MetaPathFinder):
+    """Finds one module, with another text than its file has."""
+
+    def __init__(self, module: str, text: str) -> None:
+        self._module, self._text = module, text
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._module:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.origin is not None:
+            spec.loader = _Loader(fullname, spec.origin, self._text)
+        return spec
+
+
+class _Loader(SourceFileLoader):
+    """Compiles a text in place of the file's; what was compiled of the file before is not looked at."""
+
+    def __init__(self, fullname: str, path: str, text: str) -> None:
+        super().__init__(fullname, path)
+        self._text = text
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self._text, self.get_filename(fullname))
+        return code

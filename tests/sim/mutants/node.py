@@ -1,0 +1,253 @@
+"""Mistakes of a node's agent."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.mutant import Mutant
+
+MUTANTS = (
+    # What it is told
+    Mutant(
+        "node-obeys-the-past",
+        "nodeclient.core.agent",
+        "a node starts a round that it knows to be over, if the word of it is late",
+        "        if desired.run == self.run and desired.round < self.round:\n"
+        "            return  # said before something that this node has already heard\n",
+        "",
+    ),
+    Mutant(
+        "node-forgets-unseen-rounds",
+        "nodeclient.core.table",
+        "a node takes no note of a round that ended before it began there",
+        'Row(Act.ADOPT, Phase.STOPPED, "a round ended before it began here")',
+        'Row(Act.STAY, phase, "a round ended before it began here")',
+    ),
+    Mutant(
+        "node-runs-again",
+        "nodeclient.core.table",
+        "a node whose workers failed starts them again by itself",
+        '(phase, Stimulus.RUN): Row(Act.STAY, phase, "this round is behind it")',
+        '(phase, Stimulus.RUN): Row(Act.START, Phase.STARTING, "this round is behind it")',
+    ),
+    Mutant(
+        "node-ignores-exit",
+        "nodeclient.core.table",
+        "a node with workers ignores that the run is over",
+        '(phase, Stimulus.EXIT): Row(Act.STOP, Phase.STOPPING, "told to exit")',
+        '(phase, Stimulus.EXIT): Row(Act.STAY, phase, "told to exit")',
+    ),
+    Mutant(
+        "node-starts-while-stopping",
+        "nodeclient.core.table",
+        "a node counts its workers as dead when the last one is, with whatever they left behind",
+        'Row(Act.SWEEP, Phase.STOPPING, "the last worker is dead")',
+        'Row(Act.SETTLE, None, "the last worker is dead")',
+    ),
+    Mutant(
+        "node-ignores-stop",
+        "nodeclient.core.table",
+        "a node whose round is stopped goes on",
+        '(phase, Stimulus.STOP): Row(Act.STOP, Phase.STOPPING, "the round is over")',
+        '(phase, Stimulus.STOP): Row(Act.STAY, phase, "the round is over")',
+    ),
+    # How workers end
+    Mutant(
+        "node-never-kills",
+        "nodeclient.core.agent",
+        "workers that do not heed SIGTERM live on",
+        "            group.kill_at = now + grace\n",
+        "",
+    ),
+    Mutant(
+        "node-grace-grows",
+        "nodeclient.core.agent",
+        "each further word to stop gives the workers more time",
+        "group.kill_at = min(group.kill_at, now + grace)",
+        "group.kill_at = max(group.kill_at, now + grace)",
+    ),
+    Mutant(
+        "node-no-time-to-save",
+        "nodeclient.core.agent",
+        "workers get half a second to save in a planned stop",
+        "on_purpose = self._last_word is not None or (desired is not None and desired.planned)",
+        "on_purpose = self._last_word is not None",
+    ),
+    Mutant(
+        "node-first-exit-is-all",
+        "nodeclient.core.agent",
+        "a node counts as successful with its first worker that is",
+        "        elif not alive:\n            self._step(Stimulus.SUCCEEDED, now)",
+        "        else:\n            self._step(Stimulus.SUCCEEDED, now)",
+    ),
+    Mutant(
+        "node-failure-is-success",
+        "nodeclient.core.agent",
+        "a worker that fails when the others have ended well does not count",
+        "        elif exit_code != 0:\n",
+        "        elif exit_code != 0 and alive:\n",
+    ),
+    Mutant(
+        "node-waits-for-unborn",
+        "nodeclient.core.agent",
+        "a node waits for the end of workers that it could not start",
+        "        self._group.alive.difference_update(range(event.local_rank, self._settings.workers))\n",
+        "        self._group.alive.discard(event.local_rank)\n",
+    ),
+    Mutant(
+        "node-stuck-without-workers",
+        "nodeclient.core.agent",
+        "a node whose first worker cannot be started waits for ever",
+        "if row.act in {Act.STOP, Act.FAIL} and before is not Phase.STOPPING and not self._group.alive:",
+        "if row.act is Act.STOP and before is not Phase.STOPPING and not self._group.alive:",
+    ),
+    Mutant(
+        "node-dead-with-first",
+        "nodeclient.core.agent",
+        "while workers end, the first to be dead is taken for the last",
+        "            if not alive:\n                self._step(Stimulus.DEAD, now)\n        elif",
+        "            self._step(Stimulus.DEAD, now)\n        elif",
+    ),
+    # What it says
+    Mutant(
+        "node-success-before-sweep",
+        "nodeclient.core.agent",
+        "a success is told while processes of the workers may live",
+        "phase=Phase.RUNNING if unsaid else self.phase",
+        "phase=Phase.SUCCEEDED if unsaid else self.phase",
+    ),
+    Mutant(
+        "node-forgets-failure",
+        "nodeclient.core.agent",
+        "a node forgets its failure when its workers are gone",
+        "        self._resting_since = now\n        if self.phase",
+        "        self._resting_since = now\n        self._group = Group()\n        if self.phase",
+    ),
+    Mutant(
+        "node-failure-of-last-round",
+        "nodeclient.core.agent",
+        "a node says of a round which it never began that a worker failed, as one did in the round before",
+        "            self.run, self.round = desired.run, desired.round\n            self._group = Group()\n",
+        "            self.run, self.round = desired.run, desired.round\n",
+    ),
+    Mutant(
+        "node-failure-ageless",
+        "nodeclient.core.group",
+        "a failure is told as if it had just happened",
+        "age_s=min(now - self._failed_at, DURATION_S_MAX)",
+        "age_s=min(0.0, DURATION_S_MAX)",
+    ),
+    Mutant(
+        "node-port-not-renewed",
+        "nodeclient.core.agent",
+        "a node offers the port of its last round",
+        "        self._port = event.port\n",
+        "",
+    ),
+    Mutant(
+        "node-leaves-unsaid",
+        "nodeclient.core.agent",
+        "the coordinator does not hear that a node wants to leave",
+        "leaving=self._leaving is not None,",
+        "leaving=self._leaving is not None and not self._contact.connected,",
+    ),
+    Mutant(
+        "node-no-heartbeat",
+        "nodeclient.core.contact",
+        "a node to which nothing happens says nothing",
+        "return beat or changed",
+        "return changed",
+    ),
+    Mutant(
+        "node-no-beat-when-back",
+        "nodeclient.core.contact",
+        "a node that has reconnected sends no heartbeats",
+        "        self.beat_at = now + self.heartbeat_s\n        self._reported = joined_with",
+        "        self.beat_at = math.inf if self._reported else now + self.heartbeat_s\n"
+        "        self._reported = joined_with",
+    ),
+    Mutant(
+        "node-news-held-back",
+        "nodeclient.core.contact",
+        "what happens to a node is only told with its next heartbeat",
+        "return beat or changed",
+        "return beat",
+    ),
+    # Out of touch
+    Mutant(
+        "node-outlives-outage",
+        "nodeclient.core.agent",
+        "the workers of a node that is cut off go on for ever",
+        "            return alone_since + self._contact.outage_grace_s\n",
+        "            return alone_since + 100 * self._contact.outage_grace_s\n",
+    ),
+    Mutant(
+        "node-own-outage-grace",
+        "nodeclient.core.contact",
+        "a node goes by an outage grace of its own, not the one that it was granted",
+        "        self.outage_grace_s = desired.outage_grace_s\n",
+        "",
+    ),
+    Mutant(
+        "node-alone-since-last-try",
+        "nodeclient.core.contact",
+        "each vain attempt to connect begins the outage anew",
+        "        if had_contact:\n            self.alone_since = now\n",
+        "        self.alone_since = now\n",
+    ),
+    Mutant(
+        "node-cut-off-at-once",
+        "nodeclient.core.agent",
+        "a node that loses the coordinator stops its workers at once",
+        "            return alone_since + self._contact.outage_grace_s\n",
+        "            return alone_since + self._contact.lease_s\n",
+    ),
+    Mutant(
+        "node-never-doubts",
+        "nodeclient.core.agent",
+        "a node believes in a connection on which nothing comes any more",
+        "self._effects.append(Reconnect(",
+        "self._notice(Level.INFO, str(",
+    ),
+    Mutant(
+        "node-doubts-the-held",
+        "nodeclient.core.agent",
+        "a node takes a coordinator that cannot decide for one that is gone",
+        "        self._contact.alive(now)\n        reason = event.held.reason",
+        "        reason = event.held.reason",
+    ),
+    Mutant(
+        "node-never-gives-up",
+        "nodeclient.core.agent",
+        "a node looks for its coordinator for ever",
+        "self._settings.join_timeout_s\n\n    def _doubt",
+        "self._settings.join_timeout_s * 1000\n\n    def _doubt",
+    ),
+    Mutant(
+        "node-refused-at-once",
+        "nodeclient.core.agent",
+        "a node that is to try again later ends",
+        "        if refused.retry:\n",
+        "        if refused.retry and self.phase.has_workers:\n",
+    ),
+    # Leaving
+    Mutant(
+        "node-leaves-never",
+        "nodeclient.core.agent",
+        "a leaving node waits for the coordinator's word for ever",
+        "        if self._leave_by is not None and self.phase is not Phase.STOPPING:\n",
+        "        if self._leave_by is not None and self._last_word is not None:\n",
+    ),
+    Mutant(
+        "node-stays-when-alone",
+        "nodeclient.core.agent",
+        "a leaving node that loses the coordinator does not leave",
+        "        if self._leaving is not None:\n            self._abandon(now)\n",
+        "",
+    ),
+    Mutant(
+        "node-leaves-workers",
+        "nodeclient.core.agent",
+        "a node ends while its workers still do",
+        "if self._last_word is not None and not self.phase.has_workers:",
+        "if self._last_word is not None and self.phase is not Phase.RUNNING:",
+    ),
+)

@@ -1,0 +1,193 @@
+"""Mistakes about what counts as a loss, what ended a round, and who pays for it."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.mutant import Mutant
+
+MUTANTS = (
+    # The budget
+    Mutant(
+        "budget-for-membership",
+        "coordinatord.core.actions",
+        "a lost node whose peers' workers fail in consequence is charged to the budget",
+        "charged = run.verdict.charged is not None",
+        "charged = bool(run.failures)",
+    ),
+    Mutant(
+        "budget-never-charged",
+        "coordinatord.core.actions",
+        "a failure is recorded as charged, but the count stays as it was",
+        "restarts_used=run.restarts_used + charged",
+        "restarts_used=run.restarts_used",
+    ),
+    Mutant(
+        "budget-charged-twice",
+        "coordinatord.core.actions",
+        "one failure is charged for each node that saw it",
+        "restarts_used=run.restarts_used + charged",
+        "restarts_used=run.restarts_used + (charged and len(run.failures))",
+    ),
+    Mutant(
+        "budget-overdrawn",
+        "coordinatord.core.run",
+        "there is one restart more than the budget has",
+        "self.restarts_used >= self.spec.max_restarts",
+        "self.restarts_used > self.spec.max_restarts",
+    ),
+    Mutant(
+        "budget-not-used-up",
+        "coordinatord.core.run",
+        "a run fails with a restart left",
+        "self.restarts_used >= self.spec.max_restarts",
+        "self.restarts_used + 1 >= self.spec.max_restarts",
+    ),
+    Mutant(
+        "exit-code-of-nobody",
+        "coordinatord.core.actions",
+        "a run that fails exits with the code of a bug, not of the worker",
+        "shell_exit_code(verdict.charged.failure.exit_code) if verdict.charged else ExitCode.INTERNAL",
+        "ExitCode.INTERNAL if verdict.charged else ExitCode.TEMPFAIL",
+    ),
+    # What came first
+    Mutant(
+        "planned-stop-charged",
+        "coordinatord.core.verdict",
+        "workers that fail because their peers go in a planned stop are charged",
+        "if planned_at is not None and first.at >= planned_at:",
+        "if planned_at is not None and first.at < planned_at:",
+    ),
+    Mutant(
+        "collateral-window-missing",
+        "coordinatord.core.verdict",
+        "a node must have fallen silent before its peers' workers failed to have caused it",
+        "return loss.silent_since <= first.at + collateral_s and",
+        "return loss.silent_since <= first.at and",
+    ),
+    Mutant(
+        "collateral-window-reversed",
+        "coordinatord.core.verdict",
+        "a node that is lost later is taken for the cause, one lost before is not",
+        "return loss.silent_since <= first.at + collateral_s and",
+        "return loss.silent_since >= first.at - collateral_s and",
+    ),
+    Mutant(
+        "all-losses-excuse",
+        "coordinatord.core.verdict",
+        "a failure is excused by any loss, however much later",
+        "return loss.silent_since <= first.at + collateral_s and",
+        "return loss.silent_since <= first.at + 3600 and",
+    ),
+    Mutant(
+        "last-failure-charged",
+        "coordinatord.core.verdict",
+        "the last of several failures is taken for the first cause",
+        "first = min(failures, key=lambda failure: failure.at)",
+        "first = max(failures, key=lambda failure: failure.at)",
+    ),
+    Mutant(
+        "failure-dated-by-receipt",
+        "coordinatord.core.run",
+        "a failure counts from when it is heard of, not from when it happened",
+        "WorkerFailure(member.node, host, now - failure.age_s, failure)",
+        "WorkerFailure(member.node, host, now, failure)",
+    ),
+    Mutant(
+        "failure-of-older-round",
+        "coordinatord.core.membership",
+        "a failure in an older round is held against the present one",
+        "speaks_of_now = member.in_round and at_hand and observed.round == run.round",
+        "speaks_of_now = member.in_round and observed.run == run.id",
+    ),
+    Mutant(
+        "evidence-outlives-round",
+        "coordinatord.core.run",
+        "failures of the last round are held against the next",
+        'self.failures, self.losses, self.missed = {}, [], ""',
+        'self.losses, self.missed = [], ""',
+    ),
+    Mutant(
+        "losses-outlive-round",
+        "coordinatord.core.run",
+        "a node that was lost in an older round excuses failures in the next",
+        'self.failures, self.losses, self.missed = {}, [], ""',
+        'self.failures, self.missed = {}, ""',
+    ),
+    Mutant(
+        "done-and-gone-excuses",
+        "coordinatord.core.history",
+        "a node that is lost after it did its part excuses failures of others",
+        "if member.in_round and not member.succeeded:",
+        "if member.in_round:",
+    ),
+    # Losses
+    Mutant(
+        "loss-not-noted",
+        "coordinatord.core.history",
+        "a lost node leaves no evidence, so what its peers' workers fail of is charged",
+        "        run.losses.append(Loss(member.node, at - record.silent_s))\n    run.remove(member)",
+        "        pass\n    run.remove(member)",
+    ),
+    Mutant(
+        "lease-not-renewed",
+        "coordinatord.core.machine",
+        "a node that only sends heartbeats is lost after its first lease",
+        "        self._renew(run, member, now)\n        membership.hear",
+        "        if not observed.beat:\n            self._renew(run, member, now)\n        membership.hear",
+    ),
+    Mutant(
+        "no-grace-to-reconnect",
+        "coordinatord.core.machine",
+        "a node whose connection closes is lost at once",
+        "self._leases.set((run.id, member.node), min(lease, grace))",
+        "self._leases.set((run.id, member.node), min(lease, now))",
+    ),
+    Mutant(
+        "reconnect-grace-adds-up",
+        "coordinatord.core.machine",
+        "a node whose process died is waited for a whole lease",
+        "self._leases.set((run.id, member.node), min(lease, grace))",
+        "self._leases.set((run.id, member.node), max(lease, grace))",
+    ),
+    Mutant(
+        "all-silent-all-lost",
+        "coordinatord.core.conditions",
+        "when the coordinator itself is cut off, it gives up the whole round",
+        "if not run.count(Standing.SILENT) or not run.connected:",
+        "if not run.count(Standing.SILENT):",
+    ),
+    Mutant(
+        "first-silent-is-lost",
+        "coordinatord.core.conditions",
+        "when the coordinator itself is cut off, the first node to fall silent is lost",
+        "return _when(run.heard_at >= run.expired_at - 2 * heartbeat_s)",
+        "return _when(heartbeat_s)",
+    ),
+    Mutant(
+        "others-not-renewed",
+        "coordinatord.core.machine",
+        "when the first node is heard again after all were silent, the others are lost",
+        "        if run.all_silent:\n            self._renew_all(run, now)\n",
+        "",
+    ),
+    Mutant(
+        "silence-without-end",
+        "coordinatord.core.conditions",
+        "a run whose nodes all fell silent stands for ever",
+        "return run.expired_at + run.policy.outage_grace_s if run.all_silent else None",
+        "return None if run.all_silent else None",
+    ),
+    Mutant(
+        "silent-while-stopping",
+        "coordinatord.core.machine",
+        "a node that falls silent while a round is stopped is never lost",
+        "if member.outcome is None and not (member.in_round and run.state in {State.STARTING, State.RUNNING}):",
+        "if member.outcome is None and not member.in_round:",
+    ),
+    Mutant(
+        "stall-not-forgiven",
+        "coordinatord.core.machine",
+        "after the coordinator was asleep, all nodes are lost",
+        "if due is not None and now - due > self.policy.heartbeat_s:",
+        "if due is not None and due - now > self.policy.heartbeat_s:",
+    ),
+)
