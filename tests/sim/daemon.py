@@ -217,6 +217,7 @@ class Daemon:
         self._handle(event)
 
     def _handle(self, event: Event) -> None:
+        self._world.laws.hears(event)
         batch = self.machine.handle(event, self.clock.read())
         self._alarm.arm()
         if batch.records:

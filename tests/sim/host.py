@@ -262,6 +262,7 @@ class Host:
             return
         while events:
             event = events[0]
+            self._world.laws.happens(self, event)
             if isinstance(event, Told):
                 self._world.laws.told(self, event.desired)
             for effect in agent.handle(event, self.clock.read()):
@@ -276,6 +277,7 @@ class Host:
             self.submit(Tick())
 
     def _carry_out(self, effect: Effect) -> None:
+        self._world.laws.does(self, effect)
         match effect:
             case Report(observed):
                 if self.session is not None:

@@ -139,7 +139,7 @@ class LocalWorkers:
 
     def _death_s(self, rank: int) -> float:
         quick = 0.005 * self._world.chance.random()
-        return quick + (8.0 * self._world.chance.random() if rank in self._slow else 0.0)
+        return quick + (25.0 * self._world.chance.random() if rank in self._slow else 0.0)
 
     def _swept(self, start: int, takes: float) -> None:
         if start != self._starts or self._host.agent is None:

@@ -30,8 +30,8 @@ from coordinatord.core.run import Run, State
 from coordinatord.core.words import Words
 from tests.sim.agenda import Agenda
 from tests.sim.daemon import Daemon
+from tests.sim.decision_laws import AllLaws
 from tests.sim.host import Host
-from tests.sim.laws import Laws
 from tests.sim.lulls import Lulls
 from tests.sim.network import Wires
 from tests.sim.scene import Scene
@@ -72,7 +72,7 @@ class World:
         """What the workers of each round have in common, once one has started."""
         self.wires = Wires(self)
         self.daemon = Daemon(self)
-        self.laws = Laws(self)
+        self.laws = AllLaws(self)
         self.hosts: dict[str, Host] = {}
         for number in range(1, self.scene.hosts + 1):
             self.add_host(f"n{number}")

@@ -1,0 +1,123 @@
+"""What must be true of the coordinator's judgement on why a round or a run ended, by what really happened.
+
+Measured by which workers failed of themselves, and when nothing else did. What is decided otherwise is in
+`decision_laws`, that the budget adds up in `laws`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinatord.core.records import RoundEnded, RunEnded
+from coordinatord.core.run import Run, State
+from coordinatord.wire.exits import ExitCode, shell_exit_code
+from coordinatord.wire.messages import Result
+from tests.sim.conduct_laws import ConductLaws
+from tests.sim.laws import Laws
+from tests.sim.workers import Round
+
+if TYPE_CHECKING:  # the world imports its laws
+    from tests.sim.host import Host
+    from tests.sim.world import World
+
+ROUGHLY = 0.93
+"""Of a time in one clock, what it may be at least in another one."""
+
+REMEMBERED_S = 0.5
+"""On top of the time within which a loss excuses a failure: for the word of both to come."""
+
+
+class EvidenceLaws(Laws, ConductLaws):
+    """Watches the verdicts of one world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._culprits: dict[Round, set[str]] = {}
+        """Nodes of which a worker failed of itself."""
+        self._vague: set[Round] = set()
+        """Rounds in which a worker failed of itself while its node could not be heard."""
+        self._to_charge: set[Round] = set()
+        """Rounds that ended by a failure, and by nothing else."""
+        self._absent: set[Round] = set()
+        """Rounds of which workers ended while there was no coordinator."""
+        self._lost_of: set[Round] = set()
+        """Rounds of which nodes were lost or left behind."""
+        self._life_of_stop: dict[Round, int] = {}
+        """Which coordinator stopped each round."""
+
+    # Evidence
+
+    def failed(self, host: Host, key: Round) -> None:
+        """Take note that a worker fails of itself; if nothing else happens, that is to be charged."""
+        first = key not in self.genuine
+        super().failed(host, key)
+        self._culprits.setdefault(key, set()).add(host.node)
+        if self._hidden(host):
+            self._vague.add(key)
+        training = self.world.trainings.get(key)
+        if first and training is not None and not training.broken and key in self.formed and self._was_quiet(key):
+            wait = self.world.scene.policy.collateral_s / ROUGHLY + REMEMBERED_S
+            self.world.agenda.plan(wait, self._look_again, key)
+
+    @property
+    def _is_prompt(self) -> bool:
+        """Whether what happens first is heard first: peers of a worker that failed do so 10 ms later."""
+        network = self.world.scene.network
+        slow = network.harsh or network.spike_chance or network.spread_s > 0.01 or self.world.scene.skew > 0.001
+        return not slow and not self.world.faults["network slow"]
+
+    def _look_again(self, key: Round) -> None:
+        run = self.shadow.jobs.get("job")
+        stopping = run is not None and (run.id, run.round) == key and run.state is State.STOPPING
+        quiet = key not in self.disturbed | self.stopped_on_purpose and self._was_quiet(key)
+        if stopping and quiet and self.world.daemon.idle:
+            self._to_charge.add(key)
+
+    def gone(self, host: Host) -> None:
+        """Take note that workers of a host are gone in a way that breaks their peers."""
+        super().gone(host)
+        if not self.world.daemon.up and self._is_prompt:
+            self._absent.add(host.workers.round)
+
+    # Verdicts
+
+    def _judge_outcome(self, run: Run, record: RunEnded) -> None:
+        if record.outcome.result is not Result.FAILED or record.outcome.exit_code == ExitCode.TEMPFAIL:
+            return
+        used, most = run.restarts_used, run.spec.max_restarts
+        self.check(used == most, "the run has failed with %d of %d restarts used", used, most)
+        key = (run.id, run.round)
+        codes = {
+            shell_exit_code(run.failures[node].failure.exit_code)
+            for node in self._culprits.get(key, ())
+            if node in run.failures
+        }
+        vague = (
+            key in self.unseen | self._vague
+            or not self._is_prompt
+            or self._life_of_stop.get(key) != self.world.daemon.life
+        )
+        known = vague or not codes or record.outcome.exit_code in codes
+        self.check(known, "the run has failed with %d, its workers with %s", record.outcome.exit_code, codes)
+
+    def _judge_ended(self, record: RoundEnded) -> None:
+        super()._judge_ended(record)
+        key = (record.run, record.round)
+        restarted = self._life_of_stop.get(key) != self.world.daemon.life and key in self._lost_of
+        due = key in self._to_charge and not restarted
+        self.check(record.charged or not due, "a failure in round %d is not charged: %s", record.round, record.reason)
+        same_life = self._life_of_stop.get(key) == self.world.daemon.life
+        if record.charged and key not in self.unseen | self._vague and self._is_prompt and same_life:
+            named = any(f"on node {node} failed" in record.reason for node in self._culprits.get(key, ()))
+            self.check(named, "round %d was charged to another: %s", record.round, record.reason)
+        excused = key in self.stopped_on_purpose and key not in self.genuine | self._lost_of | self.disturbed
+        self.check(not (record.charged and excused), "round %d was charged for its stop on purpose", record.round)
+        unheard = key in self._absent and key not in self.genuine
+        self.check(not (record.charged and unheard), "round %d was charged for a node that died unheard", record.round)
+
+    def _judge_run(self, record: RunEnded) -> None:
+        super()._judge_run(record)
+        if record.outcome.result is Result.SUCCEEDED:
+            run = self.shadow.jobs[record.job]
+            told = all(member.succeeded for member in run.members.values() if member.in_round)
+            self.check(told, "a run has succeeded, and no record says that all its nodes have")
