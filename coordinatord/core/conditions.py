@@ -45,7 +45,7 @@ def settled(run: Run) -> float | None:
     """
     if run.count(Standing.READY) < run.spec.nodes_min or run.count(Standing.ABSENT):
         return None
-    give_up_at = run.give_up.next()
+    give_up_at = run.give_up.first()
     return _settle_end(run) if give_up_at is None else min(_settle_end(run), give_up_at)
 
 

@@ -60,6 +60,15 @@ class Deadlines(Generic[Key]):
         self._drop_dead()
         return self._heap[0][0] + self._shift if self._heap else None
 
+    def first(self) -> float | None:
+        """Return when the first thing is due, exactly; `next` costs less where many deadlines move all the time."""
+        self._drop_dead()
+        while self._heap and self._at[self._heap[0][2]] > self._heap[0][0]:
+            _, _, key = heapq.heappop(self._heap)
+            self._file(key, self._at[key])
+            self._drop_dead()
+        return self.next()
+
     def pop_due(self, now: float) -> list[Key]:
         """Remove and return the keys whose deadline is not after `now`, in the order of their deadlines."""
         due = []

@@ -133,3 +133,19 @@ def test_a_deadline_that_is_brought_forward_again_and_again_does_not_grow_the_he
         deadlines.set("a", 1_000.0 - step)
     assert len(deadlines._heap) <= 2 + SLACK
     assert deadlines.pop_due(1.0) == ["a"]
+
+
+def test_the_first_deadline_is_exact_also_when_it_was_moved_or_set_anew() -> None:
+    deadlines = Deadlines[str]()
+    assert deadlines.first() is None
+    deadlines.set("a", 1.0)
+    deadlines.set("b", 4.0)
+    deadlines.set("a", 3.0)
+    assert deadlines.first() == 3.0
+    deadlines.discard("a")
+    deadlines.set("a", 9.0)
+    assert deadlines.first() == 4.0
+    deadlines.shift(0.5)
+    assert deadlines.first() == 4.5
+    assert deadlines.pop_due(9.5) == ["b", "a"]
+    assert deadlines.first() is None
