@@ -25,6 +25,11 @@ BIRTH_NS = 10**15
 """Incarnations count from here, so that a clock may be behind."""
 
 
+LINGERS_CHANCE = 0.1
+LINGERS_S = 0.8
+"""How often the connection of a process that died stays open for a moment, and how long at most."""
+
+
 class Host:
     """One machine, with at most one nodeclient."""
 
@@ -315,7 +320,10 @@ class Host:
         self.workers.die()
         session, self.session = self.session, None
         if session is not None:
-            self._world.wires.close_up(session)
+            # The kernel closes what a process leaves behind when it gets to it, which may be after its memory.
+            chance = self._world.chance
+            lingers = LINGERS_S * chance.random() if chance.random() < LINGERS_CHANCE else 0.0
+            self._agenda.after(lingers, self._world.wires.close_up, session)
 
     def draw_port(self) -> int:
         """Reserve a port."""

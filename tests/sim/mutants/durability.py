@@ -121,7 +121,8 @@ MUTANTS = (
         "absence-counts",
         "coordinatord.core.machine",
         "the time for which the coordinator was away counts against the nodes",
-        "            run.postpone(now - last)\n",
+        "            run.postpone(now - last)\n"
+        "            run.give_time(now + self.policy.restart_grace_s + self.policy.heartbeat_s, now)\n",
         "",
     ),
     Mutant(
