@@ -92,18 +92,13 @@ def _quits() -> bool:
 
 def _title(record: Record) -> str:
     """Say what happened: 'round 2 formed', 'node a joined'."""
-    thing, *what = _words(type(record).__name__)
+    thing, *what = record.words()
     name = getattr(record, thing, None)
     return " ".join([thing, str(name), *what] if name is not None else [thing, *what])
 
 
-def _words(name: str) -> list[str]:
-    """Take `NodeLeftBehind` apart: node, left, behind."""
-    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).split()
-
-
 def _state_text(run: Run) -> str:
-    nodes = counted(sum(1 for _ in run.inside), "node")
+    nodes = counted(run.round_size, "node")
     where = f"round {run.round} of {nodes}" if run.round else "no round yet"
     return f"{run.state}, {where}, restarts {run.restarts_used} of {run.spec.max_restarts}"
 

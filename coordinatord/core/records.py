@@ -34,6 +34,11 @@ class Record:
     run: Name
     reason: Annotated[str, Length(1, REASON_MAX)]
 
+    @classmethod
+    def words(cls) -> list[str]:
+        """Say what kind of fact this is: `NodeLeftBehind` is node, left, behind."""
+        return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in cls.__name__).split()
+
 
 @dataclass(frozen=True, slots=True)
 class RunOpened(Record):

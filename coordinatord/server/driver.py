@@ -20,6 +20,7 @@ from coordinatord.shared.logs import fields
 from coordinatord.shared.tasks import Tasks
 from coordinatord.shared.timer import DeadlineTimer
 from coordinatord.store.interface import Store, StoreError
+from coordinatord.wire.schema import fields_of
 
 log = logging.getLogger(__name__)
 
@@ -135,14 +136,9 @@ class Driver:
 
 
 def _log_record(record: Record) -> None:
-    facts = {name: getattr(record, name) for name in record.__slots__}
+    facts = fields_of(record)
     if isinstance(record, RoundFormed):
         facts |= {"nodes": len(record.nodes), "workers": sum(ranks.workers for ranks in record.nodes)}
     plain = {name: value for name, value in facts.items() if isinstance(value, str | int | float)}
     names = fields(job=record.job, run=record.run, **plain)
-    log.info("%s: %s", _title(type(record)), record.reason, extra=names)
-
-
-def _title(kind: type[Record]) -> str:
-    """Turn `RoundFormed` into 'round formed'."""
-    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in kind.__name__).strip()
+    log.info("%s: %s", " ".join(record.words()), record.reason, extra=names)

@@ -13,7 +13,7 @@ from typing import Any
 from coordinatord.core.records import KINDS, Record
 from coordinatord.store.interface import Entry, UnreadableStoreError
 from coordinatord.store.troubles import REMEDY
-from coordinatord.wire.schema import SchemaError, check_for
+from coordinatord.wire.schema import SchemaError, check_for, fields_of
 
 Row = tuple[int, float, str, str, str, str | None, int | None, str]
 """seq, at, job, run, kind, node, round, body: as `layout` has them."""
@@ -34,7 +34,7 @@ def encode(record: Record, at: float) -> tuple[float, str, str, str, str | None,
     """Return the row of a record, all but its seq, which the database gives."""
     kind = type(record)
     rest = {name: getattr(record, name) for name in _IN_BODY[kind]}
-    body = json.dumps(rest, default=_fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    body = json.dumps(rest, default=fields_of, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     node, number = getattr(record, "node", None), getattr(record, "round", None)
     return at, record.job, record.run, kind.__name__, node, number, body
 
@@ -67,8 +67,3 @@ def _object(body: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise SchemaError("its body is no JSON object")
     return found
-
-
-def _fields(part: Any) -> dict[str, Any]:
-    """Take apart what is within a record; there, each class declares all its fields itself."""
-    return {name: getattr(part, name) for name in part.__slots__}

@@ -17,7 +17,7 @@ from coordinatord.wire.messages import (
     Refused,
     clip,
 )
-from coordinatord.wire.schema import SchemaError, check_for
+from coordinatord.wire.schema import SchemaError, check_for, fields_of
 
 First = TypeVar("First", bound=Message)
 Second = TypeVar("Second", bound=Message)
@@ -40,8 +40,8 @@ class VersionError(SchemaError):
 
 def encode(message: Message) -> bytes:
     """Pack one message, at most `FRAME_BYTES_MAX` bytes."""
-    body = {"type": _NAMES[type(message)], **_fields(message)}
-    packed: bytes = msgpack.packb(body, default=_fields)  # `default` meets the nested messages
+    body = {"type": _NAMES[type(message)], **fields_of(message)}
+    packed: bytes = msgpack.packb(body, default=fields_of)  # `default` meets the nested messages
     return packed
 
 
@@ -86,7 +86,3 @@ def _unpack(frame: bytes) -> dict[Any, Any]:
     if not isinstance(body, dict):
         raise SchemaError("the frame does not hold a map")
     return body
-
-
-def _fields(message: Any) -> dict[str, Any]:
-    return {name: getattr(message, name) for name in message.__slots__}

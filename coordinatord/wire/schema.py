@@ -59,6 +59,11 @@ def check_for(message: type[MessageT]) -> Callable[[object, str], MessageT]:
     return check
 
 
+def fields_of(message: Any) -> dict[str, Any]:
+    """Take a message apart, the way back from `check_for`; of a subclass, this gives the fields of its own."""
+    return {name: getattr(message, name) for name in message.__slots__}
+
+
 def _check_of(annotation: Any) -> Check:
     if get_origin(annotation) is Annotated:
         kind, *bounds = get_args(annotation)
