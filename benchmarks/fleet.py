@@ -221,8 +221,10 @@ def _join(index: int, size: int) -> Join:
         workers=1,
         role="default",
         topology="",
+        group_rank=None,
         advertise_address=None,
         routable_address=None,
+        probe_port=MASTER_PORT,
         join_timeout_s=PATIENCE_S,
         stop_timeout_s=30.0,
     )

@@ -6,17 +6,24 @@ import argparse
 import os
 import re
 import secrets
+import signal
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from coordinatord.shared import __version__
 from coordinatord.shared.logs import LEVELS
 from coordinatord.shared.settings import SettingsParser, seconds
 from coordinatord.wire.messages import COUNTER_MAX, DEFAULT_PORT, RANKS_MAX, Spec
+from nodeclient.core.settings import ABORT_TIMEOUT_S
 from nodeclient.devices import WorkersPerNodeError, workers_per_node
+from nodeclient.output.settings import OutputSettings
 from nodeclient.spawn import SpawnError, WorkerCommand, check_program
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Each asks the node to leave; torchrun handles the same ones."""
 
 DEFAULT_JOB = "default"
 
@@ -71,6 +78,25 @@ class JoinConfig:
     stop_timeout_s: float
     log_level: str
     command: tuple[str, ...]
+    abort_timeout_s: float = ABORT_TIMEOUT_S
+    """How long workers get to end in a stop that is not planned."""
+    group_rank: int | None = None
+    """The group rank that this node wishes for."""
+    output: OutputSettings = OutputSettings()
+    signals: tuple[signal.Signals, ...] = SIGNALS
+    """Each asks the node to leave."""
+    numa: str | None = None
+    """How workers are bound to NUMA nodes, as torchrun's `--numa-binding` has it."""
+    virtual_local_rank: bool = False
+    """Each worker sees only its own GPU, and LOCAL_RANK is 0 in all of them."""
+    local_rank_argument: bool = False
+    """Append `--local-rank=N` to each worker's command, as torch.distributed.launch does."""
+    error_file: Path | None = None
+    """Where a scheduler wants to find the first cause (TORCHELASTIC_ERROR_FILE)."""
+    own_coordinator: bool = False
+    """Bring the coordinator along if its address is this host's and nothing listens there yet, as torchrun does."""
+    remarks: tuple[str, ...] = ()
+    """To be said at the start: what was taken from where, and what is done instead of what was asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,20 +25,25 @@ from nodeclient.core.effects import (
     Kill,
     Level,
     Notice,
+    Probe,
     Reconnect,
-    Report,
+    Say,
+    Show,
     Start,
     Sweep,
     Terminate,
     Waiting,
 )
 from nodeclient.core.events import (
+    Account,
     Event,
     LeaveAsked,
+    Reached,
     StartFailed,
     SweepFailed,
     Swept,
     Tick,
+    Unreached,
     WorkerExited,
     WorkersStarted,
 )
@@ -47,13 +52,11 @@ from nodeclient.guard import Guard
 from nodeclient.launch import worker_commands
 from nodeclient.orphans import reaping_orphans
 from nodeclient.ports import PortReservation
+from nodeclient.probe import ProbeListener, find_obstacle
 from nodeclient.processes import UnkillableError
 from nodeclient.session import Session
 from nodeclient.spawn import SpawnError
 from nodeclient.workers import WorkerGroup
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Each asks the node to leave; torchrun handles the same ones."""
 
 
 class Node:
@@ -68,11 +71,12 @@ class Node:
         self._companions = frozenset(companions)
         self._loop = asyncio.get_running_loop()
         self._port = PortReservation()
-        settings = Settings(config.workers, config.join_timeout_s, config.stop_timeout_s)
+        self._listener = ProbeListener(config.node)
+        settings = Settings(config.workers, config.join_timeout_s, config.stop_timeout_s, config.abort_timeout_s)
         self._agent = Agent(settings, self._port.port, self._loop.time())
         self._console = Console(config.log_level, self._context)
         mark = secrets.token_hex(16)
-        self._workers = WorkerGroup(mark, lambda rank, code: self.submit(WorkerExited(rank, code)))
+        self._workers = WorkerGroup(mark, lambda rank, code: self.submit(WorkerExited(rank, code, Account(pid=1))))
         self._guard = Guard(mark)
         self._session = Session(config.coordinators, self._join, self.submit)
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
@@ -85,7 +89,7 @@ class Node:
 
     async def run(self) -> int:
         """Take part in the job until it is over for this node; return the exit code."""
-        for signum in SIGNALS:
+        for signum in self._config.signals:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # as under nohup, whose users mean it
                 self._loop.add_signal_handler(signum, self.submit, LeaveAsked(signum))
         with reaping_orphans(self._children):
@@ -97,6 +101,7 @@ class Node:
                 await self._tasks.cancel()
                 self._guard.close()
                 self._port.close()
+                self._listener.close()
 
     def _children(self) -> frozenset[int]:
         guard = () if self._guard.pid is None else (self._guard.pid,)
@@ -127,6 +132,8 @@ class Node:
 
     def _carry_out(self, effect: Effect) -> None:  # noqa: C901 - one plain case an effect
         match effect:
+            case Probe():
+                self._tasks.spawn(self._probe(effect), name="probe")
             case Start():
                 self._start(effect)
             case Terminate():
@@ -135,12 +142,14 @@ class Node:
                 self._workers.signal(signal.SIGKILL)
             case Sweep():
                 self._tasks.spawn(self._sweep(), name="sweep")
-            case Report(observed):
+            case Say(observed):
                 self._session.send(observed)
             case Reconnect(reason):
                 self._session.close(reason)
             case Notice(level, text):
                 self._console.say(level, text)
+            case Show():
+                pass
             case Waiting(reason, until):
                 self._console.wait(reason, until, self._loop.time())
                 self._redraw_later()
@@ -148,6 +157,13 @@ class Node:
                 self._console.say(level, message)
                 if not self._exit.done():
                     self._exit.set_result(code)
+
+    async def _probe(self, probe: Probe) -> None:
+        obstacle = await find_obstacle(probe.assignment)
+        if obstacle is None:
+            self.submit(Reached(probe.run, probe.round))
+        else:
+            self.submit(Unreached(probe.run, probe.round, obstacle))
 
     def _start(self, start: Start) -> None:
         part = start.assignment
@@ -199,10 +215,12 @@ class Node:
             workers=config.workers,
             role=config.role,
             topology=config.topology,
+            group_rank=config.group_rank,
             advertise_address=config.advertise_address,
             routable_address=routable_address(),
+            probe_port=self._listener.port,
             join_timeout_s=config.join_timeout_s,
-            stop_timeout_s=config.stop_timeout_s,
+            stop_timeout_s=max(config.stop_timeout_s, config.abort_timeout_s),
         )
         observed = self._agent.observed(self._loop.time(), beat=True)
         return Join(PROTOCOL_VERSION, config.job, config.node, self._incarnation, config.spec, offer, observed)

@@ -12,9 +12,7 @@ from coordinatord.core.run import State
 from coordinatord.core.table import ROWS
 from coordinatord.wire.messages import Goal, Phase
 from nodeclient.core import table as node
-from nodeclient.core.agent import Agent
 from nodeclient.core.table import TABLE, Act, Stimulus
-from tests.support.bench import SETTINGS
 from tests.support.builders import a_desired
 
 SENT = sorted({goal for standings in GOALS.values() for goal in standings.values()})
@@ -40,9 +38,7 @@ ROUNDS = [HERE, ("e-1", 4), ("e-2", 1)]
 
 def stimulus_of(goal: Goal, round_: tuple[str, int]) -> Stimulus:
     """Classify a goal as the agent does."""
-    agent = Agent(SETTINGS, port=40_001, now=0.0)
-    agent.run, agent.round = HERE
-    return agent._goal(a_desired(goal, run=round_[0], round=round_[1]))
+    return node.stimulus_of(a_desired(goal, run=round_[0], round=round_[1]), *HERE)
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -61,8 +57,10 @@ def test_each_stimulus_by_which_a_node_knows_a_goal_can_come_from_the_coordinato
 
 
 def test_a_node_without_workers_starts_them_only_for_a_round_that_it_is_not_in() -> None:
+    probes = {key for key, row in TABLE.items() if row.act is Act.PROBE}
     starts = {key for key, row in TABLE.items() if row.act is Act.START}
-    assert starts == {(phase, Stimulus.RUN_NEXT) for phase in Phase if not phase.has_workers}
+    assert starts == {(Phase.STARTING, Stimulus.REACHED)}
+    assert probes == {(phase, Stimulus.RUN_NEXT) for phase in Phase if not phase.has_workers}
 
 
 @pytest.mark.parametrize("phase", Phase)

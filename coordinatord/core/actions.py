@@ -20,10 +20,11 @@ from coordinatord.core.records import (
     RoundStopped,
     RunEnded,
 )
+from coordinatord.core.reports import report_on
 from coordinatord.core.run import MAY_HAVE_WORKERS, Run
 from coordinatord.core.words import Words
 from coordinatord.wire.exits import ExitCode, shell_exit_code
-from coordinatord.wire.messages import DURATION_S_MAX, Outcome, Result, clip
+from coordinatord.wire.messages import DURATION_S_MAX, Outcome, Report, Result, clip
 
 # Transitions: each leads to a state, for `reason`, at `now`
 
@@ -65,9 +66,18 @@ def stop_at_once(run: Run, reason: str, now: float, outbox: Outbox) -> None:
 def reform(run: Run, reason: str, now: float, outbox: Outbox) -> None:
     """Judge the round that is over, charge the budget, and let the nodes that are left form the next one."""
     charged = run.verdict.charged is not None
+    report = report_on(run, now)
     leaving = [run.members[node] for node in sorted(run.leaving)]
     outbox.record(
-        RoundEnded(run.job, run.id, reason, run.round, charged=charged, restarts_used=run.restarts_used + charged)
+        RoundEnded(
+            run.job,
+            run.id,
+            reason,
+            run.round,
+            charged=charged,
+            restarts_used=run.restarts_used + charged,
+            report=report,
+        )
     )
     for member in leaving:
         dismiss(run, member, left(), outbox)
@@ -91,11 +101,10 @@ def leave_behind(run: Run, reason: str, now: float, outbox: Outbox) -> None:
 
 def fail_workers(run: Run, reason: str, now: float, outbox: Outbox) -> None:
     """End the run because its workers fail for good, with the code of the first cause."""
-    del now
     verdict = run.verdict
     code = shell_exit_code(verdict.charged.failure.exit_code) if verdict.charged else ExitCode.INTERNAL
     budget = f"restarts used: {run.restarts_used} of {run.spec.max_restarts}"
-    _end(run, f"{reason} ({budget})", Result.FAILED, code, outbox)
+    _end(run, f"{reason} ({budget})", Result.FAILED, code, outbox, report_on(run, now))
 
 
 def fail_abandoned(run: Run, reason: str, now: float, outbox: Outbox) -> None:
@@ -148,8 +157,8 @@ def _first_failure(run: Run, now: float) -> FirstFailure | None:
     return FirstFailure(first.node, first.host, replace(first.failure, age_s=age_s))
 
 
-def _end(run: Run, reason: str, result: Result, exit_code: int, outbox: Outbox) -> None:
-    outbox.record(RunEnded(run.job, run.id, reason, Outcome(result, exit_code, clip(reason))))
+def _end(run: Run, reason: str, result: Result, exit_code: int, outbox: Outbox, report: Report | None = None) -> None:
+    outbox.record(RunEnded(run.job, run.id, reason, Outcome(result, exit_code, clip(reason)), report))
     outbox.tell_all(run)
 
 

@@ -59,9 +59,14 @@ def check_spec(run: Run, join: Join) -> None:
         )
         if theirs != ours
     ]
+    remedy = "start all nodes with the same values"
+    if join.spec.launcher is not run.spec.launcher:  # and then the rest differs as well, for no reason that matters
+        opener = f"{run.opener}, which was first, by {run.spec.launcher}"
+        differences = [f"this node ({join.node}) is started by {join.spec.launcher}, but {opener}"]
+        remedy = "start all nodes in the same way, or give one of the two another job id"
     if differences:
-        text = f"job {join.job}: {'; '.join(differences)}: start all nodes with the same values"
-        raise RefusedError(Refused(RefusalCode.SPEC_DIFFERS, text, retry=False))
+        text = f"job {join.job}: {'; '.join(differences)}: {remedy}"
+        raise RefusedError(Refused(RefusalCode.SPEC_DIFFERS, clip(text), retry=False))
 
 
 def check_size(run: Run, join: Join) -> None:

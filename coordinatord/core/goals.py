@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordinatord.core.conditions import settled
 from coordinatord.core.leases import lease_s
 from coordinatord.core.member import Member, Standing
+from coordinatord.core.reports import report_for
 from coordinatord.core.run import Run, State
 from coordinatord.core.words import Words
 from coordinatord.wire.messages import Desired, Goal, clip
@@ -56,6 +57,7 @@ def desired(run: Run, member: Member, nodes: int, now: float) -> Desired:
         planned=goal is Goal.STOP and run.state is State.STOPPING and run.planned_at is not None,
         assignment=run.assignments[member.node] if goal is Goal.RUN else None,
         outcome=(member.outcome or run.outcome) if goal is Goal.EXIT else None,
+        report=report_for(run, member, goal, now),
     )
 
 

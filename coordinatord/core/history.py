@@ -116,6 +116,7 @@ def _round_formed(run: Run, record: RoundFormed, at: float) -> None:
     del at
     members = [run.members[ranks.node] for ranks in record.nodes]
     world_size = sum(ranks.workers for ranks in record.nodes)
+    master = members[0]
     run.begin_round(
         record.round,
         {
@@ -126,8 +127,10 @@ def _round_formed(run: Run, record: RoundFormed, at: float) -> None:
                 world_size=world_size,
                 first_role_rank=ranks.first_role_rank,
                 role_world_size=ranks.role_world_size,
+                master_node=master.node,
                 master_address=record.master_address,
                 master_port=record.master_port,
+                master_probe_port=master.offer.probe_port,
                 restarts_used=run.restarts_used,
                 max_restarts=run.spec.max_restarts,
             )
@@ -164,7 +167,7 @@ def _round_stopped(run: Run, record: RoundStopped, at: float) -> None:
 
 
 def _round_ended(run: Run, record: RoundEnded, at: float) -> None:
-    del at
+    run.keep(record.report, at)
     run.round, run.restarts_used = record.round, record.restarts_used
     run.cause = record.reason
     for member in list(run.inside):
@@ -173,7 +176,7 @@ def _round_ended(run: Run, record: RoundEnded, at: float) -> None:
 
 
 def _run_ended(run: Run, record: RunEnded, at: float) -> None:
-    del at
+    run.keep(record.report, at)
     run.outcome = record.outcome
     run.give_up.clear()
     well = record.outcome.result is Result.SUCCEEDED

@@ -83,7 +83,7 @@ class Member:
     def seat(self) -> Seat:
         """What its rank goes by."""
         offer = self.offer
-        return Seat(self.node, offer.host, offer.topology, offer.workers, offer.role)
+        return Seat(self.node, offer.host, offer.topology, offer.workers, offer.role, offer.group_rank)
 
     @property
     def silent_since(self) -> float:

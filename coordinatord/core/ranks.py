@@ -1,12 +1,14 @@
 """Who gets which rank: one pure function, so that everybody can foresee it.
 
 Survivors keep their order, hence rank 0 stays where it was if its node lives; new nodes follow, by topology key, then
-by host name in natural order (`node2` before `node10`, which torchrun sorts the other way round).
+by host name in natural order (`node2` before `node10`, which torchrun sorts the other way round). A node whose user
+wishes for a group rank gets it, or the next one that nobody with an older claim has.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,6 +31,8 @@ class Seat:
     topology: str
     workers: int
     role: str
+    wish: int | None
+    """The group rank that its user wishes for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ def order(seats: Iterable[Seat], previous: Sequence[str]) -> list[Seat]:
     """
     place = {node: index for index, node in enumerate(previous)}
     newcomer = len(place)
-    return sorted(
+    by_custom = sorted(
         seats,
         key=lambda seat: (
             place.get(seat.node, newcomer),
@@ -59,6 +63,20 @@ def order(seats: Iterable[Seat], previous: Sequence[str]) -> list[Seat]:
             natural(seat.node),
         ),
     )
+    return _honour_wishes(by_custom)
+
+
+def _honour_wishes(by_custom: list[Seat]) -> list[Seat]:
+    """Put each node that has a wish at its place, or as near after it as others with wishes allow."""
+    wishers = deque(sorted((seat for seat in by_custom if seat.wish is not None), key=lambda seat: seat.wish or 0))
+    if not wishers:
+        return by_custom
+    others = deque(seat for seat in by_custom if seat.wish is None)
+    ordered: list[Seat] = []
+    while wishers or others:
+        due = wishers and (not others or (wishers[0].wish or 0) <= len(ordered))
+        ordered.append((wishers if due else others).popleft())
+    return ordered
 
 
 def assign(ordered: Sequence[Seat]) -> list[Ranks]:

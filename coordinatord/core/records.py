@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from coordinatord.core.ranks import Ranks
-from coordinatord.wire.messages import RANKS_MAX, Address, Counter, Failure, Name, Offer, Outcome, Port, Spec
+from coordinatord.wire.messages import RANKS_MAX, Address, Counter, Failure, Name, Offer, Outcome, Port, Report, Spec
 from coordinatord.wire.schema import Length, Range
 
 REASON_MAX = 4_096
@@ -155,6 +155,8 @@ class RoundEnded(Record):
     round: Counter
     charged: bool
     restarts_used: Counter
+    report: Report | None
+    """The first cause, if a worker failed by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,8 @@ class RunEnded(Record):
     """A run is over."""
 
     outcome: Outcome
+    report: Report | None
+    """The first cause, if workers failed for good."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from coordinatord.core.member import Member, Standing
 from coordinatord.core.policy import Policy
 from coordinatord.core.ranks import order
 from coordinatord.core.verdict import Loss, Verdict, WorkerFailure, judge
-from coordinatord.wire.messages import Assignment, Failure, Outcome, Spec
+from coordinatord.wire.messages import Assignment, Failure, Outcome, Report, Spec
 
 MAY_HAVE_WORKERS = tuple(standing for standing in Standing if standing.may_have_workers)
 
@@ -94,6 +94,9 @@ class Run:
         self.failures: dict[str, WorkerFailure] = {}
         """By node: nodes repeat what they said, and all of them may fail of one cause."""
         self.losses: list[Loss] = []
+        self.report: Report | None = None
+        """The first cause of the last round that failed by itself, its age as of `reported_at`."""
+        self.reported_at = 0.0
         self.leaving: set[str] = set()
         """Nodes of the round whose users asked them to leave."""
         self.claims: dict[str, None] = {}
@@ -248,6 +251,11 @@ class Run:
         if member.node not in self.failures:
             host = member.offer.host
             self.failures[member.node] = WorkerFailure(member.node, host, now - failure.age_s, failure)
+
+    def keep(self, report: Report | None, at: float) -> None:
+        """Remember why a round failed, until another one does."""
+        if report is not None:
+            self.report, self.reported_at = report, at
 
     @property
     def verdict(self) -> Verdict:

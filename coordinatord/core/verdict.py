@@ -25,9 +25,11 @@ class WorkerFailure:
 
     def __str__(self) -> str:
         failure = self.failure
+        if not failure.pid:
+            return f"node {self.node} could not start its workers: {failure.message}"
         where = f"worker of rank {failure.rank} (local rank {failure.local_rank}) on node {self.node}"
         how = f"{where} failed: {describe_exit(failure.exit_code)}"
-        return f"{how}: {failure.message}" if failure.message else how
+        return ": ".join([how, *filter(None, (failure.message, failure.error))])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from coordinatord.core.member import Member, Standing
+from coordinatord.core.reports import current
 from coordinatord.core.run import Run, State
 from coordinatord.core.words import Words
-from coordinatord.wire.messages import Phase
+from coordinatord.wire.exits import describe_exit, shell_exit_code
+from coordinatord.wire.messages import Phase, Report
 
 
 def job_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
@@ -21,7 +23,31 @@ def job_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
         "round": run.round,
         "world_size": sum(member.offer.workers for member in run.inside) if in_round else 0,
         "restarts": {"used": run.restarts_used, "max": run.spec.max_restarts},
+        "failure": None if run.report is None else _failure_view(current(run.report, run, now)),
         "nodes": [_node_view(run, member, now) for member in _in_order(run)],
+    }
+
+
+def _failure_view(report: Report) -> dict[str, Any]:
+    failure = report.failure
+    return {
+        "round": report.round,
+        "node": report.node,
+        "host": report.host,
+        "rank": failure.rank,
+        "local_rank": failure.local_rank,
+        "pid": failure.pid or None,
+        "exit_code": shell_exit_code(failure.exit_code),
+        "how": describe_exit(failure.exit_code),
+        "message": failure.message,
+        "error": failure.error,
+        "last_lines": list(failure.last_lines),
+        "age_s": round(failure.age_s, 3),
+        "consequences": [
+            {"node": other.node, "rank": other.rank, "exit_code": shell_exit_code(other.exit_code)}
+            for other in report.consequences
+        ],
+        "consequences_count": report.consequences_count,
     }
 
 

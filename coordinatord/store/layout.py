@@ -26,6 +26,21 @@ STEPS: Steps = (
         "CREATE INDEX records_by_kind ON records (job, run, kind)",
         "CREATE INDEX records_by_node ON records (job, run, node) WHERE node IS NOT NULL",
     ),
+    (
+        """
+        UPDATE records SET body = json_set(body, '$.spec.launcher', 'nodeclient') WHERE kind = 'RunOpened'
+        """,
+        """
+        UPDATE records SET body = json_set(body, '$.offer.group_rank', NULL, '$.offer.probe_port', 1)
+        WHERE kind = 'NodeJoined'
+        """,
+        """
+        UPDATE records SET body = json_set(body, '$.first_failure.failure.pid', 1, '$.first_failure.failure.error', '',
+            '$.first_failure.failure.last_lines', json('[]'))
+        WHERE kind = 'RoundStopped' AND json_type(body, '$.first_failure') = 'object'
+        """,
+        "UPDATE records SET body = json_set(body, '$.report', NULL) WHERE kind IN ('RoundEnded', 'RunEnded')",
+    ),
 )
 """The statements that lead from version 0, which is empty, to version 1, and so on. Steps are added and never edited,
 since there are databases of every version."""

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from coordinatord.wire.schema import Length, Range, SchemaError
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Raised by every change that an older peer would misread; the two sides must agree on it exactly."""
 
 DEFAULT_PORT = 29_400
@@ -21,8 +21,9 @@ DEFAULT_PORT = 29_400
 SESSION_PATH = "/v1/session"
 """Where a node opens its WebSocket."""
 
-FRAME_BYTES_MAX = 16 * 1024
-"""A frame holds one message; the largest legal one (`Desired`, all texts at their limits) is below 14 KiB."""
+FRAME_BYTES_MAX = 64 * 1024
+"""A frame holds one message; the largest legal one (`Desired` with a report, all texts at their limits in the widest
+letters) is below 61 KiB. What is usual is below 1 KiB, and 4 KiB with a report."""
 
 RANKS_MAX = 1_000_000
 """Ten times the largest public training job (about 100,000 GPUs); bounds every rank, count and round size."""
@@ -49,6 +50,14 @@ TEXT_MAX = 1_536
 """In characters, so that a message with two such texts fits a frame even in the widest letters."""
 Text = Annotated[str, Length(0, TEXT_MAX)]
 """Words for a person; see `clip`."""
+MESSAGE_MAX = 512
+"""In characters: one sentence, or the last line of a traceback."""
+Sentence = Annotated[str, Length(0, MESSAGE_MAX)]
+LINE_MAX = 240
+"""In characters: two rows of a wide terminal."""
+LAST_LINES_MAX = 40
+"""Lines of what a worker said last: a traceback through torch has some 30."""
+Line = Annotated[str, Length(0, LINE_MAX)]
 WorkerExit = Annotated[int, Range(-127, 255)]
 """As `subprocess` has it: a negative value -n is the death by signal n, which a shell reports as 128 + n."""
 
@@ -108,6 +117,13 @@ class RefusalCode(StrEnum):
     """The coordinator's store fails, so it takes in nobody whom it would forget."""
 
 
+class Launcher(StrEnum):
+    """What starts the workers of a node; each has its own idea of ranks and stores, so all nodes of a run share one."""
+
+    NODECLIENT = "nodeclient"
+    TORCHRUN = "torchrun"
+
+
 @dataclass(frozen=True, slots=True)
 class Spec:
     """What all nodes of a run must agree on."""
@@ -115,6 +131,7 @@ class Spec:
     nodes_min: Annotated[int, Range(1, RANKS_MAX)]
     nodes_max: Annotated[int, Range(1, RANKS_MAX)]
     max_restarts: Counter
+    launcher: Launcher = Launcher.NODECLIENT
 
     def __post_init__(self) -> None:
         """Refuse an empty range. Raises `SchemaError`."""
@@ -135,14 +152,18 @@ class Offer:
     role: Name
     topology: Annotated[str, Length(0, 128)]
     """Nodes with equal or neighbouring keys get neighbouring ranks; empty where nobody knows."""
+    group_rank: Count | None
+    """The group rank that its user wishes for; honoured as far as others do not wish for the same."""
     advertise_address: Address | None
     """The address that its user wants others to reach it at."""
     routable_address: Address | None
     """Its own guess at such an address, used only where the coordinator has seen none."""
+    probe_port: Port
+    """Where it answers with its node id, so that others can find out whether an address leads to it."""
     join_timeout_s: Seconds
     """How long it is willing to wait for a round."""
     stop_timeout_s: Seconds
-    """How long its workers get to end after SIGTERM in a planned stop, before SIGKILL."""
+    """How long its workers get to end after SIGTERM at most, before SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +173,42 @@ class Failure:
     rank: Count
     local_rank: Count
     exit_code: WorkerExit
-    message: Annotated[str, Length(0, 512)]
-    """What is known beyond the code, such as why the process could not be started."""
+    pid: Annotated[int, Range(0, 2**31 - 1)]
+    """Its process; 0 if it was never started."""
+    message: Sentence
+    """What the node found out beyond the code, such as why the process could not be started or who killed it."""
+    error: Sentence
+    """The exception that ended it, in one line; empty if there was none, or it is not known."""
+    last_lines: Annotated[tuple[Line, ...], Length(0, LAST_LINES_MAX)]
+    """The end of its traceback, or of what it wrote to stderr."""
     age_s: Seconds
     """How long before this message it was seen: two hosts' clocks are never compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consequence:
+    """A worker that failed because another one had."""
+
+    node: Name
+    rank: Count
+    exit_code: WorkerExit
+
+
+CONSEQUENCES_MAX = 8
+"""As many are named; the rest is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The first cause of a round's failure, for the people at every node."""
+
+    round: Counter
+    node: Name
+    host: Address
+    failure: Failure
+    consequences: Annotated[tuple[Consequence, ...], Length(0, CONSEQUENCES_MAX)]
+    consequences_count: Count
+    """All of them, one a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +256,11 @@ class Assignment:
     world_size: Count
     first_role_rank: Count
     role_world_size: Count
+    master_node: Name
     master_address: Address
     master_port: Port
+    master_probe_port: Port
+    """Where that node answers with its id: each node makes sure that it gets there before it starts its workers."""
     restarts_used: Counter
     max_restarts: Counter
 
@@ -242,6 +298,8 @@ class Desired:
     """With `run`, and only there."""
     outcome: Outcome | None
     """With `exit`, and only there."""
+    report: Report | None
+    """Why the last round failed: with `exit`, and with `run` until the node's workers are running."""
 
     def __post_init__(self) -> None:
         """Hold the goal together with what belongs to it. Raises `SchemaError`."""

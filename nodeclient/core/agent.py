@@ -9,29 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinatord.wire.exits import ExitCode, describe_exit, shell_exit_code
+from coordinatord.wire.exits import ExitCode, shell_exit_code
 from coordinatord.wire.messages import Desired, Goal, Observed, Phase, RefusalCode, Result
-from nodeclient.core import events
+from nodeclient.core import effects, events, words
 from nodeclient.core.contact import Contact
-from nodeclient.core.effects import (
-    Effect,
-    Exit,
-    Kill,
-    Level,
-    Notice,
-    Reconnect,
-    Report,
-    Start,
-    Sweep,
-    Terminate,
-    Waiting,
-)
+from nodeclient.core.effects import Level
 from nodeclient.core.group import Group
 from nodeclient.core.settings import Settings
-from nodeclient.core.table import TABLE, Act, Stimulus
-
-AT_ONCE_GRACE_S = 0.5
-"""In an unplanned stop, between SIGTERM and SIGKILL: whoever is blocked in a collective will not get out of it."""
+from nodeclient.core.table import TABLE, Act, Stimulus, stimulus_of
 
 LEAVE_WITHIN_S = 5.0
 """A leaving node that hears no decision for so long, one lease, stops its workers by itself."""
@@ -50,25 +35,29 @@ class Agent:
         self._desired: Desired | None = None
 
         self._group = Group()
+        self._shown: tuple[str, int] | None = None
+        """Of which failed round the person has seen the report."""
         self._resting_since = now
 
         self._contact = Contact(now)
 
         self._leaving: int | None = None
         self._leave_by: float | None = None
-        self._last_word: Exit | None = None
+        self._last_word: effects.Exit | None = None
         """What to end with, on its own decision, once no worker lives."""
         self._hurry = False
         """Not even a stop on purpose waits for the workers any more."""
         self.exited = False
 
-        self._effects: list[Effect] = []
+        self._effects: list[effects.Effect] = []
         self._handlers: dict[type[events.Event], Callable[[Any, float], None]] = {
             events.SessionOpened: self._opened,
             events.SessionClosed: self._closed,
             events.Told: self._told,
             events.Reassured: self._reassured,
             events.TurnedAway: self._turned_away,
+            events.Reached: self._reached,
+            events.Unreached: self._unreached,
             events.WorkersStarted: self._started,
             events.StartFailed: self._start_failed,
             events.WorkerExited: self._worker_exited,
@@ -79,6 +68,7 @@ class Agent:
         }
         self._acts: dict[Act, Callable[[float], object]] = {
             Act.STAY: lambda _: None,
+            Act.PROBE: self._probe,
             Act.START: self._start,
             Act.STOP: self._stop,
             Act.FAIL: self._fail,
@@ -91,7 +81,7 @@ class Agent:
             Act.LEAVE: self._leave,
         }
 
-    def handle(self, event: events.Event, now: float) -> list[Effect]:
+    def handle(self, event: events.Event, now: float) -> list[effects.Effect]:
         """Take in one event; return what is to be done, in order."""
         self._effects = []
         if not self.exited:
@@ -130,7 +120,7 @@ class Agent:
             goes_on = "; the workers go on" if self.phase.has_workers else ""
             self._notice(Level.WARNING, f"lost the coordinator: {event.reason}{goes_on}")
         elif self._contact.is_new_trouble(event.reason):
-            self._effects.append(Waiting(f"looking for the coordinator: {event.reason}", self._limit_alone()))
+            self._effects.append(effects.Waiting(f"looking for the coordinator: {event.reason}", self._limit_alone()))
         if self._leaving is not None:
             self._abandon(now)
 
@@ -141,19 +131,25 @@ class Agent:
             self._notice(Level.INFO, f"connected to the coordinator at {self._contact.coordinator}")
         if desired.run == self.run and desired.round < self.round:
             return  # said before something that this node has already heard
+        self._show(desired)
         if desired.goal in {Goal.STOP, Goal.EXIT}:
             self._leave_by = None  # the decision that a leaving node waits for
         waiting = desired.goal is Goal.WAIT
         if waiting and (let_in or self._desired is None or self._desired.reason != desired.reason):
             until = None if desired.wait_s is None else now + desired.wait_s
-            self._effects.append(Waiting(desired.reason, until))
+            self._effects.append(effects.Waiting(desired.reason, until))
         self._desired = desired
+
+    def _show(self, desired: Desired) -> None:
+        if desired.report is not None and self._shown != (desired.run, desired.report.round):
+            self._shown = (desired.run, desired.report.round)
+            self._effects.append(effects.Show(desired.report))
 
     def _reassured(self, event: events.Reassured, now: float) -> None:
         self._contact.alive(now)
         reason = event.held.reason
         if self._contact.is_new_trouble(reason):
-            self._notice(Level.WARNING, f"the coordinator lives but decides nothing, all stays as it is: {reason}")
+            self._notice(Level.WARNING, words.undecided(reason))
 
     def _turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused = event.refused
@@ -162,14 +158,27 @@ class Agent:
         else:
             # A successor has begun already where there is one; otherwise the workers may save what they have.
             hurry = refused.code is RefusalCode.SUPERSEDED
-            self._end_with(Exit(ExitCode.REFUSED, f"refused by the coordinator: {refused.message}"), now, hurry=hurry)
+            self._end_with(effects.Exit(ExitCode.REFUSED, words.refused(refused.message)), now, hurry=hurry)
+
+    def _reached(self, event: events.Reached, now: float) -> None:
+        if self._probes(event.run, event.round):
+            self._step(Stimulus.REACHED, now)
+
+    def _unreached(self, event: events.Unreached, now: float) -> None:
+        if self._probes(event.run, event.round):
+            self._group.fail(0, ExitCode.UNAVAILABLE, events.Account(message=event.message), now)
+            self._failed(now)
+
+    def _probes(self, run: str, number: int) -> bool:
+        """Whether this node waits to hear of the master of that round."""
+        return self.phase is Phase.STARTING and (run, number) == (self.run, self.round) and not self._group.begun
 
     def _started(self, _: events.WorkersStarted, now: float) -> None:
         self._step(Stimulus.STARTED, now)
 
     def _start_failed(self, event: events.StartFailed, now: float) -> None:
         self._group.alive.difference_update(range(event.local_rank, self._settings.workers))
-        self._worker_ended(event.local_rank, event.exit_code, event.message, now)
+        self._worker_ended(event, events.Account(message=event.message), now)
 
     def _swept(self, event: events.Swept, now: float) -> None:
         self._port = event.port
@@ -177,7 +186,7 @@ class Agent:
 
     def _sweep_failed(self, event: events.SweepFailed, now: float) -> None:
         if self._leaving is not None and self._hurry:
-            self._exit(Exit(ExitCode.OS_ERROR, event.message))
+            self._exit(effects.Exit(ExitCode.OS_ERROR, event.message))
         else:
             self._notice(Level.ERROR, event.message)
             self._sweep(now)
@@ -189,23 +198,29 @@ class Agent:
 
     def _worker_exited(self, event: events.WorkerExited, now: float) -> None:
         self._group.alive.discard(event.local_rank)
-        self._worker_ended(event.local_rank, event.exit_code, "", now)
+        self._worker_ended(event, event.account, now, event.age_s)
 
-    def _worker_ended(self, local_rank: int, exit_code: int, message: str, now: float) -> None:
+    def _worker_ended(
+        self,
+        event: events.StartFailed | events.WorkerExited,
+        account: events.Account,
+        now: float,
+        age_s: float = 0.0,
+    ) -> None:
         alive = self._group.alive
         if self.phase is Phase.STOPPING:
             if not alive:
                 self._step(Stimulus.DEAD, now)
-        elif exit_code != 0:
-            self._worker_failed(local_rank, exit_code, message, now)
+        elif event.exit_code != 0:
+            self._group.fail(event.local_rank, event.exit_code, account, now - age_s)
+            self._failed(now)
         elif not alive:
             self._step(Stimulus.SUCCEEDED, now)
 
-    def _worker_failed(self, local_rank: int, exit_code: int, message: str, now: float) -> None:
-        self._group.fail(local_rank, exit_code, message, now)
-        why = f": {message}" if message else ""
-        rank = self._group.rank(local_rank)
-        self._notice(Level.ERROR, f"worker of rank {rank} failed: {describe_exit(exit_code)}{why}")
+    def _failed(self, now: float) -> None:
+        failure = self._group.failure(now)
+        assert failure is not None  # noqa: S101 - the caller has just noted it
+        self._notice(Level.ERROR, words.failed(failure))
         self._step(Stimulus.FAILED, now)
 
     # Leaving and giving up
@@ -214,8 +229,7 @@ class Agent:
         again = self._leaving is not None
         self._leaving = event.signum
         if not again and (self._contact.connected or self.phase.has_workers):
-            grace = self._settings.stop_timeout_s
-            self._notice(Level.INFO, f"leaving: workers get up to {grace:g} s to save; once more kills them")
+            self._notice(Level.INFO, words.leaving(self._settings.stop_timeout_s))
         if again or not self._contact.connected:
             self._abandon(now, hurry=again)
         else:
@@ -225,32 +239,22 @@ class Agent:
         """Leave without the coordinator's word."""
         self._leave_by = None
         signum = self._leaving or 0
-        self._end_with(Exit(128 + signum, "left the job", Level.INFO), now, hurry=hurry)
+        self._end_with(effects.Exit(128 + signum, "left the job", Level.INFO), now, hurry=hurry)
 
-    def _end_with(self, last_word: Exit, now: float, *, hurry: bool) -> None:
+    def _end_with(self, last_word: effects.Exit, now: float, *, hurry: bool) -> None:
         """End the workers, if there are any, and then the program."""
         self._last_word = last_word
         self._hurry |= hurry
         self._step(Stimulus.ABANDONED, now)
 
     def _give_up(self, now: float) -> None:
-        waited = self._settings.join_timeout_s
-        text = f"no coordinator reached within {waited:g} s: {self._contact.trouble}; see --coord and --join-timeout"
-        code: int = ExitCode.UNAVAILABLE
         failure = self._group.failure(now)
-        if failure is not None:
-            code = shell_exit_code(failure.exit_code)
-            how = describe_exit(failure.exit_code)
-            text = f"worker of rank {failure.rank} failed ({how}), which nobody could be told: {text}"
-        if self.phase is Phase.SUCCEEDED:
-            text = f"all workers of this node succeeded, but whether those of the others did is not known: {text}"
-        self._exit(Exit(code, text))
+        code = ExitCode.UNAVAILABLE if failure is None else shell_exit_code(failure.exit_code)
+        waited_s = self._settings.join_timeout_s
+        self._exit(effects.Exit(code, words.gave_up(self._contact.trouble, waited_s, self.phase, failure)))
 
     def _cut_off(self, now: float) -> None:
-        grace = self._contact.outage_grace_s
-        text = f"out of touch with the coordinator for {grace:g} s: this node may have been replaced, its workers stop"
-        again = f"it is looked for, for {self._settings.join_timeout_s:g} s more; when it is back they start again"
-        self._notice(Level.ERROR, f"{text}; {again}")
+        self._notice(Level.ERROR, words.cut_off(self._contact.outage_grace_s, self._settings.join_timeout_s))
         self._step(Stimulus.ABANDONED, now)
 
     # Time
@@ -280,7 +284,7 @@ class Agent:
 
     def _doubt(self, now: float) -> None:
         self._contact.heard_at = now  # the shell answers with `SessionClosed`
-        self._effects.append(Reconnect(f"the coordinator has been silent for {self._contact.lease_s:g} s"))
+        self._effects.append(effects.Reconnect(words.silent(self._contact.lease_s)))
 
     # The goal
 
@@ -293,21 +297,9 @@ class Agent:
             if self._desired is None:
                 return
             before = self.phase
-            self._step(self._goal(self._desired), now)
+            self._step(stimulus_of(self._desired, self.run, self.round), now)
             if self.phase is before:
                 return
-
-    def _goal(self, desired: Desired) -> Stimulus:
-        here = (desired.run, desired.round) == (self.run, self.round)
-        match desired.goal:
-            case Goal.WAIT:
-                return Stimulus.WAIT
-            case Goal.EXIT:
-                return Stimulus.EXIT
-            case Goal.RUN:
-                return Stimulus.RUN if here else Stimulus.RUN_NEXT
-            case Goal.STOP:
-                return Stimulus.STOP if here else Stimulus.STOP_NEXT
 
     def _step(self, stimulus: Stimulus, now: float) -> None:
         before, row = self.phase, TABLE[self.phase, stimulus]
@@ -319,21 +311,29 @@ class Agent:
 
     # Acts
 
-    def _start(self, now: float) -> None:
+    def _probe(self, now: float) -> None:
         desired = self._take_round(now)
         assert desired.assignment is not None  # noqa: S101 - `run` carries one, see `wire`
-        self._group = Group(desired.assignment, self._settings.workers)
-        self._effects.append(Start(desired.run, desired.round, desired.assignment, desired.reason))
+        self._group = Group(desired.assignment, desired.reason)
+        self._effects.append(effects.Probe(desired.run, desired.round, desired.assignment))
+
+    def _start(self, now: float) -> None:
+        del now
+        group = self._group
+        assert group.assignment is not None  # noqa: S101 - `_probe` made it with one
+        group.begun, group.alive = True, set(range(self._settings.workers))
+        self._effects.append(effects.Start(self.run, self.round, group.assignment, group.origin))
 
     def _stop(self, now: float) -> None:
         """Ask the workers to end; a later call may shorten their grace, never lengthen it."""
         desired, group = self._desired, self._group
         on_purpose = self._last_word is not None or (desired is not None and desired.planned)
-        grace = self._settings.stop_timeout_s if on_purpose and not self._hurry else AT_ONCE_GRACE_S
+        patient = on_purpose and not self._hurry
+        grace = self._settings.stop_timeout_s if patient else self._settings.abort_timeout_s
         if not group.asked:
             group.asked = True
             group.kill_at = now + grace
-            self._effects.append(Terminate())
+            self._effects.append(effects.Terminate())
             if desired is not None and desired.goal is not Goal.RUN:
                 self._notice(Level.INFO, f"stopping the workers of round {self.round}: {desired.reason}")
         elif group.kill_at is not None:
@@ -350,12 +350,12 @@ class Agent:
     def _kill(self, now: float) -> None:
         del now
         self._group.kill_at = None
-        self._effects.append(Kill())
+        self._effects.append(effects.Kill())
 
     def _sweep(self, now: float) -> None:
         del now
         self._group.asked, self._group.kill_at = True, None
-        self._effects.append(Sweep())
+        self._effects.append(effects.Sweep())
 
     def _settle(self, now: float) -> None:
         self.phase = self._group.ending
@@ -381,14 +381,15 @@ class Agent:
         if outcome.result is Result.LEFT and self._leaving is not None:
             code = 128 + self._leaving
         well = outcome.result in {Result.SUCCEEDED, Result.LEFT}
-        self._exit(Exit(code, outcome.summary, Level.INFO if well else Level.ERROR))
+        report = self._desired.report if self._desired else None
+        self._exit(effects.Exit(code, outcome.summary, Level.INFO if well else Level.ERROR, report))
 
-    def _exit(self, last_word: Exit) -> None:
+    def _exit(self, last_word: effects.Exit) -> None:
         self.exited = True
         self._effects.append(last_word)
 
     def _notice(self, level: Level, text: str) -> None:
-        self._effects.append(Notice(level, text))
+        self._effects.append(effects.Notice(level, text))
 
     def _tell(self, now: float) -> None:
         """Report what has changed; a heartbeat reports in any case."""
@@ -396,4 +397,4 @@ class Agent:
             return
         observed = self.observed(now, beat=self._contact.beat_at <= now)
         if self._contact.is_news(observed, now):
-            self._effects.append(Report(observed))
+            self._effects.append(effects.Say(observed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coordinatord.wire.messages import Assignment, Observed
+from coordinatord.wire.messages import Assignment, Observed, Report
 
 
 class Level(StrEnum):
@@ -14,6 +14,15 @@ class Level(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Find out whether the master of a round can be reached; answered by `Reached` or `Unreached`."""
+
+    run: str
+    round: int
+    assignment: Assignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +52,8 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Send this to the coordinator if it can be reached; the next report makes up for a lost one."""
+class Say:
+    """Send this to the coordinator if it can be reached; the next word makes up for a lost one."""
 
     observed: Observed
 
@@ -65,6 +74,13 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class Show:
+    """Show the person why a round failed."""
+
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """Show the person what the node waits for, and until when at most, in the agent's clock."""
 
@@ -79,6 +95,8 @@ class Exit:
     code: int
     message: str
     level: Level = Level.ERROR
+    report: Report | None = None
+    """Why workers failed for good, if they did."""
 
 
-Effect = Start | Terminate | Kill | Sweep | Report | Reconnect | Notice | Waiting | Exit
+Effect = Probe | Start | Terminate | Kill | Sweep | Say | Reconnect | Notice | Show | Waiting | Exit

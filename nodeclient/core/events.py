@@ -43,6 +43,23 @@ class TurnedAway:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """The master of a round answers at its address."""
+
+    run: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unreached:
+    """The master of a round does not answer at its address."""
+
+    run: str
+    round: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersStarted:
     """All workers of the round have been started."""
 
@@ -58,11 +75,28 @@ class StartFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Account:
+    """What is known of how a worker ended, beyond its exit code; texts of any length and any characters."""
+
+    pid: int = 0
+    """Of its process; 0 if there was none."""
+    message: str = ""
+    """What was found out about it."""
+    error: str = ""
+    """The exception that ended it."""
+    last_lines: tuple[str, ...] = ()
+    """The end of its traceback, or of what it wrote to stderr."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerExited:
     """A worker's process ended; `exit_code` is as `subprocess` has it."""
 
     local_rank: int
     exit_code: int
+    account: Account
+    age_s: float = 0.0
+    """How long ago it ended: to give an account of it takes a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +132,8 @@ Event = (
     | Told
     | Reassured
     | TurnedAway
+    | Reached
+    | Unreached
     | WorkersStarted
     | StartFailed
     | WorkerExited

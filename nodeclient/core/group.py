@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 
-from coordinatord.wire.messages import DURATION_S_MAX, Assignment, Failure, Phase, clip
-
-MESSAGE_MAX = 512
-"""Characters of a failure's message, as the protocol bounds it."""
+from coordinatord.wire.messages import (
+    DURATION_S_MAX,
+    LAST_LINES_MAX,
+    LINE_MAX,
+    MESSAGE_MAX,
+    Assignment,
+    Failure,
+    Phase,
+    clip,
+)
+from nodeclient.core.events import Account
 
 
 class Group:
     """The worker group of one round. Times are in the agent's clock."""
 
-    def __init__(self, assignment: Assignment | None = None, workers: int = 0) -> None:
-        """Begin with `workers` processes that live, or are about to."""
+    def __init__(self, assignment: Assignment | None = None, origin: str = "") -> None:
+        """Begin without processes; `origin` is why the round was formed."""
         self.assignment = assignment
-        self.alive = set(range(workers))
+        self.origin = origin
+        self.begun = False
+        """Its workers are to be started, or were."""
+        self.alive: set[int] = set()
+        """Workers that live, or are about to, by local rank."""
         self.ending = Phase.STOPPED
         """The phase that its end will lead to."""
         self.kill_at: float | None = None
@@ -29,10 +40,18 @@ class Group:
         """Return the global rank of a worker."""
         return local_rank + (self.assignment.first_rank if self.assignment else 0)
 
-    def fail(self, local_rank: int, exit_code: int, message: str, now: float) -> None:
+    def fail(self, local_rank: int, exit_code: int, account: Account, now: float) -> None:
         """Note the first failure; what fails later does so in consequence."""
-        text = clip(message, MESSAGE_MAX)
-        self._failure = Failure(self.rank(local_rank), local_rank, exit_code, text, age_s=0.0)
+        self._failure = Failure(
+            rank=self.rank(local_rank),
+            local_rank=local_rank,
+            exit_code=exit_code,
+            pid=account.pid,
+            message=clip(account.message, MESSAGE_MAX),
+            error=clip(account.error, MESSAGE_MAX),
+            last_lines=tuple(clip(line, LINE_MAX) for line in account.last_lines[-LAST_LINES_MAX:]),
+            age_s=0.0,
+        )
         self._failed_at = now
 
     def failure(self, now: float) -> Failure | None:

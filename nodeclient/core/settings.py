@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+ABORT_TIMEOUT_S = 0.5
+"""In an unplanned stop, between SIGTERM and SIGKILL: whoever is blocked in a collective will not get out of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -14,3 +17,5 @@ class Settings:
     """How long it looks for a coordinator while it has no workers to keep."""
     stop_timeout_s: float
     """How long workers get to end in a planned stop."""
+    abort_timeout_s: float = ABORT_TIMEOUT_S
+    """How long in any other."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coordinatord.wire.messages import Phase
+from coordinatord.wire.messages import Desired, Goal, Phase
 
 
 class Stimulus(StrEnum):
@@ -22,6 +22,7 @@ class Stimulus(StrEnum):
     STOP_NEXT = "the goal is to stop a round that this node has not begun"
     EXIT = "the goal is to exit"
 
+    REACHED = "the master of the round can be reached"
     STARTED = "all workers are started"
     FAILED = "a worker failed"
     SUCCEEDED = "all workers have exited with 0"
@@ -34,10 +35,26 @@ class Stimulus(StrEnum):
 GOALS = (Stimulus.WAIT, Stimulus.RUN, Stimulus.RUN_NEXT, Stimulus.STOP, Stimulus.STOP_NEXT, Stimulus.EXIT)
 
 
+def stimulus_of(desired: Desired, run: str, round_number: int) -> Stimulus:
+    """Return what a goal is to a node that is in this round of this run."""
+    here = (desired.run, desired.round) == (run, round_number)
+    match desired.goal:
+        case Goal.WAIT:
+            return Stimulus.WAIT
+        case Goal.EXIT:
+            return Stimulus.EXIT
+        case Goal.RUN:
+            return Stimulus.RUN if here else Stimulus.RUN_NEXT
+        case Goal.STOP:
+            return Stimulus.STOP if here else Stimulus.STOP_NEXT
+
+
 class Act(StrEnum):
     """What is done; how, is the agent's business."""
 
     STAY = "stay"
+    PROBE = "probe"
+    """Find out whether the master can be reached, before any worker is started."""
     START = "start"
     STOP = "stop"
     """Ask the workers to end; how long they get depends on why."""
@@ -73,7 +90,7 @@ def _table() -> dict[tuple[Phase, Stimulus], Row]:
         table |= {
             (phase, Stimulus.WAIT): Row(Act.REST, Phase.IDLE, "ready for a round"),
             (phase, Stimulus.RUN): Row(Act.STAY, phase, "this round is behind it"),
-            (phase, Stimulus.RUN_NEXT): Row(Act.START, Phase.STARTING, "a round was formed"),
+            (phase, Stimulus.RUN_NEXT): Row(Act.PROBE, Phase.STARTING, "a round was formed"),
             (phase, Stimulus.STOP): Row(Act.STAY, phase, "no worker of it lives"),
             (phase, Stimulus.STOP_NEXT): Row(Act.ADOPT, Phase.STOPPED, "a round ended before it began here"),
             (phase, Stimulus.EXIT): Row(Act.LEAVE, phase, "told to exit"),
@@ -91,6 +108,7 @@ def _table() -> dict[tuple[Phase, Stimulus], Row]:
             (phase, Stimulus.SUCCEEDED): Row(Act.SUCCEED, Phase.STOPPING, "all workers succeeded"),
             (phase, Stimulus.ABANDONED): Row(Act.STOP, Phase.STOPPING, "cut off from the coordinator"),
         }
+    table[Phase.STARTING, Stimulus.REACHED] = Row(Act.START, Phase.STARTING, "the master of the round can be reached")
     table[Phase.STARTING, Stimulus.STARTED] = Row(Act.STAY, Phase.RUNNING, "all workers are started")
     table |= {(Phase.STOPPING, goal): Row(Act.STAY, Phase.STOPPING, "its workers are ending") for goal in GOALS}
     table |= {

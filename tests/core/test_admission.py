@@ -9,7 +9,7 @@ import pytest
 from coordinatord.core.admission import RefusedError, check_incarnation, check_room, check_spec, nnodes
 from coordinatord.core.policy import Policy
 from coordinatord.core.run import Run
-from coordinatord.wire.messages import RANKS_MAX, RefusalCode, Spec
+from coordinatord.wire.messages import RANKS_MAX, Launcher, RefusalCode, Spec
 from tests.support.builders import a_join, a_member, a_spec
 
 
@@ -38,6 +38,14 @@ def test_all_differences_are_named_at_once() -> None:
     text = refusal_of_spec(a_spec(1, 1, max_restarts=0), a_spec(1, RANKS_MAX, max_restarts=3))
     assert "--nnodes is 1: on this node (second), but 1 on first" in text
     assert "--max-restarts is 3 on this node (second), but 0 on first" in text
+
+
+def test_a_job_of_torchrun_and_nodeclient_both_is_refused_by_what_started_each() -> None:
+    text = refusal_of_spec(a_spec(), dataclasses.replace(a_spec(1, 9, 7), launcher=Launcher.TORCHRUN))
+    assert text == (
+        "job mnist: this node (second) is started by torchrun, but first, which was first, by nodeclient:"
+        " start all nodes in the same way, or give one of the two another job id"
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from coordinatord.core.ranks import Seat, assign, natural, order
 
 
-def a_seat(node: str, host: str = "", topology: str = "", workers: int = 1, role: str = "default") -> Seat:
-    return Seat(node, host or node, topology, workers, role)
+def a_seat(
+    node: str, host: str = "", topology: str = "", workers: int = 1, role: str = "default", wish: int | None = None
+) -> Seat:
+    return Seat(node, host or node, topology, workers, role, wish)
 
 
 SEATS = st.lists(
@@ -22,6 +24,7 @@ SEATS = st.lists(
         topology=st.sampled_from(["", "rack1", "rack2", "rack10"]),
         workers=st.integers(1, 8),
         role=st.sampled_from(["trainer", "loader"]),
+        wish=st.none(),
     ),
     unique_by=lambda seat: seat.node,
     min_size=1,
@@ -97,3 +100,37 @@ def test_nodes_may_bring_different_numbers_of_workers_and_roles() -> None:
     parts = assign(seats)
     assert [(part.first_rank, part.workers) for part in parts] == [(0, 2), (2, 1), (3, 4)]
     assert [(part.first_role_rank, part.role_world_size) for part in parts] == [(0, 6), (0, 1), (2, 6)]
+
+
+# Wishes
+
+
+def wishers(*wishes: int | None) -> list[Seat]:
+    return [a_seat(f"n{place}", wish=wish) for place, wish in enumerate(wishes)]
+
+
+def test_wishes_for_all_group_ranks_are_honoured() -> None:
+    assert [seat.wish for seat in order(wishers(2, 0, 3, 1), [])] == [0, 1, 2, 3]
+
+
+def test_a_single_wish_is_honoured_among_nodes_that_have_none() -> None:
+    assert [seat.node for seat in order(wishers(None, None, 0, None), [])] == ["n2", "n0", "n1", "n3"]
+    assert [seat.node for seat in order(wishers(2, None, None, None), [])] == ["n1", "n2", "n0", "n3"]
+
+
+def test_of_nodes_with_the_same_wish_the_one_that_was_there_before_gets_it() -> None:
+    assert [seat.node for seat in order(wishers(0, 0), ["n1", "n0"])] == ["n1", "n0"]
+
+
+def test_nodes_with_wishes_keep_their_order_when_one_of_them_is_gone() -> None:
+    assert [seat.node for seat in order(wishers(1, 2, 3), ["gone", "n0", "n1", "n2"])] == ["n0", "n1", "n2"]
+
+
+def test_a_wish_beyond_the_last_group_rank_leads_to_the_last_one() -> None:
+    assert [seat.node for seat in order(wishers(7, None, None), [])] == ["n1", "n2", "n0"]
+
+
+@given(st.lists(st.none() | st.integers(0, 6), min_size=1, max_size=6))
+def test_whatever_is_wished_for_every_node_gets_one_rank(wishes: list[int | None]) -> None:
+    seats = wishers(*wishes)
+    assert sorted(seat.node for seat in order(seats, [])) == sorted(seat.node for seat in seats)

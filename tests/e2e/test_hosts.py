@@ -149,3 +149,13 @@ def test_a_coordinator_that_is_cut_off_condemns_nobody(site: Site) -> None:
         wait_until("a second session", lambda node=node: node.output.count("connected to the coordinator") > 1)  # type: ignore[misc]
     job = site.job()
     assert (job["state"], job["round"], job["restarts"]["used"]) == ("running", before.number, 0)
+
+
+def test_an_address_that_leads_nowhere_fails_the_round_in_words_that_name_both_ends(site: Site) -> None:
+    lost = "10.255.0.1"  # of no host here, and there is no route to it
+    first = site.join("a", "--nnodes", "2", "--advertise-addr", lost)
+    second = site.join("b", "--nnodes", "2", "--topology", "z")
+    for node in (first, second):
+        assert node.wait() == 69
+        assert f"could not start its workers: it cannot reach {lost}, offered by node a as its address" in node.output
+        assert "see --advertise-addr of node a" in node.output

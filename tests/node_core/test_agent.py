@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from coordinatord.wire.messages import DURATION_S_MAX, Goal, Outcome, Phase, Result
-from nodeclient.core.agent import AT_ONCE_GRACE_S, LEAVE_WITHIN_S
-from nodeclient.core.effects import Exit, Kill, Level, Notice, Reconnect, Report, Start, Sweep, Terminate, Waiting
-from tests.support.bench import PORT, SETTINGS, Bench
+from nodeclient.core.agent import LEAVE_WITHIN_S
+from nodeclient.core.effects import (
+    Exit,
+    Kill,
+    Level,
+    Notice,
+    Probe,
+    Reconnect,
+    Say,
+    Start,
+    Sweep,
+    Terminate,
+    Waiting,
+)
+from nodeclient.core.settings import ABORT_TIMEOUT_S
+from tests.support.bench import PORT, SETTINGS, Bench, kinds
 from tests.support.builders import OUTAGE_GRACE_S, an_assignment
 
 LEFT = Outcome(Result.LEFT, 143, "left the job, as asked")
-
-
-def kinds(effects: Sequence[object]) -> list[type]:
-    return [type(effect) for effect in effects]
 
 
 # A round
@@ -25,16 +32,16 @@ def kinds(effects: Sequence[object]) -> list[type]:
 def test_a_round_goes_from_assignment_to_success() -> None:
     bench = Bench()
     bench.open()
-    assert kinds(bench.told(Goal.RUN)) == [Notice, Start, Report]
-    start, said = bench.last(Start), bench.last(Report).observed
+    assert kinds(bench.told(Goal.RUN)) == [Notice, Probe, Say, Start]
+    start, said = bench.last(Start), bench.last(Say).observed
     assert (start.run, start.round, start.assignment) == ("e-1", 1, an_assignment())
     assert (said.run, said.round, said.phase) == ("e-1", 1, Phase.STARTING)
-    assert kinds(bench.started()) == [Report]
-    assert bench.last(Report).observed.phase == Phase.RUNNING
+    assert kinds(bench.started()) == [Say]
+    assert bench.last(Say).observed.phase == Phase.RUNNING
     assert bench.exited(0, 0) == []
     assert kinds(bench.exited(1, 0)) == [Sweep]
-    assert kinds(bench.swept()) == [Notice, Report]
-    said = bench.last(Report).observed
+    assert kinds(bench.swept()) == [Notice, Say]
+    said = bench.last(Say).observed
     assert (said.phase, said.port) == (Phase.SUCCEEDED, PORT + 1)
     assert bench.told(Goal.EXIT) == [Exit(0, "all workers succeeded", Level.INFO)]
     assert bench.agent.exited
@@ -51,16 +58,16 @@ def test_a_success_is_said_only_when_nothing_is_left_of_the_workers() -> None:
 def test_a_failure_ends_the_other_workers_at_once_and_is_reported_with_its_age() -> None:
     bench = Bench().running(assignment=an_assignment(first_rank=6, world_size=8))
     effects = bench.exited(1, -9)
-    assert kinds(effects) == [Notice, Terminate, Report]
+    assert kinds(effects) == [Notice, Terminate, Say]
     assert bench.last(Notice).text == "worker of rank 7 failed: killed by SIGKILL"
-    failure = bench.last(Report).observed.failure
+    failure = bench.last(Say).observed.failure
     assert failure is not None
     assert (failure.rank, failure.local_rank, failure.exit_code, failure.age_s) == (7, 1, -9, 0.0)
-    assert kinds(bench.advance(AT_ONCE_GRACE_S)) == [Kill]
+    assert kinds(bench.advance(ABORT_TIMEOUT_S)) == [Kill]
     assert kinds(bench.exited(0, -9)) == [Sweep]
     bench.now += 0.5
     (report,) = bench.swept()
-    assert isinstance(report, Report)
+    assert isinstance(report, Say)
     assert report.observed.phase is Phase.FAILED
     assert report.observed.failure is not None
     assert (report.observed.failure.rank, report.observed.failure.age_s) == (7, 1.0)
@@ -98,7 +105,7 @@ def test_a_command_that_cannot_be_started_is_a_failure() -> None:
     bench = Bench()
     bench.open()
     bench.told(Goal.RUN)
-    assert kinds(bench.start_failed(0)) == [Notice, Terminate, Sweep, Report]
+    assert kinds(bench.start_failed(0)) == [Notice, Terminate, Sweep, Say]
     bench.swept()
     failure = bench.observed.failure
     assert failure is not None
@@ -110,7 +117,7 @@ def test_workers_that_were_started_before_one_that_cannot_be_are_ended() -> None
     bench = Bench()
     bench.open()
     bench.told(Goal.RUN)
-    assert kinds(bench.start_failed(1)) == [Notice, Terminate, Report]
+    assert kinds(bench.start_failed(1)) == [Notice, Terminate, Say]
     assert kinds(bench.exited(0, -15)) == [Sweep]
 
 
@@ -134,10 +141,10 @@ def test_a_start_that_fails_after_the_stop_began_is_no_failure(ended: int) -> No
 # A stop
 
 
-@pytest.mark.parametrize(("planned", "grace"), [(True, SETTINGS.stop_timeout_s), (False, AT_ONCE_GRACE_S)])
+@pytest.mark.parametrize(("planned", "grace"), [(True, SETTINGS.stop_timeout_s), (False, ABORT_TIMEOUT_S)])
 def test_workers_get_time_to_save_their_state_only_in_a_planned_stop(planned: bool, grace: float) -> None:
     bench = Bench().running()
-    assert kinds(bench.told(Goal.STOP, planned=planned)) == [Terminate, Notice, Report]
+    assert kinds(bench.told(Goal.STOP, planned=planned)) == [Terminate, Notice, Say]
     bench.advance(grace - 0.01)
     assert not bench.count(Kill)
     bench.advance(0.02)
@@ -157,7 +164,7 @@ def test_a_stop_may_become_more_urgent_but_not_less() -> None:
     bench.told(Goal.STOP, planned=True)
     bench.told(Goal.STOP, planned=False)
     bench.told(Goal.STOP, planned=True)
-    bench.advance(AT_ONCE_GRACE_S)
+    bench.advance(ABORT_TIMEOUT_S)
     assert bench.count(Kill) == 1
     bench.advance(60.0)
     assert (bench.count(Terminate), bench.count(Kill)) == (1, 1)
@@ -169,7 +176,7 @@ def test_the_next_round_waits_for_the_old_workers_to_be_gone() -> None:
     bench.all_exited(-15)
     assert bench.count(Start) == 1
     effects = bench.swept()
-    assert kinds(effects)[0] is Start
+    assert kinds(effects)[0] is Probe
     assert bench.last(Start).round == 2
 
 
@@ -187,7 +194,7 @@ def test_a_round_that_ended_before_it_began_here_is_confirmed_and_never_run() ->
     bench = Bench()
     bench.open()
     (report, *_) = bench.told(Goal.STOP, round=5)[-1:]
-    assert isinstance(report, Report)
+    assert isinstance(report, Say)
     assert (report.observed.round, report.observed.phase) == (5, Phase.STOPPED)
     bench.told(Goal.RUN, round=5)
     bench.told(Goal.RUN, round=4)
@@ -230,7 +237,7 @@ def test_news_is_told_once_and_a_heartbeat_in_any_case() -> None:
     bench = Bench()
     bench.open()
     bench.told(Goal.WAIT, round=0, heartbeat_s=2.0, lease_s=10.0)
-    beats = [effect for effect in bench.advance(7.0) if isinstance(effect, Report)]
+    beats = [effect for effect in bench.advance(7.0) if isinstance(effect, Say)]
     assert [report.observed.beat for report in beats] == [True] * len(beats)
     assert len(beats) == 4  # the first after the default of one second, then as granted
 
@@ -282,7 +289,7 @@ def test_a_node_without_workers_looks_for_a_coordinator_until_its_join_timeout()
 def test_a_leaving_node_says_so_and_goes_when_it_is_let_go() -> None:
     bench = Bench().running()
     report = bench.leave()[-1]
-    assert isinstance(report, Report)
+    assert isinstance(report, Say)
     assert report.observed.leaving
     bench.told(Goal.STOP, planned=True)
     bench.all_exited(0)
@@ -343,7 +350,7 @@ def test_to_ask_twice_is_to_leave_at_once() -> None:
     bench.leave()
     bench.told(Goal.STOP, planned=True)
     bench.leave()
-    bench.advance(AT_ONCE_GRACE_S)
+    bench.advance(ABORT_TIMEOUT_S)
     assert bench.count(Kill) == 1
     bench.all_exited(-9)
     bench.swept()
@@ -356,7 +363,7 @@ def test_to_ask_twice_is_to_leave_at_once() -> None:
 def test_a_failed_run_ends_with_its_code_in_an_error() -> None:
     bench = Bench().running()
     bench.told(Goal.EXIT, outcome=Outcome(Result.FAILED, 137, "worker of rank 3 failed"))
-    assert kinds(bench.effects)[-3:] == [Terminate, Notice, Report]
+    assert kinds(bench.effects)[-3:] == [Terminate, Notice, Say]
     bench.all_exited(-15)
     bench.swept()
     assert bench.last(Exit) == Exit(137, "worker of rank 3 failed", Level.ERROR)

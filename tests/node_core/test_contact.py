@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coordinatord.wire.messages import Goal, Phase, RefusalCode
-from nodeclient.core.agent import AT_ONCE_GRACE_S
 from nodeclient.core.effects import Effect, Exit, Kill, Level, Notice, Reconnect, Start, Sweep, Terminate, Waiting
+from nodeclient.core.settings import ABORT_TIMEOUT_S
 from tests.support.bench import SETTINGS, Bench
 from tests.support.builders import OUTAGE_GRACE_S
 
@@ -112,7 +112,7 @@ def test_the_last_reason_is_what_a_node_gives_up_with() -> None:
     [
         (RefusalCode.VERSION, SETTINGS.stop_timeout_s),
         (RefusalCode.SPEC_DIFFERS, SETTINGS.stop_timeout_s),
-        (RefusalCode.SUPERSEDED, AT_ONCE_GRACE_S),
+        (RefusalCode.SUPERSEDED, ABORT_TIMEOUT_S),
     ],
 )
 def test_workers_of_a_node_that_is_refused_get_time_to_save_unless_others_have_its_place(

@@ -33,8 +33,10 @@ def start(master_address: str = "127.0.0.1") -> Start:
         world_size=6,
         first_role_rank=1,
         role_world_size=3,
+        master_node="gpu1",
         master_address=master_address,
         master_port=4321,
+        master_probe_port=4322,
         restarts_used=1,
         max_restarts=3,
     )

@@ -64,6 +64,7 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
             "round": 1,
             "world_size": 1,
             "restarts": {"used": 0, "max": 0},
+            "failure": None,
         }
         assert [one["job"] for one in jobs["jobs"]] == ["mnist"]
 

@@ -15,7 +15,6 @@ from coordinatord.wire.messages import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
     Desired,
-    Failure,
     Goal,
     Phase,
     RefusalCode,
@@ -24,6 +23,7 @@ from coordinatord.wire.messages import (
     Spec,
 )
 from tests.server.conftest import Start
+from tests.support.builders import a_failure
 from tests.support.wire import connect, join
 
 pytestmark = pytest.mark.asyncio
@@ -55,7 +55,7 @@ async def test_a_failed_worker_ends_everybody_with_its_code(start: Start) -> Non
     ):
         run = await a.hear_goal(Goal.RUN)
         await b.hear_goal(Goal.RUN)
-        await a.report(Phase.FAILED, run, Failure(rank=0, local_rank=0, exit_code=-9, message="", age_s=0.0))
+        await a.report(Phase.FAILED, run, a_failure(exit_code=-9))
         assert (await b.hear_goal(Goal.STOP)).planned is False
         await b.report(Phase.STOPPED, run)
         for peer in (a, b):

@@ -11,7 +11,7 @@ from coordinatord.wire.exits import ExitCode
 from coordinatord.wire.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import events
 from nodeclient.core.agent import LEAVE_WITHIN_S
-from nodeclient.core.effects import Effect, Exit, Kill, Reconnect, Report, Start, Terminate
+from nodeclient.core.effects import Effect, Exit, Kill, Reconnect, Say, Start, Terminate
 from tests.sim.node_laws import NodeLaws
 
 if TYPE_CHECKING:  # the world imports its laws
@@ -140,7 +140,7 @@ class ConductLaws(NodeLaws):
                 conduct.planned = _is_planned(desired)
             case Kill():
                 self._judge_kill(host, conduct, now)
-            case Report(observed):
+            case Say(observed):
                 conduct.said = _ageless(observed)
                 self._judge_report(host, conduct, observed, now)
             case Reconnect():

@@ -107,8 +107,9 @@ class EvidenceLaws(Laws, ConductLaws):
         due = key in self._to_charge and not restarted
         self.check(record.charged or not due, "a failure in round %d is not charged: %s", record.round, record.reason)
         same_life = self._life_of_stop.get(key) == self.world.daemon.life
-        if record.charged and key not in self.unseen | self._vague and self._is_prompt and same_life:
-            named = any(f"on node {node} failed" in record.reason for node in self._culprits.get(key, ()))
+        self.check(record.charged == (record.report is not None), "round %d is charged without a cause", record.round)
+        if record.report is not None and key not in self.unseen | self._vague and self._is_prompt and same_life:
+            named = record.report.node in self._culprits.get(key, ())
             self.check(named, "round %d was charged to another: %s", record.round, record.reason)
         excused = key in self.stopped_on_purpose and key not in self.genuine | self._lost_of | self.disturbed
         self.check(not (record.charged and excused), "round %d was charged for its stop on purpose", record.round)

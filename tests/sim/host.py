@@ -10,8 +10,19 @@ from typing import TYPE_CHECKING
 
 from coordinatord.wire.messages import PROTOCOL_VERSION, Desired, Held, Join, Offer, Refused
 from nodeclient.core.agent import Agent
-from nodeclient.core.effects import Effect, Exit, Kill, Reconnect, Report, Start, Sweep, Terminate
-from nodeclient.core.events import Event, LeaveAsked, Reassured, SessionClosed, SessionOpened, Tick, Told, TurnedAway
+from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, Say, Start, Sweep, Terminate
+from nodeclient.core.events import (
+    Event,
+    LeaveAsked,
+    Reached,
+    Reassured,
+    SessionClosed,
+    SessionOpened,
+    Tick,
+    Told,
+    TurnedAway,
+    Unreached,
+)
 from nodeclient.core.settings import Settings
 from nodeclient.session import PAUSE_FIRST_S, PAUSE_MOST_S
 from tests.sim.agenda import Alarm, Clock
@@ -20,6 +31,9 @@ from tests.sim.workers import LocalWorkers
 
 if TYPE_CHECKING:  # the world imports its hosts
     from tests.sim.world import World
+
+PROBES = 10
+"""How often the master is looked for, a second apart, before the node gives up."""
 
 BIRTH_NS = 10**15
 """Incarnations count from here, so that a clock may be behind."""
@@ -62,8 +76,10 @@ class Host:
             workers=world.scene.workers.each,
             role="default",
             topology="",
+            group_rank=None,
             advertise_address=None,
             routable_address=None,
+            probe_port=1,
             join_timeout_s=world.scene.join_timeout_s,
             stop_timeout_s=world.scene.stop_timeout_s,
         )
@@ -284,9 +300,11 @@ class Host:
     def _carry_out(self, effect: Effect) -> None:
         self._world.laws.does(self, effect)
         match effect:
-            case Report(observed):
+            case Say(observed):
                 if self.session is not None:
                     self._world.wires.send(self.session, UP, observed)
+            case Probe():
+                self._agenda.after(0.005 * self._world.chance.random(), self._probe, self.agent, effect, PROBES)
             case Start():
                 self._world.trace.note("%s: starts round %d of %s", self.name, effect.round, effect.run)
                 self._world.laws.starts(self, effect)
@@ -306,6 +324,19 @@ class Host:
                 self._world.laws.exits(self, effect)
                 self.exit = effect
                 self._end()
+
+    def _probe(self, agent: Agent, probe: Probe, tries: int) -> None:
+        """Look for the master, and again each second until it answers; who sleeps or is gone does not."""
+        if self.agent is not agent:
+            return
+        hosts = self._world.hosts.values()
+        node = probe.assignment.master_node
+        if any(host.node == node and host.agent is not None and host._asleep is None for host in hosts):
+            self.submit(Reached(probe.run, probe.round))
+        elif tries:
+            self._agenda.after(1.0, self._probe, agent, probe, tries - 1)
+        else:
+            self.submit(Unreached(probe.run, probe.round, f"it cannot reach node {node}"))
 
     def _give_up(self, session: Session | None, reason: str) -> None:
         if session is not None and self.session is session:

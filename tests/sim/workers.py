@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from coordinatord.wire.exits import ExitCode
 from nodeclient.core.effects import Start
 from nodeclient.core.events import StartFailed, SweepFailed, Swept, WorkerExited, WorkersStarted
+from tests.support.builders import an_account
 
 if TYPE_CHECKING:  # hosts import their workers
     from tests.sim.host import Host
@@ -210,4 +211,4 @@ class LocalWorkers:
             elif not training.broken:
                 self._world.laws.gone(self._host)
                 training.breaks()
-        self._host.submit(WorkerExited(rank, exit_code))
+        self._host.submit(WorkerExited(rank, exit_code, an_account()))

@@ -10,6 +10,7 @@ import pytest
 
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
+from coordinatord.store.layout import STEPS
 from tests.support.histories import JOB, a_join_of, a_loss_of, an_opening
 
 
@@ -28,7 +29,7 @@ def test_what_is_appended_is_there_in_order_and_after_opening_again(path: Path) 
     first.close()
     again = Database.open(path)
     assert again.load() == expected
-    assert (again.version, again.count()) == (1, 4)
+    assert (again.version, again.count()) == (len(STEPS), 4)
     again.close()
 
 

@@ -6,15 +6,17 @@ asks for what must not be asked for: a start over living workers, two sweeps at 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from coordinatord.wire.codec import decode, encode
 from coordinatord.wire.messages import Desired, Goal, Held, Observed, RefusalCode, Refused
 from nodeclient.core.agent import Agent
-from nodeclient.core.effects import Effect, Exit, Report, Start, Sweep
+from nodeclient.core.effects import Effect, Exit, Probe, Say, Start, Sweep
 from nodeclient.core.events import (
     Event,
     LeaveAsked,
+    Reached,
     Reassured,
     SessionClosed,
     SessionOpened,
@@ -24,11 +26,12 @@ from nodeclient.core.events import (
     Tick,
     Told,
     TurnedAway,
+    Unreached,
     WorkerExited,
     WorkersStarted,
 )
 from nodeclient.core.settings import Settings
-from tests.support.builders import a_desired
+from tests.support.builders import a_desired, an_account
 
 EffectT = TypeVar("EffectT", bound=Effect)
 
@@ -49,6 +52,8 @@ class Bench:
         self.alive: set[int] = set()
         self.starting = False
         self.sweeping = False
+        self.reaches = True
+        """Masters answer at once."""
         self.ports = PORT
 
     # What happens
@@ -59,6 +64,9 @@ class Bench:
         for effect in effects:
             self._carry_out(effect)
         self.effects += effects
+        for effect in list(effects):
+            if isinstance(effect, Probe) and self.reaches:
+                effects += self.submit(Reached(effect.run, effect.round))
         return effects
 
     def open(self) -> list[Effect]:
@@ -85,6 +93,14 @@ class Bench:
         """Hear that the coordinator lives, but decides nothing."""
         return self.submit(Reassured(Held(reason)))
 
+    def reached(self, round_number: int = 1) -> list[Effect]:
+        """The master of a round answers."""
+        return self.submit(Reached("e-1", round_number))
+
+    def unreached(self, round_number: int = 1, message: str = "it cannot reach 10.0.0.1") -> list[Effect]:
+        """The master of a round does not answer."""
+        return self.submit(Unreached("e-1", round_number, message))
+
     def started(self) -> list[Effect]:
         """All workers are started."""
         self.starting = False
@@ -99,7 +115,7 @@ class Bench:
     def exited(self, local_rank: int, exit_code: int) -> list[Effect]:
         """A worker ends."""
         self.alive.remove(local_rank)
-        return self.submit(WorkerExited(local_rank, exit_code))
+        return self.submit(WorkerExited(local_rank, exit_code, an_account()))
 
     def all_exited(self, exit_code: int) -> list[Effect]:
         """All workers that live end in the same way."""
@@ -168,8 +184,13 @@ class Bench:
                 assert not self.alive, "swept over living workers"
                 assert not self.sweeping, "swept twice at a time"
                 self.sweeping = True
-            case Report(observed):
+            case Say(observed):
                 assert decode(encode(observed), Observed) == observed
             case Exit():
                 assert not self.alive, "ended with workers alive"
                 assert not self.sweeping, "ended before all was swept"
+
+
+def kinds(effects: Sequence[object]) -> list[type]:
+    """Return what an agent wants done, without the details."""
+    return [type(effect) for effect in effects]

@@ -20,9 +20,11 @@ from coordinatord.wire.messages import (
     Offer,
     Outcome,
     Phase,
+    Report,
     Result,
     Spec,
 )
+from nodeclient.core.events import Account
 
 OUTAGE_GRACE_S = 30.0
 """As nodes are granted it here."""
@@ -57,8 +59,10 @@ def an_offer(node: str = "n1", **values: Any) -> Offer:
         "workers": 1,
         "role": "default",
         "topology": "",
+        "group_rank": None,
         "advertise_address": None,
         "routable_address": None,
+        "probe_port": 50_001,
         "join_timeout_s": 60,
         "stop_timeout_s": 10,
     }
@@ -96,8 +100,35 @@ def a_join(node: str = "n1", **values: Any) -> Join:
 
 def a_failure(**values: Any) -> Failure:
     """Build the failure of a worker of rank 0."""
-    defaults: dict[str, Any] = {"rank": 0, "local_rank": 0, "exit_code": 1, "message": "", "age_s": 0.0}
+    defaults: dict[str, Any] = {
+        "rank": 0,
+        "local_rank": 0,
+        "exit_code": 1,
+        "pid": 4_711,
+        "message": "",
+        "error": "",
+        "last_lines": (),
+        "age_s": 0.0,
+    }
     return Failure(**(defaults | values))
+
+
+def a_report(*, age_s: float = 0.0, **values: Any) -> Report:
+    """Build the report on a round that failed of one worker."""
+    defaults: dict[str, Any] = {
+        "round": 1,
+        "node": "n1",
+        "host": "host-n1",
+        "failure": a_failure(age_s=age_s),
+        "consequences": (),
+        "consequences_count": 0,
+    }
+    return Report(**(defaults | values))
+
+
+def an_account(**values: Any) -> Account:
+    """Build what is known of a worker that ended without many words."""
+    return Account(**({"pid": 4_711} | values))
 
 
 def an_assignment(**values: Any) -> Assignment:
@@ -109,8 +140,10 @@ def an_assignment(**values: Any) -> Assignment:
         "world_size": 1,
         "first_role_rank": 0,
         "role_world_size": 1,
+        "master_node": "n1",
         "master_address": "10.0.0.1",
         "master_port": 40_001,
+        "master_probe_port": 50_001,
         "restarts_used": 0,
         "max_restarts": 3,
     }
@@ -131,6 +164,7 @@ def a_desired(goal: Goal, **values: Any) -> Desired:
         "planned": False,
         "assignment": an_assignment() if goal is Goal.RUN else None,
         "outcome": Outcome(Result.SUCCEEDED, 0, "all workers succeeded") if goal is Goal.EXIT else None,
+        "report": None,
     }
     return Desired(**(defaults | values))
 

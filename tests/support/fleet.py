@@ -24,11 +24,21 @@ from coordinatord.shared.timer import DeadlineTimer
 from coordinatord.wire.messages import Goal, Join, Spec
 from nodeclient.config import Endpoint
 from nodeclient.core.agent import Agent
-from nodeclient.core.effects import Effect, Exit, Kill, Reconnect, Report, Start, Sweep, Terminate
-from nodeclient.core.events import Event, SessionClosed, SessionOpened, Swept, Tick, Told, WorkerExited, WorkersStarted
+from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, Say, Start, Sweep, Terminate
+from nodeclient.core.events import (
+    Event,
+    Reached,
+    SessionClosed,
+    SessionOpened,
+    Swept,
+    Tick,
+    Told,
+    WorkerExited,
+    WorkersStarted,
+)
 from nodeclient.core.settings import Settings
 from nodeclient.session import Session
-from tests.support.builders import a_join, an_offer
+from tests.support.builders import a_join, an_account, an_offer
 
 SETTINGS = Settings(workers=1, join_timeout_s=600.0, stop_timeout_s=30.0)
 
@@ -98,10 +108,12 @@ class Node:
                 self.submit(WorkersStarted())
             case Terminate() | Kill():
                 say("ended", node=self.name)
-                self.submit(WorkerExited(0, -15))
+                self.submit(WorkerExited(0, -15, an_account()))
             case Sweep():
                 self.submit(Swept(MASTER_PORT))
-            case Report(observed):
+            case Probe():
+                self.submit(Reached(effect.run, effect.round))
+            case Say(observed):
                 self._session.send(observed)
             case Reconnect(reason):
                 self._session.close(reason)

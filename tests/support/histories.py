@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from hypothesis import strategies as st
 
@@ -32,7 +32,7 @@ from coordinatord.core.run import Run
 from coordinatord.store.interface import Entry
 from coordinatord.wire.messages import Outcome, Result
 from tests.support.builders import a_spec, an_offer
-from tests.support.messages import messages, values
+from tests.support.messages import values
 
 JOB, RUN = "job", "e-1"
 
@@ -46,14 +46,7 @@ def records() -> st.SearchStrategy[Any]:
 
 def _record(kind: type[Record]) -> st.SearchStrategy[Any]:
     hints = get_type_hints(kind, include_extras=True)
-    return st.builds(kind, **{field.name: _field(hints[field.name]) for field in dataclasses.fields(kind)})
-
-
-def _field(annotation: Any) -> st.SearchStrategy[Any]:
-    if get_origin(annotation) is Annotated and get_origin(get_args(annotation)[0]) is tuple:
-        item = get_args(get_args(annotation)[0])[0]
-        return st.lists(messages(item), min_size=1, max_size=3).map(tuple)
-    return values(annotation)
+    return st.builds(kind, **{field.name: values(hints[field.name]) for field in dataclasses.fields(kind)})
 
 
 def an_opening(job: str = JOB, run: str = RUN, **spec: int) -> RunOpened:
@@ -74,7 +67,7 @@ def a_loss_of(node: str, job: str = JOB, run: str = RUN, *, incarnation: int = 1
 
 def a_round_of(*nodes: str, number: int = 1, job: str = JOB, run: str = RUN) -> RoundFormed:
     """Build the record of a round that got its nodes."""
-    ranks = assign([Seat(node, f"host-{node}", "", 1, "default") for node in nodes])
+    ranks = assign([Seat(node, f"host-{node}", "", 1, "default", None) for node in nodes])
     return RoundFormed(job, run, f"formed of {len(nodes)}", number, tuple(ranks), "10.0.0.1", 40_001)
 
 
@@ -164,7 +157,7 @@ class Life:
             yield from self._left_behind(formed)
         yield from self._departure()
         charged = self._random.random() < 0.5
-        yield self._made(RoundEnded(JOB, RUN, "judged", formed, charged, self._run.restarts_used + charged))
+        yield self._made(RoundEnded(JOB, RUN, "judged", formed, charged, self._run.restarts_used + charged, None))
 
     def _success(self, number: int) -> Iterator[Entry]:
         for member in list(self._run.inside)[:1]:
@@ -177,4 +170,4 @@ class Life:
 
 def an_end() -> RunEnded:
     """Build the record of a run that is over."""
-    return RunEnded(JOB, RUN, "all workers succeeded", Outcome(Result.SUCCEEDED, 0, "all workers succeeded"))
+    return RunEnded(JOB, RUN, "all workers succeeded", Outcome(Result.SUCCEEDED, 0, "all workers succeeded"), None)

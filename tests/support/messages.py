@@ -32,17 +32,23 @@ def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
 def values(annotation: Any) -> st.SearchStrategy[Any]:
     """Draw any legal value of a field."""
     if get_origin(annotation) is Annotated:
-        kind, bound = get_args(annotation)
-        if isinstance(bound, Length):
-            return st.text(PRINTABLE, min_size=bound.least, max_size=bound.most)
-        if kind is float:
-            return st.floats(bound.least, bound.most)
-        return st.integers(int(bound.least), int(bound.most))
+        return _bounded_values(*get_args(annotation))
     if get_origin(annotation) in {UnionType, Union}:
         return st.none() | values(inner_of(annotation))
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return st.sampled_from(annotation)
     return st.booleans() if annotation is bool else messages(annotation)
+
+
+def _bounded_values(kind: Any, bound: Length | Range) -> st.SearchStrategy[Any]:
+    if get_origin(kind) is tuple:
+        item = values(get_args(kind)[0])
+        return st.lists(item, min_size=int(bound.least), max_size=min(int(bound.most), 4)).map(tuple)
+    if isinstance(bound, Length):
+        return st.text(PRINTABLE, min_size=bound.least, max_size=bound.most)
+    if kind is float:
+        return st.floats(bound.least, bound.most)
+    return st.integers(int(bound.least), int(bound.most))
 
 
 def largest(kind: type[Any], goal: Goal = Goal.EXIT) -> Any:
@@ -71,8 +77,15 @@ def inner_of(annotation: Any) -> Any:
 
 
 def as_map(message: Message | Assignment) -> dict[str, Any]:
-    """Return what goes over the wire for a message, less its type."""
-    return dataclasses.asdict(message)
+    """Return what goes over the wire for a message, less its type; tuples arrive as lists."""
+    arrived: dict[str, Any] = _as_arrived(dataclasses.asdict(message))
+    return arrived
+
+
+def _as_arrived(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _as_arrived(inner) for name, inner in value.items()}
+    return [_as_arrived(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _coherent(kind: type[Any], chosen: dict[str, Any]) -> dict[str, Any]:
@@ -93,6 +106,8 @@ def _largest(annotation: Any) -> Any:
     annotation = inner_of(annotation)
     if get_origin(annotation) is Annotated:
         kind, bound = get_args(annotation)
+        if get_origin(kind) is tuple:
+            return tuple([_largest(get_args(kind)[0])] * bound.most)
         if isinstance(bound, Length):
             return WIDEST * bound.most
         # A float takes nine bytes whatever it is.

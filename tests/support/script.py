@@ -18,8 +18,8 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.records import Record, RoundEnded, RoundFormed, RoundStarted, RoundStopped, RunEnded
 from coordinatord.core.view import job_view
-from coordinatord.wire.messages import Desired, Failure, Goal, Join, Observed, Phase, Spec
-from tests.support.builders import EPOCH, a_join, an_observed, an_offer
+from coordinatord.wire.messages import Desired, Goal, Join, Observed, Phase, Spec
+from tests.support.builders import EPOCH, a_failure, a_join, an_observed, an_offer
 
 PHASES = {
     "running": Phase.RUNNING,
@@ -119,11 +119,10 @@ class Stage:
         for puppet in self._called(words, options):
             part = puppet.desired.assignment if puppet.desired else None
             local_rank = int(options.get("local_rank", 0))
-            failure = Failure(
+            failure = a_failure(
                 rank=local_rank + (part.first_rank if part else 0),
                 local_rank=local_rank,
                 exit_code=int(options.get("exit", 1)),
-                message="",
                 age_s=_seconds(options.get("age", "0s")),
             )
             self._report(puppet, phase=Phase.STOPPING, failure=failure)

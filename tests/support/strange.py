@@ -24,6 +24,7 @@ WAIT = Desired(
     planned=False,
     assignment=None,
     outcome=None,
+    report=None,
 )
 
 

@@ -41,8 +41,10 @@ OFFER = Offer(
     workers=1,
     role="default",
     topology="",
+    group_rank=None,
     advertise_address=None,
     routable_address=None,
+    probe_port=50_000,
     join_timeout_s=600.0,
     stop_timeout_s=30.0,
 )

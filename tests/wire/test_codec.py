@@ -69,6 +69,8 @@ def wrong_values(annotation: Any) -> list[object]:
             return [*wrong, "", "nonsense", 1, True]
         return [*wrong, "text", 1, True]  # a message
     kind, bound = get_args(annotation)
+    if get_origin(kind) is tuple:
+        return [b"bytes", {"a": 1}, {}, None, 1, True, "text", [0] * (bound.most + 1)]
     if isinstance(bound, Length):
         return [*wrong, 1, True, "x" * (bound.most + 1), "x\0", *([""] if bound.least else [])]
     wrong += ["1", True, False, bound.least - 1, bound.most + 1, math.nan, math.inf, -math.inf]
@@ -251,6 +253,6 @@ def test_a_node_with_more_workers_than_a_host_can_have_is_refused() -> None:
 
 def test_an_empty_range_of_nodes_is_refused() -> None:
     body = {"type": "join", **as_map(a_join())}
-    body["spec"] = {"nodes_min": 4, "nodes_max": 2, "max_restarts": 0}
+    body["spec"] |= {"nodes_min": 4, "nodes_max": 2}
     with pytest.raises(SchemaError, match="nodes_min is 4, more than nodes_max, 2"):
         decode(msgpack.packb(body), Join)

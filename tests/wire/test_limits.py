@@ -31,7 +31,7 @@ def test_the_largest_legal_message_fits_a_frame(kind: type[Any]) -> None:
 
 @pytest.mark.parametrize("goal", Goal)
 def test_the_largest_desired_state_fits_a_frame_whatever_the_goal(goal: Goal) -> None:
-    assert len(encode(largest(Desired, goal))) < 14 * 1024  # as `FRAME_BYTES_MAX` says
+    assert len(encode(largest(Desired, goal))) < 61 * 1024  # as `FRAME_BYTES_MAX` says
 
 
 def test_an_assignment_takes_less_than_a_kilobyte_however_large_the_job_is() -> None:

@@ -82,8 +82,8 @@ MUTANTS = (
         "node-failure-is-success",
         "nodeclient.core.agent",
         "a worker that fails when the others have ended well does not count",
-        "        elif exit_code != 0:\n",
-        "        elif exit_code != 0 and alive:\n",
+        "        elif event.exit_code != 0:\n",
+        "        elif event.exit_code != 0 and alive:\n",
     ),
     Mutant(
         "node-waits-for-unborn",
@@ -204,7 +204,7 @@ MUTANTS = (
         "node-never-doubts",
         "nodeclient.core.agent",
         "a node believes in a connection on which nothing comes any more",
-        "self._effects.append(Reconnect(",
+        "self._effects.append(effects.Reconnect(",
         "self._notice(Level.INFO, str(",
     ),
     Mutant(

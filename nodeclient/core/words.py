@@ -1,0 +1,51 @@
+"""What the agent tells the person at the node; when, is the agent's business."""
+
+from __future__ import annotations
+
+from coordinatord.wire.exits import describe_exit
+from coordinatord.wire.messages import Failure, Phase
+
+
+def failed(failure: Failure) -> str:
+    """Say that a worker failed, or was never started."""
+    how = f"worker of rank {failure.rank} failed: {describe_exit(failure.exit_code)}"
+    if not failure.pid:
+        how = "the workers cannot be started"
+    return ": ".join([how, *filter(None, (failure.message, failure.error))])
+
+
+def leaving(grace_s: float) -> str:
+    """Say that the node leaves."""
+    return f"leaving: workers get up to {grace_s:g} s to save; once more kills them"
+
+
+def cut_off(grace_s: float, join_timeout_s: float) -> str:
+    """Say that the workers stop, since the coordinator was out of reach for so long."""
+    text = f"out of touch with the coordinator for {grace_s:g} s: this node may have been replaced, its workers stop"
+    return f"{text}; it is looked for, for {join_timeout_s:g} s more; when it is back they start again"
+
+
+def gave_up(trouble: str, waited_s: float, phase: Phase, failure: Failure | None) -> str:
+    """Say that no coordinator was found, and what therefore nobody was told."""
+    text = f"no coordinator reached within {waited_s:g} s: {trouble}; see --coord and --join-timeout"
+    if phase is Phase.SUCCEEDED:
+        return f"all workers of this node succeeded, but whether those of the others did is not known: {text}"
+    if failure is not None:
+        how = describe_exit(failure.exit_code)
+        return f"worker of rank {failure.rank} failed ({how}), which nobody could be told: {text}"
+    return text
+
+
+def refused(message: str) -> str:
+    """Say that the coordinator will not have this node."""
+    return f"refused by the coordinator: {message}"
+
+
+def undecided(reason: str) -> str:
+    """Say that nothing will change for now."""
+    return f"the coordinator lives but decides nothing, all stays as it is: {reason}"
+
+
+def silent(lease_s: float) -> str:
+    """Say why the session is given up."""
+    return f"the coordinator has been silent for {lease_s:g} s"

@@ -1,0 +1,53 @@
+"""What the user wants done with the workers' output, as plain records; where they come from is `nodeclient.config`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntFlag
+from pathlib import Path
+
+
+class Streams(IntFlag):
+    """Streams of a worker, numbered as torchrun's `--redirects` and `--tee` do."""
+
+    NONE = 0
+    STDOUT = 1
+    STDERR = 2
+    BOTH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Some streams of each worker."""
+
+    default: Streams = Streams.NONE
+    by_local_rank: Mapping[int, Streams] = field(default_factory=dict)
+    """Where it differs from the default."""
+
+    def of(self, local_rank: int) -> Streams:
+        """Return the streams of one worker."""
+        return self.by_local_rank.get(local_rank, self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSettings:
+    """Where output goes. With a directory, all of it goes into files there, and to the terminal as well."""
+
+    log_dir: Path | None = None
+    """`<log_dir>/<job>/<run>/round_<n>/<global rank>/{stdout,stderr}.log`; None: no files."""
+    redirects: Choice = Choice()
+    """Streams that do not go to the terminal."""
+    tee: Choice = Choice()
+    """Streams that go to the terminal too, although `redirects` names them."""
+    terminal_ranks: frozenset[int] | None = None
+    """Local ranks that may write to the terminal; None: all of them."""
+    stdout_filters: tuple[str, ...] = ()
+    """Lines of stdout that contain any of these are copied to `filtered_stdout.log` of the round."""
+    stderr_filters: tuple[str, ...] = ()
+    prefix: str | None = None
+    """Template of the prefix of a line on the terminal, with ${role_name}, ${local_rank}, ${rank}, ${host}."""
+    rotate_bytes: int | None = None
+    """A file that has grown so large is put aside, and a new one begun; None: never."""
+    rotations_kept: int = 5
+    """How many files that were put aside are kept of each."""

@@ -1,0 +1,61 @@
+"""No worker is started before the master of its round was seen to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from coordinatord.wire.messages import Goal, Phase
+from nodeclient.core.effects import Notice, Say, Start, Sweep, Terminate
+from tests.support.bench import Bench, kinds
+from tests.support.builders import an_assignment
+
+
+def test_workers_are_started_only_when_the_master_answers() -> None:
+    bench = Bench()
+    bench.reaches = False
+    bench.open()
+    bench.told(Goal.RUN)
+    assert (bench.count(Start), bench.observed.phase) == (0, Phase.STARTING)
+    assert kinds(bench.reached()) == [Start]
+    assert bench.reached() == []
+
+
+def test_a_master_that_does_not_answer_is_a_failure_before_any_worker() -> None:
+    bench = Bench()
+    bench.reaches = False
+    bench.open()
+    bench.told(Goal.RUN, assignment=an_assignment(first_rank=4, world_size=8))
+    assert kinds(bench.unreached()) == [Notice, Terminate, Sweep, Say]
+    assert bench.last(Notice).text == "the workers cannot be started: it cannot reach 10.0.0.1"
+    bench.swept()
+    failure = bench.observed.failure
+    assert failure is not None
+    assert (failure.rank, failure.pid, failure.exit_code) == (4, 0, 69)
+    assert (bench.observed.phase, bench.count(Start)) == (Phase.FAILED, 0)
+
+
+@pytest.mark.parametrize("answers", [Bench.reached, Bench.unreached])
+def test_an_answer_that_comes_after_the_stop_is_void(answers: Callable[[Bench], list[object]]) -> None:
+    bench = Bench()
+    bench.reaches = False
+    bench.open()
+    bench.told(Goal.RUN)
+    assert Sweep in kinds(bench.told(Goal.STOP))
+    assert answers(bench) == []
+    bench.swept()
+    assert answers(bench) == []
+    assert (bench.observed.phase, bench.count(Start)) == (Phase.STOPPED, 0)
+
+
+def test_an_answer_of_an_older_round_is_void() -> None:
+    bench = Bench()
+    bench.reaches = False
+    bench.open()
+    bench.told(Goal.RUN)
+    bench.told(Goal.STOP)
+    bench.swept()
+    bench.told(Goal.RUN, round=2)
+    assert bench.reached(1) == []
+    assert kinds(bench.reached(2)) == [Start]
