@@ -82,10 +82,18 @@ def _job_text(job: dict[str, Any]) -> str:
         title = f"job {job['job']}  {job['state']}: {job['reason']}"
         facts = f"run {job['run']}, round {job['round']}, world size {job['world_size']}"
         budget = f"restarts {restarts['used']} of {restarts['max']}"
+        failure = f"\n{_failure_text(job['failure'])}" if job["failure"] else ""
         table = _table([COLUMNS, *map(_node_row, job["nodes"])]) if job["nodes"] else "  no nodes"
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise StatusError("the answer is not that of a coordinatord: see --coord") from error
-    return f"{title}\n{facts}, {budget}\n{table}"
+    return f"{title}\n{facts}, {budget}{failure}\n{table}"
+
+
+def _failure_text(failure: dict[str, Any]) -> str:
+    where = f"rank {failure['rank']} on node {failure['node']} (host {failure['host']})"
+    what = [failure["how"] if failure["pid"] else "not started", failure["message"], failure["error"]]
+    when = f"round {failure['round']}, {failure['age_s']:.0f} s ago"
+    return f"last failure: {where}, {when}: {': '.join(part for part in what if part)}"
 
 
 def _node_row(node: dict[str, Any]) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
     shown = json.loads(status(cluster.coordinator, cluster.job, "--json"))
     assert shown.keys() == {"jobs"}
     [job] = shown["jobs"]
-    assert job.keys() == {"job", "run", "state", "reason", "round", "world_size", "restarts", "nodes"}
+    assert job.keys() == {"job", "run", "state", "reason", "round", "world_size", "restarts", "failure", "nodes"}
     assert (job["job"], job["state"], job["round"], job["world_size"]) == (cluster.job, "running", 1, 2)
     assert job["restarts"] == {"used": 0, "max": 3}
     [node] = job["nodes"]
@@ -44,6 +44,17 @@ def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
     served = cluster.coordinator.job(cluster.job)
     assert served is not None
     assert served.keys() == job.keys()
+
+
+def test_status_tells_the_first_cause_of_the_last_failure(cluster: Cluster) -> None:
+    broken = ("sh", "-c", "exit $((3 + LOCAL_RANK))")
+    node = cluster.join("a", "--nnodes", "1", command=broken)
+    assert node.wait() == 3
+    text = status(cluster.coordinator, cluster.job)
+    assert "\nlast failure: rank 0 on node a (host " in text
+    assert "s ago: exit code 3\n" in text
+    [job] = json.loads(status(cluster.coordinator, cluster.job, "--json"))["jobs"]
+    assert (job["failure"]["node"], job["failure"]["rank"], job["failure"]["exit_code"]) == ("a", 0, 3)
 
 
 def test_status_for_people_is_a_table(cluster: Cluster) -> None:
