@@ -1,53 +1,75 @@
 """The program `nodeclient`: from the command line to an exit code.
 
-What a subcommand needs is imported when it is chosen, so that `nodeclient --help` answers at once.
+What a subcommand needs is imported when it is chosen, so that `nodeclient --help` answers at once; and next to nothing
+is imported before it is settled how Ctrl-C ends this program, since imports take longer than a finger.
 """
 
 from __future__ import annotations
 
-import asyncio
+import signal
 import sys
+from typing import TYPE_CHECKING
 
-from coordinatord.shared import bugs, logs
-from coordinatord.wire.exits import ExitCode
-from nodeclient import config
-from nodeclient.config import JoinConfig
+if TYPE_CHECKING:
+    from nodeclient.config import JoinConfig, StatusConfig
 
 
 def main() -> None:
     """Run the chosen subcommand and exit with its code; see the README for the codes."""
-    logs.replace_closed_streams()
-    try:
-        chosen = config.parse()
-        code = _join(chosen) if isinstance(chosen, JoinConfig) else _status(chosen)
-    except KeyboardInterrupt:  # before the signals are handled, or while a status is asked for
-        code = ExitCode.INTERRUPTED
-    except OSError as error:
-        sys.stderr.write(f"nodeclient: the system refused something: {error}\n")
-        code = ExitCode.OS_ERROR
-    except Exception:  # noqa: BLE001 - the last resort, and it says all there is to know
-        code = bugs.report_bug("nodeclient")
+    _end_by_ctrl_c()
+    code = _run()
+    _end_by_ctrl_c()
     sys.exit(code)
 
 
+def _end_by_ctrl_c() -> None:
+    """Let Ctrl-C end this program without a word: unless a node handles it, there is nothing to clean up."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, and to stay so
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _run() -> int:
+    from coordinatord.shared import bugs, logs  # noqa: PLC0415 - see above
+    from coordinatord.wire.exits import ExitCode  # noqa: PLC0415
+
+    logs.replace_closed_streams()
+    try:
+        from nodeclient import config  # noqa: PLC0415
+
+        chosen = config.parse()
+        return _join(chosen) if isinstance(chosen, config.JoinConfig) else _status(chosen)
+    except KeyboardInterrupt:  # after the node has handled its signals
+        return ExitCode.INTERRUPTED
+    except OSError as error:
+        sys.stderr.write(f"nodeclient: the system refused something: {error}\n")
+        return ExitCode.OS_ERROR
+    except Exception:  # noqa: BLE001 - the last resort, and it says all there is to know
+        return bugs.report_bug("nodeclient")
+
+
 def _join(chosen: JoinConfig) -> int:
-    from nodeclient.node import Node  # noqa: PLC0415 - see above
-    from nodeclient.standalone import StandaloneError, own_coordinator  # noqa: PLC0415
+    import asyncio  # noqa: PLC0415
+
+    from coordinatord.wire.exits import ExitCode  # noqa: PLC0415
+    from nodeclient.launch import LaunchError  # noqa: PLC0415
+    from nodeclient.node import Node  # noqa: PLC0415
+    from nodeclient.standalone import StandaloneError, coordinator_for  # noqa: PLC0415
 
     async def run() -> int:
-        if not chosen.standalone:
-            return await Node(chosen).run()
-        async with own_coordinator(chosen) as (completed, pid):
-            return await Node(completed, companions={pid}).run()
+        async with coordinator_for(chosen) as (completed, companions):
+            return await Node(completed, companions).run()
 
     try:
         return asyncio.run(run())
     except StandaloneError as error:
         sys.stderr.write(f"nodeclient: {error}\n")
         return ExitCode.UNAVAILABLE
+    except LaunchError as error:
+        sys.stderr.write(f"nodeclient: {error}\n")
+        return ExitCode.USAGE
 
 
-def _status(chosen: config.StatusConfig) -> int:
-    from nodeclient.status import show  # noqa: PLC0415 - see above
+def _status(chosen: StatusConfig) -> int:
+    from nodeclient.status import show  # noqa: PLC0415
 
     return show(chosen)

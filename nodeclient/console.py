@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
-from typing import TextIO
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
 
 from coordinatord.shared.logs import LineFormatter, fields
 from nodeclient.core.effects import Level
@@ -16,24 +17,34 @@ log = logging.getLogger("nodeclient")
 REDRAW_S = 1.0
 """The live line counts down seconds."""
 
-COLUMNS = 80
-"""Of a terminal that does not know its own width."""
-
-_ERASE_LINE = "\r\x1b[K"
-"""Carriage return, and erase to the end of the line (ECMA-48, EL)."""
-
 _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
+
+
+class Voice(Protocol):
+    """Where the words go; `nodeclient.output.terminal` has one that shares the terminal with workers."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a live line can be drawn and erased."""
+
+    def columns(self) -> int:
+        """Return the width of the terminal."""
+
+    def write_lines(self, text: str) -> None:
+        """Write lines, without the last one's end, below the live line's place."""
+
+    def draw(self, text: str) -> None:
+        """Draw the live line anew."""
 
 
 class Console:
     """One node's voice. Every line carries the fields that `context` returns: job, round, node."""
 
-    def __init__(self, level: str, context: Callable[[], dict[str, object]], stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
+    def __init__(self, level: str, context: Callable[[], dict[str, object]], voice: Voice | None = None) -> None:
+        self._voice = voice = voice or _Stderr()
         self._context = context
-        self._live = self._stream.isatty()
         self._waiting: tuple[str, float | None] | None = None
-        handler = _ErasingHandler(self._stream, self._take_live_line)
+        handler = _Handler(voice, self._forget_wait)
         handler.setFormatter(LineFormatter("nodeclient"))
         logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
@@ -42,9 +53,14 @@ class Console:
         """Write one log line; what was waited for is over, or will be said again."""
         log.log(_LEVELS[level], "%s", text, extra=fields(**self._context()))
 
+    def show(self, lines: Sequence[str]) -> None:
+        """Write plain lines that belong together."""
+        self._waiting = None
+        self._voice.write_lines("\n".join(lines))
+
     def wait(self, reason: str, until: float | None, now: float) -> None:
         """Say what is waited for, and until when in the clock of `now`: on a terminal live, otherwise as a log line."""
-        if self._live:
+        if self._voice.is_live:
             self._waiting = (reason, until)
             self.redraw(now)
         else:
@@ -53,35 +69,52 @@ class Console:
 
     def redraw(self, now: float) -> bool:
         """Draw the live line anew; return whether there is one."""
-        if self._waiting is None:
+        if self._waiting is None or not self._voice.is_live:
             return False
         reason, until = self._waiting
         limit = "" if until is None else f" ({_duration(until - now)} left)"
-        try:
-            # Of one row, since only one can be erased; the last column stays free, or the cursor would wrap.
-            columns = (os.get_terminal_size(self._stream.fileno()).columns or COLUMNS) - 1 - len(limit)
-            self._stream.write(f"{_ERASE_LINE}{reason[: max(0, columns)]}{limit}")
-            self._stream.flush()
-        except OSError:  # the terminal has gone, and the node goes on without it
-            self._live, self._waiting = False, None
-        return self._live
+        # Of one row, since only one can be erased; the last column stays free, or the cursor would wrap.
+        room = self._voice.columns() - 1 - len(limit)
+        self._voice.draw(f"{reason[: max(0, room)]}{limit}")
+        return True
 
-    def _take_live_line(self) -> bool:
-        """Forget the live line; return whether there is one to be erased. What a worker has written is never erased."""
-        drawn, self._waiting = self._live and self._waiting is not None, None
-        return drawn
+    def _forget_wait(self) -> None:
+        self._waiting = None
 
 
-class _ErasingHandler(logging.StreamHandler[TextIO]):
-    """Removes the live line, if there is one, before it writes a log line."""
+class _Stderr:
+    """This process's stderr without any workers on it."""
 
-    def __init__(self, stream: TextIO, take_live_line: Callable[[], bool]) -> None:
-        super().__init__(stream)
-        self._take_live_line = take_live_line
+    @property
+    def is_live(self) -> bool:
+        return sys.stderr.isatty()
 
-    def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record)
-        return f"{_ERASE_LINE}{line}" if self._take_live_line() else line
+    def columns(self) -> int:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+
+    def write_lines(self, text: str) -> None:
+        with suppress(OSError):
+            sys.stderr.write(f"\r\x1b[K{text}\n" if self.is_live else f"{text}\n")
+            sys.stderr.flush()
+
+    def draw(self, text: str) -> None:
+        with suppress(OSError):
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+
+
+class _Handler(logging.Handler):
+    """Hands log lines to the voice; what was waited for is not drawn any more."""
+
+    def __init__(self, voice: Voice, forget_wait: Callable[[], None]) -> None:
+        super().__init__()
+        self._voice = voice
+        self._forget_wait = forget_wait
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self.format(record)
+        self._forget_wait()
+        self._voice.write_lines(line)
 
 
 def _duration(seconds: float) -> str:

@@ -10,6 +10,8 @@ import socket
 import time
 from collections import deque
 from collections.abc import Collection
+from datetime import datetime
+from pathlib import Path
 
 from coordinatord.shared.tasks import Tasks
 from coordinatord.shared.timer import DeadlineTimer
@@ -44,13 +46,17 @@ from nodeclient.core.events import (
     Swept,
     Tick,
     Unreached,
-    WorkerExited,
     WorkersStarted,
 )
 from nodeclient.core.settings import Settings
+from nodeclient.exits import Exits
+from nodeclient.failures import block, error_file, oom
+from nodeclient.failures.account import account
 from nodeclient.guard import Guard
-from nodeclient.launch import worker_commands
+from nodeclient.launch import Launcher
 from nodeclient.orphans import reaping_orphans
+from nodeclient.output.output import Output
+from nodeclient.output.places import RoundPlace
 from nodeclient.ports import PortReservation
 from nodeclient.probe import ProbeListener, find_obstacle
 from nodeclient.processes import UnkillableError
@@ -76,7 +82,13 @@ class Node:
         self._agent = Agent(settings, self._port.port, self._loop.time())
         self._console = Console(config.log_level, self._context)
         mark = secrets.token_hex(16)
-        self._workers = WorkerGroup(mark, lambda rank, code: self.submit(WorkerExited(rank, code, Account(pid=1))))
+        self._workers = WorkerGroup(mark, self._note_exit)
+        self._exits = Exits(self._account, self.submit)
+        self._launcher = Launcher(config, os.environ)
+        self._output = Output(config.output, socket.gethostname(), config.role, self._complain)
+        self._error_files: list[Path] = []
+        self._kills = oom.Kills()
+        """Of the kernel's OOM killer before the workers were started."""
         self._guard = Guard(mark)
         self._session = Session(config.coordinators, self._join, self.submit)
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
@@ -95,11 +107,16 @@ class Node:
         with reaping_orphans(self._children):
             try:
                 self._timer.arm(self._agent.next_deadline())
-                self._tasks.spawn(self._session.run(), name="session")
+                for remark in (*self._config.remarks, *self._launcher.remarks):
+                    self._console.say(Level.INFO, remark)
+                for name, run in (("session", self._session), ("exits", self._exits)):
+                    self._tasks.spawn(run.run(), name=name)
+                self._tasks.spawn(self._output.watch(), name="output")
                 return await self._tasks.guard(self._exit)
             finally:
                 await self._tasks.cancel()
                 self._guard.close()
+                await self._output.close()
                 self._port.close()
                 self._listener.close()
 
@@ -137,9 +154,11 @@ class Node:
             case Start():
                 self._start(effect)
             case Terminate():
-                self._workers.signal(signal.SIGTERM)
+                self._exits.expect()
+                self._workers.terminate()
             case Kill():
-                self._workers.signal(signal.SIGKILL)
+                self._exits.expect()
+                self._workers.kill()
             case Sweep():
                 self._tasks.spawn(self._sweep(), name="sweep")
             case Say(observed):
@@ -148,15 +167,13 @@ class Node:
                 self._session.close(reason)
             case Notice(level, text):
                 self._console.say(level, text)
-            case Show():
-                pass
+            case Show(report):
+                self._console.show(block.lines(report, self._now()))
             case Waiting(reason, until):
                 self._console.wait(reason, until, self._loop.time())
                 self._redraw_later()
-            case Exit(code, message, level):
-                self._console.say(level, message)
-                if not self._exit.done():
-                    self._exit.set_result(code)
+            case Exit():
+                self._end(effect)
 
     async def _probe(self, probe: Probe) -> None:
         obstacle = await find_obstacle(probe.assignment)
@@ -173,17 +190,44 @@ class Node:
         self._console.say(
             Level.INFO, f"starting round {start.round}: {ranks} of {part.world_size}, {master}: {start.reason}"
         )
+        place = RoundPlace(self._config.job, start.run, start.round)
+        own_ranks, several = range(part.first_rank, last_rank + 1), part.group_world_size > 1
         try:
             self._guard.start()
-            self._workers.start(worker_commands(self._config, start, os.environ))
+            self._kills = oom.count()
+            with self._output.begin(place, own_ranks, several_hosts=several) as streams:
+                self._error_files = [stream.error_file for stream in streams]
+                self._exits.begin()
+                self._workers.start(self._launcher.commands(start, self._error_files), streams)
         except SpawnError as error:
             self.submit(StartFailed(error.local_rank, error.exit_code, error.message))
         except OSError as error:
             self.submit(
-                StartFailed(0, ExitCode.OS_ERROR, f"the guard of the workers cannot be started: {error.strerror}")
+                StartFailed(0, ExitCode.OS_ERROR, f"the system refused what the workers need: {error.strerror}")
             )
         else:
             self.submit(WorkersStarted())
+
+    def _note_exit(self, local_rank: int, exit_code: int) -> None:
+        self._exits.note(local_rank, exit_code, self._workers.pid_of(local_rank))
+
+    async def _account(self, local_rank: int, exit_code: int) -> Account:
+        stderr = await self._output.end_of_stderr(local_rank)
+        pid, file = self._workers.pid_of(local_rank), self._error_files[local_rank]
+        # In a thread: the file is the worker's, and may lie on a disk that hangs.
+        return await asyncio.to_thread(account, exit_code, pid, file, stderr, self._kills)
+
+    def _end(self, last_word: Exit) -> None:
+        self._console.say(last_word.level, last_word.message)
+        if last_word.report is not None and self._config.error_file is not None:
+            obstacle = error_file.write(self._config.error_file, last_word.report, self._now().timestamp())
+            if obstacle is not None:
+                self._console.say(Level.WARNING, obstacle)
+        if not self._exit.done():
+            self._exit.set_result(last_word.code)
+
+    def _complain(self, text: str) -> None:
+        self._console.say(Level.WARNING, text)
 
     async def _sweep(self) -> None:
         try:
@@ -191,6 +235,7 @@ class Node:
         except UnkillableError as error:
             self.submit(SweepFailed(str(error)))
             return
+        await self._exits.settled()
         # A fresh port for each round: nothing of an old round can speak to the new one by mistake.
         self._port.close()
         self._port = PortReservation()
@@ -224,6 +269,11 @@ class Node:
         )
         observed = self._agent.observed(self._loop.time(), beat=True)
         return Join(PROTOCOL_VERSION, config.job, config.node, self._incarnation, config.spec, offer, observed)
+
+    @staticmethod
+    def _now() -> datetime:
+        """Return the time of day where the person is."""
+        return datetime.now().astimezone()
 
     def _context(self) -> dict[str, object]:
         return {"job": self._config.job, "node": self._config.node, "round": self._agent.round or None}

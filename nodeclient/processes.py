@@ -13,7 +13,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 MARK_VARIABLE = "COORDINATORD_MARK"
@@ -25,6 +25,9 @@ memory, and what takes longer hangs in a driver."""
 
 _EMPTY_LOOKS = 2
 """How often in a row nothing must be found: for some microseconds within exec, a process shows no environment."""
+
+_SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "sh", "zsh"})
+"""A shell runs its trap only when its child has ended (POSIX, Shell Command Language, 2.11)."""
 
 _DEAD_STATES = frozenset("ZX")
 """Zombie and dead, after proc_pid_stat(5): such a process only waits to be reaped."""
@@ -70,6 +73,55 @@ def marked(mark: str) -> list[int]:
     """Return the processes that carry `mark`, without this one; those of other users count only for root."""
     own = os.getpid()
     return [pid for pid in _pids() if pid != own and _carries(pid, mark)]
+
+
+def ask_to_end(groups: Collection[int]) -> None:
+    """Send SIGTERM to those of some process groups whom it concerns; the caller vouches that they are its own.
+
+    A process that heeds it sees to its own children: a training script saves its state, for which it may still need
+    those that load its data, and torch has these die of SIGTERM at once. Where nobody heeds it, all get it; and so do
+    the children of a shell, which is deaf until they have ended.
+    """
+    members = {status.pid: status for status in statuses() if status.group in groups and not status.dead}
+    children: dict[int, list[int]] = {}
+    for pid, status in members.items():
+        children.setdefault(status.parent, []).append(pid)
+    pids = [pid for pid, status in members.items() if status.parent not in members]
+    for pid in pids:  # which grows
+        if not _heeds_sigterm(pid) or _is_shell(pid):
+            pids += children.get(pid, ())
+        _send(pid, members[pid].group, signal.SIGTERM)
+
+
+def _heeds_sigterm(pid: int) -> bool:
+    """Whether a process catches SIGTERM, or holds it back to take it when it likes (see proc_pid_status(5))."""
+    try:
+        with open(f"/proc/{pid}/status") as file:  # noqa: PTH123  # as in `statuses`
+            masks = [int(line.split()[1], 16) for line in file if line.startswith(("SigBlk:", "SigCgt:"))]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return any(mask & 1 << signal.SIGTERM - 1 for mask in masks)
+
+
+def _is_shell(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in _SHELLS  # noqa: PTH115, PTH119  # as in `statuses`
+    except OSError:
+        return False
+
+
+def _send(pid: int, group: int, signum: signal.Signals) -> None:
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if _group(pid) == group:  # pinned by now: before, its number may have gone to another one
+            signal.pidfd_send_signal(pidfd, signum)
+    except (ProcessLookupError, PermissionError):
+        return  # gone already, or it changed its user
+    finally:
+        os.close(pidfd)
 
 
 def kill_marked(mark: str, groups: frozenset[int] = frozenset(), timeout_s: float = KILL_TIMEOUT_S) -> None:

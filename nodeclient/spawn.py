@@ -30,6 +30,8 @@ class WorkerCommand:
 
     argv: tuple[str, ...]
     environ: Mapping[str, str]
+    cpus: frozenset[int] | None = None
+    """The only CPUs that it may run on; None: all that this process may."""
 
 
 class SpawnError(RuntimeError):
@@ -45,24 +47,33 @@ class SpawnError(RuntimeError):
         self.exit_code = exit_code
 
 
-def spawn(command: WorkerCommand, local_rank: int) -> subprocess.Popen[bytes]:
-    """Start the worker; its stdout and stderr are ours, its stdin is empty, and it inherits no other file.
+def spawn(
+    command: WorkerCommand, local_rank: int, stdout: int | None = None, stderr: int | None = None
+) -> subprocess.Popen[bytes]:
+    """Start the worker; its stdin is empty, and it inherits no other file than the two descriptors.
+
+    Where these are None, it has this process's own. They stay open here.
 
     Must be called in the main thread: the kernel kills the worker when the *thread* that started it ends. Raises
     `SpawnError`, and then no process is left.
     """
+    if command.cpus is not None and not command.cpus <= os.sched_getaffinity(0):
+        message = f"CPUs {sorted(command.cpus - os.sched_getaffinity(0))} are not for this process: see taskset -p $$"
+        raise SpawnError(local_rank, message, EXIT_NOT_EXECUTABLE)
     try:
         # The worker's own words run, as its user wrote them and without a shell.
         return subprocess.Popen(  # noqa: S603
             command.argv,
             env=command.environ,
             stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
             start_new_session=True,
             # Python code between fork and exec can deadlock on a lock that another thread held at the fork. This code
             # takes none: it makes plain system calls, and the interpreter and glibc put their own locks right in the
             # child. A program in between that does the same would cost each worker 20 ms and hide why exec failed, and
             # without the death signal a worker could outlive a nodeclient whose guard died first.
-            preexec_fn=die_with_parent(),  # noqa: PLW1509
+            preexec_fn=die_with_parent(command.cpus),  # noqa: PLW1509
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise _explain(command, local_rank, error) from error
@@ -77,10 +88,11 @@ def check_program(command: WorkerCommand) -> None:
         raise _explain(command, 0, FileNotFoundError() if missing else PermissionError())
 
 
-def die_with_parent() -> Callable[[], None]:
+def die_with_parent(cpus: frozenset[int] | None = None) -> Callable[[], None]:
     """Return what a child does before exec: it binds its life to this process, and takes all signals as usual.
 
-    All that can be found out before the fork is found out here.
+    With `cpus` it runs on these alone, and so does what it starts. All that can be found out before the fork is found
+    out here.
     """
     parent = os.getpid()
     # exec keeps what is ignored, so under nohup, or in the background of a shell, the workers would be deaf too.
@@ -91,6 +103,8 @@ def die_with_parent() -> Callable[[], None]:
         if os.getppid() != parent:
             # The parent died before the line above took effect, so nothing would ever tell this child.
             os._exit(1)
+        if cpus is not None:
+            os.sched_setaffinity(0, cpus)
         for signum in ignored:
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -12,9 +12,10 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nodeclient import processes
+from nodeclient.output.output import WorkerStreams
 from nodeclient.spawn import WorkerCommand, spawn
 
 
@@ -42,15 +43,17 @@ class WorkerGroup:
     `mark` is this nodeclient's alone, and put into each worker's environment. `on_exit` is called once for each worker
     that was started, with its local rank and its exit code as `subprocess` has it (-n for signal n).
 
-    A worker that exits takes its process group with it, by SIGKILL. Only after `signal` it does not: then a worker has
-    exited when all of its group has, so that a shell around the training script may die of SIGTERM at once while the
-    script still writes its checkpoint.
+    A worker that exits takes its process group with it, by SIGKILL. Only after `terminate` it does not: then a worker
+    has exited when all of its group has, so that a shell around the training script may die of SIGTERM at once while
+    the script still writes its checkpoint.
     """
 
     def __init__(self, mark: str, on_exit: Callable[[int, int], None]) -> None:
         self._mark = mark
         self._on_exit = on_exit
         self._workers: dict[int, _Worker] = {}
+        self._pids: list[int] = []
+        """By local rank, of the round that was started last."""
         self._ended: list[_Worker] = []
         self._signalled = False
 
@@ -64,24 +67,37 @@ class WorkerGroup:
         """The workers that are not reaped yet."""
         return frozenset(self._workers)
 
-    def start(self, commands: Sequence[WorkerCommand]) -> None:
+    def pid_of(self, local_rank: int) -> int:
+        """Return the process id of a worker of this round, even if it has ended; 0 if it was never started."""
+        return self._pids[local_rank] if local_rank < len(self._pids) else 0
+
+    def start(self, commands: Sequence[WorkerCommand], streams: Sequence[WorkerStreams] | None = None) -> None:
         """Start the workers; a command's index is its local rank. The last round's must have been swept.
+
+        Without `streams` they write where this process does.
 
         Raises `SpawnError` at the first one that cannot be started; those before it live on, for `sweep` to end.
         """
         assert not self._workers, "the last round was not swept"  # noqa: S101  # a leftover must never live into the next
         self._signalled = False
+        self._pids.clear()
         for local_rank, command in enumerate(commands):
-            environ = {**command.environ, processes.MARK_VARIABLE: self._mark}
-            process = spawn(WorkerCommand(command.argv, environ), local_rank)
+            marked = replace(command, environ={**command.environ, processes.MARK_VARIABLE: self._mark})
+            own = (streams[local_rank].stdout, streams[local_rank].stderr) if streams else (None, None)
+            process = spawn(marked, local_rank, *own)
+            self._pids.append(process.pid)
             self._workers[process.pid] = _Worker(local_rank, process)
             self._watch(self._workers[process.pid], process.pid)
 
-    def signal(self, signum: signal.Signals) -> None:
-        """Send a signal to the process group of every worker, and from now on let a group outlive its leader."""
+    def terminate(self) -> None:
+        """Ask every worker to end, and from now on let a process group outlive its leader."""
         self._signalled = True
+        processes.ask_to_end(self._workers.keys())
+
+    def kill(self) -> None:
+        """Kill the process group of every worker."""
         for pid in self._workers:
-            _signal_group(pid, signum)
+            _signal_group(pid, signal.SIGKILL)
 
     async def sweep(self) -> None:
         """Kill all workers, their process groups, and all else that carries the mark; return when all of it has ended.

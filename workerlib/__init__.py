@@ -5,10 +5,14 @@
     with workerlib.init() as ctx:
         model = DistributedDataParallel(Model().to(ctx.device))
 
-`env` is the contract with nodeclient, `init` reads it and prepares torch. Importing this package imports no torch.
+`env` is the contract with nodeclient, `init` reads it and prepares torch, `sampler` deals out the samples of an epoch,
+`record` leaves word of an exception.
+Importing this package imports no torch.
 """
 
 from workerlib.env import NotLaunchedError, WorkerEnvironment
 from workerlib.init import Context, init
+from workerlib.record import record
+from workerlib.sampler import ElasticDistributedSampler
 
-__all__ = ["Context", "NotLaunchedError", "WorkerEnvironment", "init"]
+__all__ = ["Context", "ElasticDistributedSampler", "NotLaunchedError", "WorkerEnvironment", "init", "record"]

@@ -4,7 +4,9 @@ Standard library only, since both sides import it. These variables tell a worker
 
 ===================================  =============================================================
 `RANK`                               Rank of this worker in the worker group, from 0.
-`LOCAL_RANK`                         Rank among the workers of this node, from 0.
+`LOCAL_RANK`                         Rank among the workers of this node, from 0; 0 for all of
+                                     them where each sees its own GPU alone
+                                     (`--virtual-local-rank`).
 `GROUP_RANK`                         Rank of this node among the nodes of the round, from 0.
 `ROLE_RANK`                          Rank among the workers with the same role, from 0.
 `WORLD_SIZE`                         Number of workers in the worker group.
@@ -13,15 +15,26 @@ Standard library only, since both sides import it. These variables tell a worker
 `ROLE_WORLD_SIZE`                    Number of workers with the same role.
 `ROLE_NAME`                          The role.
 `MASTER_ADDR`, `MASTER_PORT`         Where rank 0 serves the store of `init_process_group`.
-`TORCHELASTIC_RESTART_COUNT`         How many restarts of the run's budget are used up.
+`TORCHELASTIC_RESTART_COUNT`         How many restarts of the run's budget are used up; the same
+                                     on all nodes.
 `TORCHELASTIC_MAX_RESTARTS`          That budget.
 `TORCHELASTIC_RUN_ID`                The job id; torch takes it as the sign of an elastic launch.
-`TORCHELASTIC_USE_AGENT_STORE`       `False`: the worker with rank 0 serves the store.
+`TORCHELASTIC_USE_AGENT_STORE`       `False`: the worker with rank 0 serves the store, at a port
+                                     that is new in each round. So no key of an old round can
+                                     be met, as happens where an agent keeps one store for all
+                                     rounds, and the store goes when the round goes.
+`TORCHELASTIC_ERROR_FILE`            Where `record` of torch and of this package tell nodeclient
+                                     of an error; another file for each worker and round.
+`TORCHELASTIC_SIGNALS_TO_HANDLE`     The signals that make nodeclient leave: `SIGTERM,SIGINT,...`.
 `TORCH_NCCL_ASYNC_ERROR_HANDLING`    `1`, unless nodeclient inherited a value (`DEFAULTS`).
+`OMP_NUM_THREADS`                    What nodeclient inherited, else this worker's share of the
+                                     cores; not set where it is alone on its node.
+`CUDA_VISIBLE_DEVICES`               What nodeclient inherited; with `--virtual-local-rank` this
+                                     worker's GPU.
 `COORDINATORD_JOB`                   The job id.
 `COORDINATORD_RUN`                   The run: one execution of the job, from join to outcome.
 `COORDINATORD_ROUND`                 The round: one formation of the worker group; only goes up.
-`COORDINATORD_NODE`                  The node id.
+`COORDINATORD_NODE`                  The node id; the same in all rounds.
 `COORDINATORD_REASON`                Why this round was formed, in words.
 ===================================  =============================================================
 

@@ -20,6 +20,7 @@ def report_on(run: Run, now: float) -> Report | None:
     others = sorted((failure for failure in run.failures.values() if failure is not cause), key=lambda each: each.at)
     return Report(
         round=run.round,
+        nodes=len(run.order),
         node=cause.node,
         host=cause.host,
         failure=replace(cause.failure, age_s=_age_s(now - cause.at)),

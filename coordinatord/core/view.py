@@ -32,6 +32,7 @@ def _failure_view(report: Report) -> dict[str, Any]:
     failure = report.failure
     return {
         "round": report.round,
+        "nodes": report.nodes,
         "node": report.node,
         "host": report.host,
         "rank": failure.rank,

@@ -1,4 +1,4 @@
-"""Command lines whose every flag can also be set in the environment, and whose errors are one clear line.
+"""Command lines whose flags can also be set in the environment, and whose errors are one clear line.
 
 A flag `--max-restarts` of `nodeclient` is read from `NODECLIENT_MAX_RESTARTS` if it is not given, and may be written
 `--max_restarts`, as torchrun's users do.
@@ -7,9 +7,10 @@ A flag `--max-restarts` of `nodeclient` is read from `NODECLIENT_MAX_RESTARTS` i
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from coordinatord.wire.exits import ExitCode
@@ -24,17 +25,31 @@ class SettingsParser(argparse.ArgumentParser):
         self._env_prefix = env_prefix
         self._environ = os.environ if environ is None else environ
 
-    def add_setting(self, flag: str, **options: Any) -> None:
-        """Add a flag `--some-name` that `PREFIX_SOME_NAME` of the environment gives a default to."""
-        name = flag.removeprefix("--").replace("-", "_")
-        variable = f"{self._env_prefix}_{name.upper()}"
-        spellings = dict.fromkeys([flag, f"--{name}"])
-        action = self.add_argument(*spellings, dest=name, **options)
-        action.help = f"{action.help} [{variable}]"
-        value = self._environ.get(variable)
-        if value:  # an empty one is what an environment file says of a setting that it leaves open
-            action.default = self._from_environment(action, variable, value)
+    def add_setting(self, *flags: str, variables: Sequence[str] | None = None, **options: Any) -> None:
+        """Add a flag, such as `--some-name`, that `PREFIX_SOME_NAME` of the environment gives a default to.
+
+        Where it has several names, the first one counts. `variables` are others to take the default from, the first
+        that is set; an empty sequence: none.
+        """
+        name = flags[0].removeprefix("--").replace("-", "_")
+        if variables is None:
+            variables = (f"{self._env_prefix}_{name.upper()}",)
+        spellings = dict.fromkeys(spelling for flag in flags for spelling in (flag, _underscored(flag)))
+        action = self.add_argument(*spellings, **{"dest": name, **options})
+        if variables:
+            action.help = f"{action.help} [{', '.join(variables)}]"
+        # An empty one is what an environment file says of a setting that it leaves open.
+        given = next((variable for variable in variables if self._environ.get(variable)), None)
+        if given is not None:
+            action.default = self._from_environment(action, given, self._environ[given])
             action.required = False
+
+    def nearest(self, wrong: str) -> str | None:
+        """Return the flag that somebody who wrote a wrong one may have meant."""
+        flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        wrong = wrong.replace("_", "-")
+        begun = [flag for flag in flags if flag.startswith(wrong)]
+        return next(iter(begun or difflib.get_close_matches(wrong, flags, n=1)), None)
 
     def _from_environment(self, action: argparse.Action, variable: str, value: str) -> Any:
         if action.nargs == 0:
@@ -53,8 +68,13 @@ class SettingsParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the program with one line, instead of argparse's usage text and exit code 2."""
-        sys.stderr.write(f"{self.prog}: {message} (see {self.prog} --help)\n")
+        line = " ".join(message.splitlines())
+        sys.stderr.write(f"{self.prog}: {line} (see {self.prog} --help)\n")
         sys.exit(ExitCode.USAGE)
+
+
+def _underscored(flag: str) -> str:
+    return f"--{flag[2:].replace('-', '_')}" if flag.startswith("--") else flag
 
 
 def port(text: str) -> int:
@@ -76,7 +96,7 @@ def seconds(text: str) -> float:
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Shows one spelling of each flag."""
+    """Shows one spelling of each name of a flag."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32, width=110)
@@ -85,4 +105,4 @@ class _HelpFormatter(argparse.HelpFormatter):
         if not action.option_strings or action.option_strings[0] == "-h":
             return super()._format_action_invocation(action)
         value = f" {self._format_args(action, action.dest.upper())}" if action.nargs != 0 else ""
-        return action.option_strings[0] + value
+        return ", ".join(flag for flag in action.option_strings if "_" not in flag) + value

@@ -203,6 +203,8 @@ class Report:
     """The first cause of a round's failure, for the people at every node."""
 
     round: Counter
+    nodes: Count
+    """How many took part in the round."""
     node: Name
     host: Address
     failure: Failure

@@ -37,7 +37,7 @@ class OutputSettings:
     log_dir: Path | None = None
     """`<log_dir>/<job>/<run>/round_<n>/<global rank>/{stdout,stderr}.log`; None: no files."""
     redirects: Choice = Choice()
-    """Streams that do not go to the terminal."""
+    """Streams that do not go to the terminal; without a `log_dir` they go nowhere."""
     tee: Choice = Choice()
     """Streams that go to the terminal too, although `redirects` names them."""
     terminal_ranks: frozenset[int] | None = None
@@ -51,3 +51,9 @@ class OutputSettings:
     """A file that has grown so large is put aside, and a new one begun; None: never."""
     rotations_kept: int = 5
     """How many files that were put aside are kept of each."""
+
+    def shown(self, local_rank: int) -> Streams:
+        """Return the streams of a worker that go to the terminal."""
+        if self.terminal_ranks is not None and local_rank not in self.terminal_ranks:
+            return Streams.NONE
+        return Streams.BOTH & ~self.redirects.of(local_rank) | self.tee.of(local_rank)

@@ -47,7 +47,9 @@ def one_round(database: Database) -> None:
     database.append(
         [RoundStopped("job", "e-1", "worker of rank 0 failed", 1, planned=False, first_failure=None)], 3700.0
     )
-    database.append([RoundEnded("job", "e-1", "worker of rank 0 failed", 1, charged=True, restarts_used=1, report=None)], 3700.5)
+    database.append(
+        [RoundEnded("job", "e-1", "worker of rank 0 failed", 1, charged=True, restarts_used=1, report=None)], 3700.5
+    )
 
 
 def test_each_record_is_shown_with_the_time_the_reason_and_what_it_led_to(database: Database, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import nodeclient.config
 from tests.support.programs import BIN, run
 
 JOIN = ("join", "--coord", "127.0.0.1", "--", "true")
+SCRIPT = __file__
 
 WRONG_COORDINATORD = [
     (("--nonsense",), "unrecognized arguments: --nonsense"),
@@ -64,6 +65,48 @@ WRONG_NODECLIENT = [
     (("join", "--coord", "127.0.0.1", "--", "/no/such/file"), "the command '/no/such/file' was not found"),
     (("join", "--coord", "127.0.0.1", "--", "/etc"), "/etc"),
     (("join", "--coord", "127.0.0.1", "--", ""), "command"),
+    (("join", "--nnodes", "2", "--node-rank", "2", *JOIN[1:]), "with --nnodes 2 ranks go from 0 to 1"),
+    (("join", "--redirects", "4", *JOIN[1:]), "argument --redirects"),
+    (("join", "--log-rotate", "1", *JOIN[1:]), "argument --log-rotate"),
+    (("join", "--log-dir", "", *JOIN[1:]), "argument --log-dir"),
+    (("join", "--signals-to-handle", "SIGFOO", *JOIN[1:]), "'SIGFOO' is no signal"),
+    (("join", "--numa-binding", "all", *JOIN[1:]), "argument --numa-binding"),
+    (("join", "--outage-grace", "9", *JOIN[1:]), "it is a flag of coordinatord now"),
+    (("join", "--rdzv_id=x", *JOIN[1:]), "what torchrun calls --rdzv-id is here --job-id"),
+    (("join", "-m", "pkg", *JOIN[1:]), "`-- python -m MODULE`"),
+    (("join", "--max-restart", "9", *JOIN[1:]), "did you mean --max-restarts?"),
+    (("run",), "required: SCRIPT (see"),
+    (("run", "no-such-script.py"), "there is no script 'no-such-script.py' in /"),
+    (("run", "/no/script.py"), "there is no script '/no/script.py': "),
+    (("run", "--run-path", "/no/script.py"), "there is no script"),
+    (("run", "--no-python", "no-such-program"), "the command 'no-such-program' was not found"),
+    (("run", "--no-python", "-m", "true"), "--module or --no-python, and not both"),
+    (("run", "--nnodes", "2", SCRIPT), "give --rdzv-endpoint HOST[:PORT]"),
+    (("run", "--nnodes", "2", "--node-rank", "1", SCRIPT), "or --master-addr"),
+    (("run", "--nnodes", "2", "--rdzv-backend", "coordinatord", "--master-addr", "h", SCRIPT), "give --rdzv-endpoint"),
+    (("run", "--nnodes", "2", "--rdzv-endpoint", "h:0", SCRIPT), "--rdzv-endpoint has port 0"),
+    (("run", "--nnodes", "2", "--master-port", "0", SCRIPT), "--master-addr and --master-port: "),
+    (("run", "--nnodes", "2", "--master-addr", "a b", SCRIPT), "--master-addr and --master-port: "),
+    (("run", "--nnodes", "2", "--rdzv-endpoint", "h", "--node-rank", "2", SCRIPT), "ranks go from 0 to 1"),
+    (("run", "--standalone", "--nnodes", "2", SCRIPT), "--standalone is for this host alone"),
+    (
+        ("run", "--rdzv-backend", "zookeeper", SCRIPT),
+        "--rdzv-backend zookeeper is not known here, only coordinatord, c10d",
+    ),
+    (("run", "--rdzv-conf", "join_timout=3", SCRIPT), "did you mean join_timeout?"),
+    (("run", "--rdzv-conf", "colour=red", SCRIPT), "no backend of torchrun knows the key 'colour'; known are "),
+    (("run", "--rdzv-conf", "join_timeout", SCRIPT), "expected KEY=VALUE"),
+    (("run", "--rdzv-conf", "join_timeout=x", SCRIPT), "--rdzv-conf join_timeout: 'x': expected seconds"),
+    (("run", "--rdzv-conf", "is_host=maybe", SCRIPT), "--rdzv-conf is_host: 'maybe': expected 1 or 0"),
+    (("run", "--rdzv-conf", "store_type=file", SCRIPT), "--rdzv-conf store_type=file: "),
+    (("run", "--nproc-per-node", "xpu", SCRIPT), "--nproc-per-node is 'xpu', but has to be a number"),
+    (("run", "--event-log-handler", "scuba", SCRIPT), "argument --event-log-handler"),
+    (("run", "--logs-specs", "mine", SCRIPT), "--logs-specs mine: such a class runs inside of torchrun"),
+    (("run", "--shutdown-timeout", "-1", SCRIPT), "argument --shutdown-timeout"),
+    (("run", "--use-env", SCRIPT), "it is a flag of nodeclient launch"),
+    (("run", "--nproc", "2", SCRIPT), "did you mean --nproc-per-node?"),
+    (("run", "--nonsense\n", SCRIPT), "not understood: --nonsense"),
+    (("launch", "--no-python", "true"), "--no-python needs --use-env"),
     (("status",), "required: --coord"),
     (("status", "--coord", "h", "a", "b"), ": b (see"),
 ]
@@ -77,6 +120,12 @@ WRONG_ENVIRONMENT = [
     ("nodeclient", "NODECLIENT_STANDALONE", "maybe"),
     ("nodeclient", "NODECLIENT_LOG_LEVEL", "loud"),
     ("nodeclient", "NODECLIENT_NPROC_PER_NODE", "many"),
+    ("nodeclient run", "PET_NNODES", "3:2"),
+    ("nodeclient run", "PET_STANDALONE", "2"),
+    ("nodeclient run", "PET_REDIRECTS", "9"),
+    ("nodeclient run", "NODECLIENT_TOPOLOGY", "a b"),
+    ("nodeclient run", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon"),
+    ("nodeclient run", "TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGKILL"),
 ]
 
 
@@ -94,7 +143,7 @@ def check_refusal(
     out, errors = capsys.readouterr()
     assert (out, errors.count("\n")) == ("", 1), errors
     assert words in errors
-    assert re.match(r"(coordinatord|nodeclient( join| status)?): .* \(see \1 --help\)$", errors)
+    assert re.match(r"(coordinatord|nodeclient( join| run| launch| status)?): .* \(see \1 --help\)$", errors)
 
 
 @pytest.mark.parametrize(("arguments", "words"), WRONG_COORDINATORD)
@@ -119,7 +168,8 @@ def test_a_wrong_value_in_the_environment_is_refused_by_the_name_of_its_variable
     if program == "coordinatord":
         check_refusal(coordinatord.config.parse, (), name, capsys, **{variable: value})
     else:
-        check_refusal(nodeclient.config.parse, JOIN, name, capsys, **{variable: value})
+        arguments = ("run", SCRIPT) if program == "nodeclient run" else JOIN
+        check_refusal(nodeclient.config.parse, arguments, name, capsys, **{variable: value})
 
 
 @pytest.mark.slow
@@ -134,7 +184,8 @@ def test_the_programs_themselves_end_with_that_line_and_code(argv: tuple[str, ..
     ("arguments", "foreign"),
     [
         (["-m", "nodeclient", "--help"], "aiohttp|msgpack|torch|numpy|uvloop"),
-        (["-m", "nodeclient", "join", "--help"], "aiohttp|msgpack|torch|numpy|uvloop"),
+        (["-m", "nodeclient", "join", "--help"], "aiohttp|msgpack|torch|numpy|uvloop|asyncio"),
+        (["-m", "nodeclient", "run", "--help"], "aiohttp|msgpack|torch|numpy|uvloop|asyncio"),
         (["-c", "import nodeclient.cli, nodeclient.node, nodeclient.status, nodeclient.standalone"], "torch|numpy"),
         (["-m", "coordinatord", "--help"], "torch|numpy|nodeclient|workerlib"),
     ],
@@ -151,11 +202,33 @@ def test_nothing_is_imported_that_is_not_needed(arguments: list[str], foreign: s
 @pytest.mark.parametrize("arguments", [("coordinatord",), ("nodeclient", "join"), ("nodeclient", "status")])
 def test_the_help_names_every_flag_once_and_its_variable(arguments: tuple[str, ...]) -> None:
     shown = run(BIN / arguments[0], *arguments[1:], "--help").stdout
-    flags = [word for line in shown.splitlines() for word in line.split()[:1] if word.startswith("--")]
+    flags = flags_of(shown)
     assert len(flags) == len(set(flags)) >= 2
     for flag in flags:
         if flag not in {"--version", "--help"}:
             assert f"[{arguments[0].upper()}_{flag[2:].replace('-', '_').upper()}]" in "".join(shown.split("\n")), flag
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("door", "more"), [("run", set()), ("launch", {"--use-env"})])
+def test_the_help_of_torchruns_command_lines_names_torchruns_variables(door: str, more: set[str]) -> None:
+    shown = run(BIN / "nodeclient", door, "--help").stdout
+    words = "".join(shown.split())
+    flags = flags_of(shown)
+    assert len(flags) == len(set(flags)) >= 30
+    without = {"--help", "--numa-binding", "--logs-specs"} | more
+    assert without - {"--help"} <= set(flags)
+    for flag in set(flags) - without:
+        name = flag[2:].replace("-", "_").upper()
+        assert f"[PET_{name}" in words or f"[NODECLIENT_{name}]" in words, flag
+    for flag in without:
+        assert f"_{flag[2:].replace('-', '_').upper()}]" not in words
+
+
+def flags_of(help_text: str) -> list[str]:
+    """Return the flags that a help text begins lines with."""
+    found = [word for line in help_text.splitlines() for word in line.split()[:1] if word.startswith("--")]
+    return [flag.rstrip(",") for flag in found]
 
 
 @pytest.mark.slow

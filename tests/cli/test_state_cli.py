@@ -16,6 +16,7 @@ from coordinatord.config import Config, ReplayConfig, ServeConfig, StateConfig
 from coordinatord.core.policy import Policy
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
+from coordinatord.store.layout import STEPS
 from coordinatord.wire.exits import ExitCode
 from tests.support.disks import read_only_disk, small_disk
 from tests.support.histories import a_join_of, a_loss_of, a_round_of, an_opening
@@ -180,7 +181,7 @@ def state(place: Path, *arguments: str) -> str:
 def test_state_shows_each_job_and_the_ranks_of_its_nodes(stored: Path) -> None:
     path, facts, *rest = state(stored).splitlines()
     assert path == str(stored)
-    assert facts.startswith("schema version 1, 6 records, ")
+    assert facts.startswith(f"schema version {len(STEPS)}, 6 records, ")
     assert rest == [
         "",
         "job mnist  starting: formed of 2",
@@ -198,7 +199,7 @@ def test_state_shows_each_job_and_the_ranks_of_its_nodes(stored: Path) -> None:
 def test_state_for_programs_says_the_same(stored: Path) -> None:
     shown = json.loads(state(stored, "--json"))
     assert shown["bytes"] == (stored / DATABASE).stat().st_size
-    assert (shown["state_dir"], shown["version"], shown["records"]) == (str(stored), 1, 6)
+    assert (shown["state_dir"], shown["version"], shown["records"]) == (str(stored), len(STEPS), 6)
     mnist, gpt = shown["jobs"]
     assert mnist == {
         "job": "mnist",

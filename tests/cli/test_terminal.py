@@ -10,8 +10,10 @@ import pty
 import re
 import signal
 import struct
+import subprocess
+import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -27,12 +29,17 @@ pytestmark = pytest.mark.slow
 
 
 @contextmanager
-def on_a_terminal(endpoint: str, *flags: str, columns: int = 120) -> Iterator[tuple[Program, int]]:
-    """Start node a on a terminal; yield it and the terminal's other end, to be closed by the test."""
+def on_a_terminal(
+    endpoint: str, *flags: str, columns: int = 120, command: Sequence[str] = ("true",), both: bool = False
+) -> Iterator[tuple[Program, int]]:
+    """Start node a on a terminal; yield it and the terminal's other end, to be closed by the test.
+
+    The terminal is its stderr, and its stdout as well if `both`.
+    """
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     join = (BIN / "nodeclient", "join", "--coord", endpoint, "--node-id", "a")
-    node = Program(*join, *flags, "--", "true", stderr=terminal)
+    node = Program(*join, *flags, "--", *command, stdout=terminal if both else subprocess.PIPE, stderr=terminal)
     os.close(terminal)
     try:
         yield node, controller
@@ -114,6 +121,45 @@ async def test_a_node_whose_terminal_has_gone_goes_on() -> None:
             os.close(controller)
             gone.set()
             assert await asyncio.to_thread(node.wait) == 0
+
+
+def test_a_worker_that_is_alone_has_the_terminal_to_itself(cluster: Cluster) -> None:
+    script = """
+import os, sys
+size = os.get_terminal_size(2)
+print("stdout", os.isatty(1), os.isatty(2), size.lines, size.columns, flush=True)
+for percent in range(0, 101, 10): os.write(2, b"\\r%d%%" % percent)
+os.write(2, b"\\n")
+"""
+    flags = ("--job-id", cluster.job, "--nnodes", "1")
+    command = (sys.executable, "-c", script)
+    with on_a_terminal(cluster.coordinator.endpoint, *flags, columns=99, command=command, both=True) as (node, other):
+        drawn = read_terminal(other, "worker group succeeded|all workers succeeded")
+        assert "stdout True True 24 99\r\n" in drawn
+        assert "".join(f"\r{percent}%" for percent in range(0, 101, 10)) + "\r\n" in drawn
+        assert node.wait() == 0
+        os.close(other)
+
+
+def test_workers_that_share_a_terminal_are_told_apart_by_prefix_and_colour(cluster: Cluster) -> None:
+    script = """
+import os, sys
+rank = os.environ["RANK"]
+for number in range(200): print("line", number, "of", rank, flush=True)
+for percent in range(0, 101, 10): os.write(2, b"\\r%d%%" % percent)
+sys.exit("isatty" if os.isatty(2) else 0)
+"""
+    flags = ("--job-id", cluster.job, "--nnodes", "1", "--nproc-per-node", "3")
+    command = (sys.executable, "-c", script)
+    with on_a_terminal(cluster.coordinator.endpoint, *flags, command=command, both=True) as (node, other):
+        drawn = read_terminal(other, "worker group succeeded|all workers succeeded")
+        for rank, colour in enumerate((36, 33, 32)):
+            prefix = f"\x1b[{colour}m[rank {rank}]\x1b[0m "
+            found = [line.rpartition(prefix)[2] for line in drawn.split("\r\n") if prefix in line]
+            assert [line for line in found if line.startswith("line")] == [f"line {n} of {rank}" for n in range(200)]
+            assert "100%" in found
+        assert node.wait() == 0
+        os.close(other)
 
 
 def test_off_a_terminal_a_wait_is_one_log_line_a_change(cluster: Cluster) -> None:

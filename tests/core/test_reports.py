@@ -60,7 +60,8 @@ def test_the_first_cause_is_told_to_every_node_with_its_next_round_until_its_wor
         assert job.heard[session].goal is Goal.RUN
         report = job.report(session)
         assert report is not None
-        assert (report.round, report.node, report.host, report.failure) == (1, "b", "host-b", ERROR)
+        assert (report.round, report.nodes, report.node, report.host) == (1, 2, "b", "host-b")
+        assert report.failure == ERROR
     job.say(1, Phase.STARTING, number=2, now=12.0)
     report = job.report(1)
     assert report is not None
@@ -106,6 +107,7 @@ def test_the_status_shows_the_last_failure_with_its_age() -> None:
     shown = job_view(job.coordinator.jobs["default"], 20.0, None)["failure"]
     assert shown == {
         "round": 1,
+        "nodes": 2,
         "node": "b",
         "host": "host-b",
         "rank": 1,

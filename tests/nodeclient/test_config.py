@@ -1,14 +1,19 @@
-"""The settings of nodeclient: meanings and defaults; how wrong ones are said is tested with the real program."""
+"""The settings of `nodeclient join`: meanings and defaults; how wrong ones are said is tested with the real program."""
 
 from __future__ import annotations
 
+import signal
 import sys
+import tempfile
 from argparse import ArgumentTypeError
+from pathlib import Path
 
 import pytest
 
 from coordinatord.wire.messages import RANKS_MAX, Spec
-from nodeclient.config import Endpoint, JoinConfig, StatusConfig, endpoints, node_range, parse
+from nodeclient.config import Endpoint, JoinConfig, StatusConfig, parse
+from nodeclient.config.values import endpoints, local_ranks, needles, node_range, pairs, signals, size, streams
+from nodeclient.output.settings import Choice, OutputSettings, Streams
 
 PYTHON = sys.executable
 
@@ -26,6 +31,10 @@ def test_the_defaults_need_no_thought() -> None:
     assert config.spec == Spec(1, RANKS_MAX, 0)
     assert config.workers >= 1
     assert config.command == (PYTHON, "train.py", "--nnodes", "9")
+    assert (config.join_timeout_s, config.stop_timeout_s, config.abort_timeout_s) == (600, 30, 0.5)
+    assert (config.group_rank, config.numa, config.virtual_local_rank) == (None, None, False)
+    assert (config.output, config.log_level) == (OutputSettings(), "info")
+    assert (config.own_coordinator, config.error_file, config.remarks) == (False, None, ())
 
 
 def test_standalone_is_a_job_of_one_node() -> None:
@@ -56,6 +65,119 @@ def test_status_takes_a_job() -> None:
     assert parse(["status", "--coord", "h:1", "--json", "mnist"], {}) == StatusConfig(
         (Endpoint("h", 1),), "mnist", True
     )
+
+
+def test_a_mistake_in_the_environment_of_another_subcommand_is_nobodys_business() -> None:
+    environ = {"NODECLIENT_NNODES": "x", "PET_NNODES": "x"}
+    assert parse(["status", "--coord", "h"], environ) == StatusConfig((Endpoint("h", 29400),), None, False)
+    assert join("--coord", "h", PET_NNODES="x").spec == Spec(1, RANKS_MAX, 0)
+
+
+def test_what_torchrun_says_of_workers_is_said_in_the_same_words() -> None:
+    config = join("--coord", "h", "--nnodes", "4", "--node-rank", "3", "--numa-binding", "core-complex")
+    assert (config.group_rank, config.numa) == (3, "core-complex")
+    config = join("--coord", "h", "--virtual-local-rank", "--signals-to-handle", "SIGTERM,SIGUSR1,SIGTERM")
+    assert (config.virtual_local_rank, config.signals) == (True, (signal.SIGTERM, signal.SIGUSR1))
+    config = join("--coord", "h", "--stop-timeout", "120", "--abort-timeout", "0")
+    assert (config.stop_timeout_s, config.abort_timeout_s) == (120, 0)
+
+
+def test_a_host_on_its_own_has_no_rank_to_wish_for() -> None:
+    assert join("--standalone", NODECLIENT_NODE_RANK="0").group_rank is None
+
+
+def test_what_is_to_be_done_with_the_output() -> None:
+    flags = ("--log-dir", "/logs", "-r", "1", "-t", "0:3,12:1", "--local-ranks-filter", "0,12")
+    more = ("--duplicate-stdout-filters", "a,b,,c", "--log-rotate", "100MB", "--log-rotations-kept", "2")
+    assert join("--coord", "h", *flags, *more, TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="[${rank}]").output == (
+        OutputSettings(
+            log_dir=Path("/logs"),
+            redirects=Choice(Streams.STDOUT),
+            tee=Choice(by_local_rank={0: Streams.BOTH, 12: Streams.STDOUT}),
+            terminal_ranks=frozenset({0, 12}),
+            stdout_filters=("a", "b,c"),
+            prefix="[${rank}]",
+            rotate_bytes=100_000_000,
+            rotations_kept=2,
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "flags", [("-r", "3"), ("--tee", "0:1"), ("--duplicate-stderr-filters", "Error"), ("-r", "0:0,1:2")]
+)
+def test_where_files_are_wanted_and_no_place_is_named_there_is_one_and_it_is_said(
+    flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    config = join("--coord", "h", *flags)
+    assert config.output.log_dir is not None
+    assert list(tmp_path.iterdir()) == [config.output.log_dir]
+    assert str(config.output.log_dir) in config.remarks[0]
+
+
+@pytest.mark.parametrize("flags", [(), ("-r", "0"), ("--tee", "0:0,1:0"), ("--local-ranks-filter", "1")])
+def test_no_place_is_made_where_no_files_are_wanted(
+    flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert join("--coord", "h", *flags).output.log_dir is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dev_null_takes_no_files_and_so_nothing_is_kept_from_the_terminal() -> None:
+    config = join("--coord", "h", "--log-dir", "/dev/null", "-r", "3", "-t", "1")
+    assert config.output == OutputSettings()
+    assert "all output goes to the terminal" in config.remarks[0]
+    assert join("--coord", "h", "--log-dir", "/dev/null").remarks == ()
+
+
+def test_a_scheduler_wants_to_find_the_first_cause_in_a_file() -> None:
+    assert join("--coord", "h", TORCHELASTIC_ERROR_FILE="/reply.json").error_file == Path("/reply.json")
+    assert join("--coord", "h", TORCHELASTIC_ERROR_FILE="").error_file is None
+
+
+SRUN = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "4", "SLURM_NODEID": "2"}
+
+
+def test_what_is_not_said_comes_from_the_scheduler_and_a_remark_says_so() -> None:
+    config = join("--coord", "h", **SRUN)
+    assert (config.job, config.spec, config.group_rank) == ("4711.0", Spec(4, 4, 0), 2)
+    assert config.remarks == (
+        "job id 4711.0 from SLURM_JOB_ID, SLURM_STEP_ID",
+        "number of nodes 4 from SLURM_STEP_NUM_NODES",
+        "node rank 2 from SLURM_NODEID",
+    )
+
+
+def test_flags_and_variables_of_ours_win_over_the_scheduler() -> None:
+    config = join("--coord", "h", "--nnodes", "2:4", "--node-rank", "0", NODECLIENT_JOB_ID="mnist", **SRUN)
+    assert (config.job, config.spec, config.group_rank) == ("mnist", Spec(2, 4, 0), 0)
+    assert config.remarks == ()
+
+
+def test_a_rank_of_the_scheduler_that_no_node_of_the_job_can_have_is_no_wish() -> None:
+    config = join("--coord", "h", "--nnodes", "1:2", "--job-id", "j", **SRUN)
+    assert (config.group_rank, config.remarks) == (None, ())
+
+
+def test_a_job_of_one_host_alone_asks_no_scheduler() -> None:
+    config = join("--standalone", **SRUN, SLURM_STEP_NUM_TASKS="16")
+    assert (config.job, config.spec, config.remarks) == ("default", Spec(1, 1, 0), ())
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("TORCHELASTIC_ENABLE_FILE_TIMER", "1"),
+        ("TORCHELASTIC_HEALTH_CHECK_PORT", "8000"),
+        ("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "60"),
+    ],
+)
+def test_a_variable_that_asks_for_what_is_not_done_is_remarked_on(variable: str, value: str) -> None:
+    [remark] = join("--coord", "h", **{variable: value}).remarks
+    assert remark.startswith(f"{variable} has no effect: ")
+    assert join("--coord", "h", **{variable: "0"}).remarks == ()
 
 
 @pytest.mark.parametrize(
@@ -93,3 +215,61 @@ def test_node_ranges_are_read(text: str, expected: tuple[int, int]) -> None:
 def test_what_is_no_node_range_is_refused(text: str) -> None:
     with pytest.raises(ArgumentTypeError):
         node_range(text)
+
+
+@pytest.mark.parametrize("text", ["", "4", "-1", "0:4", "a:1", "0:1,", "1:1;2:2", "0:1 1:2", "3,1:1"])
+def test_what_is_no_choice_of_streams_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="expected 0"):
+        streams(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("10k", 10_000),
+        ("100MB", 100_000_000),
+        ("2g", 2_000_000_000),
+        ("64KiB", 65_536),
+        ("1GiB", 1 << 30),
+        ("20000", 20_000),
+        ("20000 B", 20_000),
+    ],
+)
+def test_sizes_are_read(text: str, expected: int) -> None:
+    assert size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "9999", "-5M", "1.5M", "10X", "M", "100MBB"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="100MB"):
+        size(text)
+
+
+def test_local_ranks_are_read() -> None:
+    assert local_ranks("0, 1,12") == frozenset({0, 1, 12})
+    assert local_ranks("") is None
+    for text in ("a", "0,", "-1", "0-3"):
+        with pytest.raises(ArgumentTypeError, match="local ranks"):
+            local_ranks(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("apple,orange", ("apple", "orange")), ("a,,b", ("a,b",)), ("", ()), ("a,", ("a",)), ("x y", ("x y",))],
+)
+def test_words_to_look_for_are_read(text: str, expected: tuple[str, ...]) -> None:
+    assert needles(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "TERM", "SIGFOO", "SIGTERM;SIGINT", "SIGKILL", "SIGTERM,SIGSTOP", "SIGCHLD"])
+def test_what_is_no_signal_to_handle_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"no signal|cannot be handled"):
+        signals(text)
+
+
+def test_pairs_are_read() -> None:
+    assert pairs("a=1, b = x=y ") == {"a": "1", "b": "x=y"}
+    assert pairs("") == {}
+    for text in ("a", "a=", "=1", "a=1,,b=2"):
+        with pytest.raises(ArgumentTypeError, match="KEY=VALUE"):
+            pairs(text)

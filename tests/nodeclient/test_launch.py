@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from signal import Signals
+from typing import Any
+
+import pytest
+
 from coordinatord.wire.messages import Assignment, Spec
 from nodeclient.config import JoinConfig
 from nodeclient.core.effects import Start
-from nodeclient.launch import worker_commands
+from nodeclient.devices import Host
+from nodeclient.launch import Launcher, LaunchError
+from nodeclient.spawn import WorkerCommand
+from tests.support.machines import Machine, write
 from workerlib.env import WorkerEnvironment
 
 CONFIG = JoinConfig(
@@ -43,28 +56,180 @@ def start(master_address: str = "127.0.0.1") -> Start:
     return Start(run="e-1", round=7, assignment=part, reason="lost node gpu3")
 
 
+NOWHERE = Host(Path("/nowhere"), Path("/nowhere"), "no-such-library", Path("/nowhere"))
+"""A host that says nothing of itself."""
+
+
+def commands(
+    inherited: Mapping[str, str] | None = None, begin: Start | None = None, host: Host = NOWHERE, **settings: Any
+) -> list[WorkerCommand]:
+    """Return the commands of a node that is configured so."""
+    config = replace(CONFIG, **settings)
+    files = [Path(f"/logs/{rank}/error.json") for rank in range(config.workers)]
+    return Launcher(config, inherited or {}, host).commands(begin or start(), files)
+
+
+def environs(inherited: Mapping[str, str] | None = None, **settings: Any) -> list[Mapping[str, str]]:
+    """Return only the environments."""
+    return [command.environ for command in commands(inherited, **settings)]
+
+
+def values(variable: str, inherited: Mapping[str, str] | None = None, **settings: Any) -> list[str | None]:
+    """Return what each worker gets of one variable."""
+    return [environ.get(variable) for environ in environs(inherited, **settings)]
+
+
 def test_each_worker_gets_the_command_and_its_own_ranks() -> None:
-    commands = worker_commands(CONFIG, start(), {"HOME": "/home/a"})
-    assert [command.argv for command in commands] == [CONFIG.command] * 2
-    read = [WorkerEnvironment.from_environ(command.environ) for command in commands]
+    found = commands({"HOME": "/home/a"})
+    assert [command.argv for command in found] == [CONFIG.command] * 2
+    read = [WorkerEnvironment.from_environ(command.environ) for command in found]
     assert [(one.rank, one.local_rank, one.role_rank) for one in read] == [(4, 0, 1), (5, 1, 2)]
     assert {(one.world_size, one.local_world_size, one.group_rank, one.round) for one in read} == {(6, 2, 1, 7)}
-    assert read[0].reason == "lost node gpu3"
+    assert {(one.node, one.restart_count, one.reason) for one in read} == {("gpu7", 1, "lost node gpu3")}
 
 
 def test_what_is_inherited_stays_unless_the_contract_says_otherwise() -> None:
     inherited = {"HOME": "/home/a", "RANK": "99", "PYTHONUNBUFFERED": "", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
-    environ = worker_commands(CONFIG, start(), inherited)[0].environ
+    environ = environs(inherited)[0]
     assert environ["HOME"] == "/home/a"
     assert environ["RANK"] == "4"
     assert environ["PYTHONUNBUFFERED"] == ""
     assert environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
 
 
+def test_every_variable_that_torchrun_sets_is_set() -> None:
+    torch = find_spec("torch")
+    if torch is None or torch.origin is None:
+        pytest.skip("needs torch, to be read")
+    agent = Path(torch.origin).with_name("distributed") / "elastic/agent/server/local_elastic_agent.py"
+    environment = agent.read_text().partition("worker_env = {")[2].partition("}\n")[0]
+    theirs = set(re.findall(r'"([A-Z_]+)": ', environment)) | {"LOCAL_RANK", "TORCHELASTIC_ERROR_FILE"}
+    assert len(theirs) >= 16
+    assert theirs - environs()[0].keys() == set()
+
+
+def test_each_worker_has_an_error_file_and_none_that_of_the_node() -> None:
+    files = values("TORCHELASTIC_ERROR_FILE", {"TORCHELASTIC_ERROR_FILE": "/reports/job.json"})
+    assert files == ["/logs/0/error.json", "/logs/1/error.json"]
+
+
+def test_the_signals_of_the_node_are_told_as_torchrun_does() -> None:
+    found = values("TORCHELASTIC_SIGNALS_TO_HANDLE", signals=(Signals.SIGTERM, Signals.SIGUSR1))
+    assert found == ["SIGTERM,SIGUSR1"] * 2
+
+
 def test_gloo_is_not_told_to_listen_on_loopback() -> None:
-    assert "GLOO_SOCKET_IFNAME" not in worker_commands(CONFIG, start(), {})[0].environ
+    assert values("GLOO_SOCKET_IFNAME") == [None, None]
 
 
 def test_the_user_s_choice_of_interface_for_gloo_stands() -> None:
-    environ = worker_commands(CONFIG, start("192.0.2.1"), {"GLOO_SOCKET_IFNAME": "ib0"})[0].environ
-    assert environ["GLOO_SOCKET_IFNAME"] == "ib0"
+    found = values("GLOO_SOCKET_IFNAME", {"GLOO_SOCKET_IFNAME": "ib0"}, begin=start("192.0.2.1"))
+    assert found == ["ib0"] * 2
+
+
+# Arguments
+
+
+def test_the_macro_for_the_local_rank_is_filled_in_and_nothing_else_with_a_dollar() -> None:
+    command = ("${local_rank}", "a${local_rank}b${local_rank}", "$$ $local_rank ${HOME} $")
+    found = commands(command=command)
+    assert [argv.argv[1] for argv in found] == ["a0b0", "a1b1"]
+    assert {(argv.argv[0], argv.argv[2]) for argv in found} == {("${local_rank}", command[2])}
+
+
+def test_the_local_rank_as_an_argument_is_the_real_one_also_where_the_variable_is_virtual() -> None:
+    for virtual in (False, True):
+        found = commands(command=("python", "train.py", "--local-rank=${local_rank}"), virtual_local_rank=virtual)
+        assert [command.argv[2] for command in found] == ["--local-rank=0", "--local-rank=1"]
+
+
+# GPUs
+
+
+def test_a_virtual_local_rank_is_0_and_each_worker_sees_its_own_gpu() -> None:
+    found = environs(virtual_local_rank=True)
+    assert [(environ["LOCAL_RANK"], environ["CUDA_VISIBLE_DEVICES"], environ["RANK"]) for environ in found] == [
+        ("0", "0", "4"),
+        ("0", "1", "5"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("listed", "own"),
+    [
+        ("3,5,7", ["3", "5"]),
+        ("GPU-a1, GPU-b2", ["GPU-a1", "GPU-b2"]),
+        ("MIG-a,MIG-b", ["MIG-a", "MIG-b"]),
+        ("", [""] * 2),
+    ],
+)
+def test_a_list_of_gpus_is_dealt_out(listed: str, own: list[str]) -> None:
+    assert values("CUDA_VISIBLE_DEVICES", {"CUDA_VISIBLE_DEVICES": listed}, virtual_local_rank=True) == own
+    assert values("CUDA_VISIBLE_DEVICES", {"CUDA_VISIBLE_DEVICES": listed}) == [listed] * 2
+
+
+def test_amd_s_own_list_is_dealt_out_too() -> None:
+    found = environs({"HIP_VISIBLE_DEVICES": "6,7"}, virtual_local_rank=True)
+    assert [environ["HIP_VISIBLE_DEVICES"] for environ in found] == ["6", "7"]
+
+
+def test_too_few_gpus_in_a_list_are_named() -> None:
+    with pytest.raises(LaunchError, match=r"CUDA_VISIBLE_DEVICES=3 has none for local rank 1"):
+        commands({"CUDA_VISIBLE_DEVICES": "3"}, virtual_local_rank=True)
+
+
+# CPUs
+
+BIG = Machine(sockets=2, cores_per_complex=6, threads_per_core=2, gpu_nodes=(0, 0, 1))
+"""12 cores with 24 threads."""
+
+
+@pytest.fixture
+def big(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """Return a big host, on which we may run everywhere."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(BIG.cpus))
+    return BIG.build(tmp_path)
+
+
+def test_the_cores_are_divided_among_the_workers_and_that_is_said(big: Host) -> None:
+    config = replace(CONFIG, workers=5)
+    launcher = Launcher(config, {}, big)
+    assert launcher.remarks == ("OMP_NUM_THREADS is not set: each of 5 workers gets 2 threads, 12 cores divided by 5",)
+    assert values("OMP_NUM_THREADS", host=big, workers=5) == ["2"] * 5
+    assert values("OMP_NUM_THREADS", host=big, workers=30) == ["1"] * 30
+
+
+def test_no_worker_gets_more_threads_than_its_container_has_time_for(big: Host) -> None:
+    write(big.processes / "self/cgroup", "0::/")
+    write(big.system / "fs/cgroup/cpu.max", "450000 100000")
+    [remark] = Launcher(CONFIG, {}, big).remarks
+    assert remark.endswith("each of 2 workers gets 2 threads, 4.5 CPUs of the quota of its control group divided by 2")
+    assert values("OMP_NUM_THREADS", host=big) == ["2"] * 2
+    write(big.system / "fs/cgroup/cpu.max", "100000 100000")
+    assert "gets 1 thread, 1 CPU of the quota of its control group divided by 2" in Launcher(CONFIG, {}, big).remarks[0]
+
+
+def test_a_number_of_threads_that_is_set_stands_and_a_single_worker_has_all(big: Host) -> None:
+    assert values("OMP_NUM_THREADS", {"OMP_NUM_THREADS": "7"}, host=big) == ["7"] * 2
+    assert values("OMP_NUM_THREADS", host=big, workers=1) == [None]
+    assert Launcher(CONFIG, {"OMP_NUM_THREADS": ""}, big).remarks == ()
+    assert Launcher(replace(CONFIG, workers=1), {}, big).remarks == ()
+
+
+def test_without_a_binding_no_worker_is_bound(big: Host) -> None:
+    assert [command.cpus for command in commands(host=big)] == [None, None]
+
+
+def test_bound_workers_get_the_cores_that_they_are_bound_to(big: Host) -> None:
+    found = commands(host=big, workers=3, numa="node")
+    assert [command.cpus for command in found] == [BIG.of_node(0), BIG.of_node(0), BIG.of_node(1)]
+    assert [command.environ["OMP_NUM_THREADS"] for command in found] == ["3", "3", "6"]
+    assert Launcher(replace(CONFIG, workers=3, numa="node"), {}, big).remarks == (
+        "--numa-binding node, CPUs by local rank: 0: 0-5,12-17; 1: 0-5,12-17; 2: 6-11,18-23",
+        "OMP_NUM_THREADS is not set: each of 3 workers gets 3 to 6 threads, 12 cores divided by 3",
+    )
+
+
+def test_a_binding_that_cannot_be_is_a_launch_that_cannot_be(big: Host) -> None:
+    with pytest.raises(LaunchError, match="--numa-binding is 'chip'"):
+        Launcher(replace(CONFIG, numa="chip"), {}, big)

@@ -9,13 +9,14 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
+from nodeclient.output.output import WorkerStreams
 from nodeclient.processes import kill_marked, marked, statuses
 from nodeclient.spawn import SpawnError, WorkerCommand
 from nodeclient.workers import WorkerGroup
@@ -127,7 +128,7 @@ def test_a_worker_that_ignores_sigterm_is_swept(run: Run, group: Group) -> None:
         deaf = group.python("expect(signal.SIGTERM); say('term'); expect(signal.SIGUSR1)")
         group.workers.start([deaf, group.shell("exec sleep 1000")])
         assert await group.line() == "ready"
-        group.workers.signal(signal.SIGTERM)
+        group.workers.terminate()
         assert await group.line() == "term"
         assert await group.exits.get() == (1, -15)
         assert group.workers.alive == 1
@@ -196,13 +197,48 @@ def test_a_script_may_save_its_state_though_the_shell_around_it_died(run: Run, g
         group.workers.start([around])
         assert await group.line() == "ready"
         shell = os.pidfd_open(*group.workers.pids)
-        group.workers.signal(signal.SIGTERM)
+        group.workers.terminate()
         assert await group.line() == "saving"
         await _ended(shell)
         assert group.workers.alive == 1
-        group.workers.signal(signal.SIGUSR1)
+        os.killpg(next(iter(group.workers.pids)), signal.SIGUSR1)
         assert await group.line() == "saved"
         assert await group.exits.get() == (0, -15)
+        await group.workers.sweep()
+        group.assert_nothing_is_left()
+
+    run(test())
+
+
+UNBLOCKED = "signal.pthread_sigmask(signal.SIG_SETMASK, ())"
+SAVES = "signal.pause(); say('saved' if os.waitpid(child, os.WNOHANG) == (0, 0) else 'lost its child')"
+"""Of a training script, which needs the process that loads its data to save its state."""
+
+
+def test_who_catches_sigterm_is_asked_and_its_children_are_its_own_business(run: Run, group: Group) -> None:
+    async def test() -> None:
+        catches = f"signal.signal(signal.SIGTERM, lambda *_: None); {UNBLOCKED}; child = os.fork()\n"
+        loads = f"if child == 0: signal.signal(signal.SIGTERM, signal.SIG_DFL); say('loads')\nelse: {SAVES}\n"
+        group.workers.start([group.python(f"{catches}{loads}signal.pause()")])
+        assert [await group.line(), await group.line()] == ["ready", "loads"]
+        group.workers.terminate()
+        assert await group.line() == "saved"
+        assert group.workers.alive == 1
+        await group.workers.sweep()
+        group.assert_nothing_is_left()
+
+    run(test())
+
+
+def test_a_shell_that_traps_sigterm_does_not_keep_it_from_its_child(run: Run, group: Group) -> None:
+    async def test() -> None:
+        script = group.python("expect(signal.SIGTERM); say('saved')")
+        around = WorkerCommand(("sh", "-c", "trap 'exit 7' TERM; \"$@\"; exit 1", "sh", *script.argv), script.environ)
+        group.workers.start([around])
+        assert await group.line() == "ready"
+        group.workers.terminate()
+        assert await group.line() == "saved"
+        assert await group.exits.get() == (0, 7)
         await group.workers.sweep()
         group.assert_nothing_is_left()
 
@@ -298,6 +334,60 @@ def test_workers_start_with_default_signals(run: Run, group: Group) -> None:
         for signum, handler in previous.items():
             signal.signal(signum, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def test_each_worker_has_the_streams_that_it_is_given(run: Run, group: Group, tmp_path: Path) -> None:
+    async def test() -> None:
+        files = [tmp_path / name for name in ("out 0", "err 0", "out 1", "err 1")]
+        fds = [os.open(file, os.O_WRONLY | os.O_CREAT) for file in files]
+        streams = [WorkerStreams(fds[0], fds[1], tmp_path), WorkerStreams(fds[2], fds[3], tmp_path)]
+        group.workers.start([group.shell(f"echo out {rank}; echo err {rank} >&2") for rank in range(2)], streams)
+        await group.exits.get()
+        await group.exits.get()
+        assert [file.read_text() for file in files] == [f"{file.name}\n" for file in files]
+        for fd in fds:
+            os.close(fd)
+        await group.workers.sweep()
+
+    run(test())
+
+
+def test_the_process_of_a_worker_is_known_even_after_its_end(run: Run, group: Group, tmp_path: Path) -> None:
+    async def test() -> None:
+        group.start("echo $$ > $FIFO", "exec sleep 1000")
+        pid = int(await group.line())
+        assert await group.exits.get() == (0, 0)
+        await group.workers.sweep()
+        assert group.workers.pid_of(0) == pid
+        assert group.workers.pid_of(1) not in {0, pid}
+        bad = WorkerCommand((str(tmp_path / "absent"),), os.environ)
+        with pytest.raises(SpawnError):
+            group.workers.start([bad, bad])
+        assert [group.workers.pid_of(rank) for rank in range(2)] == [0, 0]
+
+    run(test())
+
+
+def test_a_worker_runs_on_its_cpus_and_so_does_what_it_starts(run: Run, group: Group) -> None:
+    cpu = min(os.sched_getaffinity(0))
+
+    async def test() -> None:
+        command = group.shell("(grep Cpus_allowed_list /proc/self/status) > $FIFO")
+        group.workers.start([replace(command, cpus=frozenset({cpu}))])
+        assert (await group.line()).split() == ["Cpus_allowed_list:", str(cpu)]
+        await group.workers.sweep()
+
+    run(test())
+
+
+def test_cpus_that_this_process_may_not_use_are_named(run: Run, group: Group) -> None:
+    async def test() -> None:
+        command = replace(group.shell("exit 0"), cpus=frozenset({100_000}))
+        with pytest.raises(SpawnError, match=r"CPUs \[100000\] are not for this process"):
+            group.workers.start([command])
+        group.assert_nothing_is_left()
+
+    run(test())
 
 
 def test_a_worker_leads_a_session_and_reads_nothing(run: Run, group: Group) -> None:

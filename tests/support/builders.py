@@ -117,6 +117,7 @@ def a_report(*, age_s: float = 0.0, **values: Any) -> Report:
     """Build the report on a round that failed of one worker."""
     defaults: dict[str, Any] = {
         "round": 1,
+        "nodes": 2,
         "node": "n1",
         "host": "host-n1",
         "failure": a_failure(age_s=age_s),

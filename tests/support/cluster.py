@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import tempfile
@@ -24,6 +25,10 @@ STDLIB_PYTHON = (sys.executable, "-S", "-E")
 
 QUICK = ("--settle", "0.4")
 """A coordinator for tests: elastic rounds close soon."""
+
+
+EVENT = re.compile(r"(?:\[[^]]*rank \d+\] )?(\{.*)")
+"""A worker's event, behind the prefix that it has where several workers share a terminal."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ class Node(Program):
     @property
     def events(self) -> list[dict[str, Any]]:
         """What its workers have said so far."""
-        return [json.loads(line) for line in list(self.lines) if line.startswith("{")]
+        return [json.loads(event[1]) for line in list(self.lines) if (event := EVENT.match(line))]
 
     def await_event(self, event: str, **facts: object) -> dict[str, Any]:
         """Wait until one of its workers says this."""

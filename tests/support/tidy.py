@@ -51,6 +51,9 @@ PURE_ROOMS = {
 }
 """The rooms that do no IO, and what each of them may import beside the standard library."""
 
+TORCHRUN_ROOM = "nodeclient/torchrun"
+"""The backend of torchrun's rendezvous: the one room of nodeclient that lives in torchrun's process."""
+
 IMPURE_BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "hash", "id", "input", "open", "print"})
 """`hash` and `id` differ from one process to the next, and a replay must not."""
 
@@ -129,10 +132,16 @@ def coordinator_imports(source: Source) -> Iterator[Finding]:
 
 
 def node_imports(source: Source) -> Iterator[Finding]:
-    """Find imports of the coordinator's or the worker's insides, and those that take seconds."""
-    allowed = ("coordinatord.wire", "coordinatord.shared", "workerlib.env")
+    """Find imports of the coordinator's or the worker's insides, and those that take seconds.
+
+    torchrun's backend may import torch: it is loaded by torchrun, which has done so already, and never by nodeclient.
+    """
+    allowed = ["coordinatord.wire", "coordinatord.shared", "workerlib.env"]
+    if source.is_in(TORCHRUN_ROOM):
+        allowed.append("torch")
     for one in source.imports:
-        if one.within("coordinatord", "workerlib", "torch", "numpy") and not one.within(*allowed):
+        foreign = one.within("coordinatord", "workerlib", "torch", "numpy") and not one.within(*allowed)
+        if foreign or (one.within("nodeclient.torchrun") and not source.is_in(TORCHRUN_ROOM)):
             yield one.line, f"imports {one.module}"
 
 
@@ -217,7 +226,7 @@ RULES = (
         _in("nodeclient"),
         node_imports,
         "Import from coordinatord.wire, coordinatord.shared or workerlib.env; torch takes seconds"
-        " to import and belongs in the worker.",
+        " to import and belongs in the worker, or in nodeclient/torchrun, which nothing else imports.",
     ),
     Rule(
         "workerlib needs nothing but torch, and that late",

@@ -1,0 +1,182 @@
+"""Times what workers' output costs on its way through a node, next to plain `cat` and to torchrun's `--tee`.
+
+Each worker is a `cat` of one file of lines, and what arrives is counted, so a lost byte ends the benchmark. Figures of
+one machine are compared as ratios only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from nodeclient.output.output import Output
+from nodeclient.output.places import RoundPlace
+from nodeclient.output.settings import OutputSettings
+from nodeclient.spawn import WorkerCommand
+from nodeclient.workers import WorkerGroup
+
+LINE = b"step 000000 loss 0.123456 and some more words that a training script likes to print on each of its ranks...\n"
+"""Of 108 bytes, as most lines of a log are near 100."""
+
+TORCHRUN_LINES = 100_000
+"""A worker's lines for torchrun, which is too slow for more."""
+
+TORCHRUN_MASTER = ("--nnodes", "1", "--master-addr", "127.0.0.1", "--master-port", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One way that output took."""
+
+    way: str
+    workers: int
+    lines: int
+    elapsed_s: float
+    cpu_s: float
+    """Processor time of the node; 0 where there is none, or it is not known."""
+
+    @property
+    def lines_per_s(self) -> float:
+        """Lines that arrived in a second."""
+        return self.lines / self.elapsed_s
+
+    def row(self, reference: Figure) -> str:
+        """Show the figure next to that of the bare workers."""
+        mb_per_s = self.lines_per_s * len(LINE) / 1e6
+        cpu = f"{1e6 * self.cpu_s / self.lines:.2f}" if self.cpu_s else "-"
+        ratio = self.lines_per_s / reference.lines_per_s
+        return f"  {self.way:<40}{self.lines_per_s:>12,.0f}{mb_per_s:>8,.0f}{ratio:>8.3f}{cpu:>10}"
+
+
+class Counter:
+    """A reader that counts bytes and ends of lines, and keeps neither."""
+
+    def __init__(self) -> None:
+        self.reading, self.writing = os.pipe()
+        self.lines = 0
+        self.first_at = self.last_at = 0.0
+        self._thread = threading.Thread(target=self._count)
+        self._thread.start()
+
+    def finish(self) -> int:
+        """Wait for the end; return the number of lines."""
+        os.close(self.writing)
+        self._thread.join()
+        os.close(self.reading)
+        return self.lines
+
+    def _count(self) -> None:
+        while chunk := os.read(self.reading, 1 << 16):
+            self.last_at = time.monotonic()
+            self.first_at = self.first_at or self.last_at
+            self.lines += chunk.count(b"\n")
+
+
+def bare(file: Path, workers: int, lines: int) -> Figure:
+    """Let the workers write into the pipe themselves."""
+    counter, began_at = Counter(), time.monotonic()
+    processes = [subprocess.Popen(["cat", file], stdout=counter.writing) for _ in range(workers)]  # noqa: S603, S607 - any cat
+    for process in processes:
+        process.wait()
+    return _figure("bare: each `cat` writes by itself", counter, workers, lines, began_at, 0.0)
+
+
+def through_node(way: str, file: Path, workers: int, lines: int, settings: OutputSettings) -> Figure:
+    """Let the workers write through a node's output, in a process of its own, which tells its processor time."""
+    counter, began_at = Counter(), time.monotonic()
+    told_reading, told_writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(told_writing, str(asyncio.run(_pass_on(file, workers, settings, counter.writing))).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    figure = _figure(way, counter, workers, lines, began_at, float(os.read(told_reading, 100)))
+    os.close(told_reading)
+    os.close(told_writing)
+    return figure
+
+
+async def _pass_on(file: Path, workers: int, settings: OutputSettings, fd: int) -> float:
+    cpu_s = time.process_time()
+    exits: asyncio.Queue[int] = asyncio.Queue()
+    group = WorkerGroup(secrets.token_hex(16), lambda _, code: exits.put_nowait(code))
+    output = Output(settings, "host", "role", sys.exit, (fd, fd))
+    with output.begin(RoundPlace("job", "run", 1), range(workers), several_hosts=False) as streams:
+        group.start([WorkerCommand(("cat", str(file)), os.environ)] * workers, streams)
+    for _ in range(workers):
+        await exits.get()
+    await group.sweep()
+    await output.close()
+    return time.process_time() - cpu_s
+
+
+def through_torchrun(file: Path, workers: int, lines: int) -> Figure:
+    """Let the workers write through torchrun; timed from the first byte, since it takes seconds to start."""
+    counter = Counter()
+    with tempfile.TemporaryDirectory() as logs:
+        flags = ("--nproc-per-node", str(workers), "--tee", "3", "--log-dir", logs, "--no-python")
+        command = [sys.executable, "-m", "torch.distributed.run", *TORCHRUN_MASTER, *flags, "cat", str(file)]
+        subprocess.run(command, stdout=counter.writing, stderr=subprocess.DEVNULL, check=True)  # noqa: S603 - our words
+    figure = _figure("torchrun --tee 3", counter, workers, lines, 0.0, 0.0)
+    return replace(figure, elapsed_s=counter.last_at - counter.first_at)
+
+
+def _figure(way: str, counter: Counter, workers: int, lines: int, began_at: float, cpu_s: float) -> Figure:
+    arrived = counter.finish()
+    if arrived != workers * lines:
+        sys.exit(f"output.py: {way}: of {workers * lines} lines {arrived} arrived")
+    return Figure(way, workers, arrived, time.monotonic() - began_at, cpu_s)
+
+
+def measure(workers: int, lines: int, repeat: int, *, torchrun: bool) -> Iterator[str]:
+    """Time each way, and show the medians."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, short = Path(folder, "lines"), Path(folder, "fewer-lines")
+        for path, count in ((file, lines), (short, TORCHRUN_LINES)):
+            with path.open("wb") as written:
+                written.writelines(LINE for _ in range(count))
+        kept = OutputSettings(log_dir=Path(folder, "logs"))
+        name = "raw" if workers == 1 else "prefixed"
+        ways: list[Callable[[], Figure]] = [
+            lambda: bare(file, workers, lines),
+            lambda: through_node(f"node, {name}", file, workers, lines, OutputSettings()),
+            lambda: through_node(f"node, {name}, and into log files", file, workers, lines, kept),
+        ]
+        if torchrun:
+            ways.append(lambda: through_torchrun(short, workers, TORCHRUN_LINES))
+        yield f"{f'{workers} workers, {lines:,} lines each':<42}{'lines/s':>12}{'MB/s':>8}{'ratio':>8}{'us/line':>10}"
+        figures = [_median([way() for _ in range(repeat)]) for way in ways]
+        yield from (figure.row(figures[0]) for figure in figures)
+
+
+def _median(figures: Sequence[Figure]) -> Figure:
+    middle = median(figure.elapsed_s for figure in figures)
+    return min(figures, key=lambda figure: abs(figure.elapsed_s - middle))
+
+
+def main() -> None:
+    """Run as the flags say. Exits with 0, or with 1 after one line that says why not."""
+    parser = argparse.ArgumentParser(prog="output.py", description="Time what workers' output costs in a node.")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 8], help="how many (default: 1 8)")
+    parser.add_argument("--lines", type=int, default=1_000_000, help="of each worker (default: 1000000)")
+    parser.add_argument("--repeat", type=int, default=3, help="runs of each, for medians (default: 3)")
+    parser.add_argument("--torchrun", action="store_true", help="next to torchrun, which must be installed")
+    options = parser.parse_args()
+    for workers in options.workers:
+        for line in measure(workers, options.lines, options.repeat, torchrun=options.torchrun):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

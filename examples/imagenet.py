@@ -1,0 +1,272 @@
+"""Train ResNet-18 on ImageNet, or on a folder like it, on however many workers there are.
+
+    nodeclient join --coord HOST -- python examples/imagenet.py DIR --checkpoint FOLDER
+
+DIR has the images, at the same place on every host (`imagenet_data` says in which layout). tiny-imagenet-200 is a good
+one to begin with: 100,000 images of 64 x 64 pixels in 200 classes; use it with `--image-size 64`.
+
+Workers may come and go in the middle of an epoch, and each image is trained on once in it, neither twice nor never:
+
+* The sampler deals out the images. Its state, how many of the epoch are done, is in the checkpoint beside model and
+  optimizer, so the next round goes on with those that are left, whatever number of workers it has.
+* Each host has checkpoints of its own, on its own disk. Hosts that are new have none, and one that was away has an old
+  one. So the workers find the one among them whose checkpoint is the newest, and it sends that to all others.
+* A checkpoint is written when the workers are asked to stop, every so many steps, and after each epoch.
+
+The batch size is that of all workers together, so neither it nor the learning rate depends on their number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import math
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from imagenet_data import NO_CLASS, DataError, Images, Sample, collate, find_files
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, Subset
+
+import workerlib
+
+try:
+    from torchvision.models import resnet18  # type: ignore[import-not-found, unused-ignore]
+except ModuleNotFoundError:
+    from resnet import ResNet18 as resnet18  # noqa: N813  # the same network, see there
+
+SEED = 0
+EPOCHS_PER_DECAY = 30
+"""After so many epochs the learning rate becomes a tenth, as in the paper."""
+
+SMALLEST_IMAGE = 33
+"""The network halves an image five times; of what is left, BatchNorm needs more than one pixel."""
+
+
+def main() -> None:
+    """Be one worker of the group, for as long as the group stays as it is."""
+    arguments = parse()
+    with workerlib.init() as ctx:
+        try:
+            Training(ctx, arguments).run()
+        except DataError as error:
+            sys.exit(f"imagenet.py: {error}")
+
+
+def parse() -> argparse.Namespace:
+    """Read the flags."""
+    parser = argparse.ArgumentParser(description="Train ResNet-18 on a folder of images, elastically.")
+    parser.add_argument("data", type=Path, metavar="DIR", help="folder with train/ and val/")
+    parser.add_argument("--epochs", type=int, default=90)
+    parser.add_argument("--batch-size", type=int, default=256, help="images of all workers together")
+    parser.add_argument("--lr", type=float, default=0.1, help="learning rate at the beginning")
+    parser.add_argument("--workers", type=int, default=4, help="processes that read images, for each worker")
+    parser.add_argument("--image-size", type=int, default=224, help="to which images are scaled")
+    parser.add_argument("--limit", type=int, help="train with so many of the images only")
+    parser.add_argument("--checkpoint", type=Path, default=Path("imagenet"), metavar="FOLDER")
+    parser.add_argument("--save-every", type=int, default=200, metavar="STEPS", help="steps between two checkpoints")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="append a line of JSON for each step: which images")
+    arguments = parser.parse_args()
+    if arguments.image_size < SMALLEST_IMAGE:
+        parser.error(f"--image-size should be {SMALLEST_IMAGE} at least, or nothing is left at the end of the network")
+    return arguments
+
+
+def ignore_sigterm(_process: int) -> None:
+    """Let a process that reads images live on when its worker is asked to stop, for SIGTERM reaches them all.
+
+    The worker needs it until the step is done, and ends it then.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+class Training:
+    """What one worker trains with."""
+
+    def __init__(self, ctx: workerlib.Context, arguments: argparse.Namespace) -> None:
+        """Prepare all, and go on from the newest checkpoint. Raises `DataError`."""
+        self.ctx = ctx
+        self.arguments = arguments
+        # From the first call on, SIGTERM no longer ends this process in the middle of something.
+        self.stopping = ctx.should_stop()
+
+        training, validation, self.classes = find_files(arguments.data)
+        training = training.some(arguments.limit)
+        self._require_same_everywhere(training.checksum(arguments.data))
+        self.images = Images(training, arguments.image_size, augment=True)
+        self.validation = Images(validation, arguments.image_size, augment=False)
+        self.sampler = workerlib.ElasticDistributedSampler(self.images, arguments.batch_size, seed=SEED)
+
+        torch.manual_seed(SEED)
+        self.model = resnet18(num_classes=self.classes).to(ctx.device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=arguments.lr, momentum=0.9, weight_decay=1e-4)
+        self.steps = 0
+        """Done in all rounds."""
+        self.checkpoint: Path = arguments.checkpoint / "checkpoint.pt"
+        self._restore()
+        self.replica = DistributedDataParallel(self.model)
+
+    def run(self) -> None:
+        """Train until all epochs are done, or the workers are asked to stop."""
+        for epoch in range(self.sampler.epoch, self.arguments.epochs):
+            self._train(epoch)
+            # Before the evaluation, which may take longer than workers get when they are asked to stop.
+            self._save()
+            if self.stopping:
+                self._say(f"asked to stop: saved after {self._place()}")
+                return
+            self._evaluate(epoch)
+
+    def _train(self, epoch: int) -> None:
+        """Train on the images that are left of the epoch, or until asked to stop."""
+        self.sampler.set_epoch(epoch)
+        self.images.epoch = epoch
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.arguments.lr * 0.1 ** (epoch // EPOCHS_PER_DECAY)
+        self.model.train()
+        for images, labels, numbers in self._loader(self.images, batch_sampler=self.sampler):
+            scores = self.replica(images.to(self.ctx.device))
+            loss = cross_entropy(scores, labels.to(self.ctx.device), reduction="sum", ignore_index=NO_CLASS)
+            # DDP averages over the workers, whose shares may differ in size: this makes of it the average over the
+            # images of the batch.
+            loss = loss * self.ctx.world_size / self.sampler.batch_samples
+            self.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            self.sampler.advance()
+            self.steps += 1
+
+            self._trace(epoch, numbers)
+            self.stopping = self.ctx.should_stop()
+            if self.stopping:
+                return
+            if self.steps % self.arguments.save_every == 0:
+                self._save()
+
+    @torch.no_grad()
+    def _evaluate(self, epoch: int) -> None:
+        """Print how many validation images are classified rightly; each worker looks at its share of them."""
+        self.model.eval()
+        right = torch.zeros(2, device=self.ctx.device)
+        share = Subset(self.validation, range(self.ctx.rank, len(self.validation), self.ctx.world_size))
+        batch_size = math.ceil(self.arguments.batch_size / self.ctx.world_size)
+        for images, labels, _ in self._loader(share, batch_size=batch_size):
+            scores = self.model(images.to(self.ctx.device))
+            best = scores.topk(min(5, scores.shape[1])).indices == labels.to(self.ctx.device).unsqueeze(1)
+            right += torch.stack([best[:, 0].sum(), best.sum()])
+        dist.all_reduce(right)
+        top_1, top_5 = (right / len(self.validation)).tolist()
+        also = f" top-5 {top_5:.3f}" if self.classes >= 5 else ""  # noqa: PLR2004  # else all is among the best five
+        group = f"round {self.ctx.round} world size {self.ctx.world_size}"
+        self._say(f"epoch {epoch + 1} {group} accuracy top-1 {top_1:.3f}{also}")
+
+    def _loader(self, images: Dataset[Sample], **batches: Any) -> DataLoader[Sample]:
+        return DataLoader(
+            images,
+            num_workers=self.arguments.workers,
+            collate_fn=collate,
+            pin_memory=self.ctx.device.type == "cuda",
+            worker_init_fn=ignore_sigterm,
+            **batches,
+        )
+
+    def _save(self) -> None:
+        """Have one worker of each host replace its checkpoint: at any moment there is the old one or the new one."""
+        if self.ctx.local_rank != 0:
+            return
+        state = {
+            "steps": self.steps,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "sampler": self.sampler.state_dict(),
+        }
+        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        # The folder may be shared by several hosts.
+        unfinished = self.checkpoint.with_name(f"checkpoint.unfinished-{self.ctx.rank}")
+        with unfinished.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(self.checkpoint)
+
+    def _restore(self) -> None:
+        """Go on from the newest checkpoint that any of the workers has; begin anew if there is none."""
+        newest, steps = self._find_newest()
+        if steps == 0:
+            return
+        content = self._receive(self.checkpoint.read_bytes() if self.ctx.rank == newest else b"", newest)
+        state = torch.load(io.BytesIO(content), map_location=self.ctx.device, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.sampler.load_state_dict(state["sampler"])
+        self.steps = state["steps"]
+        self._say(f"went on from the checkpoint of rank {newest}, after {self._place()}")
+
+    def _find_newest(self) -> tuple[int, int]:
+        """Return the first rank that has the newest checkpoint, and the number of its step: 0 if none has any."""
+        own = 0
+        if self.checkpoint.exists():
+            own = torch.load(self.checkpoint, map_location="cpu", weights_only=True, mmap=True)["steps"]
+        steps = self._gather(own)
+        return steps.index(max(steps)), max(steps)
+
+    def _receive(self, content: bytes, sender: int) -> bytes:
+        """Send bytes from one worker to all."""
+        size = max(self._gather(len(content)))
+        buffer = torch.zeros(size, dtype=torch.uint8, device=self.ctx.device)
+        if content:
+            buffer.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+        dist.broadcast(buffer, src=sender)
+        return buffer.cpu().numpy().tobytes()
+
+    def _gather(self, number: int) -> list[int]:
+        """Return the numbers of all workers, by rank."""
+        own = torch.tensor(number, device=self.ctx.device)
+        numbers = [torch.zeros_like(own) for _ in range(self.ctx.world_size)]
+        dist.all_gather(numbers, own)
+        return [int(one) for one in numbers]
+
+    def _require_same_everywhere(self, checksum: int) -> None:
+        """Compare the names of the training images, which the sampler only numbers. Raises `DataError`."""
+        checksums = self._gather(checksum)
+        for rank, other in enumerate(checksums):
+            if other != checksums[0]:
+                raise DataError(
+                    f"ranks 0 and {rank} have different images in {self.arguments.data / 'train'}: all hosts need the "
+                    "same files there, and the same --limit"
+                )
+
+    def _trace(self, epoch: int, numbers: Tensor) -> None:
+        """Write down which images this worker has trained on, for whoever wants to see that none is missing."""
+        if self.arguments.trace is None:
+            return
+        line = {
+            "round": self.ctx.round,
+            "rank": self.ctx.rank,
+            "epoch": epoch,
+            "step": self.steps,
+            "images": numbers.tolist(),
+        }
+        with self.arguments.trace.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _place(self) -> str:
+        done, all_of_them = self.sampler.samples_done, len(self.images)
+        return f"step {self.steps}: epoch {self.sampler.epoch + 1}, {done} of {all_of_them} images"
+
+    def _say(self, text: str) -> None:
+        """Print a line, once for the whole group."""
+        if self.ctx.rank == 0:
+            print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""From what was given behind a door to the settings of a node: every meaning that the doors share is here, once."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinatord.shared.settings import SettingsParser
+from coordinatord.wire.messages import Spec
+from nodeclient.config.output import output_settings
+from nodeclient.config.records import DEFAULT_JOB, SIGNALS, JoinConfig
+from nodeclient.core.settings import ABORT_TIMEOUT_S
+from nodeclient.devices import WorkersPerNodeError, workers_per_node
+from nodeclient.schedulers import Found, SchedulerError, found
+from nodeclient.spawn import SpawnError, WorkerCommand, check_program
+
+JOIN_TIMEOUT_S = 600.0
+STOP_TIMEOUT_S = 30.0
+"""Both as torchrun has them."""
+
+UNHEEDED = {
+    "TORCHELASTIC_ENABLE_FILE_TIMER": "nodeclient has no watchdog for torch.distributed.elastic.timer to talk to",
+    "TORCHELASTIC_HEALTH_CHECK_PORT": "a node serves no health check, ask coordinatord's /healthz",
+    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "nobody looks for workers that hang in the kernel while they run",
+}
+"""Variables of torchrun that ask for what is not done here, and what to say then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What a door has made of the flags that it has for itself."""
+
+    nodes: tuple[int, int]
+    """How many, if neither a flag nor a scheduler says."""
+    command: tuple[str, ...]
+    group_rank: int | None = None
+    """What the node wishes for, if neither a flag nor a scheduler says."""
+    own_coordinator: bool = False
+    remarks: tuple[str, ...] = ()
+    remark_if_unnamed: str = ""
+    """To be said if nothing names the job."""
+
+
+def join_config(
+    parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], door: Door
+) -> JoinConfig:
+    """Make the settings, or end the program with a line that says what is wrong."""
+    remarks = [*door.remarks, *_unheeded(environ)]
+    said = {} if given.standalone else _scheduler(parser, given, environ)
+    job = given.job_id or _take(said, "job_id", "job id", remarks)
+    if job is None and door.remark_if_unnamed:
+        remarks.append(door.remark_if_unnamed)
+    nodes = given.nnodes or _nodes(said, remarks) or door.nodes
+    workers = _workers(parser, given, environ, door.command)
+    return JoinConfig(
+        coordinators=given.coord,
+        standalone=given.standalone,
+        job=job or DEFAULT_JOB,
+        node=given.node_id or f"{socket.gethostname()[:100]}-{secrets.token_hex(3)}",
+        spec=_spec(parser, given, nodes),
+        workers=workers,
+        role=given.role,
+        topology=given.topology,
+        advertise_address=given.advertise_addr,
+        join_timeout_s=_first(given.join_timeout, JOIN_TIMEOUT_S),
+        stop_timeout_s=_first(given.stop_timeout, STOP_TIMEOUT_S),
+        abort_timeout_s=_first(given.abort_timeout, ABORT_TIMEOUT_S),
+        log_level=given.log_level or "info",
+        command=door.command,
+        group_rank=_group_rank(parser, given, nodes, said, remarks, door.group_rank),
+        output=output_settings(given, environ, remarks),
+        signals=given.signals_to_handle or SIGNALS,
+        numa=given.numa_binding,
+        virtual_local_rank=given.virtual_local_rank,
+        error_file=_error_file(environ),
+        own_coordinator=door.own_coordinator,
+        remarks=tuple(remarks),
+    )
+
+
+def _spec(parser: SettingsParser, given: argparse.Namespace, nodes: tuple[int, int]) -> Spec:
+    least, most = nodes
+    if given.standalone and least > 1:
+        parser.error(
+            f"--standalone is for this host alone, but --nnodes wants {least}: start a coordinatord, see --coord"
+        )
+    return Spec(least, most, given.max_restarts)
+
+
+def _workers(
+    parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], command: tuple[str, ...]
+) -> int:
+    try:
+        check_program(WorkerCommand(command, environ))
+        return workers_per_node(given.nproc_per_node, environ)
+    except (SpawnError, WorkersPerNodeError) as error:
+        parser.error(str(error))
+
+
+def _group_rank(
+    parser: SettingsParser,
+    given: argparse.Namespace,
+    nodes: tuple[int, int],
+    said: Mapping[str, Found],
+    remarks: list[str],
+    default: int | None,
+) -> int | None:
+    if given.standalone:
+        return None
+    most = nodes[1]
+    if given.node_rank is not None:
+        if given.node_rank >= most:
+            parser.error(f"--node-rank is {given.node_rank}, but with --nnodes {most} ranks go from 0 to {most - 1}")
+        return int(given.node_rank)
+    if "node_rank" in said and int(said["node_rank"].value) < most:  # else it is a spare, or somebody else's number
+        return int(_take(said, "node_rank", "node rank", remarks) or 0)
+    return default
+
+
+def _first(given: float | None, default: float) -> float:
+    return default if given is None else given
+
+
+def _error_file(environ: Mapping[str, str]) -> Path | None:
+    named = environ.get("TORCHELASTIC_ERROR_FILE")
+    return Path(named) if named else None
+
+
+def _unheeded(environ: Mapping[str, str]) -> list[str]:
+    return [f"{name} has no effect: {why}" for name, why in UNHEEDED.items() if environ.get(name, "0") not in {"", "0"}]
+
+
+def _scheduler(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> Mapping[str, Found]:
+    """Ask what a scheduler says, if anything of it is left open by flags and variables of ours."""
+    if None not in {given.job_id, given.nnodes, given.node_rank}:
+        return {}
+    try:
+        return found(environ)
+    except SchedulerError as error:
+        parser.error(str(error))
+
+
+def _nodes(said: Mapping[str, Found], remarks: list[str]) -> tuple[int, int] | None:
+    number = _take(said, "nnodes", "number of nodes", remarks)
+    return None if number is None else (int(number), int(number))
+
+
+def _take(said: Mapping[str, Found], key: str, words: str, remarks: list[str]) -> str | None:
+    """Take one thing that the scheduler says, and remark on it."""
+    if key not in said:
+        return None
+    remarks.append(f"{words} {said[key].value} from {said[key].source}")
+    return said[key].value

@@ -1,0 +1,170 @@
+"""The flags that have one meaning behind every door; each door gives their defaults, and adds flags of its own.
+
+What torchrun has as well stands here under torchrun's names, and takes its default from the variable with the parser's
+own prefix. What is ours alone takes it from `NODECLIENT_*` everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinatord.shared.logs import LEVELS
+from coordinatord.shared.settings import SettingsParser, seconds
+from nodeclient import numa
+from nodeclient.config import values
+from nodeclient.config.records import SIGNALS
+
+ROTATIONS_KEPT = 5
+"""Of each file; as logrotate's examples have it."""
+
+
+def add_nodes(parser: SettingsParser, *, nodes: str, workers: str, workers_default: str | None = None) -> None:
+    """Add what says how many nodes, workers and restarts; `nodes` and `workers` are the defaults in words."""
+    add = parser.add_setting
+    add(
+        "--nnodes",
+        type=values.node_range,
+        metavar="N|MIN:MAX",
+        help=f"nodes of a round; 'MIN:' for no maximum (default: {nodes})",
+    )
+    add(
+        "--nproc-per-node",
+        default=workers_default,
+        metavar="N|auto|gpu|cpu",
+        help=f"workers on this host (default: {workers})",
+    )
+    add(
+        "--max-restarts",
+        type=values.count,
+        default=0,
+        metavar="N",
+        help="worker failures the whole job survives (default: 0)",
+    )
+    add("--role", type=values.name, default="default", help="role of this node's workers (default: default)")
+    add("--node-rank", type=values.count, metavar="N", help="the group rank that this node wishes for")
+
+
+def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], signals_variables: tuple[str, ...]) -> None:
+    """Add what says how workers see their devices, and by which signals they are asked to end.
+
+    The variables are given, since these two flags have not the usual one behind each door.
+    """
+    parser.add_setting(
+        "--numa-binding",
+        variables=numa_variables,
+        choices=numa.CHOICES,
+        metavar="HOW",
+        help=f"bind each worker to the CPUs near its GPU: {', '.join(numa.CHOICES)}",
+    )
+    parser.add_setting(
+        "--virtual-local-rank",
+        action="store_true",
+        help="each worker sees its own GPU alone, and has LOCAL_RANK 0",
+    )
+    parser.add_setting(
+        "--signals-to-handle",
+        variables=signals_variables,
+        type=values.signals,
+        metavar="NAMES",
+        help=f"signals by which the node leaves (default: {','.join(signum.name for signum in SIGNALS)})",
+    )
+
+
+def add_output(parser: SettingsParser) -> None:
+    """Add what says where the workers' output goes."""
+    add = parser.add_setting
+    add(
+        "--log-dir",
+        type=values.folder,
+        metavar="DIR",
+        help="all output goes into DIR/JOB/RUN/round_N/RANK/{stdout,stderr}.log, and to the terminal as well",
+    )
+    which: dict[str, Any] = {"type": values.streams, "metavar": "STREAMS"}
+    add(
+        "--redirects",
+        "-r",
+        help="streams that go into files only: 1 (stdout), 2 (stderr), 3 (both), or by local rank, such as 0:1,12:3",
+        **which,
+    )
+    add("--tee", "-t", help="streams that go into files and to the terminal, even if redirected", **which)
+    add(
+        "--local-ranks-filter",
+        type=values.local_ranks,
+        metavar="RANKS",
+        help="local ranks whose output reaches the terminal, such as 0,1",
+    )
+    for stream in ("stdout", "stderr"):
+        add(
+            f"--duplicate-{stream}-filters",
+            type=values.needles,
+            default=(),
+            metavar="WORDS",
+            help=f"lines of {stream} with any of these words also go into filtered_{stream}.log (',,' is a comma)",
+        )
+    add_own(
+        parser,
+        "--log-rotate",
+        type=values.size,
+        metavar="SIZE",
+        help="begin a new file when one has this size, such as 100MB (default: never)",
+    )
+    add_own(
+        parser,
+        "--log-rotations-kept",
+        type=values.count,
+        default=ROTATIONS_KEPT,
+        metavar="N",
+        help=f"old files kept of each (default: {ROTATIONS_KEPT})",
+    )
+
+
+def add_node(parser: SettingsParser) -> None:
+    """Add what only we have: names, places and times of a node."""
+    add_own(
+        parser,
+        "--node-id",
+        type=values.name,
+        metavar="ID",
+        help="name of this node that outlives a restart (default: host name, random suffix)",
+    )
+    add_own(
+        parser,
+        "--topology",
+        type=values.topology,
+        default="",
+        metavar="KEY",
+        help="nodes with neighbouring keys (rack, switch) get neighbouring ranks",
+    )
+    add_own(parser, "--join-timeout", type=seconds, metavar="S", help="seconds to wait for a round (default: 600)")
+    add_own(
+        parser,
+        "--stop-timeout",
+        type=values.seconds_or_none,
+        metavar="S",
+        help="seconds that workers get to save in a planned stop (default: 30)",
+    )
+    add_own(
+        parser,
+        "--abort-timeout",
+        type=values.seconds_or_none,
+        metavar="S",
+        help="seconds that they get in any other, where they often hang in a collective (default: 0.5)",
+    )
+    add_own(
+        parser,
+        "--log-level",
+        type=str.lower,
+        choices=LEVELS,
+        metavar="LEVEL",
+        help="debug, info, warning, error (default: info)",
+    )
+
+
+def add_own(parser: SettingsParser, *flags: str, **options: Any) -> None:
+    """Add a flag that torchrun has not."""
+    parser.add_setting(*flags, variables=(own_variable(flags[0]),), **options)
+
+
+def own_variable(flag: str) -> str:
+    """Return the variable of a flag of ours."""
+    return f"NODECLIENT_{flag.removeprefix('--').replace('-', '_').upper()}"

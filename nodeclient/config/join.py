@@ -1,0 +1,101 @@
+"""`nodeclient join` and `nodeclient status`, in our own words: their flags, and what they make of them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from coordinatord.shared.settings import SettingsParser
+from coordinatord.wire.messages import RANKS_MAX
+from nodeclient.config import flags, values
+from nodeclient.config.build import Door, join_config
+from nodeclient.config.records import JoinConfig, StatusConfig
+
+TORCHRUN_FLAGS = {
+    "-m": "`-- python -m MODULE`",
+    "--module": "`-- python -m MODULE`",
+    "--no-python": "not needed, the command is run as it is",
+    "--run-path": "`-- python SCRIPT`",
+    "--use-env": "not needed, LOCAL_RANK is always set",
+    "--rdzv-endpoint": "--coord",
+    "--rdzv-id": "--job-id",
+    "--rdzv-backend": "not needed, coordinatord is the one",
+    "--rdzv-conf": "--join-timeout, and coordinatord's own flags",
+    "--local-addr": "--advertise-addr",
+    "--master-addr": "not needed, each round has its own",
+    "--master-port": "not needed, each round has its own",
+    "--shutdown-timeout": "--stop-timeout and --abort-timeout",
+    "--monitor-interval": "not needed, the end of a worker is seen at once",
+    "--start-method": "not needed, workers are programs",
+    "--event-log-handler": "not needed, events are log lines",
+    "--logs-specs": "--log-dir, --redirects and --tee",
+}
+"""What people who come from torchrun type first."""
+
+MOVED = {"--outage-grace": "it is a flag of coordinatord now, the same for all nodes"}
+"""What was ours once."""
+
+
+def add_join(parser: SettingsParser) -> None:
+    """Add the flags of `nodeclient join`."""
+    parser.usage = "nodeclient join --coord HOST[:PORT] [flags] -- COMMAND ..."
+    parser.epilog = "Each flag can also be given as the environment variable in brackets, with - or _ in its name."
+    add = parser.add_setting
+    add(
+        "--coord",
+        type=values.endpoints,
+        default=(),
+        metavar="HOST[:PORT][,...]",
+        help="where coordinatord listens (port: 29400); several are tried in turn",
+    )
+    add("--standalone", action="store_true", help="bring a coordinator along: a job on this host alone")
+    add("--job-id", type=values.name, metavar="ID", help="nodes with the same id train together (default: default)")
+    flags.add_nodes(parser, nodes="1:", workers="one a GPU, else 1")
+    add(
+        "--advertise-addr",
+        type=values.address,
+        metavar="ADDR",
+        help="where other nodes reach this one, if found wrong by itself",
+    )
+    flags.add_node(parser)
+    flags.add_output(parser)
+    flags.add_workers(
+        parser,
+        numa_variables=(flags.own_variable("--numa-binding"),),
+        signals_variables=(flags.own_variable("--signals-to-handle"),),
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what each worker runs, after --")
+
+
+def read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> JoinConfig:
+    """Make the settings of a node of `nodeclient join`."""
+    if given.standalone and given.coord is parser.get_default("coord"):
+        given.coord = ()  # the flag wins over the environment
+    if given.standalone == bool(given.coord):
+        parser.error("give --coord HOST[:PORT], or --standalone for a job on this host alone, and not both")
+    command = tuple(given.command[1:] if given.command[:1] == ["--"] else given.command)
+    if not command:
+        parser.error("give the command that each worker runs, after --, such as: -- python train.py")
+    nodes = (1, 1 if given.standalone else RANKS_MAX)
+    return join_config(parser, given, environ, Door(nodes, command))
+
+
+def explain(flag: str) -> str | None:
+    """Say what a flag that `nodeclient join` does not know is called here; None if nobody else knows it either."""
+    if flag in TORCHRUN_FLAGS:
+        return f"what torchrun calls {flag} is here {TORCHRUN_FLAGS[flag]}; or see nodeclient run"
+    return MOVED.get(flag)
+
+
+def add_status(parser: SettingsParser) -> None:
+    """Add the flags of `nodeclient status`."""
+    parser.add_setting(
+        "--coord", type=values.endpoints, required=True, metavar="HOST[:PORT][,...]", help="where to ask"
+    )
+    parser.add_setting("--json", action="store_true", help="for programs")
+    parser.add_argument("job", nargs="?", metavar="JOB", help="only this one")
+
+
+def read_status(_: SettingsParser, given: argparse.Namespace, __: Mapping[str, str]) -> StatusConfig:
+    """Make the settings of `nodeclient status`."""
+    return StatusConfig(given.coord, given.job, given.json)

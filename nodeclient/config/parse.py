@@ -1,0 +1,70 @@
+"""The command line of nodeclient: which door was chosen, and what was said there."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from coordinatord.shared import __version__
+from coordinatord.shared.settings import SettingsParser
+from nodeclient.config import join, run
+from nodeclient.config.records import Config
+
+
+@dataclass(frozen=True, slots=True)
+class _Subcommand:
+    """A word after `nodeclient`, and what is done there."""
+
+    help: str
+    add_flags: Callable[[SettingsParser], None]
+    read: Callable[[SettingsParser, argparse.Namespace, Mapping[str, str]], Config]
+    explain: Callable[[str], str | None] = join.explain
+    """What to say about a flag that is not understood."""
+    env_prefix: str = "NODECLIENT"
+
+
+_SUBCOMMANDS = {
+    "join": _Subcommand("join a job and run its workers on this host", join.add_join, join.read_join),
+    "run": _Subcommand(
+        "the same, with the command line of torchrun", run.add_run, run.read_run, run.explain, env_prefix="PET"
+    ),
+    "launch": _Subcommand(
+        "the same, with that of torch.distributed.launch", run.add_launch, run.read_run, run.explain, env_prefix="PET"
+    ),
+    "status": _Subcommand("show the jobs of a coordinator", join.add_status, join.read_status),
+}
+
+
+def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
+    """Read flags and environment (default: this process's); wrong ones end the program with one line and code 64."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    environ = os.environ if environ is None else environ
+    parser = SettingsParser(
+        prog="nodeclient",
+        env_prefix="NODECLIENT",
+        environ=environ,
+        description="The agent of one host in distributed training: joins rounds and runs the local workers.",
+    )
+    parser.add_argument("--version", action="version", version=f"nodeclient {__version__}")
+    commands = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
+    for word, subcommand in _SUBCOMMANDS.items():
+        own = commands.add_parser(word, help=subcommand.help, env_prefix=subcommand.env_prefix, environ=environ)
+        if word in arguments[:1]:  # what is wrong in the environment of another one is nobody's business
+            subcommand.add_flags(own)
+            chosen, own_parser = subcommand, own
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        own_parser.error(_not_understood(own_parser, chosen, unknown))
+    return chosen.read(own_parser, given, environ)
+
+
+def _not_understood(parser: SettingsParser, subcommand: _Subcommand, unknown: Sequence[str]) -> str:
+    flag = unknown[0].partition("=")[0].replace("_", "-")
+    words = f"not understood: {' '.join(unknown)}"
+    if why := subcommand.explain(flag):
+        return f"{words}; {why}"
+    meant = parser.nearest(flag) if flag.startswith("--") else None
+    return f"{words}; did you mean {meant}?" if meant else words

@@ -1,0 +1,171 @@
+"""`nodeclient run` and `nodeclient launch`: the command lines of torchrun and torch.distributed.launch.
+
+What their flags mean is said in the words of `nodeclient join`, and from there on it is one path. TORCHRUN.md has the
+table, and the reasons of all that differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from coordinatord.shared.settings import SettingsParser, seconds
+from nodeclient.config import flags, values
+from nodeclient.config.build import Door, join_config
+from nodeclient.config.join import MOVED
+from nodeclient.config.program import worker_command
+from nodeclient.config.records import JoinConfig
+from nodeclient.config.rendezvous import Rendezvous, add_rendezvous, check_conf, choose, read_conf
+from nodeclient.schedulers import SchedulerError, found
+
+NODES = (1, 1)
+"""torchrun's default."""
+
+UNNAMED = "no --rdzv-id: this is the job default, and all nodes without an id train together"
+
+LOG_LEVELS = {
+    "notset": "debug",
+    "debug": "debug",
+    "info": "info",
+    "warn": "warning",
+    "warning": "warning",
+    "error": "error",
+    "critical": "error",
+    "fatal": "error",
+}
+"""What LOGLEVEL may say, and which of ours that is."""
+
+
+def add_run(parser: SettingsParser) -> None:
+    """Add the flags of `nodeclient run`: all of torchrun's, and ours that torchrun lacks."""
+    parser.usage = "nodeclient run [flags] SCRIPT [ARGUMENTS ...]"
+    parser.epilog = (
+        "torchrun's flags may be written with - or _, and can also be given as the environment variables in brackets."
+        " TORCHRUN.md says what differs."
+    )
+    flags.add_nodes(parser, nodes="1", workers="1", workers_default="1")
+    add_rendezvous(parser)
+    _add_program(parser)
+    flags.add_output(parser)
+    flags.add_workers(
+        parser, numa_variables=(), signals_variables=("PET_SIGNALS_TO_HANDLE", "TORCHELASTIC_SIGNALS_TO_HANDLE")
+    )
+    parser.add_setting(
+        "--shutdown-timeout",
+        variables=("PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
+        type=values.seconds_or_none,
+        metavar="S",
+        help="--stop-timeout and --abort-timeout in one",
+    )
+    flags.add_node(parser)
+    _add_without_effect(parser)
+    parser.add_argument("script", metavar="SCRIPT", help="what each worker runs")
+    rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="of the script")
+    rest.required = False  # as Python 3.12 has it: a script may have none
+    parser.set_defaults(use_env=True)
+
+
+def add_launch(parser: SettingsParser) -> None:
+    """Add the flags of `nodeclient launch`."""
+    add_run(parser)
+    parser.usage = "nodeclient launch [flags] SCRIPT [ARGUMENTS ...]"
+    parser.add_setting(
+        "--use-env",
+        variables=(),
+        action="store_true",
+        default=False,
+        help="do not give the script --local-rank=N; it reads LOCAL_RANK",
+    )
+
+
+def read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> JoinConfig:
+    """Make the settings of a node of `nodeclient run` or `nodeclient launch`."""
+    if given.logs_specs is not None:
+        parser.error(
+            f"--logs-specs {given.logs_specs}: such a class runs inside of torchrun; see --log-dir, --redirects, --tee"
+        )
+    if given.no_python and not given.use_env:
+        parser.error("--no-python needs --use-env: without it, the program would be given --local-rank=N")
+    remarks = [*check_conf(parser, given.rdzv_conf)]
+    met = choose(parser, given, (given.nnodes or NODES)[1])
+    remarks.extend(met.remarks)
+    if not (met.coordinators or given.standalone or given.nnodes):
+        remarks.extend(_left_alone(environ))
+    _translate(parser, given, met)
+    given.log_level = given.log_level or _log_level(environ, remarks)
+    meets_strangers = met.coordinators and not met.own_coordinator
+    door = Door(
+        nodes=NODES,
+        command=worker_command(parser, given, environ),
+        group_rank=0 if met.static else None,  # as torchrun has it for `static`, and for nothing else
+        own_coordinator=met.own_coordinator,
+        remarks=tuple(remarks),
+        remark_if_unnamed=UNNAMED if meets_strangers else "",
+    )
+    return join_config(parser, given, environ, door)
+
+
+def explain(flag: str) -> str | None:
+    """Say where a flag that `nodeclient run` does not know belongs; None if nobody knows it."""
+    return {**MOVED, "--use-env": "it is a flag of nodeclient launch; run always sets LOCAL_RANK"}.get(flag)
+
+
+def _translate(parser: SettingsParser, given: argparse.Namespace, met: Rendezvous) -> None:
+    """Say in the words of `nodeclient join` what torchrun's flags say; its own words win over them."""
+    given.coord = met.coordinators
+    given.standalone = not met.coordinators
+    if given.job_id == "none":
+        given.job_id = None  # torchrun's default, which some write out
+    for key in ("join_timeout", "timeout"):
+        if given.join_timeout is None:
+            given.join_timeout = read_conf(parser, given.rdzv_conf, key, seconds)
+    if given.stop_timeout is None:
+        given.stop_timeout = given.shutdown_timeout
+    if given.abort_timeout is None:
+        given.abort_timeout = given.shutdown_timeout
+
+
+def _left_alone(environ: Mapping[str, str]) -> list[str]:
+    """Say so if the scheduler has more nodes for this job than the one that torchrun's default is."""
+    try:
+        said = found(environ).get("nnodes")
+    except SchedulerError:
+        return []  # several tasks on a node, and each is a job of its own
+    if said is None or said.value == "1":
+        return []
+    return [f"{said.source} is {said.value}, but without --rdzv-endpoint and --nnodes each node trains alone"]
+
+
+def _log_level(environ: Mapping[str, str], remarks: list[str]) -> str | None:
+    """Read LOGLEVEL, which torchrun goes by; others use the name too, so what is strange is no error."""
+    asked = environ.get("LOGLEVEL")
+    level = LOG_LEVELS.get(asked.lower()) if asked else None
+    if asked and level is None:
+        remarks.append(f"LOGLEVEL is {asked!r}, which is not known here: see --log-level")
+    return level
+
+
+def _add_program(parser: SettingsParser) -> None:
+    add = parser.add_setting
+    add("--module", "-m", action="store_true", help="SCRIPT is a module, as in python -m")
+    add("--no-python", action="store_true", help="SCRIPT is a program, to be run as it is")
+    add("--run-path", action="store_true", help="run SCRIPT by runpy.run_path")
+
+
+def _add_without_effect(parser: SettingsParser) -> None:
+    """Add what torchrun needs and we do not; the values are read all the same, so that a wrong one is said."""
+    add = parser.add_setting
+    add("--monitor-interval", type=float, metavar="S", help="no effect: the end of a worker is seen at once")
+    add(
+        "--start-method",
+        choices=("spawn", "fork", "forkserver"),
+        metavar="HOW",
+        help="no effect: workers are programs of their own",
+    )
+    add(
+        "--event-log-handler",
+        choices=("null", "console", "dynamic_rendezvous"),
+        metavar="NAME",
+        help="no effect: events are log lines, see --log-level",
+    )
+    add("--logs-specs", variables=(), metavar="NAME", help="refused: such a class runs inside of torchrun")

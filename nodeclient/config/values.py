@@ -1,0 +1,186 @@
+"""Reads one value of a flag or a variable; what is wrong is an `argparse.ArgumentTypeError` that says what is right."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import socket
+from pathlib import Path
+
+from coordinatord.wire.messages import COUNTER_MAX, DEFAULT_PORT, DURATION_S_MAX, RANKS_MAX
+from nodeclient.config.records import Endpoint
+from nodeclient.output.settings import Choice, Streams
+
+_ENDPOINT = re.compile(
+    r"""(?: \[ (?P<bracketed> [0-9a-fA-F:.]+ ) \]  |  (?P<host> [^\s:/\[\],]+ ) )  (?: : (?P<port> \d{1,5} ) )?
+        | (?P<bare> [0-9a-fA-F]* : [0-9a-fA-F:.]* : [0-9a-fA-F:.]* )""",
+    re.VERBOSE,
+)
+"""A host name or address with or without a port; an IPv6 address with a port stands in brackets."""
+
+_STREAMS = re.compile(r"[0-3]|\d+:[0-3](?:,\d+:[0-3])*", re.ASCII)
+"""As torchrun's `--redirects`, whose local ranks have one digit only."""
+
+_SIZE = re.compile(r"(?P<number>\d{1,15}) ?(?P<unit>[kKmMgGtT]?)(?P<binary>i?)[bB]?", re.ASCII)
+
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+ROTATE_BYTES_MIN = 10_000
+"""Below, a log would be nothing but new files."""
+
+_UNSUITABLE = (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD)
+"""The kernel lets nobody handle the first two, and the third says that a child has ended."""
+
+_YES = frozenset({"1", "true", "t", "yes", "y"})
+_NO = frozenset({"0", "false", "f", "no", "n"})
+"""As torch's `RendezvousParameters.get_as_bool`."""
+
+
+def endpoints(text: str) -> tuple[Endpoint, ...]:
+    """Read `HOST[:PORT][,...]`; an IPv6 address with a port stands in brackets."""
+    return tuple(endpoint(part.strip()) for part in text.split(","))
+
+
+def endpoints_of_torchrun(text: str) -> tuple[Endpoint, ...]:
+    """Read the same as torchrun does: it may be empty, and a port may be 0, for any free one."""
+    return tuple(endpoint(part.strip(), least_port=0) for part in text.split(",")) if text else ()
+
+
+def endpoint(text: str, least_port: int = 1) -> Endpoint:
+    """Read one `HOST[:PORT]`."""
+    match = _ENDPOINT.fullmatch(text)
+    port = int((match and match["port"]) or DEFAULT_PORT)
+    if match is None or not least_port <= port <= 65_535:  # noqa: PLR2004 - what a port is
+        raise argparse.ArgumentTypeError(f"{text!r} is no HOST[:PORT], such as coord.example:29400 or [fd00::5]:29400")
+    return Endpoint(match["bracketed"] or match["bare"] or match["host"], port)
+
+
+def node_range(text: str) -> tuple[int, int]:
+    """Read `N`, `MIN:MAX` or `MIN:`."""
+    least, colon, most = text.partition(":")
+    try:
+        low = int(least)
+        high = int(most) if most else (RANKS_MAX if colon else low)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no N, MIN:MAX or MIN:, such as 4 or 2:8") from None
+    if not 1 <= low <= high <= RANKS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected 1 <= MIN <= MAX")
+    return low, high
+
+
+def count(text: str) -> int:
+    """Read a number from 0 upward."""
+    if not (text.isascii() and text.isdecimal()) or int(text) > COUNTER_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, 0 or more")
+    return int(text)
+
+
+def seconds_or_none(text: str) -> float:
+    """Read a duration that may be 0: at once."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= DURATION_S_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0 to {DURATION_S_MAX}")
+    return number
+
+
+def name(text: str) -> str:
+    """Read a name or an address: something to be seen, without blanks, of at most 128 characters."""
+    if not 1 <= len(text) <= 128 or not text.isprintable() or any(map(str.isspace, text)):  # noqa: PLR2004 - see `wire`
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected 1 to 128 visible characters")
+    return text
+
+
+def address(text: str) -> str:
+    """Read an address of this host; a name is looked up here, since others may not know it, or as another's."""
+    try:
+        return str(socket.getaddrinfo(name(text), None, type=socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no address and cannot be looked up") from error
+
+
+def topology(text: str) -> str:
+    """Read a name, or nothing where nobody knows."""
+    return name(text) if text else ""
+
+
+def folder(text: str) -> Path:
+    """Read the path of a directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("'': expected a directory")
+    return Path(text)
+
+
+def streams(text: str) -> Choice:
+    """Read which streams of which workers: `3` for all workers, or `0:1,12:3` by local rank."""
+    if not _STREAMS.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or that by local rank, such as 0:1,12:3"
+        )
+    if ":" not in text:
+        return Choice(Streams(int(text)))
+    pairs = (pair.split(":") for pair in text.split(","))
+    return Choice(by_local_rank={int(local_rank): Streams(int(which)) for local_rank, which in pairs})
+
+
+def local_ranks(text: str) -> frozenset[int] | None:
+    """Read `0,1,2`; nothing, or None, means all of them."""
+    if not text:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected local ranks, such as 0,1,2")
+    return frozenset(map(int, parts))
+
+
+def needles(text: str) -> tuple[str, ...]:
+    """Read a list of words with commas between; a comma in a word is written twice. Empty words find nothing."""
+    whole = (part.replace("\0", ",") for part in text.replace(",,", "\0").split(","))
+    return tuple(part for part in whole if part)
+
+
+def size(text: str) -> int:
+    """Read a number of bytes, such as `100MB` or `64MiB`."""
+    match = _SIZE.fullmatch(text)
+    number = 0
+    if match is not None:
+        number = int(match["number"]) * (1024 if match["binary"] else 1000) ** _POWERS[match["unit"].lower()]
+    if number < ROTATE_BYTES_MIN:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a size, such as 100MB or 2G, of at least 10k")
+    return number
+
+
+def signals(text: str) -> tuple[signal.Signals, ...]:
+    """Read names of signals with commas between."""
+    return tuple(dict.fromkeys(_signal(part.strip()) for part in text.split(",")))
+
+
+def _signal(text: str) -> signal.Signals:
+    try:
+        found = signal.Signals[text]
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no signal: expected names such as SIGTERM,SIGUSR1") from None
+    if found in _UNSUITABLE:
+        raise argparse.ArgumentTypeError(f"{text} cannot be handled: leave it out")
+    return found
+
+
+def pairs(text: str) -> dict[str, str]:
+    """Read `KEY=VALUE,...`."""
+    found = {}
+    for pair in text.split(",") if text.strip() else ():
+        key, _, value = (part.strip() for part in pair.partition("="))
+        if not key or not value:
+            raise argparse.ArgumentTypeError(f"{pair!r}: expected KEY=VALUE, and commas only between such pairs")
+        found[key] = value
+    return found
+
+
+def truth(text: str) -> bool:
+    """Read yes or no, as torchrun reads it in `--rdzv-conf`."""
+    if text.lower() not in _YES | _NO:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected 1 or 0")
+    return text.lower() in _YES

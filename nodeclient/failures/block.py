@@ -1,0 +1,106 @@
+"""The first cause of a failed round, for a person at a terminal: a short block of plain lines. Pure.
+
+What happened comes first, what to do about it last, next to the prompt.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from datetime import datetime, timedelta
+
+from coordinatord.wire.exits import describe_exit
+from coordinatord.wire.messages import Failure, Report
+from nodeclient.failures.exits import describe
+from nodeclient.failures.hints import hint
+
+WIDTH = 110
+"""In columns: longer sentences are wrapped; what a worker wrote is not, so that it can be searched for."""
+
+LABEL_WIDTH = 13
+"""Of the names of facts, with the space after them."""
+
+NOW_S = 1.5
+"""What is younger has just happened."""
+
+RULE = "-" * 80
+
+LINES_MAX = 55
+"""Of the whole block: a terminal that fills a screen."""
+
+
+def lines(report: Report, seen_at: datetime) -> list[str]:
+    """Return the block; `seen_at` is when the report came, in local time."""
+    failure = report.failure
+    started = failure.pid > 0
+    facts = [
+        ("first cause", _who(report) if started else f"the workers on {_place(report)} were not started"),
+        ("when", _when(failure.age_s, seen_at)),
+        ("how", f"{describe(failure.exit_code)}, pid {failure.pid}" if started else ""),
+        ("because" if started else "why", failure.message),
+        ("error", failure.error),
+        ("then", _consequences(report)),
+        ("hint", hint(report) or ""),
+    ]
+    told = [line for label, text in facts if text for line in _fact(label, text)]
+    return [
+        f"{RULE[:4]} round {report.round} failed: {_summary(report)} {RULE}"[: len(RULE)].rstrip(),
+        *_last_words(failure)[len(told) + 2 - LINES_MAX :],
+        *told,
+        RULE,
+    ]
+
+
+def _summary(report: Report) -> str:
+    return f"rank {report.failure.rank} on {report.host}" if report.failure.pid else f"no workers on {report.host}"
+
+
+def _who(report: Report) -> str:
+    failure = report.failure
+    return f"rank {failure.rank} (local rank {failure.local_rank}) on {_place(report)}"
+
+
+def _place(report: Report) -> str:
+    return f"host {report.host}" if report.node == report.host else f"host {report.host}, node {report.node}"
+
+
+def _when(age_s: float, seen_at: datetime) -> str:
+    at = seen_at - timedelta(seconds=age_s)
+    day = "" if at.date() == seen_at.date() else f"{at:%Y-%m-%d} "
+    if age_s < NOW_S:
+        ago = ""
+    elif age_s < 120:  # noqa: PLR2004  # two minutes, said in seconds
+        ago = f" ({age_s:.0f} s ago)"
+    else:
+        ago = f" ({age_s / 60:.0f} min ago)"
+    return f"{day}{at:%H:%M:%S}{ago}"
+
+
+def _last_words(failure: Failure) -> list[str]:
+    if failure.last_lines:
+        return [f"    {line}".rstrip() for line in failure.last_lines]
+    return ["    (it wrote nothing to stderr)"] if failure.pid else []
+
+
+def _consequences(report: Report) -> str:
+    if not report.consequences_count:
+        return ""
+    named = [f"rank {other.rank} on {other.node} ({describe_exit(other.exit_code)})" for other in report.consequences]
+    more = report.consequences_count - len(named)
+    if more > 0:
+        named.append(f"{more} more")
+    others = "another node" if report.consequences_count == 1 else f"{report.consequences_count} other nodes"
+    return f"{others} failed in consequence: {', '.join(named)}"
+
+
+def _fact(label: str, text: str) -> list[str]:
+    """Write a fact below its name; an error stays on one line, to be searched for."""
+    if label == "error":
+        return [f"{label:<{LABEL_WIDTH}}{text}"]
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=f"{label:<{LABEL_WIDTH}}",
+        subsequent_indent=" " * LABEL_WIDTH,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,173 @@
+"""Descriptors that never block for long: our own outputs, and the pipes and pseudo-terminals of workers."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import socket
+import stat
+import struct
+import termios
+import tty
+from typing import Protocol
+
+READ_BYTES = 64 * 1024
+"""What a pipe holds by default (pipe(7))."""
+
+_TTY_BYTES = 512
+"""Of one write to a terminal that may block: it blocks for what has no room, so only little is risked."""
+
+
+class Writer(Protocol):
+    """Writes without blocking."""
+
+    def write(self, data: bytes, start: int) -> int:
+        """Write bytes from `start`; return how many. Raises `BlockingIOError` and other `OSError`."""
+
+    def fileno(self) -> int:
+        """Return the descriptor to be polled."""
+
+    def close(self) -> None:
+        """Let go of the descriptor."""
+
+
+def writer(fd: int) -> Writer:
+    """Return a writer for one of this process's outputs, which stays as it is.
+
+    It must not be made non-blocking itself: whoever else has it, such as a shell or a worker, would see that too. So
+    pipes and terminals are opened anew. Raises `OSError`.
+    """
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISSOCK(mode):
+        return _SocketWriter(fd)
+    if not (stat.S_ISFIFO(mode) or os.isatty(fd)):
+        return _PlainWriter(os.dup(fd))
+    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        own, may_block = os.open(f"/proc/self/fd/{fd}", flags), False
+    except OSError:  # it belongs to another user, as after su
+        own, may_block = os.dup(fd), True
+    return _PipeWriter(own, may_block) if stat.S_ISFIFO(mode) else _TerminalWriter(own, may_block)
+
+
+def same_place(one: int, other: int) -> bool:
+    """Return whether two descriptors write to the same terminal, pipe or file."""
+    first, second = os.fstat(one), os.fstat(other)
+    return (first.st_dev, first.st_ino, first.st_rdev) == (second.st_dev, second.st_ino, second.st_rdev)
+
+
+def harmless(fd: int) -> bool:
+    """Return whether a worker may have this output itself: a reader that goes away would kill it with SIGPIPE."""
+    mode = os.fstat(fd).st_mode
+    return not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode))
+
+
+def pipe() -> tuple[int, int]:
+    """Return the ends to read from, without blocking, and to write to. Raises `OSError`."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    return reading, writing
+
+
+def pseudo_terminal(model: int) -> tuple[int, int]:
+    """Return the same of a pseudo-terminal with the size of the terminal `model`, which passes bytes on as they are.
+
+    Nobody gets it as a controlling terminal: it is inherited, not opened. Raises `OSError`.
+    """
+    reading, writing = os.openpty()
+    tty.setraw(writing)
+    copy_size(model, reading)
+    os.set_blocking(reading, False)
+    return reading, writing
+
+
+def copy_size(model: int, terminal: int) -> None:
+    """Give a terminal the size of another, if that has one."""
+    try:
+        size = fcntl.ioctl(model, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
+    except OSError:  # the terminal has gone
+        return
+
+
+def read(fd: int, most: int = READ_BYTES) -> tuple[bytes, bool]:
+    """Return what is there, up to `most` bytes, and whether that is the end."""
+    chunks: list[bytes] = []
+    left = most
+    while left > 0:
+        try:
+            chunk = os.read(fd, left)
+        except BlockingIOError:
+            return b"".join(chunks), False
+        except OSError:  # EIO: the other side of a pseudo-terminal is closed
+            chunk = b""
+        if not chunk:
+            return b"".join(chunks), True
+        chunks.append(chunk)
+        left -= len(chunk)
+    return b"".join(chunks), False
+
+
+class _PlainWriter:
+    """A file, or a device such as /dev/null."""
+
+    def __init__(self, fd: int, *, may_block: bool = False) -> None:
+        self._fd = fd
+        self._may_block = may_block
+
+    def write(self, data: bytes, start: int) -> int:
+        end = self._end(data, start)
+        if self._may_block and not _has_room(self._fd):
+            raise BlockingIOError
+        return os.write(self._fd, memoryview(data)[start:end])
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _end(self, data: bytes, _start: int) -> int:
+        return len(data)
+
+
+class _PipeWriter(_PlainWriter):
+    """A pipe. Others may write to it too, such as a second node, so no more is written at once than stays whole."""
+
+    def __init__(self, fd: int, may_block: bool) -> None:
+        super().__init__(fd, may_block=may_block)
+
+    def _end(self, data: bytes, start: int) -> int:
+        most = start + select.PIPE_BUF
+        return len(data) if len(data) <= most else data.rfind(b"\n", start, most) + 1 or most
+
+
+class _TerminalWriter(_PlainWriter):
+    def __init__(self, fd: int, may_block: bool) -> None:
+        super().__init__(fd, may_block=may_block)
+
+    def _end(self, data: bytes, start: int) -> int:
+        return start + _TTY_BYTES if self._may_block else len(data)
+
+
+class _SocketWriter:
+    """A socket, as under sshd or systemd."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=os.dup(fd))
+
+    def write(self, data: bytes, start: int) -> int:
+        return self._socket.send(memoryview(data)[start:], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _has_room(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(0))

@@ -1,0 +1,205 @@
+"""Log files that outlive trouble: a full disk or a removed directory costs lines, never the training.
+
+All of it happens in the pump's thread.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeclient.output.lines import LINE_BYTES_MAX, LineCutter, as_lines, prefixed
+
+TRY_AGAIN_S = 5.0
+"""After a failed write: soon for a person who made room, seldom for a disk that is broken."""
+
+LOOK_S = 1.0
+"""How often it is looked whether the file still has a name; what is written without one is lost."""
+
+
+class Troubles:
+    """Says once a round that log files cannot be written."""
+
+    def __init__(self, complain: Callable[[str], None]) -> None:
+        self._complain = complain
+        self._said = False
+
+    def begin_round(self) -> None:
+        """Let the next trouble be said again."""
+        self._said = False
+
+    def add(self, path: Path, why: str) -> None:
+        """Say this trouble if it is the first."""
+        if not self._said:
+            self._said = True
+            self._complain(
+                f"log files cannot be written: {path}: {why}; training goes on, and writing is tried again every "
+                f"{TRY_AGAIN_S:g} s"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """When a file is put aside, and how many of these are kept."""
+
+    size: int
+    kept: int
+
+
+class LogFile:
+    """One log file, opened at its first byte and only ever appended to."""
+
+    wants_quiet = False
+
+    def __init__(self, path: Path, troubles: Troubles, rotation: Rotation | None = None) -> None:
+        self._path = path
+        self._troubles = troubles
+        self._rotation = rotation
+        self._fd: int | None = None
+        self._size = 0
+        self._ends_line = True
+        self._look_at = 0.0
+        self._try_at = 0.0
+        self._lost = 0
+        self._why = ""
+
+    def write(self, data: bytes) -> None:
+        """Append bytes, or count them as lost."""
+        while data:
+            size = self._take(data)
+            self._append(data[:size])
+            data = data[size:]
+
+    def quiet(self) -> None:
+        """Nothing is held back."""
+
+    def end(self) -> None:
+        """Close it; a later write would open it again."""
+        if self._lost and time.monotonic() >= self._try_at:
+            self._open()  # says what is missing
+        self._close()
+
+    def _take(self, data: bytes) -> int:
+        """Return how much of the data goes into the present file; put that aside if it is full."""
+        if self._rotation is None or (room := self._rotation.size - self._size) >= len(data):
+            return len(data)
+        if room > 0 and (end := data.rfind(b"\n", 0, room) + 1):
+            return end
+        if self._size > 0 and (self._ends_line or room <= -LINE_BYTES_MAX):
+            self._rotate(self._rotation)
+            return self._take(data) if self._size == 0 else len(data)
+        # A line that has begun is finished, and one that is longer than a file has a file to itself.
+        return data.find(b"\n") + 1 or len(data)
+
+    def _append(self, data: bytes) -> None:
+        now = time.monotonic()
+        if self._fd is not None and now >= self._look_at:
+            self._look(now)
+        if self._fd is None and (now < self._try_at or not self._open()):
+            self._lost += len(data)
+            return
+        self._put(data)
+
+    def _put(self, data: bytes) -> bool:
+        assert self._fd is not None  # noqa: S101 - the callers have opened it
+        left = memoryview(data)
+        try:
+            while left:
+                written = os.write(self._fd, left)
+                self._size += written
+                left = left[written:]
+        except OSError as error:
+            self._fail(error)
+            self._lost += len(left)
+        if len(left) < len(data):
+            self._ends_line = data[len(data) - len(left) - 1] == ord("\n")
+        return not left
+
+    def _open(self) -> bool:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._size = os.fstat(self._fd).st_size
+        except OSError as error:
+            self._fail(error)
+            return False
+        self._look_at = time.monotonic() + LOOK_S
+        if not self._lost:
+            return True
+        lost, self._lost = self._lost, 0
+        gap = "" if self._ends_line else "\n"
+        if self._put(f"{gap}[nodeclient: {lost} bytes are missing here: {self._why}]\n".encode()):
+            return True
+        self._lost = lost
+        return False
+
+    def _look(self, now: float) -> None:
+        self._look_at = now + LOOK_S
+        if self._fd is not None and os.fstat(self._fd).st_nlink == 0:
+            self._troubles.add(self._path, "it was removed")
+            self._close()
+
+    def _fail(self, error: OSError) -> None:
+        self._why = error.strerror or str(error)
+        self._try_at = time.monotonic() + TRY_AGAIN_S
+        self._troubles.add(self._path, self._why)
+        self._close()
+
+    def _rotate(self, rotation: Rotation) -> None:
+        self._close()
+        try:
+            for number in range(rotation.kept, 0, -1):
+                source = self._path if number == 1 else self._aside(number - 1)
+                with suppress(FileNotFoundError):
+                    source.replace(self._aside(number))
+            if rotation.kept == 0:
+                self._path.unlink(missing_ok=True)
+        except OSError as error:
+            self._troubles.add(self._path, f"it cannot be put aside: {error.strerror}")
+        else:
+            self._size = 0
+
+    def _aside(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+    def _close(self) -> None:
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            with suppress(OSError):  # a late complaint of a network file system; what is lost is lost
+                os.close(fd)
+
+
+class Filter:
+    """Copies the lines of one stream that contain any of some words into a file that several streams share."""
+
+    wants_quiet = False
+
+    def __init__(self, words: Sequence[str], prefix: bytes, file: LogFile) -> None:
+        self._words = [word.encode() for word in words]
+        self._prefix = prefix
+        self._file = file
+        self._cutter = LineCutter()
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next bytes."""
+        self._copy(self._cutter.feed(chunk))
+
+    def quiet(self) -> None:
+        """A line is judged as a whole, however long it takes."""
+
+    def end(self) -> None:
+        """Judge the last line too, though it has no end."""
+        if rest := self._cutter.take_rest():
+            self._copy(rest + b"\n")
+        self._file.end()
+
+    def _copy(self, pieces: bytes) -> None:
+        if any(word in pieces for word in self._words):
+            lines = as_lines(pieces).splitlines(keepends=True)
+            found = b"".join(line for line in lines if any(word in line for word in self._words))
+            if found:
+                self._file.write(prefixed(self._prefix, found))

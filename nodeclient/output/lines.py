@@ -1,0 +1,99 @@
+"""Cuts a stream of bytes into lines, and puts prefixes before them. Pure: no descriptors, no clock.
+
+A *piece* is a line, or what a carriage return ends, such as one state of a progress bar.
+"""
+
+from __future__ import annotations
+
+import re
+
+LINE_BYTES_MAX = 2 * 1024 * 1024
+"""A longer line is cut: twice the longest that people print on purpose, and what a stream may hold in memory."""
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+"""Escape sequences: colours and cursor movements, titles and links (their end may be missing), the rest (ECMA-48)."""
+
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+_END = re.compile(rb"\r*\n|\r+")
+_RETURNS_BEFORE_END = re.compile(rb"\r+\n")
+_RETURNS_AT_START = re.compile(rb"(?m)^\r+")
+_RETURNS = re.compile(rb"\r+")
+_OVERWRITTEN = re.compile(rb"(?m)^.*\r")
+
+
+class LineCutter:
+    """Collects one stream until its pieces are complete."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether there is a piece without its end."""
+        return self._size > 0
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take bytes, at least one; return all pieces that are complete by now, with their ends.
+
+        Carriage returns at the very end may be the first half of an end of line, so they wait for the next byte.
+        """
+        whole = b""
+        if self._parts and self._parts[-1].endswith(b"\r") and not chunk.startswith((b"\r", b"\n")):
+            whole = self.take_rest()
+        end = 1 + max(chunk.rfind(b"\n"), chunk.rstrip(b"\r").rfind(b"\r"))
+        if end:
+            whole += b"".join([*self._parts, chunk[:end]])
+            self._parts, self._size, chunk = [], 0, chunk[end:]
+        if chunk:
+            self._parts.append(chunk)
+            self._size += len(chunk)
+        if self._size > LINE_BYTES_MAX:
+            whole += self.take_rest() + b"\n"
+        return whole
+
+    def rest(self) -> bytes:
+        """Return the piece without its end."""
+        if len(self._parts) > 1:
+            self._parts = [b"".join(self._parts)]
+        return self._parts[0] if self._parts else b""
+
+    def take_rest(self) -> bytes:
+        """Return the piece without its end, and forget it."""
+        rest = self.rest()
+        self._parts, self._size = [], 0
+        return rest
+
+
+def prefixed(prefix: bytes, lines: bytes) -> bytes:
+    """Put a prefix before every line; `lines` ends with an end of line."""
+    return b"".join((prefix, lines[:-1].replace(b"\n", b"\n" + prefix), b"\n"))
+
+
+def first_piece(pieces: bytes) -> tuple[bytes, bytes]:
+    """Split complete pieces into the first one, without its end, and the others."""
+    end = _END.search(pieces)
+    return (pieces[: end.start()], pieces[end.end() :]) if end else (pieces, b"")
+
+
+def as_lines(pieces: bytes) -> bytes:
+    """Make a line of each piece, for what is no terminal and cannot overwrite."""
+    if b"\r" not in pieces:
+        return pieces
+    pieces = _RETURNS_BEFORE_END.sub(b"\n", pieces)
+    return _RETURNS.sub(b"\n", _RETURNS_AT_START.sub(b"", pieces))
+
+
+def as_overwritten(pieces: bytes) -> tuple[bytes, bytes]:
+    """Do as a terminal does with carriage returns: return the lines in their last state, and what comes after them."""
+    if b"\r" not in pieces:
+        return pieces, b""
+    pieces = _RETURNS_BEFORE_END.sub(b"\n", pieces)
+    end = pieces.rfind(b"\n") + 1
+    return _OVERWRITTEN.sub(b"", pieces[:end]), pieces[end:].rstrip(b"\r").rpartition(b"\r")[2]
+
+
+def plain(text: str) -> str:
+    """Take colours, cursor movements and control characters out of a text of one line."""
+    return _CONTROLS.sub("", _ANSI.sub("", text).expandtabs())

@@ -1,0 +1,200 @@
+"""One of this process's own two outputs, shared by workers' lines, log lines and the live line, none of which is torn.
+
+All methods but the properties are for the pump's thread. What has no room yet waits here, and whoever fills it has to
+look at `full`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from nodeclient.output.descriptors import writer
+from nodeclient.output.lines import as_lines, as_overwritten, first_piece, plain, prefixed
+
+QUEUE_BYTES_MAX = 256 * 1024
+"""What may wait for a slow reader before workers have to wait: a few pipes full, so that a fast one is kept busy."""
+
+TRY_AGAIN_S = 1.0
+"""After a file could not be written, as on a full disk."""
+
+COLUMNS = 80
+"""Of a terminal that does not know its own width."""
+
+LIVE_BYTES_MAX = 4096
+"""While more than this waits the live line is not drawn anew: on a terminal that was stopped for the night it would
+fill the memory."""
+
+_ERASE_LINE = b"\r\x1b[K"
+"""Carriage return, and erase to the end of the line (ECMA-48, EL)."""
+
+_JOIN_BYTES = 4096
+"""Smaller writes are joined: a line each for 64 workers is one write."""
+
+
+class Outlet:
+    """Where `fd` leads: a terminal, a pipe, a file or a socket."""
+
+    def __init__(self, fd: int, complain: Callable[[str], None]) -> None:
+        """`fd` stays the caller's; `complain` is told once if it is a file that cannot be written.
+
+        Raises `OSError` if it is not open.
+        """
+        self._complain = complain
+        self.is_terminal = os.isatty(fd)
+        self._writer = writer(fd)
+        self._is_file = stat.S_ISREG(os.fstat(fd).st_mode)
+        """Its troubles may pass; a reader that has gone does not come back."""
+        self._queue: deque[bytes] = deque()
+        self._written = 0
+        """Bytes of the first in the queue that are out."""
+        self._size = 0
+        self._at_start = True
+        self._unfinished: object | None = None
+        self._live = False
+        self._broken = False
+        self._try_at = 0.0
+        self._complained = False
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more should be put in for now."""
+        return self._size > QUEUE_BYTES_MAX
+
+    @property
+    def size(self) -> int:
+        """Bytes that wait."""
+        return self._size
+
+    @property
+    def broken(self) -> bool:
+        """Whether its reader has gone, and all that is put in is dropped."""
+        return self._broken
+
+    def fileno(self) -> int:
+        """Return the descriptor to be polled."""
+        return self._writer.fileno()
+
+    def columns(self) -> int:
+        """Return the width of the terminal."""
+        try:
+            return os.get_terminal_size(self._writer.fileno()).columns or COLUMNS
+        except OSError:
+            return COLUMNS
+
+    # What goes in
+
+    def raw(self, data: bytes) -> None:
+        """Pass bytes on as they are."""
+        self._put((self._clear_live() + data) if self._live else data)
+        self._at_start = data.endswith(b"\n")
+        self._unfinished = None
+
+    def pieces(self, owner: object, prefix: bytes, pieces: bytes) -> None:
+        """Write complete pieces of one stream, each with the prefix, or first the end of a line that it has begun."""
+        if self._unfinished is owner:
+            head, pieces = first_piece(pieces)
+            self._put(head + b"\n")
+            self._at_start, self._unfinished = True, None
+        lines, progress = as_overwritten(pieces) if self.is_terminal else (as_lines(pieces), b"")
+        if lines:
+            self._put(self._fresh_line() + prefixed(prefix, lines))
+        if progress:
+            self.live(prefix, progress)
+
+    def begun(self, owner: object, prefix: bytes, text: bytes) -> None:
+        """Write a line whose end has not come yet, or more of it; another's line will start below it."""
+        start = b"" if self._unfinished is owner else self._fresh_line() + prefix
+        self._put(start + text)
+        self._at_start, self._unfinished = False, owner
+
+    def end(self, owner: object) -> None:
+        """End the line that a stream has begun, which is over."""
+        if self._unfinished is owner:
+            self._put(self._fresh_line())
+
+    def live(self, prefix: bytes, text: bytes) -> None:
+        """Draw a line that the next output erases; one that a slow terminal has no time for is left out."""
+        if self._size > LIVE_BYTES_MAX or self._broken:
+            return
+        # Of one row, since only one can be erased; the last column stays free, or the cursor would wrap.
+        room = self.columns() - 1 - len(plain(prefix.decode(errors="replace")))
+        shown = plain(text.decode(errors="replace"))[: max(0, room)].encode()
+        self._put((b"" if self._live else self._fresh_line()) + _ERASE_LINE + prefix + shown)
+        self._live = True
+
+    def erase_live(self) -> None:
+        """Erase the live line, if there is one."""
+        self._put(self._clear_live())
+
+    def _fresh_line(self) -> bytes:
+        """Return what makes the next output start at the beginning of a line."""
+        if self._live:
+            return self._clear_live()
+        start = b"" if self._at_start else b"\n"
+        self._at_start, self._unfinished = True, None
+        return start
+
+    def _clear_live(self) -> bytes:
+        erase, self._live = _ERASE_LINE if self._live else b"", False
+        return erase
+
+    def _put(self, data: bytes) -> None:
+        if self._broken or not data:
+            return
+        self._size += len(data)
+        # The first may be out in part, and stays as it is.
+        if len(self._queue) > 1 and len(self._queue[-1]) + len(data) <= _JOIN_BYTES:
+            self._queue[-1] += data
+        else:
+            self._queue.append(data)
+
+    # What goes out
+
+    def flush(self) -> bool:
+        """Write as much as there is room for; return whether any was written."""
+        size = self._size
+        if self._try_at:
+            if time.monotonic() < self._try_at:
+                self._drop()
+                return False
+            self._try_at = 0.0
+        while self._queue:
+            try:
+                written = self._writer.write(self._queue[0], self._written)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                self._fail(error)
+                return False
+            self._size -= written
+            self._written += written
+            if self._written == len(self._queue[0]):
+                self._queue.popleft()
+                self._written = 0
+        return self._size < size
+
+    def close(self) -> None:
+        """Let go of the output; what waits is lost."""
+        self._drop()
+        self._broken = True
+        self._writer.close()
+
+    def _fail(self, error: OSError) -> None:
+        self._drop()
+        if not self._is_file:
+            self._broken = True
+            return
+        self._try_at = time.monotonic() + TRY_AGAIN_S
+        if not self._complained:
+            self._complained = True
+            path = Path(f"/proc/self/fd/{self.fileno()}").readlink()
+            self._complain(f"output is lost, since {path} cannot be written: {error.strerror}; training goes on")
+
+    def _drop(self) -> None:
+        self._queue.clear()
+        self._size = self._written = 0

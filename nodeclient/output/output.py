@@ -1,0 +1,186 @@
+"""The output of one node's workers: sets up where each stream goes, and keeps the end of stderr for reports."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeclient.output.descriptors import copy_size, same_place
+from nodeclient.output.files import Troubles
+from nodeclient.output.outlet import Outlet
+from nodeclient.output.places import PrivateFolder, RoundPlace
+from nodeclient.output.prefix import Speaker
+from nodeclient.output.pump import Pump
+from nodeclient.output.round import RoundStreams
+from nodeclient.output.settings import OutputSettings, Streams
+from nodeclient.output.terminal import Terminal
+
+ANSWER_WITHIN_S = 1.0
+"""What the pump is given for an answer. It takes milliseconds unless a file system hangs, and a node that waited longer
+would have less than its lease left."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStreams:
+    """What a worker is started with."""
+
+    stdout: int
+    """The descriptor that becomes its stdout."""
+    stderr: int
+    error_file: Path
+    """Where it may say why it ended (TORCHELASTIC_ERROR_FILE)."""
+
+
+class Output:
+    """All output of one node. The methods are for the running event loop, and none of them waits for a reader."""
+
+    def __init__(
+        self,
+        settings: OutputSettings,
+        host: str,
+        role: str,
+        complain: Callable[[str], None],
+        fds: tuple[int, int] | None = None,
+    ) -> None:
+        """`host` and `role` go into prefixes, and `complain` is told, in the loop, what a person should know.
+
+        `fds` are descriptors of stdout and stderr (default: this process's). Raises `OSError` if they are not open.
+        """
+        fds = fds or (sys.stdout.fileno(), sys.stderr.fileno())
+        self._settings = settings
+        self._host = host
+        self._role = role
+        self._complain = complain
+        self._fds = fds
+        self._loop = asyncio.get_running_loop()
+        self._failure: asyncio.Future[None] = self._loop.create_future()
+        stderr = Outlet(fds[1], self._complain_soon)
+        stdout = stderr if same_place(*fds) else Outlet(fds[0], self._complain_soon)
+        self._outlets = {Streams.STDOUT: stdout, Streams.STDERR: stderr}
+        self._pump = Pump([stderr] if stdout is stderr else [stdout, stderr], self._failed)
+        self.terminal = Terminal(fds[1], self._pump, stderr)
+        """For this node's own words."""
+        self._troubles = Troubles(self._complain_soon)
+        self._private = PrivateFolder()
+        self._round: RoundStreams | None = None
+
+    async def watch(self) -> None:
+        """Wait for ever; raises what the pump has died of, if it does."""
+        await self._failure
+
+    @contextmanager
+    def begin(self, place: RoundPlace, ranks: Sequence[int], *, several_hosts: bool) -> Iterator[list[WorkerStreams]]:
+        """Set up a round of workers with these global ranks; inside the context, start them with what it yields.
+
+        What is left of the last round is taken, and no longer read. Raises `OSError` if there is no descriptor to be
+        had.
+        """
+        self._retire()
+        self._troubles.begin_round()
+        log_dir = self._settings.log_dir
+        folder = None if log_dir is None else place.folder(log_dir.absolute())
+        speakers = [Speaker(rank, local_rank, self._role, self._host) for local_rank, rank in enumerate(ranks)]
+        fds = dict(zip(self._outlets, self._fds, strict=True))
+        round_streams = RoundStreams(
+            self._settings, self._outlets, fds, folder, speakers, self._troubles, several_hosts=several_hosts
+        )
+        with ExitStack() as children, ExitStack() as failure:
+            children_fds = round_streams.open(children, failure)
+            error_files = self._error_files(folder, ranks)
+            failure.pop_all()
+            self._round = round_streams
+            if round_streams.pseudo_terminals:
+                self._loop.add_signal_handler(signal.SIGWINCH, self._resize)
+            self._pump.post(lambda: self._pump.add(round_streams.streams))
+            yield [WorkerStreams(*fds, file) for fds, file in zip(children_fds, error_files, strict=True)]
+
+    async def end_of_stderr(self, local_rank: int) -> bytes:
+        """Return the end of what a worker of this round wrote to stderr; all of it is there if the worker has ended.
+
+        Takes a second at most, whoever holds the other end, and however slow the terminal is.
+        """
+        if self._round is None or local_rank >= len(self._round.tails):
+            return b""
+        streams, tail = self._round.streams_of[local_rank], self._round.tails[local_rank]
+        drained: Future[None] = Future()
+
+        def drain() -> None:
+            # Both, so that what it printed does not come below the words about its end.
+            for stream in streams:
+                self._pump.drain(stream)
+            drained.set_result(None)
+
+        if self._pump.post(drain):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(drained)), ANSWER_WITHIN_S)
+        return tail.data
+
+    async def close(self) -> None:
+        """Bring out what there is, unless its reader takes nothing, and let go of everything."""
+        self._loop.remove_signal_handler(signal.SIGWINCH)
+        await asyncio.to_thread(self._pump.stop)
+        self._private.remove()
+        for outlet in set(self._outlets.values()):
+            outlet.close()
+        if not self._failure.cancel() and not self._failure.cancelled():
+            self._failure.exception()  # whoever wanted to know has seen it
+
+    def _retire(self) -> None:
+        last, self._round = self._round, None
+        if last is not None:
+            self._pump.post(lambda: self._pump.retire(last.streams))
+
+    def _error_files(self, folder: Path | None, ranks: Sequence[int]) -> list[Path]:
+        if folder is not None and self._made([folder / str(rank) for rank in ranks]):
+            return [folder / str(rank) / "error.json" for rank in ranks]
+        private = self._private.empty()
+        return [private / f"{rank}.json" for rank in ranks]
+
+    def _made(self, folders: Sequence[Path]) -> bool:
+        """Make directories, in the pump's thread, since a file system may hang; return whether they are there."""
+        done: Future[None] = Future()
+
+        def make() -> None:
+            for folder in folders:
+                try:
+                    folder.mkdir(parents=True, exist_ok=True)
+                except OSError as error:
+                    self._troubles.add(folder, error.strerror or str(error))
+                    done.set_exception(error)
+                    return
+            done.set_result(None)
+
+        try:
+            return self._pump.post(make) and done.result(ANSWER_WITHIN_S) is None
+        except (OSError, TimeoutError):
+            return False
+
+    def _resize(self) -> None:
+        pseudo_terminals = self._round.pseudo_terminals if self._round else ()
+
+        def resize() -> None:
+            for stream, model in pseudo_terminals:
+                if not stream.ended:
+                    copy_size(model, stream.fd)
+
+        self._pump.post(resize)
+
+    def _complain_soon(self, text: str) -> None:
+        self._in_loop(lambda: self._complain(text))
+
+    def _failed(self, error: Exception) -> None:
+        def fail() -> None:
+            if not self._failure.done():
+                self._failure.set_exception(error)
+
+        self._in_loop(fail)
+
+    def _in_loop(self, call: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and nobody listens any more
+            self._loop.call_soon_threadsafe(call)

@@ -1,0 +1,58 @@
+"""Where the files of a round are: the log directory, and a private one for error files where there is no other."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+NAME_BYTES_MAX = 200
+"""Of a directory's name; file systems take 255 (NAME_MAX in limits.h)."""
+
+_DIGEST_LETTERS = 12
+_UNSAFE = re.compile(r"[/%\x00-\x1f\x7f]|^\.")
+"""What could leave the directory, be hidden in it, or be taken for something that was quoted."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlace:
+    """Which round the output belongs to."""
+
+    job: str
+    run: str
+    round: int
+
+    def folder(self, log_dir: Path) -> Path:
+        """Return the directory of the round."""
+        return log_dir / quoted(self.job) / quoted(self.run) / f"round_{self.round}"
+
+
+def quoted(name: str) -> str:
+    """Make one name of a directory out of any name, different ones out of different names."""
+    safe = _UNSAFE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name) or "%"
+    if len(safe.encode()) <= NAME_BYTES_MAX:
+        return safe
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_LETTERS]
+    return f"{safe.encode()[: NAME_BYTES_MAX - 1 - _DIGEST_LETTERS].decode(errors='ignore')}-{digest}"
+
+
+class PrivateFolder:
+    """A directory that only this user can look into, made when it is first needed."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+
+    def empty(self) -> Path:
+        """Return the directory, empty. Raises `OSError`."""
+        self.remove()
+        self._path = Path(tempfile.mkdtemp(prefix="nodeclient-"))
+        return self._path
+
+    def remove(self) -> None:
+        """Remove it with all that is in it."""
+        if self._path is not None:
+            shutil.rmtree(self._path, ignore_errors=True)
+            self._path = None

@@ -1,0 +1,53 @@
+"""What stands before each line of a worker where several share a terminal."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from string import Template
+
+_COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+"""Of the foreground (ECMA-48, SGR), red left to errors; neighbouring ranks differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """Whose lines they are."""
+
+    rank: int
+    local_rank: int
+    role: str
+    host: str
+
+
+def make_prefix(speaker: Speaker, template: str | None, *, several_hosts: bool, coloured: bool) -> bytes:
+    """Return the prefix of a worker's lines: by the template, otherwise its rank, and its host where there are several.
+
+    The template is torchrun's (TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE), with ${host} besides; as there, nothing stands
+    between it and the line.
+    """
+    if template is not None:
+        values = {"role_name": speaker.role, "rank": speaker.rank, "local_rank": speaker.local_rank}
+        text, gap = Template(template).safe_substitute(values, host=_short(speaker.host)), ""
+    else:
+        host = f"{_short(speaker.host)} " if several_hosts else ""
+        text, gap = f"[{host}rank {speaker.rank}]", " "
+    if coloured:
+        text = f"\x1b[{_COLOURS[speaker.rank % len(_COLOURS)]}m{text}\x1b[0m"
+    return f"{text}{gap}".encode()
+
+
+def colours_wanted(environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether the user has nothing against colours on a terminal (NO_COLOR, no-color.org)."""
+    environ = os.environ if environ is None else environ
+    return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+
+
+def _short(host: str) -> str:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host.partition(".")[0]
+    return host

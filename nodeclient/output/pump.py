@@ -1,0 +1,212 @@
+"""The one thread that moves what workers write: it waits in poll and, as far as the kernel allows, nowhere else.
+
+A reader that is slow makes the workers wait, in their own write(2), and nobody else: neither the event loop nor the
+workers whose output goes elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from nodeclient.output.outlet import Outlet
+from nodeclient.output.streams import DRAIN_BYTES_MAX, Stream
+
+QUIET_S = 0.5
+"""After so long without more, the beginning of a line is shown: soon enough for a prompt or a row of dots, and longer
+than a worker that is not stopped takes between two halves of a line."""
+
+REST_S = 0.001
+"""Between two rounds of poll that brought little: a worker that writes each line by itself would wake this thread
+100,000 times a second, to the cost of everybody else."""
+
+LITTLE_BYTES = 16 * 1024
+"""Within `REST_S` a pipe of 64 KiB takes four times this without making its writer wait."""
+
+GIVE_UP_S = 5.0
+"""At the end, for a terminal or a pipe that takes nothing: a stopped terminal must not keep a job from ending."""
+
+STOP_WITHIN_S = 30.0
+"""For a reader that is slow but reads, or a file system that hangs."""
+
+
+class Pump:
+    """Moves bytes from streams to outlets; the thread starts with the first call that is posted."""
+
+    def __init__(self, outlets: Sequence[Outlet], failed: Callable[[Exception], None]) -> None:
+        """`failed` is called in the thread if it ends by a bug."""
+        self._outlets = outlets
+        self._failed = failed
+        self._calls: deque[Callable[[], None]] = deque()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._poll = select.poll()
+        self._poll.register(self._wake, select.POLLIN)
+        self._nap = select.poll()
+        self._nap.register(self._wake, select.POLLIN)
+        self._streams: dict[int, Stream] = {}
+        self._numbers = 0
+        self._held: list[Stream] = []
+        self._waiting: set[int] = set()
+        """Outlets, by descriptor, that are polled for room."""
+        self._restless: set[Stream] = set()
+        """Streams with the beginning of a line, to be shown when nothing more comes."""
+        self._stopping = False
+
+    # For other threads
+
+    def post(self, call: Callable[[], None]) -> bool:
+        """Let the thread make a call; return False after `stop`, when it makes none any more."""
+        with self._starting:
+            if self._stopping:
+                return False
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="output", daemon=True)
+                self._thread.start()
+            self._calls.append(call)
+            os.eventfd_write(self._wake, 1)
+            return True
+
+    def stop(self) -> None:
+        """Let the thread bring out what there is, and end; wait for that, within bounds."""
+        with self._starting:
+            self._stopping = True
+            os.eventfd_write(self._wake, 1)
+        if self._thread is not None:
+            self._thread.join(STOP_WITHIN_S)
+            if self._thread.is_alive():
+                return  # it hangs in a file system, and goes with the process
+        os.close(self._wake)
+
+    # For calls that were posted
+
+    def add(self, streams: Sequence[Stream]) -> None:
+        """Move these from now on, until they end."""
+        for stream in streams:
+            self._numbers += 1
+            stream.number = self._numbers
+            self._streams[stream.fd] = stream
+            self._poll.register(stream.fd, select.POLLIN)
+
+    def drain(self, stream: Stream) -> None:
+        """Take all that a stream holds now, however slow its reader is; its pipe bounds that."""
+        if not stream.ended:
+            fd = stream.fd
+            stream.carry(DRAIN_BYTES_MAX)
+            self._note(stream, fd)
+
+    def retire(self, streams: Sequence[Stream]) -> None:
+        """Take what is left, and end the streams, whoever still holds the other end."""
+        for stream in streams:
+            self.drain(stream)
+            self._forget(stream, stream.fd)
+            stream.end()
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn()
+            self._finish()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends the node and not only this thread
+            self._failed(error)
+
+    def _turn(self) -> None:
+        events = self._poll.poll(self._timeout_ms())
+        ready = [self._streams[fd] for fd, _ in events if fd in self._streams]
+        read = self._carry(ready)
+        self._call()
+        self._hush(time.monotonic())
+        self._flush()
+        if 0 < read < LITTLE_BYTES and not self._waiting:
+            self._nap.poll(1000 * REST_S)
+
+    def _call(self) -> None:
+        try:
+            os.eventfd_read(self._wake)
+        except BlockingIOError:
+            return
+        while self._calls:
+            self._calls.popleft()()
+
+    def _carry(self, ready: list[Stream]) -> int:
+        read = 0
+        # A slow terminal has room for few, and who waited longest comes first. Otherwise they come in the order that
+        # they were added in, so that what a worker printed stands before the traceback that followed at once.
+        for stream in sorted(ready, key=lambda one: one.turn):
+            if stream.held:
+                self._numbers += 1
+                stream.waits_since = stream.waits_since or self._numbers
+                self._poll.unregister(stream.fd)
+                self._held.append(stream)
+                continue
+            stream.waits_since = 0
+            fd = stream.fd
+            read += stream.carry()
+            self._note(stream, fd)
+        return read
+
+    def _note(self, stream: Stream, fd: int) -> None:
+        if stream.ended:
+            self._forget(stream, fd)
+        elif stream.wants_quiet:
+            stream.quiet_at = time.monotonic() + QUIET_S
+            self._restless.add(stream)
+        else:
+            self._restless.discard(stream)
+
+    def _forget(self, stream: Stream, fd: int) -> None:
+        self._restless.discard(stream)
+        if self._streams.get(fd) is stream:
+            del self._streams[fd]
+            if stream in self._held:
+                self._held.remove(stream)
+            else:
+                self._poll.unregister(fd)
+
+    def _hush(self, now: float) -> None:
+        for stream in [one for one in self._restless if one.quiet_at <= now and not one.held]:
+            self._restless.discard(stream)
+            stream.quiet()
+
+    def _flush(self) -> None:
+        for outlet in self._outlets:
+            outlet.flush()
+            fd = outlet.fileno()
+            if outlet.size and fd not in self._waiting:
+                self._waiting.add(fd)
+                self._poll.register(fd, select.POLLOUT)
+            elif not outlet.size and fd in self._waiting:
+                self._waiting.remove(fd)
+                self._poll.unregister(fd)
+        for stream in [one for one in self._held if not one.held]:
+            self._held.remove(stream)
+            self._poll.register(stream.fd, select.POLLIN)
+
+    def _timeout_ms(self) -> float | None:
+        soonest = min((stream.quiet_at for stream in self._restless if not stream.held), default=None)
+        return None if soonest is None else max(0.0, 1000 * (soonest - time.monotonic())) + 1
+
+    def _finish(self) -> None:
+        """Bring out what there is, and give up on an output that takes nothing."""
+        self._call()
+        self.retire(list(self._streams.values()))
+        give_up_at = time.monotonic() + GIVE_UP_S
+        while True:
+            for outlet in self._outlets:
+                if outlet.flush():
+                    give_up_at = time.monotonic() + GIVE_UP_S
+            waiting = [outlet for outlet in self._outlets if outlet.size]
+            left_s = give_up_at - time.monotonic()
+            if not waiting or left_s <= 0:
+                return
+            poll = select.poll()
+            for outlet in waiting:
+                poll.register(outlet.fileno(), select.POLLOUT)
+            poll.poll(1000 * left_s)

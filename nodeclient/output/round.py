@@ -1,0 +1,128 @@
+"""Sets up the streams of one round: what each worker gets for stdout and stderr, and where its bytes go from there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from nodeclient.output.descriptors import harmless, pipe, pseudo_terminal
+from nodeclient.output.files import Filter, LogFile, Rotation, Troubles
+from nodeclient.output.outlet import Outlet
+from nodeclient.output.prefix import Speaker, colours_wanted, make_prefix
+from nodeclient.output.settings import OutputSettings, Streams
+from nodeclient.output.streams import Prefixed, Raw, Sink, Stream
+from nodeclient.output.tail import Tail
+
+_NAMES = {Streams.STDOUT: "stdout", Streams.STDERR: "stderr"}
+
+
+class RoundStreams:
+    """The streams of a node's workers in one round."""
+
+    def __init__(
+        self,
+        settings: OutputSettings,
+        outlets: Mapping[Streams, Outlet],
+        fds: Mapping[Streams, int],
+        folder: Path | None,
+        speakers: Sequence[Speaker],
+        troubles: Troubles,
+        *,
+        several_hosts: bool,
+    ) -> None:
+        """`fds` are what the outlets lead to; `folder` is for the log files, if there are to be any."""
+        self._settings = settings
+        self._outlets = outlets
+        self._fds = fds
+        self._folder = folder
+        self._speakers = speakers
+        self._troubles = troubles
+        self._several_hosts = several_hosts
+        sharing = sum(bool(settings.shown(speaker.local_rank)) for speaker in speakers)
+        self._is_prefixed = sharing > 1 or settings.prefix is not None
+        self._rotation = settings.rotate_bytes and Rotation(settings.rotate_bytes, settings.rotations_kept)
+        self._filters = {
+            Streams.STDOUT: settings.stdout_filters if folder else (),
+            Streams.STDERR: settings.stderr_filters if folder else (),
+        }
+        self._filtered: dict[Streams, LogFile] = {}
+        self.streams_of: list[list[Stream]] = [[] for _ in speakers]
+        """Of each worker, by local rank; an output that it has directly is none."""
+        self.tails = [Tail() for _ in speakers]
+        """The end of each worker's stderr."""
+        self.pseudo_terminals: list[tuple[Stream, int]] = []
+        """Each with the terminal whose size it has."""
+
+    @property
+    def streams(self) -> list[Stream]:
+        """All of them, in the order of the workers."""
+        return [stream for streams in self.streams_of for stream in streams]
+
+    def open(self, children: ExitStack, failure: ExitStack) -> list[tuple[int, int]]:
+        """Return what each worker gets for stdout and stderr.
+
+        `children` closes what is made for that; `failure` closes our ends, which are the streams' if all goes well.
+        Raises `OSError`.
+        """
+        return [
+            (self._open(Streams.STDOUT, one, children, failure), self._open(Streams.STDERR, one, children, failure))
+            for one in self._speakers
+        ]
+
+    def _open(self, kind: Streams, speaker: Speaker, children: ExitStack, failure: ExitStack) -> int:
+        outlet = self._outlets[kind] if kind in self._settings.shown(speaker.local_rank) else None
+        sinks = self._kept(kind, speaker)
+        if kind is Streams.STDERR:
+            sinks.append(self.tails[speaker.local_rank])
+        if outlet is None and not sinks:
+            return self._child(os.open(os.devnull, os.O_WRONLY), children)
+        is_raw = outlet is not None and not self._is_prefixed
+        if is_raw and not sinks and harmless(self._fds[kind]):
+            return self._fds[kind]
+        if outlet is not None:
+            sinks.append(Raw(outlet) if is_raw else Prefixed(outlet, self._prefix(speaker, outlet)))
+        model = self._fds[kind] if is_raw and outlet is not None and outlet.is_terminal else None
+        reading, writing, is_terminal = _channel(model)
+        failure.callback(os.close, reading)
+        self._child(writing, children)
+        stream = Stream(reading, sinks, outlet)
+        self.streams_of[speaker.local_rank].append(stream)
+        if is_terminal:
+            self.pseudo_terminals.append((stream, self._fds[kind]))
+        return writing
+
+    def _kept(self, kind: Streams, speaker: Speaker) -> list[Sink]:
+        """Return the sinks that are files."""
+        if self._folder is None:
+            return []
+        name = _NAMES[kind]
+        sinks: list[Sink] = [
+            LogFile(self._folder / str(speaker.rank) / f"{name}.log", self._troubles, self._rotation or None)
+        ]
+        if words := self._filters[kind]:
+            if kind not in self._filtered:
+                self._filtered[kind] = LogFile(self._folder / f"filtered_{name}.log", self._troubles)
+            sinks.append(Filter(words, self._prefix(speaker, None), self._filtered[kind]))
+        return sinks
+
+    def _prefix(self, speaker: Speaker, outlet: Outlet | None) -> bytes:
+        coloured = outlet is not None and outlet.is_terminal and colours_wanted()
+        template, several_hosts = self._settings.prefix, self._several_hosts
+        return make_prefix(speaker, template, several_hosts=several_hosts, coloured=coloured)
+
+    @staticmethod
+    def _child(fd: int, children: ExitStack) -> int:
+        children.callback(os.close, fd)
+        return fd
+
+
+def _channel(model: int | None) -> tuple[int, int, bool]:
+    """Return a pseudo-terminal like `model` or, without one or where there are none to be had, a pipe."""
+    if model is not None:
+        try:
+            return *pseudo_terminal(model), True
+        except OSError:
+            pass
+    return *pipe(), False

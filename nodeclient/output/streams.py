@@ -1,0 +1,152 @@
+"""One stream of one worker, from its pipe to wherever it goes; `pump` says when."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+from nodeclient.output.descriptors import READ_BYTES, read
+from nodeclient.output.lines import LineCutter
+from nodeclient.output.outlet import Outlet
+
+DRAIN_BYTES_MAX = 1024 * 1024
+"""Read at once from a worker that has ended, whose pipe holds no more unless its children fill it again; the largest
+pipe of a user without privileges (pipe-max-size in proc(5))."""
+
+
+class Sink(Protocol):
+    """Something that takes the bytes of a stream."""
+
+    @property
+    def wants_quiet(self) -> bool:
+        """Whether it waits for more, and wants to hear if none comes."""
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next bytes."""
+
+    def quiet(self) -> None:
+        """Hear that nothing has come for a while."""
+
+    def end(self) -> None:
+        """Hear that nothing will come any more."""
+
+
+class Stream:
+    """What a worker writes to one descriptor, and the sinks that take it."""
+
+    def __init__(self, fd: int, sinks: Sequence[Sink], outlet: Outlet | None) -> None:
+        """Read from `fd`, which is the stream's from now on; `outlet` is the one of the sinks that may get full."""
+        self.fd = fd
+        self.outlet = outlet
+        self.ended = False
+        self.number = 0
+        """Its place among the streams, given by whoever reads them."""
+        self.waits_since = 0
+        """A number that grows, from when it had to wait for room; 0: it does not."""
+        self.quiet_at = 0.0
+        self._sinks = sinks
+
+    @property
+    def held(self) -> bool:
+        """Whether it has to wait until the terminal has room."""
+        return self.outlet is not None and self.outlet.full
+
+    @property
+    def turn(self) -> tuple[bool, int, int]:
+        """What it is sorted by: those that wait, the longest first, and then the others in their order."""
+        return not self.waits_since, self.waits_since, self.number
+
+    @property
+    def wants_quiet(self) -> bool:
+        """Whether a sink waits for more."""
+        return any(sink.wants_quiet for sink in self._sinks)
+
+    def carry(self, most: int = READ_BYTES) -> int:
+        """Read what is there, and hand it to the sinks; return how much it was."""
+        if self.ended:
+            return 0
+        chunk, ended = read(self.fd, most)
+        if chunk:
+            for sink in self._sinks:
+                sink.write(chunk)
+        if ended:
+            self.end()
+        return len(chunk)
+
+    def quiet(self) -> None:
+        """Let the sinks give out what they have held back."""
+        for sink in self._sinks:
+            sink.quiet()
+
+    def end(self) -> None:
+        """Let go of the descriptor; whoever still writes there gets SIGPIPE."""
+        if not self.ended:
+            self.ended = True
+            os.close(self.fd)
+            for sink in self._sinks:
+                sink.end()
+
+
+class Raw:
+    """Passes a stream on, byte by byte as it comes, so that progress bars live."""
+
+    wants_quiet = False
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next bytes."""
+        self._outlet.raw(chunk)
+
+    def quiet(self) -> None:
+        """Nothing is held back."""
+
+    def end(self) -> None:
+        """Nothing is held back."""
+
+
+class Prefixed:
+    """Passes a stream on in whole lines, each with a prefix."""
+
+    def __init__(self, outlet: Outlet, prefix: bytes) -> None:
+        self._outlet = outlet
+        self._prefix = prefix
+        self._cutter = LineCutter()
+        self._overwrites = False
+        """The last piece ended with a carriage return, so that the next one overwrites it."""
+
+    @property
+    def wants_quiet(self) -> bool:
+        """Whether a piece without its end waits."""
+        return self._cutter.has_rest
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next bytes."""
+        if pieces := self._cutter.feed(chunk):
+            self._overwrites = pieces.endswith(b"\r")
+            self._outlet.pieces(self, self._prefix, pieces)
+        if self._is_drawn:
+            self._outlet.live(self._prefix, self._cutter.rest())
+
+    def quiet(self) -> None:
+        """Show the beginning of a line whose end does not come."""
+        if self._is_drawn:
+            return
+        text = self._cutter.take_rest()
+        if text.endswith(b"\r"):
+            self._overwrites = True
+            self._outlet.pieces(self, self._prefix, text)
+        elif text:
+            self._outlet.begun(self, self._prefix, text)
+
+    def end(self) -> None:
+        """Write the last line, though it has no end."""
+        if rest := self._cutter.take_rest():
+            self._outlet.pieces(self, self._prefix, rest + b"\n")
+        self._outlet.end(self)
+
+    @property
+    def _is_drawn(self) -> bool:
+        return self._overwrites and self._outlet.is_terminal and self._cutter.has_rest

@@ -1,0 +1,45 @@
+"""This process's own voice on its stderr, which it shares with its workers; for any thread."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from nodeclient.output.outlet import Outlet
+from nodeclient.output.pump import Pump
+
+UNREAD_BYTES_MAX = 1024 * 1024
+"""Log lines that wait for a terminal that is stopped; later ones are dropped, and never wait."""
+
+
+class Terminal:
+    """Writes log lines, and draws the live line, in between the lines of workers."""
+
+    def __init__(self, fd: int, pump: Pump, outlet: Outlet) -> None:
+        self._fd = fd
+        self._pump = pump
+        self._outlet = outlet
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a live line can be drawn and erased."""
+        return self._outlet.is_terminal and not self._outlet.broken
+
+    def columns(self) -> int:
+        """Return the width of the terminal."""
+        return self._outlet.columns()
+
+    def write_lines(self, text: str) -> None:
+        """Write lines, without the last one's end; they begin at the start of a line."""
+        data = f"{text}\n".encode(errors="replace")
+        if self._outlet.size < UNREAD_BYTES_MAX and not self._pump.post(lambda: self._outlet.pieces(self, b"", data)):
+            with suppress(OSError):  # the output was closed, and these are the last words
+                os.write(self._fd, data)
+
+    def draw(self, text: str) -> None:
+        """Draw the live line anew; the next output erases it."""
+        self._pump.post(lambda: self._outlet.live(b"", text.encode(errors="replace")))
+
+    def erase(self) -> None:
+        """Erase the live line."""
+        self._pump.post(self._outlet.erase_live)

@@ -1,0 +1,172 @@
+"""The program behind torchrun's command lines: what workers are given, what is said, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cluster import Coordinator
+from tests.support.programs import BIN, Program, clean_environ, run
+
+pytestmark = pytest.mark.slow
+
+TELL = """
+import json, os, sys
+told = {"argv": sys.argv, "name": __name__, "file": __file__}
+told |= {name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID")}
+sys.stdout.write(json.dumps(told) + "\\n")
+"""
+
+PARSE_LOCAL_RANK = """
+import argparse, os
+parser = argparse.ArgumentParser()
+parser.add_argument("--local-rank", "--local_rank", type=int)
+parser.add_argument("command", choices=["train"])
+assert parser.parse_args().local_rank == int(os.environ["LOCAL_RANK"])
+"""
+
+BLOCK_IMPORT = """
+import os, signal, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["BLOCKED"]:
+            sys.stdout.write("importing\\n")
+            sys.stdout.flush()
+            signal.pause()
+
+sys.meta_path.insert(0, Blocker())
+"""
+"""As a sitecustomize.py: an import that lasts until somebody interrupts it."""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """Return a script that says what it was given."""
+    path = tmp_path / "tell.py"
+    path.write_text(TELL)
+    return path
+
+
+def told(output: str) -> list[dict[str, Any]]:
+    """Return what the workers said, by rank."""
+    found = [json.loads(line[line.index("{") :]) for line in output.splitlines() if '"RANK"' in line]
+    return sorted(found, key=lambda one: int(one["RANK"]))
+
+
+def test_a_script_is_run_by_each_worker_of_this_host(script: Path) -> None:
+    ended = run(BIN / "nodeclient", "run", "--nproc_per_node=2", "--rdzv_id", "mnist", script, "--lr", "3", "--", "x")
+    assert ended.returncode == 0, ended.stderr
+    workers = told(ended.stdout)
+    assert [worker["LOCAL_RANK"] for worker in workers] == ["0", "1"]
+    for worker in workers:
+        assert worker["argv"] == [str(script), "--lr", "3", "--", "x"]
+        assert (worker["name"], worker["WORLD_SIZE"], worker["TORCHELASTIC_RUN_ID"]) == ("__main__", "2", "mnist")
+
+
+@pytest.mark.parametrize(
+    "flags", [("--run-path", "tell.py"), ("-m", "tell"), ("--no-python", sys.executable, "tell.py")]
+)
+def test_what_is_run_may_be_a_path_a_module_or_a_program(flags: tuple[str, ...], script: Path) -> None:
+    ended = subprocess.run(
+        [BIN / "nodeclient", "run", *flags, "${local_rank}", "$HOME"],
+        cwd=script.parent,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    [worker] = told(ended.stdout)
+    assert (worker["name"], worker["argv"][1:]) == ("__main__", ["0", "$HOME"])
+    assert Path(worker["file"]).name == "tell.py"
+
+
+def test_torchruns_variables_are_as_good_as_its_flags(script: Path) -> None:
+    environ = clean_environ(PET_NPROC_PER_NODE="3", PET_STANDALONE="1", PYTHON_EXEC=sys.executable)
+    ended = run(BIN / "nodeclient", "run", script, environ=environ)
+    assert [worker["RANK"] for worker in told(ended.stdout)] == ["0", "1", "2"]
+
+
+def test_launch_gives_the_script_its_local_rank_before_its_own_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PARSE_LOCAL_RANK)
+    ended = run(BIN / "nodeclient", "launch", "--nproc-per-node", "2", script, "train")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_launch_gives_it_nothing_where_the_environment_is_enough(script: Path) -> None:
+    ended = run(BIN / "nodeclient", "launch", "--use_env", script, "x")
+    assert [worker["argv"][1:] for worker in told(ended.stdout)] == [["x"]]
+
+
+def test_nodes_that_run_meet_at_the_endpoint_and_have_the_ranks_that_they_wish_for(
+    coordinator: Coordinator, script: Path
+) -> None:
+    at = ("--nnodes", "2", "--rdzv-backend", "etcd-v2", "--rdzv-endpoint", coordinator.endpoint, "--rdzv-id", "wishes")
+    first = Program(BIN / "nodeclient", "run", *at, "--node-rank", "1", "--topology", "a", script)
+    second = Program(BIN / "nodeclient", "run", *at, "--node-rank", "0", "--topology", "b", script)
+    try:
+        assert (first.wait(), second.wait()) == (0, 0)
+        assert [worker["GROUP_RANK"] for worker in told(first.output)] == ["1"]
+        assert [worker["GROUP_RANK"] for worker in told(second.output)] == ["0"]
+        assert f"no etcd is used, but coordinatord, which is expected at {coordinator.endpoint}" in first.output
+    finally:
+        first.close()
+        second.close()
+
+
+def test_the_end_is_the_workers_own_end(tmp_path: Path) -> None:
+    script = tmp_path / "fail.py"
+    script.write_text("raise SystemExit(17)\n")
+    assert run(BIN / "nodeclient", "run", script).returncode == 17
+    script.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    assert run(BIN / "nodeclient", "run", script).returncode == 128 + signal.SIGKILL
+
+
+def test_where_files_are_without_a_place_being_named_is_said(script: Path, tmp_path: Path) -> None:
+    ended = run(BIN / "nodeclient", "run", "-r", "3", script, environ=clean_environ(TMPDIR=str(tmp_path)))
+    said = re.search(r"the workers' output goes into files in (\S+): --log-dir", ended.stderr)
+    assert said is not None, ended.stderr
+    assert told(ended.stdout) == []
+    [log] = Path(said[1]).rglob("stdout.log")
+    assert len(told(log.read_text())) == 1
+
+
+def interrupted(tmp_path: Path, module: str, *prefix: str) -> Program:
+    """Start a nodeclient, and interrupt it while it imports a module."""
+    (tmp_path / "sitecustomize.py").write_text(BLOCK_IMPORT)
+    environ = clean_environ(PYTHONPATH=str(tmp_path), BLOCKED=module)
+    node = Program(*prefix, BIN / "nodeclient", "run", "--no-python", "true", environ=environ)
+    try:
+        node.await_line("^importing$")
+    except AssertionError:
+        node.close()
+        raise
+    node.signal(signal.SIGINT)
+    return node
+
+
+@pytest.mark.parametrize("module", ["coordinatord", "nodeclient.config", "asyncio", "nodeclient.node"])
+def test_ctrl_c_while_modules_are_imported_ends_it_without_a_word(module: str, tmp_path: Path) -> None:
+    node = interrupted(tmp_path, module)
+    try:
+        assert (node.wait(), node.lines) == (130, ["importing"])
+    finally:
+        node.close()
+
+
+def test_ctrl_c_that_a_shell_has_it_ignore_is_ignored_from_the_start(tmp_path: Path) -> None:
+    node = interrupted(tmp_path, "coordinatord", "sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+    try:
+        node.signal(signal.SIGTERM)
+        assert (node.wait(), node.lines) == (143, ["importing"])
+    finally:
+        node.close()

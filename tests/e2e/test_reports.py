@@ -1,0 +1,128 @@
+"""Why a round failed, as people and schedulers are told it: the same first cause at every node."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cluster import Cluster, Node
+from tests.support.programs import BIN, kill_quietly, run
+
+pytestmark = pytest.mark.slow
+
+TRAIN = """
+import os, signal, sys
+
+def load(rank):
+    if rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] in sys.argv[1:]:
+        raise ValueError(f"no data for rank {rank}")
+
+def main():
+    load(int(os.environ["RANK"]))
+    print("loaded", flush=True)
+    signal.pause()
+
+main()
+"""
+
+BLOCK = re.compile(r"---- round (\d+) failed: ")
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Path:
+    """A training script whose rank 1 fails in the rounds with the restart counts that it is given."""
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    return script
+
+
+def block(node: Node) -> list[str]:
+    """Return the report that a node has shown, without the time, which each tells by its own clock."""
+    start = next((at for at, line in enumerate(node.lines) if BLOCK.match(line)), None)
+    assert start is not None, node.output
+    end = next(at for at, line in enumerate(node.lines) if at > start and re.fullmatch("-+", line))
+    shown = node.lines[start : end + 1]
+    assert any(re.match(r"when +(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d", line) for line in shown)
+    return [line for line in shown if not line.startswith("when ")]
+
+
+def in_error_file(path: Path) -> dict[str, Any]:
+    """Return what a scheduler finds."""
+    message = json.loads(path.read_text())["message"]
+    assert isinstance(message, dict)
+    return message
+
+
+def test_both_terminals_and_both_error_files_show_the_same_cause(cluster: Cluster, train: Path, tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.json" for name in "ab"}
+    nodes = [
+        cluster.join(
+            name,
+            *("--nnodes", "2"),
+            command=(sys.executable, str(train), "0"),
+            prefix=("env", f"TORCHELASTIC_ERROR_FILE={file}"),
+        )
+        for name, file in files.items()
+    ]
+    assert [node.wait() for node in nodes] == [1, 1]
+    first, second = map(block, nodes)
+    assert first == second
+    assert re.match(r"---- round 1 failed: rank 1 on ", first[0])
+    assert f'      File "{train}", line 13, in <module>' in first
+    assert "error        ValueError: no data for rank 1" in first
+    assert any(line.startswith("how          exit code 1, pid ") for line in first)
+    assert any(re.match(r"first cause  rank 1 \(local rank 0\) on host \S+, node [ab]$", line) for line in first)
+    told = [in_error_file(file) for file in files.values()]
+    for one in told:
+        assert one["message"] == "ValueError: no data for rank 1"
+        assert one["errorCode"] == 1
+        assert one["extraInfo"]["py_callstack"].endswith("ValueError: no data for rank 1")
+        assert one["extraInfo"]["rank"] == 1
+    assert told[0]["extraInfo"]["node"] == told[1]["extraInfo"]["node"]
+
+
+def test_a_restart_says_why_and_the_status_keeps_it(cluster: Cluster, train: Path) -> None:
+    nodes = [
+        cluster.join(name, "--nnodes", "2", "--max-restarts", "1", command=(sys.executable, str(train), "0"))
+        for name in "ab"
+    ]
+    for node in nodes:
+        node.await_line(r"loaded$")
+    cluster.await_state(state="running", round=2)
+    first, second = map(block, nodes)
+    assert first == second
+    done = run(BIN / "nodeclient", "status", "--coord", cluster.coordinator.endpoint, "--json", cluster.job)
+    [job] = json.loads(done.stdout)["jobs"]
+    failure = job["failure"]
+    assert (failure["round"], failure["rank"], failure["exit_code"]) == (1, 1, 1)
+    assert failure["error"] == "ValueError: no data for rank 1"
+    assert failure["last_lines"][-1] == "ValueError: no data for rank 1"
+    assert failure["pid"] > 0
+
+
+def test_a_killed_worker_gets_a_hint_on_every_node(cluster: Cluster) -> None:
+    nodes = cluster.join_all("ab", "--nnodes", "2")
+    workers = cluster.await_round(2).workers
+    kill_quietly(workers[1].pid, signal.SIGKILL)
+    assert [node.wait() for node in nodes] == [137, 137]
+    first, second = map(block, nodes)
+    assert first == second
+    assert f"how          killed by SIGKILL, pid {workers[1].pid}" in first
+    assert any(line.startswith("hint ") for line in first)
+
+
+def test_a_command_that_does_not_exist_is_no_worker(cluster: Cluster, tmp_path: Path) -> None:
+    script = tmp_path / "train"
+    script.write_text("#!/nonexistent/python\n")
+    script.chmod(0o755)
+    [node] = [cluster.join("a", "--nnodes", "1", command=(str(script),))]
+    assert node.wait() == 127
+    shown = block(node)
+    assert re.match(r"---- round 1 failed: no workers on ", shown[0])
+    assert any(line.startswith("why ") and str(script) in line for line in shown)

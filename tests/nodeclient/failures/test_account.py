@@ -1,0 +1,214 @@
+"""How real workers end, and what is understood of it from their exit code, stderr and error file."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordinatord.wire.messages import LAST_LINES_MAX
+from nodeclient.core.events import Account
+from nodeclient.failures import oom
+from nodeclient.failures.account import account
+
+DEEP = """
+import sys
+def dive(depth):
+    if depth:
+        dive_deeper(depth)
+    else:
+        raise RuntimeError("at the bottom")
+def dive_deeper(depth):
+    dive(depth - 1)
+def main():
+    dive(40)
+main()
+"""
+
+LOADER = """
+import os, signal, sys
+from torch.utils.data import DataLoader, Dataset
+class Samples(Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index):
+        if sys.argv[1] == "raise":
+            raise ValueError("bad sample")
+        os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+for _ in DataLoader(Samples(), num_workers=1): pass
+"""
+
+TORCH_RECORD = """
+import os, sys
+from torch.distributed.elastic.multiprocessing.errors import record
+@record
+def main():
+    try:
+        raise ValueError("inner")
+    except ValueError as error:
+        raise RuntimeError("outer, on\\ntwo lines") from error
+sys.stderr = open(os.devnull, "w")
+main()
+"""
+
+OUR_RECORD = TORCH_RECORD.replace("torch.distributed.elastic.multiprocessing.errors", "workerlib")
+
+GLOO = """
+import torch.distributed
+torch.distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+raise ValueError("with a rank before each line")
+"""
+
+
+def end(tmp_path: Path, program: str, *arguments: str) -> tuple[int, Account]:
+    """Run a worker to its end; return its exit code and what is understood."""
+    script, error_file = tmp_path / "train.py", tmp_path / "error.json"
+    script.write_text(program)
+    before = oom.count()
+    worker = subprocess.Popen(
+        [sys.executable, script, *arguments],
+        env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(error_file)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    )
+    _, stderr = worker.communicate(timeout=120)
+    told = account(worker.returncode, worker.pid, error_file, stderr, before)
+    assert told.pid == worker.pid
+    assert len(told.last_lines) <= LAST_LINES_MAX
+    return worker.returncode, told
+
+
+def test_an_exception(tmp_path: Path) -> None:
+    code, told = end(tmp_path, 'import sys\nprint("step 1", file=sys.stderr)\n1/0')
+    assert code == 1
+    assert told.error == "ZeroDivisionError: division by zero"
+    assert told.last_lines[:2] == ("step 1", "Traceback (most recent call last):")
+    assert told.last_lines[-1] == told.error
+    assert told.message == ""
+
+
+def test_an_exit_code_of_its_own(tmp_path: Path) -> None:
+    code, told = end(tmp_path, 'import sys\nprint("no data", file=sys.stderr)\nsys.exit(3)')
+    assert (code, told.error, told.last_lines) == (3, "", ("no data",))
+
+
+def test_a_last_word_instead_of_a_code(tmp_path: Path) -> None:
+    code, told = end(tmp_path, 'import sys\nsys.exit("no data in /data")')
+    assert (code, told.error, told.last_lines) == (1, "", ("no data in /data",))
+
+
+def test_silence(tmp_path: Path) -> None:
+    code, told = end(tmp_path, "import os\nos._exit(9)")
+    assert (code, told.error, told.last_lines) == (9, "", ())
+
+
+def test_a_script_that_does_not_compile(tmp_path: Path) -> None:
+    code, told = end(tmp_path, "def main(:\n    pass\n")
+    assert code == 1
+    assert told.error == "SyntaxError: invalid syntax"
+    assert told.last_lines[0] == f'  File "{tmp_path}/train.py", line 1'
+
+
+def test_an_interrupt(tmp_path: Path) -> None:
+    code, told = end(tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()")
+    assert (code, told.error) == (-2, "KeyboardInterrupt")
+
+
+def test_a_group_of_exceptions(tmp_path: Path) -> None:
+    _, told = end(tmp_path, 'raise ExceptionGroup("two", [ValueError("a"), OSError("b")])')
+    assert told.error == "ExceptionGroup: two (2 sub-exceptions), first: ValueError: a"
+
+
+def test_a_thread_is_the_best_that_there_is(tmp_path: Path) -> None:
+    program = """
+import sys, threading
+def load(): raise OSError("disk")
+thread = threading.Thread(target=load)
+thread.start()
+thread.join()
+sys.exit(4)
+"""
+    code, told = end(tmp_path, program)
+    assert (code, told.error) == (4, "OSError: disk")
+    assert told.last_lines[0].startswith("Exception in thread")
+
+
+def test_what_is_said_while_python_shuts_down_is_not_the_cause(tmp_path: Path) -> None:
+    program = """
+class Model:
+    def __del__(self): raise AttributeError("gone")
+model = Model()
+raise ValueError("the cause")
+"""
+    _, told = end(tmp_path, program)
+    assert told.error == "ValueError: the cause"
+    assert told.last_lines[-1] == "AttributeError: gone"
+
+
+def test_killed(tmp_path: Path) -> None:
+    code, told = end(tmp_path, 'import os, sys\nprint("step 1", file=sys.stderr, flush=True)\nos.kill(os.getpid(), 9)')
+    assert (code, told.error, told.last_lines) == (-9, "", ("step 1",))
+    known = oom.count().cgroup is not None
+    assert told.message == ("not killed by the kernel's OOM killer" if known else "")
+
+
+def test_an_abort_with_a_fault_handler(tmp_path: Path) -> None:
+    code, told = end(tmp_path, "import faulthandler, os\nfaulthandler.enable()\nos.abort()")
+    assert (code, told.error) == (-6, "Fatal Python error: Aborted")
+    assert told.last_lines[-1] == f'  File "{tmp_path}/train.py", line 3 in <module>'
+
+
+def test_an_abort_without(tmp_path: Path) -> None:
+    code, told = end(tmp_path, "import os\nos.abort()")
+    assert (code, told.error, told.last_lines) == (-6, "", ())
+
+
+def test_of_a_deep_stack_both_ends_are_shown(tmp_path: Path) -> None:
+    _, told = end(tmp_path, DEEP)
+    assert told.error == "RuntimeError: at the bottom"
+    assert told.last_lines[0] == "Traceback (most recent call last):"
+    assert "    main()" in told.last_lines
+    assert any("lines ..." in line for line in told.last_lines)
+    assert told.last_lines[-1] == told.error
+    assert len(told.last_lines) == LAST_LINES_MAX
+
+
+def test_our_record_where_stderr_is_lost(tmp_path: Path) -> None:
+    _, told = end(tmp_path, OUR_RECORD)
+    assert told.error == "RuntimeError: outer, on two lines"
+    assert told.last_lines[0] == "Traceback (most recent call last):"
+    assert "ValueError: inner" in told.last_lines
+    assert told.last_lines[-1] == "two lines"
+
+
+@pytest.mark.slow
+def test_torch_s_record_where_stderr_is_lost(tmp_path: Path) -> None:
+    _, told = end(tmp_path, TORCH_RECORD)
+    assert told.error == "RuntimeError: outer, on two lines"
+    assert told.last_lines[0] == "Traceback (most recent call last):"
+    assert "ValueError: inner" in told.last_lines
+    assert told.last_lines[-1] == "two lines"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("way", "error"),
+    [
+        ("raise", "ValueError: Caught ValueError in DataLoader worker process 0. ValueError: bad sample"),
+        ("SIGKILL", r"RuntimeError: DataLoader worker \(pid\(s\) \d+\) exited unexpectedly"),
+    ],
+)
+def test_a_worker_of_a_data_loader(way: str, error: str, tmp_path: Path) -> None:
+    _, told = end(tmp_path, LOADER, way)
+    assert re.fullmatch(error, told.error)
+    assert any("bad sample" in line or "killed by signal: Killed" in line for line in told.last_lines)
+
+
+@pytest.mark.slow
+def test_a_traceback_as_torch_writes_it_in_a_process_group(tmp_path: Path) -> None:
+    code, told = end(tmp_path, GLOO)
+    assert (code, told.error) == (1, "ValueError: with a rank before each line")
+    assert any(line == "[rank0]: Traceback (most recent call last):" for line in told.last_lines)

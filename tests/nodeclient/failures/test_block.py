@@ -1,0 +1,127 @@
+"""The block that a person reads, line by line."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from coordinatord.wire.messages import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX, Consequence, Report
+from nodeclient.failures import block
+from tests.support.builders import a_failure, a_report
+
+SEEN_AT = datetime(2026, 3, 4, 0, 0, 5)  # noqa: DTZ001  # local time is what a person has on the wall
+
+ORDINARY = """\
+---- round 3 failed: rank 5 on gpu-07 ------------------------------------------
+    Traceback (most recent call last):
+      File "/data/train.py", line 7, in <module>
+        import apex
+    ModuleNotFoundError: No module named 'apex'
+first cause  rank 5 (local rank 1) on host gpu-07, node gpu-07-x4f2
+when         2026-03-03 23:59:53 (12 s ago)
+how          exit code 1, pid 4711
+error        ModuleNotFoundError: No module named 'apex'
+then         3 other nodes failed in consequence: rank 0 on gpu-00 (exit code 1), rank 8 on gpu-01 (killed by
+             SIGABRT), 1 more
+hint         apex is not installed for the Python that runs the script on gpu-07, or not where it looks for
+             modules: is this the right environment (`which python`)?
+--------------------------------------------------------------------------------"""
+
+KILLED = """\
+---- round 1 failed: rank 0 on n1 ----------------------------------------------
+    (it wrote nothing to stderr)
+first cause  rank 0 (local rank 0) on host n1
+when         00:00:05
+how          killed by SIGKILL, pid 4711
+because      killed by the kernel's OOM killer (memory limit of its cgroup: 64 GiB)
+hint         the memory was full: have it use less (a smaller batch, fewer DataLoader workers, no data held in
+             every worker), or raise the limit (docker --memory, resources.limits.memory in Kubernetes, --mem
+             in Slurm)
+--------------------------------------------------------------------------------"""
+
+NOT_STARTED = """\
+---- round 1 failed: no workers on host-n1 -------------------------------------
+first cause  the workers on host host-n1, node n1 were not started
+when         2026-03-03 23:55:05 (5 min ago)
+why          cannot start train.sh: no such program
+then         another node failed in consequence: rank 8 on n2 (exit code 1)
+hint         a command was not found on host-n1: is it installed there, and on the PATH that nodeclient was
+             started with?
+--------------------------------------------------------------------------------"""
+
+TRACE = (
+    "Traceback (most recent call last):",
+    '  File "/data/train.py", line 7, in <module>',
+    "    import apex",
+    "ModuleNotFoundError: No module named 'apex'",
+)
+
+BLOCKS = [
+    (
+        a_report(
+            round=3,
+            node="gpu-07-x4f2",
+            host="gpu-07",
+            failure=a_failure(rank=5, local_rank=1, error=TRACE[-1], last_lines=TRACE, age_s=12.0),
+            consequences=(Consequence("gpu-00", 0, 1), Consequence("gpu-01", 8, -6)),
+            consequences_count=3,
+        ),
+        ORDINARY,
+    ),
+    (
+        a_report(
+            host="n1",
+            failure=a_failure(
+                exit_code=-9, message="killed by the kernel's OOM killer (memory limit of its cgroup: 64 GiB)"
+            ),
+        ),
+        KILLED,
+    ),
+    (
+        a_report(
+            failure=a_failure(pid=0, exit_code=127, message="cannot start train.sh: no such program", age_s=300.0),
+            consequences=(Consequence("n2", 8, 1),),
+            consequences_count=1,
+        ),
+        NOT_STARTED,
+    ),
+]
+
+
+@pytest.mark.parametrize(("report", "expected"), BLOCKS, ids=["ordinary", "killed", "not started"])
+def test_the_block(report: Report, expected: str) -> None:
+    assert "\n".join(block.lines(report, SEEN_AT)) == expected
+
+
+def test_a_shell_s_way_to_say_a_signal_is_explained() -> None:
+    report = a_report(failure=a_failure(exit_code=139))
+    assert "how          exit code 139, as a shell says SIGSEGV, pid 4711" in block.lines(report, SEEN_AT)
+
+
+def test_only_other_nodes_can_differ() -> None:
+    for nodes in (1, 2):
+        report = a_report(failure=a_failure(error=TRACE[-1]), nodes=nodes)
+        said = "\n".join(block.lines(report, SEEN_AT))
+        assert ("no other node complained" in said) == (nodes == 2)
+
+
+def test_the_largest_report_fits_a_screen() -> None:
+    words = "word " * 200
+    report = a_report(
+        node="n" * 128,
+        host="h" * 253,
+        failure=a_failure(
+            exit_code=-9,
+            message=f"killed by the kernel's OOM killer ({words}"[:MESSAGE_MAX],
+            error=words[:MESSAGE_MAX],
+            last_lines=("x" * LINE_MAX,) * LAST_LINES_MAX,
+            age_s=86_400.0,
+        ),
+        consequences=tuple(Consequence("n" * 128, 1, 1) for _ in range(CONSEQUENCES_MAX)),
+        consequences_count=1_000_000,
+    )
+    lines = block.lines(report, SEEN_AT)
+    assert len(lines) <= block.LINES_MAX
+    assert lines[-1] == block.RULE
+    assert sum(line.startswith("    x") for line in lines) >= LAST_LINES_MAX / 2

@@ -1,0 +1,220 @@
+"""Whether the kernel's OOM killer ended a worker, by its counters: on trees made up here, and once for real."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodeclient.failures import oom
+from nodeclient.failures.account import account
+from nodeclient.failures.kernel_log import FIRST_PID_NAMESPACE, memory_of_killed
+from nodeclient.failures.oom import Kill, Kills, count, kill_since
+
+KILLED = "killed by the kernel's OOM killer"
+
+LOG = """\
+4,1200,90,-;python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0
+6,1201,91,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/job,task_memcg=/job,task=python,pid=4711,uid=0
+3,1202,92,-;Memory cgroup out of memory: Killed process 4711 (python) total-vm:9000kB, anon-rss:65536kB, \
+file-rss:5120kB, shmem-rss:1048576kB, UID:0 pgtables:200kB oom_score_adj:0
+3,1203,93,-;Memory cgroup out of memory: Killed process 4712 (python) total-vm:9000kB, anon-rss:3kB
+"""
+
+
+class Host:
+    """A host as its files in /proc and /sys show it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.write("proc/meminfo", f"MemTotal:       {64 * 2**20} kB\nMemFree: 1 kB\n")
+        (root / "proc/self/ns").mkdir(parents=True)
+        (root / "proc/self/ns/pid").symlink_to(FIRST_PID_NAMESPACE)
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file of it."""
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def kills(self, group: str, kills: int, hits: int | None = None, limit: str = "max") -> None:
+        """Let the kernel have counted in a cgroup of v2."""
+        self.write(f"{group}/memory.events", f"low 0\nmax 9\noom 9\noom_kill {kills}\n")
+        self.write(f"{group}/memory.max", f"{limit}\n")
+        if hits is not None:
+            self.write(f"{group}/memory.events.local", f"low 0\noom {hits}\noom_kill 0\n")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+@pytest.fixture
+def unified(host: Host) -> Host:
+    host.write("proc/self/cgroup", "0::/slurm/job 7\n")
+    host.write(
+        "proc/self/mountinfo",
+        "22 27 0:21 / /proc rw,relatime - proc proc rw\n"
+        "41 31 0:41 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n",
+    )
+    host.kills("sys/fs/cgroup/slurm", 3, 0, str(2**40))
+    host.kills("sys/fs/cgroup/slurm/job 7", 0, 0, str(64 * 2**30))
+    return host
+
+
+def test_the_limit_of_its_own_cgroup(unified: Host) -> None:
+    before = count(unified.root)
+    assert kill_since(before, unified.root) is None
+    unified.kills("sys/fs/cgroup/slurm/job 7", 1, 1, str(64 * 2**30))
+    assert kill_since(before, unified.root) == Kill("memory limit of its cgroup: 64 GiB", certain=True)
+
+
+def test_the_limit_of_a_cgroup_above(unified: Host) -> None:
+    before = count(unified.root)
+    unified.kills("sys/fs/cgroup/slurm", 4, 1, str(2**40))
+    unified.kills("sys/fs/cgroup/slurm/job 7", 1, 0, str(64 * 2**30))
+    assert kill_since(before, unified.root) == Kill("memory limit of its cgroup: 1024 GiB", certain=True)
+
+
+def test_a_neighbour_was_killed(unified: Host) -> None:
+    before = count(unified.root)
+    unified.kills("sys/fs/cgroup/slurm", 4, 1, str(2**40))
+    assert kill_since(before, unified.root) is None
+
+
+def test_the_host_was_full(unified: Host) -> None:
+    before = count(unified.root)
+    unified.kills("sys/fs/cgroup/slurm/job 7", 1, 0, str(64 * 2**30))
+    assert kill_since(before, unified.root) == Kill("out of memory on the host, which has 64 GiB", certain=True)
+
+
+def test_a_kernel_that_counts_no_limits(unified: Host) -> None:
+    for file in unified.root.rglob("memory.events.local"):
+        file.unlink()
+    before = count(unified.root)
+    unified.kills("sys/fs/cgroup/slurm/job 7", 1, None, str(64 * 2**30))
+    assert kill_since(before, unified.root) == Kill("memory limit of its cgroup: 64 GiB", certain=True)
+
+
+def test_the_old_memory_controller_in_a_container(host: Host) -> None:
+    host.write("proc/self/cgroup", "8:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n0::/\n")
+    host.write(
+        "proc/self/mountinfo",
+        "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro,nosuid master:11 - cgroup cgroup rw,memory\n"
+        "41 31 0:41 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+    )
+    group = "sys/fs/cgroup/memory"
+    host.write(f"{group}/memory.limit_in_bytes", f"{512 * 2**20}\n")
+    host.write(f"{group}/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    before = count(host.root)
+    assert before.cgroup == 2
+    host.write(f"{group}/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    assert kill_since(before, host.root) == Kill("memory limit of its cgroup: 512 MiB", certain=True)
+    host.write(f"{group}/memory.limit_in_bytes", "9223372036854771712\n")
+    assert kill_since(before, host.root) == Kill("out of memory on the host, which has 64 GiB", certain=True)
+
+
+def test_only_the_host_counts(host: Host) -> None:
+    host.write("proc/vmstat", "nr_free_pages 1\noom_kill 7\n")
+    before = count(host.root)
+    assert before == Kills(None, 7)
+    assert kill_since(before, host.root) is None
+    host.write("proc/vmstat", "nr_free_pages 1\noom_kill 8\n")
+    kill = kill_since(before, host.root)
+    assert kill is not None
+    assert not kill.certain
+
+
+def test_a_host_that_shows_nothing(tmp_path: Path) -> None:
+    before = count(tmp_path)
+    assert before == Kills()
+    assert kill_since(before, tmp_path) is None
+    assert account(-9, 7, None, b"", before, tmp_path).message == ""
+
+
+def test_the_report_says_who_killed(unified: Host) -> None:
+    before = count(unified.root)
+    log = unified.root / "kmsg"
+    log.write_text(LOG)
+    for exit_code in (-9, 137):
+        told = account(exit_code, 4_711, None, b"", before, unified.root, log)
+        assert told.message == "not killed by the kernel's OOM killer"
+    assert account(-15, 4_711, None, b"", before, unified.root, log).message == ""
+    unified.kills("sys/fs/cgroup/slurm/job 7", 1, 1, str(64 * 2**30))
+    for exit_code in (-9, 137):
+        told = account(exit_code, 4_711, None, b"", before, unified.root, log)
+        assert told.message == f"{KILLED} (memory limit of its cgroup: 64 GiB); it held 1.06 GiB"
+    told = account(1, 4_711, None, b"", before, unified.root, log)
+    assert told.message == (
+        "the kernel's OOM killer ended a process of its cgroup meanwhile (memory limit of its cgroup: 64 GiB)"
+    )
+
+
+def test_the_kernels_log_is_believed_only_where_its_numbers_are_ours(unified: Host) -> None:
+    log = unified.root / "kmsg"
+    assert memory_of_killed(4_711, unified.root, log) is None
+    log.write_text(LOG)
+    assert memory_of_killed(4_711, unified.root, log) == (65_536 + 1_048_576) * 1024
+    assert memory_of_killed(4_712, unified.root, log) == 3 * 1024
+    assert memory_of_killed(4_713, unified.root, log) is None
+    namespace = unified.root / "proc/self/ns/pid"
+    namespace.unlink()
+    namespace.symlink_to("pid:[4026532000]")
+    assert memory_of_killed(4_711, unified.root, log) is None
+
+
+# For real
+
+LIMIT = 64 * 2**20
+
+PARENT = """
+import json, os, subprocess, sys
+from pathlib import Path
+from nodeclient.failures.account import account
+from nodeclient.failures.oom import count
+Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
+before = count()
+worker = subprocess.Popen([sys.executable, "-S", "-E", "-c", "held = bytearray(200 * 2**20)"])
+code = worker.wait()
+print(json.dumps([code, worker.pid, before.cgroup, account(code, worker.pid, None, b"", before).message]))
+"""
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A cgroup of 64 MiB beside this process's own, where this process may make one."""
+    groups = list(oom._memory_cgroups(Path("/")))
+    if not groups:
+        pytest.skip("no memory controller is to be seen here")
+    group = groups[-1] / f"nodeclient-test-{id(groups)}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made here: {error}")
+    try:
+        limit = next((file for file in ("memory.max", "memory.limit_in_bytes") if (group / file).exists()), None)
+        if limit is None:
+            pytest.skip("a cgroup made here cannot be limited")
+        (group / limit).write_text(str(LIMIT))
+        for swap in ("memory.swap.max", "memory.swappiness"):
+            if (group / swap).exists():
+                (group / swap).write_text("0")
+        yield group
+    finally:
+        group.rmdir()
+
+
+@pytest.mark.slow
+def test_the_oom_killer_for_real(small_cgroup: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PARENT, small_cgroup], capture_output=True, text=True, check=True, timeout=60
+    )
+    code, _pid, before, message = json.loads(done.stdout)
+    assert code == -9
+    assert before == 0
+    assert message.startswith(f"{KILLED} (memory limit of its cgroup: 64 MiB)")

@@ -1,0 +1,111 @@
+"""The error file is a stranger's: all shapes of torch's are understood, and nothing in it can do harm."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeclient.failures.account import account
+from nodeclient.failures.oom import Kills
+from nodeclient.failures.recorded import FILE_BYTES_MAX, Recorded, read
+
+SHAPES: list[tuple[Any, Recorded | None]] = [
+    (
+        {"message": {"message": "ValueError: x\ny", "extraInfo": {"py_callstack": "Traceback\n", "timestamp": "1"}}},
+        Recorded("ValueError: x\ny", "Traceback\n"),
+    ),
+    (
+        {"message": {"message": "ValueError: x", "errorCode": 17, "extraInfo": {"timestamp": "1"}}},
+        Recorded("ValueError: x", ""),
+    ),
+    ({"message": "ValueError: x", "timestamp": 1}, Recorded("ValueError: x", "")),
+    ({"message": {"message": "ValueError: x"}}, Recorded("ValueError: x", "")),
+    ({"message": {"extraInfo": {"py_callstack": "Traceback"}}}, Recorded("", "Traceback")),
+    ({"message": {"message": ["x"], "extraInfo": "y"}}, None),
+    ({"message": None}, None),
+    ({"message": ""}, None),
+    ({}, None),
+    ([], None),
+    (7, None),
+    (None, None),
+]
+
+
+@pytest.mark.parametrize(("content", "expected"), SHAPES, ids=repr)
+def test_a_shape_is_understood_or_says_nothing(content: Any, expected: Recorded | None, tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    path.write_text(json.dumps(content))
+    assert read(path) == expected
+
+
+BYTES = {
+    "empty": b"",
+    "half of it": b'{"message": {"message": "Val',
+    "not text": bytes(range(256)),
+    "nested too deep": b"[" * 100_000,
+    "a number of many digits": b"9" * 100_000,
+    "too large": b'{"message": "' + b"x" * FILE_BYTES_MAX + b'"}',
+}
+
+
+@pytest.mark.parametrize("content", BYTES.values(), ids=BYTES)
+def test_other_content_says_nothing(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    path.write_bytes(content)
+    assert read(path) is None
+
+
+def test_only_a_plain_file_is_opened(tmp_path: Path) -> None:
+    plain = tmp_path / "plain.json"
+    plain.write_text('{"message": "x"}')
+    link, fifo = tmp_path / "link.json", tmp_path / "fifo.json"
+    link.symlink_to(plain)
+    os.mkfifo(fifo)
+    assert read(plain) is not None
+    assert read(link) is None
+    assert read(fifo) is None
+    assert read(Path(os.devnull)) is None
+    assert read(tmp_path) is None
+    assert read(tmp_path / "nowhere.json") is None
+
+
+def test_letters_that_cannot_be_written_do_not_get_far(tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    path.write_bytes(b'{"message": "ValueError: \\ud800 \\u0000 \\u001b[31mred"}')
+    told = account(1, 7, path, b"", Kills())
+    assert told.error.startswith("ValueError: ")
+    assert told.error.endswith("red")
+    assert "\x1b" not in told.error
+    assert "\0" not in told.error
+
+
+def test_the_file_speaks_where_stderr_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    stack = 'Traceback (most recent call last):\n  File "a.py", line 1, in main\nValueError: in the file'
+    path.write_text(
+        json.dumps({"message": {"message": "ValueError: in the file", "extraInfo": {"py_callstack": stack}}})
+    )
+    silent = account(1, 7, path, b"step 1\n", Kills())
+    assert silent.error == "ValueError: in the file"
+    assert silent.last_lines == tuple(stack.split("\n"))
+    spoken = account(1, 7, path, b"step 1\n" + stack.replace("in the file", "on stderr").encode(), Kills())
+    assert spoken.error == "ValueError: in the file"
+    assert spoken.last_lines[-1] == "ValueError: on stderr"
+
+
+def test_a_call_stack_alone_names_the_error(tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    stack = 'Traceback (most recent call last):\n  File "a.py", line 1, in main\nValueError: found\n'
+    path.write_text(json.dumps({"message": {"extraInfo": {"py_callstack": stack}}}))
+    assert account(1, 7, path, b"", Kills()).error == "ValueError: found"
+
+
+def test_success_is_no_failure_whatever_lies_about(tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    path.write_text('{"message": "ValueError: x"}')
+    told = account(0, 7, path, b"Traceback (most recent call last):\nValueError: x\n", Kills())
+    assert (told.pid, told.error, told.message, told.last_lines) == (7, "", "", ())

@@ -1,0 +1,116 @@
+"""Bytes are cut into lines the same way however they arrive, and none of them is lost."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeclient.output.lines import (
+    LINE_BYTES_MAX,
+    LineCutter,
+    as_lines,
+    as_overwritten,
+    first_piece,
+    plain,
+    prefixed,
+)
+
+CHUNKS = st.lists(st.binary(min_size=1) | st.lists(st.sampled_from([b"\r", b"\n", b"a"]), min_size=1).map(b"".join))
+
+
+@given(CHUNKS)
+def test_nothing_is_lost_and_only_whole_pieces_come_out(chunks: list[bytes]) -> None:
+    cutter = LineCutter()
+    out = [cutter.feed(chunk) for chunk in chunks]
+    assert all(pieces.endswith((b"\n", b"\r")) for pieces in out if pieces)
+    assert cutter.has_rest == bool(cutter.rest())
+    assert b"".join([*out, cutter.take_rest()]) == b"".join(chunks)
+    assert cutter.take_rest() == b""
+
+
+@given(CHUNKS)
+def test_lines_do_not_depend_on_how_they_arrive(chunks: list[bytes]) -> None:
+    def lines(arriving: list[bytes]) -> bytes:
+        cutter = LineCutter()
+        pieces = [cutter.feed(chunk) for chunk in arriving] + [cutter.take_rest() + b"\n"]
+        return b"".join(as_lines(one) for one in pieces if one)
+
+    whole = b"".join(chunks)
+    by_hand = re.sub(rb"\r+", b"\n", re.sub(rb"(?m)^\r+", b"", re.sub(rb"\r+\n", b"\n", whole + b"\n")))
+    assert lines(chunks) == lines([bytes([byte]) for byte in whole]) == by_hand
+
+
+def test_a_carriage_return_waits_for_the_end_of_line_that_it_may_belong_to() -> None:
+    cutter = LineCutter()
+    assert cutter.feed(b"a\r") == b""
+    assert cutter.feed(b"\nb\r") == b"a\r\n"
+    assert cutter.feed(b"c") == b"b\r"
+    assert cutter.rest() == b"c"
+
+
+def test_a_line_without_end_is_cut_before_it_fills_the_memory() -> None:
+    cutter = LineCutter()
+    chunk = b"x" * 65_536
+    out = []
+    for _ in range(3 * LINE_BYTES_MAX // len(chunk)):
+        out.append(cutter.feed(chunk))
+        assert len(cutter.rest()) <= LINE_BYTES_MAX
+    cut = [len(piece) for piece in out if piece]
+    assert len(cut) == 2
+    assert all(LINE_BYTES_MAX < size <= LINE_BYTES_MAX + len(chunk) + 1 for size in cut)
+
+
+def test_a_line_of_a_megabyte_stays_whole() -> None:
+    cutter = LineCutter()
+    line = b"y" * 1_000_000 + b"\n"
+    out = b"".join(cutter.feed(line[start : start + 4096]) for start in range(0, len(line), 4096))
+    assert out == line
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lines"),
+    [
+        (b"a\nb\n", b"a\nb\n"),
+        (b"a\r\nb\r\n", b"a\nb\n"),
+        (b"\r 10%\r 20%\r 30%\n", b" 10%\n 20%\n 30%\n"),
+        (b"\n\n", b"\n\n"),
+        (b"\r", b""),
+        (b"a\r\r\n", b"a\n"),
+    ],
+)
+def test_off_a_terminal_each_piece_is_a_line(pieces: bytes, lines: bytes) -> None:
+    assert as_lines(pieces) == lines
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lines", "progress"),
+    [
+        (b"a\nb\n", b"a\nb\n", b""),
+        (b"\r 10%\r 20%\r 30%\n", b" 30%\n", b""),
+        (b"a\n\r 10%\r 20%\r", b"a\n", b" 20%"),
+        (b"a\r\nb\r\r\n", b"a\nb\n", b""),
+        (b"\r", b"", b""),
+    ],
+)
+def test_on_a_terminal_the_last_state_counts(pieces: bytes, lines: bytes, progress: bytes) -> None:
+    assert as_overwritten(pieces) == (lines, progress)
+
+
+def test_a_prefix_comes_before_every_line() -> None:
+    assert prefixed(b"> ", b"a\n\nb\n") == b"> a\n> \n> b\n"
+    assert prefixed(b"> ", b"\n") == b"> \n"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "first", "others"), [(b"a\r\nb\n", b"a", b"b\n"), (b"a\rb\n", b"a", b"b\n"), (b"\n", b"", b"")]
+)
+def test_the_first_piece_is_without_its_end(pieces: bytes, first: bytes, others: bytes) -> None:
+    assert first_piece(pieces) == (first, others)
+
+
+def test_a_plain_text_has_neither_colours_nor_controls() -> None:
+    assert plain("\x1b[1;31mred\x1b[0m\x07 \x1b]0;title\x07a\tb\x1b(B\x1b[2K\x9b") == "red a  b"
+    assert plain("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\") == "link"

@@ -1,0 +1,44 @@
+"""Names of jobs and runs become names of directories that stay where they belong."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeclient.output.places import NAME_BYTES_MAX, PrivateFolder, RoundPlace, quoted
+
+
+def test_a_round_has_a_directory_of_its_own() -> None:
+    assert RoundPlace("mnist", "r1", 12).folder(Path("/logs")) == Path("/logs/mnist/r1/round_12")
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("..", "%2E."), (".", "%2E"), ("a/b", "a%2Fb"), ("../../etc", "%2E.%2F..%2Fetc"), ("50%", "50%25"), ("é", "é")],
+)
+def test_no_name_leaves_the_directory(name: str, folder: str) -> None:
+    assert quoted(name) == folder
+
+
+@given(st.text(min_size=1, max_size=128), st.text(min_size=1, max_size=128))
+def test_different_names_have_different_directories(one: str, other: str) -> None:
+    assert (quoted(one) == quoted(other)) == (one == other)
+    assert len(quoted(one).encode()) <= NAME_BYTES_MAX
+    assert Path("/logs", quoted(one)).parts == ("/", "logs", quoted(one))
+
+
+def test_a_private_folder_is_private_empty_and_removed() -> None:
+    folder = PrivateFolder()
+    first = folder.empty()
+    assert stat.S_IMODE(first.stat().st_mode) == 0o700
+    (first / "0.json").touch()
+    second = folder.empty()
+    assert list(second.iterdir()) == []
+    assert not first.exists()
+    folder.remove()
+    folder.remove()
+    assert not second.exists()

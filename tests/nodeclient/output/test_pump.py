@@ -1,0 +1,78 @@
+"""Whose turn it is."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from nodeclient.output.descriptors import pipe
+from nodeclient.output.outlet import QUEUE_BYTES_MAX, Outlet
+from nodeclient.output.pump import Pump
+from nodeclient.output.streams import Prefixed, Stream
+from tests.nodeclient.output.stage import Screen
+from tests.support.programs import wait_until
+
+BATCH = 60 * 1024
+"""Of one stream; it fits a pipe."""
+
+
+class Bench:
+    """A pump between pipes that the test fills and a screen that it reads."""
+
+    def __init__(self) -> None:
+        self.screen = Screen()
+        self.outlet = Outlet(self.screen.fd, pytest.fail)
+        self.pump = Pump([self.outlet], lambda _: None)
+        self.streams: list[Stream] = []
+        self.ends: list[int] = []
+
+    def add(self, written: bytes) -> None:
+        """Prepare a stream that has written something; the prefix of its lines is its number."""
+        reading, writing = pipe()
+        os.write(writing, written)
+        self.ends.append(writing)
+        prefix = b"%d " % len(self.streams)
+        self.streams.append(Stream(reading, [Prefixed(self.outlet, prefix)], self.outlet))
+
+    def start(self) -> None:
+        """Let the pump take all of them at once."""
+        added = threading.Event()
+        self.pump.post(lambda: self.pump.add(self.streams))
+        self.pump.post(added.set)
+        added.wait()
+
+    def finish(self) -> bytes:
+        """Read the screen, end everything and return what was on the screen."""
+        self.screen.start_reading()
+        for end in self.ends:
+            os.close(end)
+        wait_until("the end of all streams", lambda: all(stream.ended for stream in self.streams))
+        self.pump.stop()
+        self.outlet.close()
+        return self.screen.finish()
+
+
+def test_of_several_that_wait_at_once_those_that_were_added_first_come_first() -> None:
+    bench = Bench()
+    for _ in range(8):
+        bench.add(b"words\n")
+    bench.start()
+    assert bench.finish() == b"".join(b"%d words\n" % number for number in range(8))
+
+
+def test_when_a_slow_reader_reads_those_come_first_that_had_to_wait() -> None:
+    bench = Bench()
+    first = QUEUE_BYTES_MAX // BATCH + 1
+    for _ in range(3 * first):
+        bench.add((b"x" * 1_019 + b"\n") * 60)
+    bench.start()
+    wait_until("a full outlet", lambda: bench.outlet.full)
+    for number in range(first):
+        os.write(bench.ends[number], b"again\n")
+    lines = bench.finish().splitlines()
+    whose = [int(line.partition(b" ")[0]) for line in lines]
+    again = lines.index(b"0 again")
+    assert len(lines) == 3 * first * 60 + first
+    assert set(whose[first * 60 : again]) >= set(range(first, 2 * first))

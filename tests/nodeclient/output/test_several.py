@@ -1,0 +1,212 @@
+"""Several workers share a terminal, a pipe or a file: no line is lost, torn or mixed with another's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from nodeclient.output import pump
+from nodeclient.output.settings import Choice, OutputSettings, Streams
+from tests.nodeclient.output.stage import Screen, by_rank, log_file, on_stage
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take no worker for quiet that only waits for a processor."""
+    monkeypatch.setattr(pump, "QUIET_S", 1_000.0)
+
+
+BUSY = """
+for number in range({lines}):
+    out(f"{{rank}} out {{number}} {{'x' * (number % 120)}}\\n")
+    if number % 50 == 0: err(f"{{rank}} err {{number}}\\n")
+{end}
+"""
+
+
+def busy_lines(rank: int, lines: int) -> list[bytes]:
+    """Return what `BUSY` writes to stdout and to stderr."""
+    return [f"{rank} out {number} {'x' * (number % 120)}".encode() for number in range(lines)] + [
+        f"{rank} err {number}".encode() for number in range(0, lines, 50)
+    ]
+
+
+def sorted_by_stream(lines: list[bytes]) -> list[bytes]:
+    """Put the lines of stdout before those of stderr, each in the order in which they came."""
+    return sorted(lines, key=lambda line: b" err " in line)
+
+
+@pytest.mark.parametrize("end", ["", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
+@pytest.mark.usefixtures("patience")
+async def test_every_line_arrives_whole_and_in_order_however_the_workers_end(end: str) -> None:
+    async with on_stage() as stage:
+        stage.stderr.start_reading()
+        codes = await stage.run(*[BUSY.format(lines=20_000, end=end)] * 4)
+    found = by_rank(stage.stderr.finish(), range(4))
+    assert set(codes.values()) == {-signal.SIGKILL if "KILL" in end else 0}
+    for rank, lines in found.items():
+        assert sorted_by_stream(lines) == busy_lines(rank, 20_000)
+
+
+@pytest.mark.usefixtures("patience")
+async def test_a_flood_in_large_writes_arrives_whole() -> None:
+    flood = 'out("".join(f"{rank} line {number}\\n" for number in range(200_000)))'
+    async with on_stage() as stage:
+        stage.stderr.start_reading()
+        await stage.run(*[flood] * 3)
+    for rank, lines in by_rank(stage.stderr.finish(), range(3)).items():
+        assert lines == [f"{rank} line {number}".encode() for number in range(200_000)]
+
+
+@pytest.mark.usefixtures("patience")
+async def test_lines_of_a_megabyte_stay_whole_among_others() -> None:
+    async with on_stage() as stage:
+        stage.stderr.start_reading()
+        long = 'for _ in range(5): out("m" * 1_000_000 + "\\n")'
+        await stage.run(long, BUSY.format(lines=5_000, end=""), long)
+    found = by_rank(stage.stderr.finish(), range(3))
+    assert found[0] == found[2] == [b"m" * 1_000_000] * 5
+    assert sorted_by_stream(found[1]) == busy_lines(1, 5_000)
+
+
+@pytest.mark.usefixtures("patience")
+async def test_binary_junk_goes_through_unchanged(tmp_path: Path) -> None:
+    junk = 'out(bytes(range(256)) * 4096); err(b"\\xff\\xfe\\x00" * 1000)'
+    async with on_stage(OutputSettings(log_dir=tmp_path)) as stage:
+        stage.stderr.start_reading()
+        await stage.run(junk, junk)
+    for rank in range(2):
+        assert log_file(tmp_path, rank, "stdout") == bytes(range(256)) * 4096
+        assert log_file(tmp_path, rank, "stderr") == b"\xff\xfe\x00" * 1000
+    text = stage.stderr.finish()
+    assert text.count(bytes(range(128, 256))) == 2 * 4096
+    assert text.count(b"\xff\xfe\x00" * 1000 + b"\n") == 2
+
+
+async def test_a_line_without_end_is_written_at_the_end_of_its_stream() -> None:
+    async with on_stage() as stage:
+        stage.stderr.start_reading()
+        await stage.run('out("one\\nhalf")', 'err("other half")')
+    assert by_rank(stage.stderr.finish(), range(2)) == {0: [b"one", b"half"], 1: [b"other half"]}
+
+
+async def test_the_beginning_of_a_line_is_shown_when_nothing_more_comes_and_not_torn(tmp_path: Path) -> None:
+    fifos = [tmp_path / str(rank) for rank in range(2)]
+    for fifo in fifos:
+        os.mkfifo(fifo)
+    scripts = [
+        f'out("loading"); open({str(fifos[0])!r}).read(); out(" done\\n")',
+        f'open({str(fifos[1])!r}).read(); out("between\\nand ")',
+    ]
+    async with on_stage() as stage:
+        stage.stderr.start_reading()
+        stage.start(*scripts)
+        await asyncio.to_thread(stage.stderr.await_text, rb"\[rank 0\] loading$")
+        await asyncio.to_thread(fifos[1].write_text, "go")
+        await asyncio.to_thread(stage.stderr.await_text, rb"and \n")
+        await asyncio.to_thread(fifos[0].write_text, "go")
+        await stage.ended()
+    expected = b"[rank 0] loading\n[rank 1] between\n[rank 1] and \n[rank 0]  done\n"
+    assert stage.stderr.finish() == expected
+
+
+async def test_a_line_that_was_begun_goes_on_where_it_is_if_nobody_came_between(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    async with on_stage() as stage:
+        stage.stderr.start_reading()
+        stage.start(f'out("loading"); open({str(fifo)!r}).read(); out(" done\\nnext\\n")', "")
+        await asyncio.to_thread(stage.stderr.await_text, rb"\[rank 0\] loading$")
+        await asyncio.to_thread(fifo.write_text, "go")
+        await stage.ended()
+    assert stage.stderr.finish() == b"[rank 0] loading done\n[rank 0] next\n"
+
+
+async def test_hosts_are_named_where_the_round_spans_several() -> None:
+    async with on_stage() as stage:
+        stage.stderr.start_reading()
+        stage.start(*['out("here\\n")'] * 2, first_rank=6, several_hosts=True)
+        await stage.ended()
+    assert by_rank(stage.stderr.finish(), (6, 7), "[gpu1 rank {}] ") == {6: [b"here"], 7: [b"here"]}
+
+
+async def test_torchruns_template_is_kept_even_for_one_worker() -> None:
+    async with on_stage(OutputSettings(prefix="[${role_name}${local_rank}]:")) as stage:
+        stage.stderr.start_reading()
+        await stage.run('out("here\\n")')
+    assert stage.stderr.finish() == b"[trainer0]:here\n"
+
+
+async def test_stdout_and_stderr_may_lead_to_different_places() -> None:
+    async with on_stage(stdout=Screen()) as stage:
+        stage.stdout.start_reading()
+        stage.stderr.start_reading()
+        await stage.run(*['out("to stdout\\n"); err("to stderr\\n")'] * 2)
+    assert by_rank(stage.stdout.finish(), range(2)) == {0: [b"to stdout"], 1: [b"to stdout"]}
+    assert by_rank(stage.stderr.finish(), range(2)) == {0: [b"to stderr"], 1: [b"to stderr"]}
+
+
+async def test_on_a_terminal_prefixes_have_colours_and_progress_is_one_live_line() -> None:
+    async with on_stage(is_terminal=True) as stage:
+        stage.stderr.start_reading()
+        await stage.run('for n in range(50): err(f"\\r{n}%|###"); time.sleep(0.001)\nerr("\\n")', 'out("done\\n")')
+    drawn = stage.stderr.finish()
+    bar = b"\x1b[36m[rank 0]\x1b[0m "
+    assert drawn.count(bar + b"49%|###\n") == 1
+    assert b"\x1b[33m[rank 1]\x1b[0m done\n" in drawn
+    assert drawn.count(b"\n") == 2
+    for part in drawn.split(bar)[1:]:
+        assert part.startswith(b"49%|###\n") or b"\r\x1b[K" in part
+
+
+async def test_off_a_terminal_each_state_of_a_progress_bar_is_a_line() -> None:
+    async with on_stage() as stage:
+        stage.stderr.start_reading()
+        await stage.run('for n in range(50): err(f"\\r{n}%")\nerr("\\n")', "")
+    assert by_rank(stage.stderr.finish(), range(2))[0] == [f"{n}%".encode() for n in range(50)]
+
+
+async def test_no_colours_for_who_wants_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with on_stage(is_terminal=True) as stage:
+        stage.stderr.start_reading()
+        await stage.run('out("here\\n")', "")
+    assert stage.stderr.finish() == b"[rank 0] here\n"
+
+
+@pytest.mark.usefixtures("patience")
+async def test_sixty_four_workers() -> None:
+    async with on_stage() as stage:
+        stage.stderr.start_reading()
+        codes = await stage.run(*[BUSY.format(lines=200, end="sys.exit(3)")] * 64)
+    assert codes == dict.fromkeys(range(64), 3)
+    for rank, lines in by_rank(stage.stderr.finish(), range(64)).items():
+        assert sorted_by_stream(lines) == busy_lines(rank, 200)
+
+
+async def test_only_some_ranks_and_streams_are_shown_and_all_are_kept(tmp_path: Path) -> None:
+    settings = OutputSettings(
+        log_dir=tmp_path,
+        redirects=Choice(Streams.NONE, {1: Streams.BOTH, 2: Streams.STDOUT}),
+        tee=Choice(Streams.NONE, {1: Streams.STDERR}),
+        terminal_ranks=frozenset({0, 1, 2}),
+        stdout_filters=("loss",),
+    )
+    async with on_stage(settings) as stage:
+        stage.stderr.start_reading()
+        await stage.run(*['out(f"loss {rank}\\nmore\\n"); err(f"oops {rank}\\n")'] * 4)
+        last = [await stage.output.end_of_stderr(local_rank) for local_rank in range(4)]
+    shown = {rank: sorted(lines) for rank, lines in by_rank(stage.stderr.finish(), range(4)).items()}
+    assert shown == {0: [b"loss 0", b"more", b"oops 0"], 1: [b"oops 1"], 2: [b"oops 2"], 3: []}
+    for rank in range(4):
+        assert log_file(tmp_path, rank, "stdout") == f"loss {rank}\nmore\n".encode()
+        assert log_file(tmp_path, rank, "stderr") == f"oops {rank}\n".encode()
+    filtered = (tmp_path / "job" / "run" / "round_1" / "filtered_stdout.log").read_bytes()
+    assert sorted(filtered.splitlines()) == [f"[rank {rank}] loss {rank}".encode() for rank in range(4)]
+    assert last == [b"oops %d\n" % rank for rank in range(4)]

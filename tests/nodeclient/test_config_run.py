@@ -1,0 +1,270 @@
+"""What `nodeclient run` and `nodeclient launch` make of torchrun's flags; that they know all is tested elsewhere."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordinatord.wire.messages import RANKS_MAX, Spec
+from nodeclient.config import Endpoint, JoinConfig, parse
+
+SCRIPT = __file__
+PYTHON = sys.executable
+AT = ("--nnodes", "2", "--rdzv-endpoint", "10.0.0.1:29400", "--rdzv-id", "mnist")
+
+
+def run(*arguments: str, door: str = "run", **environ: str) -> JoinConfig:
+    config = parse([door, *arguments], {"PATH": "/usr/bin:/bin", **environ})
+    assert isinstance(config, JoinConfig)
+    return config
+
+
+def script(*flags: str, **environ: str) -> JoinConfig:
+    return run(*flags, SCRIPT, **environ)
+
+
+def test_a_script_alone_is_a_job_of_one_worker_on_this_host() -> None:
+    config = run(SCRIPT, "--lr", "3", "--nnodes", "7", "--n", "1")
+    assert (config.standalone, config.coordinators, config.spec) == (True, (), Spec(1, 1, 0))
+    assert (config.workers, config.job, config.role, config.remarks) == (1, "default", "default", ())
+    assert config.command == (PYTHON, "-u", SCRIPT, "--lr", "3", "--nnodes", "7", "--n", "1")
+    assert (config.join_timeout_s, config.stop_timeout_s, config.abort_timeout_s) == (600, 30, 0.5)
+
+
+def test_a_job_of_several_hosts_is_one_of_join() -> None:
+    config = script(*AT, "--nnodes", "1:4", "--nproc-per-node", "8", "--max-restarts", "3", "--node-rank", "2")
+    assert (config.standalone, config.coordinators) == (False, (Endpoint("10.0.0.1", 29400),))
+    assert (config.spec, config.workers, config.job, config.group_rank) == (Spec(1, 4, 3), 8, "mnist", 2)
+    assert (config.own_coordinator, config.remarks) == (False, ())
+
+
+def test_our_own_names_of_things_are_understood_too() -> None:
+    config = script("--nnodes", "2:", "--coord", "a,b:1", "--job-id", "j", "--advertise-addr", "127.0.0.9")
+    assert config.coordinators == (Endpoint("a", 29400), Endpoint("b", 1))
+    assert (config.spec, config.job, config.advertise_address) == (Spec(2, RANKS_MAX, 0), "j", "127.0.0.9")
+    config = script("--node-id", "n", "--topology", "rack1", "--log-level", "debug", "--join-timeout", "5")
+    assert (config.node, config.topology, config.log_level, config.join_timeout_s) == ("n", "rack1", "debug", 5)
+
+
+def test_what_torchrun_has_is_read_from_its_variables_and_what_is_ours_from_ours() -> None:
+    environ = {"PET_NNODES": "2", "PET_RDZV_ENDPOINT": "h", "NODECLIENT_NNODES": "9", "NODECLIENT_COORD": "g"}
+    config = script(**environ, PET_TOPOLOGY="a", NODECLIENT_TOPOLOGY="b")
+    assert (config.spec, config.coordinators, config.topology) == (Spec(2, 2, 0), (Endpoint("h", 29400),), "b")
+
+
+# Where nodes meet
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--standalone",),
+        ("--standalone", "--nnodes", "1:4"),
+        ("--nnodes", "1"),
+        ("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
+        ("--rdzv-backend", "c10d"),
+        ("--rdzv-backend", "static"),
+        ("--rdzv-backend", "etcd"),
+        ("--master-port", "29501"),
+        ("--nnodes", "1", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", "29500"),
+        ("--rdzv-endpoint", ""),
+    ],
+)
+def test_a_job_on_one_host_brings_a_coordinator_of_its_own(flags: tuple[str, ...]) -> None:
+    config = script(*flags)
+    assert (config.standalone, config.coordinators, config.group_rank) == (True, (), None)
+    assert not config.own_coordinator
+    named = {"--rdzv-backend", "--master-port"} & {*flags}
+    assert len(config.remarks) == bool(named)
+    assert all("not needed" in remark for remark in config.remarks)
+
+
+def test_standalone_wins_over_an_endpoint_and_says_so() -> None:
+    config = script("--standalone", "--rdzv-endpoint", "h:1", "--rdzv-id", "j")
+    assert (config.standalone, config.coordinators, config.job) == (True, (), "j")
+    assert config.remarks == ("--standalone: h:1 is not used",)
+
+
+def test_c10d_is_served_by_a_coordinator_at_the_same_endpoint() -> None:
+    config = script(*AT, "--rdzv-backend", "c10d")
+    assert (config.coordinators, config.own_coordinator) == ((Endpoint("10.0.0.1", 29400),), True)
+    [remark] = config.remarks
+    assert remark.startswith("--rdzv-backend c10d: coordinatord at 10.0.0.1:29400 does it, the host with that address")
+
+
+def test_c10d_meets_at_localhost_if_nobody_says_where() -> None:
+    config = script("--nnodes", "1:2", "--rdzv-backend", "c10d")
+    assert (config.coordinators, config.own_coordinator) == ((Endpoint("localhost", 29400),), True)
+
+
+@pytest.mark.parametrize(("is_host", "own"), [("1", True), ("true", True), ("0", False), ("No", False)])
+def test_who_may_bring_the_coordinator_along_can_be_said_as_for_c10d(is_host: str, own: bool) -> None:
+    for backend in ("c10d", "coordinatord"):
+        config = script(*AT, "--rdzv-backend", backend, "--rdzv-conf", f"is_host={is_host}")
+        assert config.own_coordinator is own
+
+
+@pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
+def test_etcd_is_not_used_and_that_is_said(backend: str) -> None:
+    config = script(*AT, "--rdzv-backend", backend)
+    assert (config.coordinators, config.own_coordinator) == ((Endpoint("10.0.0.1", 29400),), False)
+    assert config.remarks == (
+        f"--rdzv-backend {backend}: no etcd is used, but coordinatord, which is expected at 10.0.0.1:29400",
+    )
+
+
+@pytest.mark.parametrize("backend", [(), ("--rdzv-backend", "static")])
+def test_static_meets_at_the_master_and_gives_ranks_by_hand(backend: tuple[str, ...]) -> None:
+    flags = ("--nnodes", "2", "--master-addr", "10.0.0.7", *backend)
+    first, second = script(*flags), script(*flags, "--master-port", "1234", "--node-rank", "1")
+    assert (first.coordinators, first.own_coordinator) == ((Endpoint("10.0.0.7", 29500),), True)
+    assert (second.coordinators, second.group_rank) == ((Endpoint("10.0.0.7", 1234),), 1)
+    assert first.group_rank == 0
+    assert first.job == second.job == "default"
+    [remark] = second.remarks
+    assert remark.startswith("--rdzv-backend static: coordinatord at 10.0.0.7:1234 does it")
+
+
+def test_static_goes_by_torchruns_defaults_and_by_an_endpoint_that_is_given() -> None:
+    static = ("--nnodes", "2", "--rdzv-backend", "static")
+    assert script(*static).coordinators == (Endpoint("127.0.0.1", 29500),)
+    assert script(*static, "--master-addr", "[::1]").coordinators == (Endpoint("::1", 29500),)
+    assert script(*static, "--rdzv-endpoint", "h:5", "--master-addr", "g").coordinators == (Endpoint("h", 5),)
+
+
+def test_what_kubeflow_sets_is_enough() -> None:
+    environ = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "4", "PET_NODE_RANK": "1"}
+    config = script(**environ, PET_MASTER_ADDR="job-master-0", PET_MASTER_PORT="23456")
+    assert (config.coordinators, config.own_coordinator) == ((Endpoint("job-master-0", 23456),), True)
+    assert (config.spec, config.workers, config.group_rank) == (Spec(2, 2, 0), 4, 1)
+
+
+def test_a_job_without_an_id_is_the_default_one_and_where_others_may_be_it_is_said() -> None:
+    flags = ("--nnodes", "2", "--coord", "h", "--rdzv-id", "none")
+    config = script(*flags)
+    assert config.job == "default"
+    assert config.remarks == ("no --rdzv-id: this is the job default, and all nodes without an id train together",)
+
+
+SRUN = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "4", "SLURM_NODEID": "2"}
+
+
+def test_what_is_not_said_comes_from_the_scheduler() -> None:
+    config = script("--coord", "h", **SRUN)
+    assert (config.job, config.spec, config.group_rank) == ("4711.0", Spec(4, 4, 0), 2)
+    assert config.remarks[0] == "job id 4711.0 from SLURM_JOB_ID, SLURM_STEP_ID"
+
+
+def test_static_goes_by_the_schedulers_ranks_where_none_are_given_by_hand() -> None:
+    flags = ("--nnodes", "4", "--master-addr", "10.0.0.7")
+    assert script(*flags, **SRUN).group_rank == 2
+    assert script(*flags, "--node-rank", "3", **SRUN).group_rank == 3
+
+
+def test_a_node_that_trains_alone_among_the_schedulers_many_says_so() -> None:
+    config = script(**SRUN)
+    assert (config.standalone, config.spec) == (True, Spec(1, 1, 0))
+    [remark] = config.remarks
+    assert remark.startswith("SLURM_STEP_NUM_NODES is 4, but without --rdzv-endpoint")
+    assert script("--standalone", **SRUN).remarks == ()
+    assert script("--nnodes", "1", **SRUN).remarks == ()
+    assert script(**SRUN, SLURM_STEP_NUM_TASKS="16").remarks == ()
+    assert script(**{**SRUN, "SLURM_STEP_NUM_NODES": "1", "SLURM_NODEID": "0"}).remarks == ()
+
+
+# Rendezvous configuration
+
+
+def test_what_torchruns_backends_are_told_is_said_in_the_terms_of_here() -> None:
+    conf = "join_timeout=90,last_call_timeout=5,keep_alive_interval=2,read_timeout=9"
+    config = script(*AT, "--rdzv-conf", conf)
+    assert config.join_timeout_s == 90
+    own = "coordinatord's --"
+    [remark] = config.remarks
+    assert remark == (
+        f"--rdzv-conf: here last_call_timeout is {own}settle, keep_alive_interval is {own}heartbeat, "
+        "read_timeout is not needed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (("--rdzv-conf", "timeout=80"), 80),
+        (("--rdzv-conf", "timeout=80,join_timeout=70"), 70),
+        (("--rdzv-conf", "join_timeout=70", "--join-timeout", "60"), 60),
+    ],
+)
+def test_how_long_a_node_waits_is_said_in_one_of_three_ways(flags: tuple[str, ...], expected: float) -> None:
+    assert script(*AT, *flags).join_timeout_s == expected
+
+
+# Times, signals, levels
+
+
+def test_one_shutdown_timeout_is_for_every_stop() -> None:
+    config = script("--shutdown-timeout", "300")
+    assert (config.stop_timeout_s, config.abort_timeout_s) == (300, 300)
+    config = script(TORCH_ELASTIC_SHUTDOWN_TIMEOUT="7")
+    assert (config.stop_timeout_s, config.abort_timeout_s) == (7, 7)
+    config = script(PET_SHUTDOWN_TIMEOUT="8", TORCH_ELASTIC_SHUTDOWN_TIMEOUT="7")
+    assert (config.stop_timeout_s, config.abort_timeout_s) == (8, 8)
+    config = script("--shutdown-timeout", "0", "--stop-timeout", "9")
+    assert (config.stop_timeout_s, config.abort_timeout_s) == (9, 0)
+    config = script("--shutdown-timeout", "300", "--abort-timeout", "1")
+    assert (config.stop_timeout_s, config.abort_timeout_s) == (300, 1)
+
+
+def test_signals_are_named_by_flag_or_by_either_variable() -> None:
+    usual = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    assert script().signals == usual
+    assert script("--signals-to-handle", "SIGUSR1", PET_SIGNALS_TO_HANDLE="SIGUSR2").signals == (signal.SIGUSR1,)
+    assert script(TORCHELASTIC_SIGNALS_TO_HANDLE="SIGTERM,SIGUSR2").signals == (signal.SIGTERM, signal.SIGUSR2)
+
+
+@pytest.mark.parametrize(
+    ("said", "level"), [("DEBUG", "debug"), ("warn", "warning"), ("WARNING", "warning"), ("CRITICAL", "error")]
+)
+def test_loglevel_is_gone_by_unless_a_flag_says_more(said: str, level: str) -> None:
+    assert script(LOGLEVEL=said).log_level == level
+    assert script("--log-level", "info", LOGLEVEL=said).log_level == "info"
+    assert script(NODECLIENT_LOG_LEVEL="info", LOGLEVEL=said).log_level == "info"
+
+
+def test_a_loglevel_that_is_somebody_elses_is_remarked_on() -> None:
+    config = script(LOGLEVEL="trace")
+    assert (config.log_level, config.remarks) == (
+        "info",
+        ("LOGLEVEL is 'trace', which is not known here: see --log-level",),
+    )
+
+
+# What is run
+
+
+def test_what_is_run_is_python_unless_it_is_said_otherwise() -> None:
+    assert run("-m", "pkg.train", "-m", "x").command == (PYTHON, "-u", "-m", "pkg.train", "-m", "x")
+    assert run("--no-python", "true", "x").command == ("true", "x")
+    assert run(SCRIPT, PYTHON_EXEC="/bin/sh").command == ("/bin/sh", "-u", SCRIPT)
+    assert run("-m", "pkg", PYTHON_EXEC="").command[0] == PYTHON
+
+
+def test_run_path_gives_the_script_its_name_and_arguments(tmp_path: Path) -> None:
+    shown = tmp_path / "shown.py"
+    shown.write_text("import sys\nprint(__name__, sys.argv)\n")
+    command = run("--run-path", "--no-python", "--module", str(shown), "-x", "1").command
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout == f"__main__ {[str(shown), '-x', '1']}\n"
+
+
+def test_launch_gives_the_local_rank_before_the_scripts_own_arguments() -> None:
+    assert run(SCRIPT, "a", door="launch").command == (PYTHON, "-u", SCRIPT, "--local-rank=${local_rank}", "a")
+    module = run("-m", "pkg", "a", door="launch").command
+    assert module == (PYTHON, "-u", "-m", "pkg", "--local-rank=${local_rank}", "a")
+    for flag in ("--use-env", "--use_env"):
+        assert run(flag, SCRIPT, "a", door="launch").command == (PYTHON, "-u", SCRIPT, "a")
+    assert run("--use-env", "--no-python", "true", door="launch").command == ("true",)

@@ -1,0 +1,244 @@
+"""Which CPUs workers are bound to, on hosts that are directory trees, and that it is what torch decides."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodeclient.devices import Gpu, Host, visible_gpus
+from nodeclient.numa import CHOICES, BindingError, bindings
+from tests.support.machines import Machine, add_gpu, gpu_address, write
+
+DUAL = Machine(sockets=2, nodes_per_socket=2, complexes_per_node=2, cores_per_complex=4, threads_per_core=2)
+"""Two sockets of two NUMA nodes of 8 cores each: 64 CPUs."""
+
+EIGHT_GPUS = Machine(sockets=2, cores_per_complex=16, gpu_nodes=(0, 0, 0, 0, 1, 1, 1, 1))
+
+
+def bind(choice: str, machine: Machine, workers: int, root: Path, **environ: str) -> tuple[frozenset[int], ...]:
+    """Bind workers on a machine of which all CPUs may be used."""
+    return bindings(choice, workers, environ, machine.build(root), machine.cpus)
+
+
+def test_node_is_all_of_the_gpu_s_numa_node(tmp_path: Path) -> None:
+    found = bind("node", EIGHT_GPUS, 8, tmp_path)
+    assert found == (EIGHT_GPUS.of_node(0),) * 4 + (EIGHT_GPUS.of_node(1),) * 4
+
+
+def test_the_gpu_is_that_of_the_local_rank_among_the_visible_ones(tmp_path: Path) -> None:
+    found = bind("node", EIGHT_GPUS, 2, tmp_path, HIP_VISIBLE_DEVICES="5,1")
+    assert found == (EIGHT_GPUS.of_node(1), EIGHT_GPUS.of_node(0))
+
+
+def test_socket_is_all_numa_nodes_of_the_socket(tmp_path: Path) -> None:
+    found = bind("socket", DUAL, 4, tmp_path)
+    assert found == (DUAL.of_node(0) | DUAL.of_node(1),) * 2 + (DUAL.of_node(2) | DUAL.of_node(3),) * 2
+
+
+def test_exclusive_shares_nothing_and_the_first_get_what_is_left_over(tmp_path: Path) -> None:
+    machine = Machine(cores_per_complex=8, threads_per_core=2, gpu_nodes=(0, 0, 0))
+    found = bind("exclusive", machine, 3, tmp_path)
+    assert found == (machine.of_cores(0, 3), machine.of_cores(3, 3), machine.of_cores(6, 2))
+    assert found[0] == {0, 1, 2, 8, 9, 10}
+
+
+def test_core_complexes_are_dealt_out_and_again_from_the_first(tmp_path: Path) -> None:
+    machine = Machine(complexes_per_node=2, cores_per_complex=3, gpu_nodes=(0, 0, 0))
+    found = bind("core-complex", machine, 3, tmp_path)
+    assert found == (machine.of_cores(0, 3), machine.of_cores(3, 3), machine.of_cores(0, 3))
+
+
+def test_a_core_complex_of_which_less_may_be_used_comes_last(tmp_path: Path) -> None:
+    machine = Machine(complexes_per_node=2, cores_per_complex=3)
+    found = bindings("core-complex", 2, {}, machine.build(tmp_path), frozenset({2, 3, 4, 5}))
+    assert found == (frozenset({3, 4, 5}), frozenset({2}))
+
+
+def test_only_allowed_cpus_are_taken(tmp_path: Path) -> None:
+    found = bindings("node", 2, {}, DUAL.build(tmp_path), DUAL.of_cores(6, 4))
+    assert found == (DUAL.of_cores(6, 2), DUAL.of_cores(8, 2))
+
+
+def test_a_core_of_which_one_thread_is_allowed_is_one_core(tmp_path: Path) -> None:
+    machine = Machine(cores_per_complex=2, threads_per_core=2)
+    assert bindings("exclusive", 2, {}, machine.build(tmp_path), frozenset({1, 2, 3})) == (
+        frozenset({2}),
+        frozenset({1, 3}),
+    )
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_without_gpus_the_workers_are_dealt_out_to_the_numa_nodes(choice: str, tmp_path: Path) -> None:
+    found = bind(choice, Machine(sockets=2, cores_per_complex=4), 4, tmp_path)
+    assert [min(cpus) // 4 for cpus in found] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_more_workers_than_gpus_begin_with_the_first_gpu_again(choice: str, tmp_path: Path) -> None:
+    found = bind(choice, Machine(sockets=2, cores_per_complex=4, gpu_nodes=(1, 0)), 4, tmp_path)
+    assert [min(cpus) // 4 for cpus in found] == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_on_one_numa_node_nobody_has_to_say_where_a_gpu_is(choice: str, tmp_path: Path) -> None:
+    machine = Machine(cores_per_complex=4, gpu_nodes=(-1, -1))
+    assert all(cpus <= machine.cpus for cpus in bind(choice, machine, 2, tmp_path))
+
+
+def test_a_kernel_without_numa_has_one_node_with_all_cpus(tmp_path: Path) -> None:
+    host = Host(tmp_path, tmp_path, nvml="none", processes=tmp_path)
+    allowed = frozenset({0, 3})
+    assert [bindings(choice, 1, {}, host, allowed) for choice in ("node", "socket")] == [(allowed,)] * 2
+
+
+def test_a_node_of_memory_alone_is_no_place_for_workers(tmp_path: Path) -> None:
+    machine = Machine(sockets=2, cores_per_complex=2)
+    host = machine.build(tmp_path)
+    write(host.system / "devices/system/node/node2/cpulist", "")
+    assert bindings("node", 3, {}, host, machine.cpus) == (machine.of_node(0), machine.of_node(0), machine.of_node(1))
+
+
+def test_a_gpu_that_the_kernel_knows_no_node_of_is_named(tmp_path: Path) -> None:
+    machine = Machine(sockets=2, gpu_nodes=(0, -1))
+    host = machine.build(tmp_path)
+    with pytest.raises(BindingError, match=rf"2 NUMA nodes, .* GPU-0+2/1 is near .*{gpu_address(1)}/numa_node"):
+        bindings("node", 2, {}, host, machine.cpus)
+    assert bindings("node", 1, {}, host, machine.cpus) == (machine.of_node(0),)
+
+
+def test_a_gpu_whose_cpus_may_not_be_used_is_named(tmp_path: Path) -> None:
+    host = Machine(sockets=2, gpu_nodes=(1,)).build(tmp_path)
+    with pytest.raises(BindingError, match="near NUMA node 1, but this process may only use the CPUs 0-1"):
+        bindings("node", 1, {}, host, frozenset({0, 1}))
+
+
+def test_too_few_cores_to_share_none_are_named(tmp_path: Path) -> None:
+    with pytest.raises(BindingError, match=r"NUMA node 0 has 2 cores .* and 3 GPUs or workers"):
+        bind("exclusive", Machine(cores_per_complex=2), 3, tmp_path)
+
+
+def test_another_word_is_answered_with_the_choices(tmp_path: Path) -> None:
+    with pytest.raises(BindingError, match="is 'nodes', but has to be one of node, socket, exclusive, core-complex"):
+        bind("nodes", Machine(), 1, tmp_path)
+
+
+def test_this_host_can_bind(tmp_path: Path) -> None:
+    for choice in CHOICES:
+        [cpus] = bindings(choice, 1, {}, Host(devices=tmp_path, nvml="none"))
+        assert cpus
+        assert cpus <= os.sched_getaffinity(0)
+
+
+NVML = """
+#include <string.h>
+typedef struct {
+    char busIdLegacy[16];
+    unsigned domain, bus, device, pciDeviceId, pciSubSystemId;
+    char busId[32];
+} nvmlPciInfo_t;
+int nvmlInit_v2(void) { return 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(long)(index + 1); return 0; }
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
+    strcpy(uuid, (long)device == 1 ? "GPU-a" : "GPU-b");
+    return 0;
+}
+int nvmlDeviceGetPciInfo_v3(void *device, nvmlPciInfo_t *info) {
+    info->domain = 1; info->bus = 0xdc; info->device = 3;
+    return (long)device == 1 ? 0 : 999;
+}
+"""
+"""Two GPUs, of which the second does not tell where it is."""
+
+
+def test_nvml_tells_the_pci_address(tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler to build a library that speaks like NVML")
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=NVML, text=True, check=True)
+    assert visible_gpus({}, Host(nvml=str(library))) == [Gpu("GPU-a", "0001:dc:03.0"), Gpu("GPU-b", None)]
+
+
+def test_without_nvml_the_driver_tells_the_pci_address(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia1"):
+        (tmp_path / name).touch()
+    write(tmp_path / "driver/nvidia/gpus/0000:17:00.0/information", "Model:\t\tH100\nDevice Minor: \t 1\n")
+    host = Host(devices=tmp_path, system=tmp_path, nvml="none", processes=tmp_path)
+    assert visible_gpus({}, host) == [Gpu("nvidia0", None), Gpu("nvidia1", "0000:17:00.0")]
+
+
+def test_a_slice_of_a_gpu_has_no_address(tmp_path: Path) -> None:
+    host = Host(devices=tmp_path, system=tmp_path, nvml="none", processes=tmp_path)
+    (tmp_path / "nvidia0").touch()
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, host) == [Gpu("MIG-a", None)]
+
+
+def as_torch(host: Host, gpu_nodes: Sequence[int], allowed: frozenset[int]) -> Callable[[str, int], set[int]]:
+    """Return torch's own decision, with its eyes turned to the tree."""
+    binding: Any = pytest.importorskip("torch.numa.binding")
+
+    def here(path: str) -> Path:
+        return host.system / path.removeprefix("/sys/")
+
+    def names(path: str) -> list[str]:
+        return [entry.name for entry in here(path).iterdir()]
+
+    def decide(choice: str, gpu: int) -> set[int]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(binding, "open", lambda path: here(path).open(), raising=False)
+            patch.setattr(binding, "os", SimpleNamespace(path=os.path, listdir=names))
+            patch.setattr(binding, "_get_gpu_count", lambda: len(gpu_nodes))
+            patch.setattr(binding, "_get_numa_node_index_for_gpu_index", lambda *, gpu_index: gpu_nodes[gpu_index])
+            patch.setattr(binding, "_get_allowed_cpu_indices_for_current_thread", lambda: set(allowed))
+            options = binding.NumaOptions(affinity_mode=binding.AffinityMode(choice))
+            decided: set[int] = binding._get_logical_cpus_to_bind_to(gpu_index=gpu, numa_options=options)
+            return decided
+
+    return decide
+
+
+@st.composite
+def machines_with_gpus(draw: st.DrawFn) -> tuple[Machine, frozenset[int]]:
+    """Draw a machine with GPUs, and which of its CPUs may be used: some of each NUMA node."""
+    small = st.integers(1, 3)
+    sockets, nodes = draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    gpus = draw(st.lists(st.integers(0, sockets * nodes - 1), min_size=1, max_size=5))
+    machine = Machine(sockets, nodes, draw(small), draw(small), draw(st.integers(1, 2)), tuple(gpus))
+    parts = [draw(st.sets(st.sampled_from(sorted(machine.of_node(n))), min_size=1)) for n in range(machine.nodes)]
+    return machine, frozenset().union(*parts)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(machines_with_gpus(), st.sampled_from(CHOICES))
+def test_where_each_worker_has_a_gpu_torch_decides_the_same(drawn: tuple[Machine, frozenset[int]], choice: str) -> None:
+    machine, allowed = drawn
+    workers = len(machine.gpu_nodes)
+    with tempfile.TemporaryDirectory() as root:
+        host = machine.build(Path(root))
+        torch = as_torch(host, machine.gpu_nodes, allowed)
+        try:
+            found = bindings(choice, workers, {}, host, allowed)
+        except BindingError:
+            with pytest.raises(RuntimeError, match="physical cores"):
+                [torch(choice, gpu) for gpu in range(workers)]
+        else:
+            assert list(found) == [torch(choice, gpu) for gpu in range(workers)]
+
+
+def test_the_tree_of_these_tests_is_read_as_its_gpus_are(tmp_path: Path) -> None:
+    host = Machine().build(tmp_path)
+    add_gpu(host, 1, 0)
+    assert [gpu.pci_address for gpu in visible_gpus({}, host)] == [gpu_address(1)]

@@ -1,0 +1,123 @@
+"""What is read from the variables of Slurm and of Kubernetes, and what is left alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeclient.schedulers import Found, SchedulerError, found
+
+BATCH_SCRIPT = {
+    "SLURM_JOB_ID": "1234",
+    "SLURM_JOBID": "1234",
+    "SLURM_JOB_NUM_NODES": "4",
+    "SLURM_NNODES": "4",
+    "SLURM_NTASKS": "4",
+    "SLURM_TASKS_PER_NODE": "1(x4)",
+    "SLURM_NODEID": "0",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+}
+"""What the script of `sbatch --nodes 4 --ntasks-per-node 1` finds."""
+
+STEP = {
+    **BATCH_SCRIPT,
+    "SLURM_STEP_ID": "2",
+    "SLURM_STEPID": "2",
+    "SLURM_STEP_NUM_NODES": "3",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
+    "SLURM_NNODES": "3",
+    "SLURM_NODEID": "1",
+    "SLURM_PROCID": "1",
+}
+"""What the second task of `srun --nodes 3` in that script finds."""
+
+POD = {"JOB_COMPLETION_INDEX": "3", "HOSTNAME": "train-resnet-50-3"}
+
+
+def values(environ: dict[str, str]) -> dict[str, str]:
+    """Return what was found without where."""
+    return {name: one.value for name, one in found(environ).items()}
+
+
+def test_a_step_of_srun_says_everything_and_where_it_is_from() -> None:
+    assert found(STEP) == {
+        "job_id": Found("1234.2", "SLURM_JOB_ID, SLURM_STEP_ID"),
+        "nnodes": Found("3", "SLURM_STEP_NUM_NODES"),
+        "node_rank": Found("1", "SLURM_NODEID"),
+    }
+
+
+def test_steps_of_one_allocation_are_different_jobs() -> None:
+    assert values(STEP)["job_id"] != values({**STEP, "SLURM_STEP_ID": "3"})["job_id"]
+
+
+def test_a_job_that_was_requeued_has_its_name_again() -> None:
+    assert values({**STEP, "SLURM_RESTART_COUNT": "1"}) == values(STEP)
+
+
+def test_an_array_s_tasks_are_different_jobs_named_as_slurm_does() -> None:
+    array = {"SLURM_ARRAY_JOB_ID": "1200", "SLURM_ARRAY_TASK_ID": "7"}
+    said = found({**STEP, **array})["job_id"]
+    assert said == Found("1200_7.2", "SLURM_ARRAY_JOB_ID, SLURM_ARRAY_TASK_ID, SLURM_STEP_ID")
+
+
+@pytest.mark.parametrize("step", [0xFFFF_FFFA, 0xFFFF_FFFB, 0xFFFF_FFFC])
+def test_what_is_no_step_of_srun_says_nothing(step: int) -> None:
+    assert found(BATCH_SCRIPT) == {}
+    assert found({**STEP, "SLURM_STEP_ID": str(step)}) == {}
+
+
+def test_several_nodeclients_on_a_node_are_a_mistake_that_is_explained() -> None:
+    with pytest.raises(SchedulerError, match=r"started 24 tasks on 3 nodes, .* --ntasks-per-node=1"):
+        found({**STEP, "SLURM_STEP_NUM_TASKS": "24"})
+
+
+def test_an_indexed_job_says_its_name_and_the_rank() -> None:
+    assert found(POD) == {
+        "job_id": Found("train-resnet-50", "HOSTNAME"),
+        "node_rank": Found("3", "JOB_COMPLETION_INDEX"),
+    }
+
+
+@pytest.mark.parametrize("hostname", ["", "3", "-3", "train-13", "train-3-x", "train-x"])
+def test_a_hostname_of_another_form_is_no_name_of_a_job(hostname: str) -> None:
+    assert values({**POD, "HOSTNAME": hostname}) == {"node_rank": "3"}
+
+
+def test_a_step_of_srun_comes_before_an_index() -> None:
+    assert found({**POD, **STEP}) == found(STEP)
+
+
+MALFORMED = ["", " ", "x", "-1", "1.5", "0x3", "٣", "1\n", "9" * 11, "4294967296"]
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_what_is_malformed_counts_as_not_said(text: str) -> None:
+    assert "nnodes" not in found({**STEP, "SLURM_STEP_NUM_NODES": text})
+    assert "node_rank" not in found({**STEP, "SLURM_NODEID": text})
+    assert found({**STEP, "SLURM_STEP_ID": text}) == {}
+    assert found({**POD, "JOB_COMPLETION_INDEX": text}) == {}
+
+
+def test_a_rank_beyond_the_nodes_is_not_believed() -> None:
+    assert values({**STEP, "SLURM_NODEID": "3"}) == {"job_id": "1234.2", "nnodes": "3"}
+
+
+def test_without_a_scheduler_nothing_is_found() -> None:
+    assert found({"HOSTNAME": "gpu-3"}) == {}
+
+
+_VARIABLES = sorted(STEP.keys() | POD.keys() | {"SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"})
+
+
+@given(st.dictionaries(st.sampled_from(_VARIABLES), st.one_of(st.text(), st.integers(0, 99).map(str))))
+def test_nothing_in_these_variables_breaks_it(environ: dict[str, str]) -> None:
+    try:
+        said = found(environ)
+    except SchedulerError:
+        assert int(environ["SLURM_STEP_NUM_TASKS"]) > int(environ["SLURM_STEP_NUM_NODES"])
+    else:
+        assert said.keys() <= {"job_id", "nnodes", "node_rank"}

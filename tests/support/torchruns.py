@@ -1,0 +1,84 @@
+"""Real torchrun processes with the backend coordinatord."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.support.cluster import STDLIB_PYTHON, WORKER, Coordinator
+from tests.support.programs import BIN, Program, clean_environ, wait_until
+
+HERE = Path(__file__).parent
+
+FORKED = ("--start-method", "fork", "--run-path")
+"""torchrun itself runs the script in processes that it forks: they need not import torch, which takes two seconds."""
+
+LIGHT = ("--no-python", *STDLIB_PYTHON, str(WORKER))
+"""Workers without torch."""
+
+
+class Torchrun(Program):
+    """A torchrun with its workers, which print one JSON object a line."""
+
+    def __init__(self, endpoint: str, job: str, *arguments: str) -> None:
+        rendezvous = ("--rdzv-backend=coordinatord", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={job}")
+        super().__init__(sys.executable, BIN / "torchrun", *rendezvous, *arguments, environ=clean_environ())
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """What its workers have said so far."""
+        return [json.loads(line) for line in list(self.lines) if line.startswith("{")]
+
+    def await_sum(self, nodes: int, after: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Wait until a worker has added up over so many nodes, in a later round than that of the event `after`."""
+        least = after["round"] if after else 0
+
+        def look() -> dict[str, Any] | None:
+            assert self.reading, f"torchrun ended before it trained with {nodes} nodes:\n{self.output}"
+            sums = [event for event in self.events if event["event"] == "sum" and event["round"] > least]
+            return next((event for event in sums if event["sum"] == nodes), None)
+
+        return wait_until(f"a sum over {nodes} after round {least} of {self.command}", look)
+
+    def await_event(self, event: str, **facts: object) -> dict[str, Any]:
+        """Wait until one of its workers says this."""
+
+        def look() -> dict[str, Any] | None:
+            ended = not self.reading
+            said = (one for one in self.events if one["event"] == event)
+            found = next((one for one in said if all(one[name] == value for name, value in facts.items())), None)
+            assert found or not ended, f"torchrun ended without {event} {facts}:\n{self.output}"
+            return found
+
+        return wait_until(f"{event} {facts} of {self.command}", look)
+
+
+def await_node(coordinator: Coordinator, job: str, state: str) -> None:
+    """Wait until a node of the job is in this state."""
+
+    def look() -> bool:
+        known = coordinator.job(job)
+        return known is not None and state in {node["state"] for node in known["nodes"]}
+
+    wait_until(f"a node of job {job} that is {state}", look)
+
+
+class Torchruns:
+    """The torchrun processes of a test."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.programs: list[Torchrun] = []
+
+    def start(self, job: str, *arguments: str) -> Torchrun:
+        """Start one; the last arguments say what its workers run."""
+        program = Torchrun(self.endpoint, job, *arguments)
+        self.programs.append(program)
+        return program
+
+    def close(self) -> None:
+        """Kill what still lives."""
+        for program in self.programs:
+            program.close()

@@ -1,0 +1,46 @@
+"""The smallest example runs under whatever starts it, as it is."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import BIN, Program
+
+SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "ddp.py"
+
+TWO = ("--nproc-per-node", "2")
+
+LAUNCHERS = {
+    "nodeclient join": (BIN / "nodeclient", "join", "--standalone", *TWO, "--", sys.executable, SCRIPT),
+    "nodeclient launch": (BIN / "nodeclient", "launch", "--standalone", *TWO, SCRIPT),
+    "torchrun": (sys.executable, "-m", "torch.distributed.run", "--standalone", *TWO, SCRIPT),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launcher", "spelling"),
+    [
+        ("nodeclient join", "--local_rank=0"),
+        ("nodeclient join", "--local-rank=0"),
+        ("nodeclient launch", "--steps=50"),
+        ("torchrun", "--steps=50"),
+    ],
+)
+def test_two_workers_learn_together(launcher: str, spelling: str) -> None:
+    with closing(Program(*LAUNCHERS[launcher], spelling)) as program:
+        assert program.wait() == 0, program.output
+        program.await_no_leftovers()
+    said = program.output
+    # Under torchrun two workers write to one pipe, so their lines may get mixed up.
+    assert sorted(re.findall(r"rank (\d) of 2 on (?:cpu|cuda)", said)) == ["0", "1"]
+    losses = [float(loss) for loss in re.findall(r"step \d+0 loss ([0-9.]+)$", said, re.MULTILINE)]
+    assert len(losses) == 5, "only rank 0 speaks"
+    assert losses[0] > losses[-1]
+    assert losses[-1] < 0.001
+    assert re.search(r"learned y = 3.00x \+ 2.00$", said, re.MULTILINE)

@@ -1,0 +1,242 @@
+"""The ResNet example trains on each image once an epoch, through interruptions, and finds the newest checkpoint."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+import re
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from PIL import Image
+
+from tests.support.cluster import QUICK, Cluster, Coordinator, Node
+from tests.support.programs import wait_until
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+COLOURS = {
+    "blue": (30, 60, 200),
+    "green": (40, 190, 60),
+    "grey": (120, 120, 120),
+    "red": (200, 40, 50),
+    "violet": (190, 50, 190),
+    "yellow": (210, 200, 30),
+}
+"""The classes. They cannot be mistaken for one another."""
+
+IMAGES_PER_COLOUR = 16
+IMAGES = IMAGES_PER_COLOUR * len(COLOURS)
+BATCH = 12
+EPOCHS = 3
+
+TIMEOUT_S = 120.0
+"""The whole test takes 40 s on two cores that are busy with other things, too."""
+
+
+@pytest.fixture(autouse=True)
+def _examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+
+
+@pytest.fixture
+def data() -> ModuleType:
+    """The module that finds and reads images."""
+    return importlib.import_module("imagenet_data")
+
+
+@pytest.fixture
+def job() -> Iterator[Cluster]:
+    """A job without nodes as yet, and its coordinator."""
+    with closing(Coordinator(*QUICK)) as coordinator, closing(Cluster(coordinator, "imagenet")) as nodes:
+        yield nodes
+
+
+def paint(path: Path, colour: str, dice: random.Random) -> None:
+    """Write a small picture that is of one colour, more or less."""
+    pixels = (max(0, min(255, part + dice.randint(-30, 30))) for _ in range(16 * 12) for part in COLOURS[colour])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"P6\n# painted\n16 12\n255\n" + bytes(pixels))
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Paint pictures, in the layout of ImageNet."""
+    dice = random.Random(0)  # noqa: S311 - of noise
+    for colour in COLOURS:
+        for number in range(IMAGES_PER_COLOUR):
+            paint(tmp_path / "pictures" / "train" / colour / f"{number}.ppm", colour, dice)
+        for number in range(3):
+            paint(tmp_path / "pictures" / "val" / colour / f"{number}.ppm", colour, dice)
+    return tmp_path / "pictures"
+
+
+def join(job: Cluster, host: str, pictures: Path, *flags: str) -> Node:
+    """Start a node that trains, on a host of its own as far as its checkpoints are concerned."""
+    # Each node takes the machine for its own; several threads of each would wait for each other.
+    command = ["env", "OMP_NUM_THREADS=1", sys.executable, str(EXAMPLES / "imagenet.py"), str(pictures)]
+    command += ["--epochs", str(EPOCHS), "--batch-size", str(BATCH), "--lr", "0.003", "--image-size", "40"]
+    command += ["--workers", "1"]
+    command += ["--checkpoint", str(pictures.parent / host), "--trace", str(pictures.parent / "trace")]
+    return job.join(host, *flags, command=command)
+
+
+def await_step(node: Node, pictures: Path, step: int) -> None:
+    """Wait until a step has been done; fail if this node ends before."""
+    trace = pictures.parent / "trace"
+
+    def look() -> bool:
+        ended = not node.reading
+        done = trace.exists() and f'"step": {step},' in trace.read_text()
+        assert done or not ended, f"ended without step {step}:\n{node.output}"
+        return done
+
+    wait_until(f"step {step}", look)
+
+
+@pytest.mark.slow
+def test_each_image_is_trained_on_once_an_epoch_and_the_newest_checkpoint_counts(job: Cluster, pictures: Path) -> None:
+    old, newest = (join(job, host, pictures, "--nnodes", "1:2") for host in ("old", "newest"))
+    await_step(newest, pictures, 1)
+    old.signal(signal.SIGTERM)
+    assert old.wait() == 143
+    [steps, done] = newest.await_line(
+        rf"went on from the checkpoint of rank 0, after step (\d+): epoch 1, (\d+) of {IMAGES} images"
+    ).groups()
+    assert 0 < int(done) == int(steps) * BATCH < IMAGES, "it went on in the middle of the epoch"
+
+    await_step(newest, pictures, int(steps) + 1)
+    assert newest.stop() == 143
+    steps, place = re.findall(r"asked to stop: saved after step (\d+): (.*)", newest.output)[-1]
+    checkpoints = [pictures.parent / host / "checkpoint.pt" for host in ("old", "newest")]
+    saved = [torch.load(path, weights_only=True)["steps"] for path in checkpoints]
+    assert saved[0] < saved[1] == int(steps)
+
+    again = Cluster(job.coordinator, "again")
+    with closing(again):
+        # Without a wish of theirs, nodes of one host are ranked by their names.
+        fresh, *others = (join(again, host, pictures, "--nnodes", "3") for host in ("fresh", "newest", "old"))
+        fresh.await_line(re.escape(f"went on from the checkpoint of rank 1, after step {steps}: {place}"))
+        assert [node.wait(TIMEOUT_S) for node in (fresh, *others)] == [0, 0, 0]
+
+    trained: dict[int, Counter[int]] = {}
+    worlds: dict[int, set[int]] = {}
+    for line in (pictures.parent / "trace").read_text().splitlines():
+        note = json.loads(line)
+        trained.setdefault(note["epoch"], Counter()).update(note["images"])
+        worlds.setdefault(note["step"], set()).add(note["rank"])
+    assert trained == {epoch: Counter(range(IMAGES)) for epoch in range(EPOCHS)}
+    assert {len(ranks) for ranks in worlds.values()} == {1, 2, 3}
+
+    last = rf"epoch {EPOCHS} round 1 world size 3 accuracy top-1 (\S+) top-5 (\S+)$"
+    accuracy = re.search(last, fresh.output, re.MULTILINE)
+    assert accuracy
+    assert float(accuracy[1]) > 0.8
+    assert float(accuracy[2]) > 0.9
+    assert not any("accuracy" in node.output for node in others), "only rank 0 speaks"
+
+
+def test_both_layouts_are_understood(data: ModuleType, pictures: Path) -> None:
+    training, validation, classes = data.find_files(pictures)
+    assert classes == len(COLOURS)
+    assert [path.parent.name for path in training.paths] == [
+        colour for colour in COLOURS for _ in range(IMAGES_PER_COLOUR)
+    ]
+    assert list(training.labels) == [number for number in range(6) for _ in range(IMAGES_PER_COLOUR)]
+
+    images = pictures / "val" / "images"
+    images.mkdir()
+    rows = []
+    for path in validation.paths:
+        name = f"{path.parent.name}_{path.name}"
+        path.rename(images / name)
+        rows.append(f"{name}\t{path.parent.name}\t0\t0\t15\t11\n")
+    (pictures / "val" / "val_annotations.txt").write_text("".join(rows))
+    for colour in COLOURS:
+        folder = pictures / "train" / colour
+        folder.rename(pictures / "train" / "images")
+        folder.mkdir()
+        (pictures / "train" / "images").rename(folder / "images")
+    tiny_training, tiny_validation, tiny_classes = data.find_files(pictures)
+    assert tiny_classes == classes
+    assert list(tiny_training.labels) == list(training.labels)
+    assert list(tiny_validation.labels) == list(validation.labels)
+    assert all(path.exists() for path in (*tiny_training.paths, *tiny_validation.paths))
+
+
+def test_a_limit_takes_from_all_classes(data: ModuleType, pictures: Path) -> None:
+    training, _, _ = data.find_files(pictures)
+    assert Counter(training.some(12).labels) == dict.fromkeys(range(6), 2)
+    assert len(training.some(None).labels) == len(training.some(1000).labels) == IMAGES
+
+
+def test_hosts_with_other_files_are_told_apart(data: ModuleType, pictures: Path) -> None:
+    training, _, _ = data.find_files(pictures)
+    (pictures / "train" / "red" / "7.ppm").rename(pictures / "train" / "red" / "8.ppm")
+    other, _, _ = data.find_files(pictures)
+    assert training.checksum(pictures) != other.checksum(pictures)
+
+
+def test_a_folder_without_images_is_named(data: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(data.DataError, match=f"no images in {tmp_path}/train: give the folder that has train/CLASS"):
+        data.find_files(tmp_path)
+
+
+def test_pillow_and_the_built_in_reader_see_the_same(data: ModuleType, pictures: Path, tmp_path: Path) -> None:
+    path = pictures / "train" / "red" / "0.ppm"
+    with Image.open(path) as image:
+        image.save(tmp_path / "red.png")
+        image.resize((160, 120)).save(tmp_path / "red.JPEG")
+        image.convert("L").save(tmp_path / "grey.jpg")
+    assert data.read_image(path).shape == (3, 12, 16)
+    torch.testing.assert_close(data.read_image(path), data.read_image(tmp_path / "red.png"))
+    assert data.read_image(tmp_path / "red.JPEG").shape == (3, 120, 160)
+    assert data.read_image(tmp_path / "grey.jpg").shape == (3, 12, 16)
+
+
+def test_what_is_no_ppm_file_is_refused(data: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "deep.ppm"
+    path.write_bytes(b"P6 1 1 65535 \0\0\0\0\0\0")
+    with pytest.raises(data.DataError, match=r"deep\.ppm is not a PPM file of 8-bit colours"):
+        data.read_image(path)
+
+
+def test_what_becomes_of_an_image_depends_on_the_epoch_alone(data: ModuleType, pictures: Path) -> None:
+    training, _, _ = data.find_files(pictures)
+    one, other = (data.Images(training, 40, augment=True) for _ in range(2))
+    assert one[5][0].shape == (3, 40, 40)
+    torch.testing.assert_close(one[5], other[5])
+    other.epoch = 1
+    assert not torch.equal(one[5][0], other[5][0])
+    whole = data.Images(training, 40, augment=False)
+    torch.testing.assert_close(whole[5][0].std(), one[5][0].std(), rtol=0.5, atol=0)
+
+
+def test_a_worker_without_a_share_has_an_image_of_no_class(data: ModuleType) -> None:
+    images, labels, numbers = data.collate([])
+    assert images.shape[0] == len(labels) == 1
+    assert numbers.tolist() == []
+    loss = torch.nn.functional.cross_entropy(torch.rand(1, 6), labels, reduction="sum", ignore_index=data.NO_CLASS)
+    assert loss.item() == 0
+
+
+def test_the_built_in_network_is_torchvisions() -> None:
+    """The names, shapes and numbers were compared with those of torchvision 0.29."""
+    network = importlib.import_module("resnet").ResNet18(1000)
+    shapes = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
+    assert len(shapes) == 122
+    assert sum(parameter.numel() for parameter in network.parameters()) == 11_689_512
+    assert shapes["conv1.weight"] == (64, 3, 7, 7)
+    assert shapes["layer1.0.bn2.num_batches_tracked"] == ()
+    assert shapes["layer2.0.downsample.0.weight"] == (128, 64, 1, 1)
+    assert shapes["layer4.1.bn2.running_var"] == (512,)
+    assert shapes["fc.weight"] == (1000, 512)
+    assert network(torch.zeros(2, 3, 33, 33)).shape == (2, 1000)

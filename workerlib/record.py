@@ -1,0 +1,76 @@
+"""Leaves word of an uncaught exception where the launcher looks for it; torch's `@record` without torch.
+
+The file is named by the environment variable TORCHELASTIC_ERROR_FILE, and has the shape that torch gives it
+(torch/distributed/elastic/multiprocessing/errors/error_handler.py).
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def record(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate the main function of a training script, so that an exception that leaves it is reported with its cause.
+
+    nodeclient finds a traceback on stderr without this; it is for scripts that write none there. The exception goes on
+    as it would have; `SystemExit` is none. Without TORCHELASTIC_ERROR_FILE nothing is written. A crash of native code
+    (SIGSEGV and the like) leaves a Python traceback on stderr from the first call on.
+    """
+
+    @wraps(function)
+    def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
+        with suppress(Exception):  # a stderr that is no file has no room for what is written in a crash
+            faulthandler.enable(all_threads=True)
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            path = os.environ.get(ERROR_FILE_VARIABLE)
+            if path:
+                _write(Path(path), error)
+            raise
+
+    return recorded
+
+
+def _write(path: Path, error: Exception) -> None:
+    trace = error.__traceback__.tb_next if error.__traceback__ else None  # without this module's own frame
+    content = {
+        "message": {
+            "message": _said(error),
+            "extraInfo": {
+                "py_callstack": "".join(traceback.format_exception(type(error), error, trace)),
+                "timestamp": str(int(time.time())),  # noqa: TID251  # for people, and torch compares it
+            },
+        }
+    }
+    # Beside it and then renamed: a reader never finds half of it. The worker's error must stay the one that is seen.
+    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(content))
+        temporary.replace(path)
+    except OSError as trouble:
+        sys.stderr.write(f"workerlib.record: {path} cannot be written: {trouble.strerror}\n")
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def _said(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  # an exception's own __str__ may be what is broken
+        return type(error).__name__

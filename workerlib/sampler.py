@@ -1,0 +1,235 @@
+"""Deals the samples of an epoch to the workers, and goes on in the middle of it when their number has changed.
+
+Standard library only, but for the default rank, which torch is asked for.
+"""
+
+# ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator, Mapping, Sized
+from hashlib import shake_128
+from typing import Any, Literal, get_args
+
+Remainder = Literal["exact", "pad", "drop"]
+"""What becomes of the samples at the end of an epoch that do not fill a batch."""
+
+
+class ElasticDistributedSampler:
+    """The batches of one rank, for `DataLoader(batch_sampler=...)`; takes the place of torch's DistributedSampler.
+
+        sampler = workerlib.ElasticDistributedSampler(dataset, batch_size=256)
+        loader = DataLoader(dataset, batch_sampler=sampler, num_workers=4)
+        if checkpoint:
+            sampler.load_state_dict(checkpoint["sampler"])
+        for epoch in range(sampler.epoch, epochs):
+            sampler.set_epoch(epoch)
+            for images, labels in loader:
+                train_step(images, labels)
+                sampler.advance()
+                if ctx.should_stop():
+                    save(model, optimizer, sampler.state_dict())
+                    return  # the next round goes on from here
+
+    An epoch is one order of all samples; it follows from `seed`, the epoch and the length of the dataset, and is the
+    same on every host, with every number of workers and every version of Python and torch. A batch is the next
+    `batch_size` samples of that order, for *all* ranks together, so a step comes to the same on two workers as on five;
+    rank r of w takes the samples r, r + w, r + 2w ... of the batch. Hence the state is one number: how many samples of
+    the order are done. Any number of workers, and any batch size, can go on from there.
+
+    What holds over a whole epoch, through any number of changes:
+
+    * Every rank has the same number of batches, as DDP needs: a rank with one more would wait for the others in vain.
+    * The shares of a batch differ by one sample at most, and not at all where the batch can be divided evenly. If they
+      differ, the average that DDP takes of the ranks' mean losses is not quite the mean over the batch; it is if each
+      rank gives the sum over its share, times the world size, divided by `batch_samples`.
+    * `remainder="exact"`: each sample comes exactly once. The last batch may be smaller than the others, or larger by
+      less than one sample a rank: where fewer samples than ranks would be left for a batch of their own, they go into
+      the one before. Only a round that begins with fewer samples left than it has ranks must give some ranks a batch
+      without samples, an empty list (torch's own `collate_fn` does not take it, see examples/imagenet.py).
+    * `remainder="pad"`: each batch has `batch_size` samples. The last one is filled with samples from the beginning of
+      the order; `repeats()` says which. The others come exactly once.
+    * `remainder="drop"`: each batch has `batch_size` samples. Those at the end that do not fill one are left out;
+      `left_out()` says which. The others come exactly once.
+
+    Done is what was trained on: the state moves with `advance` alone, to be called after each step. What the workers of
+    a `DataLoader` have read ahead does not count, and is dealt out again after a restart.
+
+    `dataset` is asked for nothing but its length. `rank` and `world_size` are by default those of torch's default
+    process group. Raises `ValueError` for numbers that make no sense.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        batch_size: int,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        remainder: Remainder = "exact",
+    ) -> None:
+        self._rank, self._world_size = _place(rank, world_size)
+        self._batch_size = batch_size
+        self._shuffle = shuffle
+        self._seed = seed
+        self._remainder = remainder
+        self._length = len(dataset)
+        self._epoch = 0
+        self._done = 0
+        self._ended = False
+        """The last batch of the epoch was trained on by this very process."""
+        self._order: tuple[int, array[int]] | None = None
+        """An epoch, and its order."""
+        if not 0 <= self._rank < self._world_size:
+            raise ValueError(f"rank {self._rank} is not one of {self._world_size} ranks, which count from 0")
+        if batch_size < self._world_size:
+            raise ValueError(
+                f"a batch of {batch_size} samples is too small for {self._world_size} ranks: batch_size is that of all "
+                "ranks together, so give at least one sample a rank"
+            )
+        if remainder not in get_args(Remainder):
+            raise ValueError(f"remainder is {remainder!r}, but should be one of {', '.join(get_args(Remainder))}")
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is on, from 0."""
+        return self._epoch
+
+    @property
+    def samples_done(self) -> int:
+        """How many samples of the epoch were trained on, by all ranks together."""
+        return self._done
+
+    @property
+    def batch_samples(self) -> int:
+        """How many samples the batch has that is next to be trained on, over all ranks; 0 at the end of the epoch."""
+        return self._size(self._done)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch; nothing changes if it is the one that is on. Call it before each `for batch in loader`."""
+        if epoch != self._epoch:
+            self._epoch, self._done, self._ended = epoch, 0, False
+
+    def advance(self) -> None:
+        """Take note that all ranks have trained on the next batch. Raises `RuntimeError` if the epoch has no more."""
+        size = self.batch_samples
+        if size == 0:
+            raise RuntimeError(f"advance() was called more often than epoch {self._epoch} has batches")
+        self._done = min(self._done + size, self._length)
+        self._ended = self.batch_samples == 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return numbers for a checkpoint: those of all ranks are the same after the same step."""
+        return {
+            "epoch": self._epoch,
+            "samples_done": self._done,
+            "length": self._length,
+            "shuffle": self._shuffle,
+            "seed": self._seed,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken; rank, world size and batch size may be other ones.
+
+        Raises `ValueError` if the dataset has another length, or the order another seed: then samples would come twice
+        or never.
+        """
+        own = self.state_dict()
+        for name in ("length", "shuffle", "seed"):
+            if state[name] != own[name]:
+                raise ValueError(
+                    f"the checkpoint was made with {name} {state[name]}, but here it is {own[name]}, so it cannot be "
+                    f"said which samples of epoch {state['epoch']} are left: use the same dataset and arguments, or "
+                    f"begin the next epoch with set_epoch({state['epoch'] + 1}) instead of loading this state"
+                )
+        self._epoch, self._done, self._ended = state["epoch"], state["samples_done"], False
+
+    def __len__(self) -> int:
+        """How many batches are left of the epoch; the same on all ranks."""
+        return sum(1 for _ in self._starts())
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Return this rank's share of each batch that is left of the epoch.
+
+        Raises `RuntimeError` if this process has been through the epoch already.
+        """
+        if self._ended:
+            raise RuntimeError(
+                f"epoch {self._epoch} has been trained on: call set_epoch({self._epoch + 1}) before the next one"
+            )
+        return self._shares()
+
+    def repeats(self) -> list[int]:
+        """Return the samples with which the last batch is to be filled, each as often as it will be repeated."""
+        if self._remainder != "pad":
+            return []
+        order = self._samples()
+        missing = -(self._length - self._done) % self._batch_size
+        return [order[place % self._length] for place in range(missing)]
+
+    def left_out(self) -> list[int]:
+        """Return the samples that no batch of this epoch will have."""
+        if self._remainder != "drop":
+            return []
+        left = (self._length - self._done) % self._batch_size
+        return list(self._samples()[self._length - left :])
+
+    def _shares(self) -> Iterator[list[int]]:
+        order = self._samples()
+        for start in self._starts():
+            places = range(start + self._rank, start + self._size(start), self._world_size)
+            yield [order[place % self._length] for place in places]
+
+    def _starts(self) -> Iterator[int]:
+        """Yield where in the order each batch begins that is left."""
+        start = self._done
+        while size := self._size(start):
+            yield start
+            start = min(start + size, self._length)
+
+    def _size(self, start: int) -> int:
+        """Return the size of the batch that begins there. No batch before it matters, so rounds need not agree."""
+        left = self._length - start
+        full = self._batch_size
+        match self._remainder:
+            case "drop":
+                return full if left >= full else 0
+            case "pad":
+                return full if left else 0
+            case "exact":
+                return full if left >= full + self._world_size else left
+
+    def _samples(self) -> array[int]:
+        if self._order is None or self._order[0] != self._epoch:
+            order = array("Q", range(self._length))
+            if self._shuffle:
+                _shuffle(order, f"{self._seed} {self._epoch}")
+            self._order = self._epoch, order
+        return self._order[1]
+
+
+def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    if rank is None or world_size is None:
+        import torch.distributed as dist
+
+        rank = dist.get_rank() if rank is None else rank
+        world_size = dist.get_world_size() if world_size is None else world_size
+    return rank, world_size
+
+
+def _shuffle(order: array[int], name: str) -> None:
+    """Put `order` into the order that belongs to `name`.
+
+    The dice are a hash function with a standard, which no release of Python or torch changes. A million samples take a
+    third of a second.
+    """
+    draws = array("Q", shake_128(name.encode()).digest(8 * len(order)))
+    if sys.byteorder == "big":
+        draws.byteswap()
+    for last, draw in zip(range(len(order) - 1, 0, -1), draws, strict=False):
+        chosen = draw % (last + 1)
+        order[last], order[chosen] = order[chosen], order[last]
