@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Protocol
 
 from coordinatord.shared.logs import LineFormatter, fields
@@ -40,8 +37,8 @@ class Voice(Protocol):
 class Console:
     """One node's voice. Every line carries the fields that `context` returns: job, round, node."""
 
-    def __init__(self, level: str, context: Callable[[], dict[str, object]], voice: Voice | None = None) -> None:
-        self._voice = voice = voice or _Stderr()
+    def __init__(self, level: str, context: Callable[[], dict[str, object]], voice: Voice) -> None:
+        self._voice = voice
         self._context = context
         self._waiting: tuple[str, float | None] | None = None
         handler = _Handler(voice, self._forget_wait)
@@ -80,27 +77,6 @@ class Console:
 
     def _forget_wait(self) -> None:
         self._waiting = None
-
-
-class _Stderr:
-    """This process's stderr without any workers on it."""
-
-    @property
-    def is_live(self) -> bool:
-        return sys.stderr.isatty()
-
-    def columns(self) -> int:
-        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
-
-    def write_lines(self, text: str) -> None:
-        with suppress(OSError):
-            sys.stderr.write(f"\r\x1b[K{text}\n" if self.is_live else f"{text}\n")
-            sys.stderr.flush()
-
-    def draw(self, text: str) -> None:
-        with suppress(OSError):
-            sys.stderr.write(f"\r\x1b[K{text}")
-            sys.stderr.flush()
 
 
 class _Handler(logging.Handler):

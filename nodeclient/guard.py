@@ -1,4 +1,4 @@
-"""Starts and ends the guard, the sibling process that kills the workers should this nodeclient die without doing so.
+"""Starts and ends the guard, the sibling process that cleans up should this nodeclient die without doing so.
 
 What the guard does is in `guard_process`. It has a session of its own and ignores the usual signals. All that binds it
 to the nodeclient is a pipe: the kernel closes it however the nodeclient ends.
@@ -22,14 +22,15 @@ _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from nodeclient.guard_proc
 
 
 class Guard:
-    """The guard of one mark; it must be up before the first worker starts.
+    """The guard of one mark, which also removes a directory; it must be up before the first worker starts.
 
     Workers must not inherit the write end of its pipe, or it would never see the end: `subprocess` with its default
     `close_fds=True` sees to that.
     """
 
-    def __init__(self, mark: str) -> None:
+    def __init__(self, mark: str, folder: Path) -> None:
         self._mark = mark
+        self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -60,7 +61,7 @@ class Guard:
             cwd="/",
             start_new_session=True,
         )
-        self._pipe(self._process).write(f"{self._mark}\n".encode())
+        self._pipe(self._process).write(f"{self._mark}\n".encode() + os.fsencode(self._folder) + b"\n")
 
     def close(self) -> None:
         """End the guard, which kills what is left of the workers; a no-op if there is none."""

@@ -80,16 +80,16 @@ class Node:
         self._listener = ProbeListener(config.node)
         settings = Settings(config.workers, config.join_timeout_s, config.stop_timeout_s, config.abort_timeout_s)
         self._agent = Agent(settings, self._port.port, self._loop.time())
-        self._console = Console(config.log_level, self._context)
         mark = secrets.token_hex(16)
         self._workers = WorkerGroup(mark, self._note_exit)
         self._exits = Exits(self._account, self.submit)
         self._launcher = Launcher(config, os.environ)
         self._output = Output(config.output, socket.gethostname(), config.role, self._complain)
+        self._console = Console(config.log_level, self._context, self._output.terminal)
         self._error_files: list[Path] = []
         self._kills = oom.Kills()
         """Of the kernel's OOM killer before the workers were started."""
-        self._guard = Guard(mark)
+        self._guard = Guard(mark, self._output.private_folder)
         self._session = Session(config.coordinators, self._join, self.submit)
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
         self._tasks = Tasks()

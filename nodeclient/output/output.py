@@ -70,6 +70,11 @@ class Output:
         self._private = PrivateFolder()
         self._round: RoundStreams | None = None
 
+    @property
+    def private_folder(self) -> Path:
+        """A directory that is to be removed at the end, however this process ends."""
+        return self._private.path
+
     async def watch(self) -> None:
         """Wait for ever; raises what the pump has died of, if it does."""
         await self._failure
@@ -139,8 +144,8 @@ class Output:
     def _error_files(self, folder: Path | None, ranks: Sequence[int]) -> list[Path]:
         if folder is not None and self._made([folder / str(rank) for rank in ranks]):
             return [folder / str(rank) / "error.json" for rank in ranks]
-        private = self._private.empty()
-        return [private / f"{rank}.json" for rank in ranks]
+        self._private.empty()
+        return [self._private.path / f"{rank}.json" for rank in ranks]
 
     def _made(self, folders: Sequence[Path]) -> bool:
         """Make directories, in the pump's thread, since a file system may hang; return whether they are there."""

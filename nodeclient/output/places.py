@@ -40,19 +40,21 @@ def quoted(name: str) -> str:
 
 
 class PrivateFolder:
-    """A directory that only this user can look into, made when it is first needed."""
+    """A directory that only this user can look into. Raises `OSError`."""
 
     def __init__(self) -> None:
-        self._path: Path | None = None
+        self.path = Path(tempfile.mkdtemp(prefix="nodeclient-"))
 
-    def empty(self) -> Path:
-        """Return the directory, empty. Raises `OSError`."""
-        self.remove()
-        self._path = Path(tempfile.mkdtemp(prefix="nodeclient-"))
-        return self._path
+    def empty(self) -> None:
+        """Remove what is in it; make it anew where something tidied up /tmp meanwhile. Raises `OSError`."""
+        if not self.path.exists():
+            self.path.mkdir(0o700)
+        for left in self.path.iterdir():
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
 
     def remove(self) -> None:
         """Remove it with all that is in it."""
-        if self._path is not None:
-            shutil.rmtree(self._path, ignore_errors=True)
-            self._path = None
+        shutil.rmtree(self.path, ignore_errors=True)

@@ -21,15 +21,19 @@ from nodeclient.processes import MARK_VARIABLE, kill_marked, marked
 
 TIMEOUT_MS = 60_000
 
+NOWHERE = Path("/nowhere/at/all")
+"""A directory that is gone already."""
+
 PARENT = """
 import asyncio, os, sys, uvloop
+from pathlib import Path
 from nodeclient.guard import Guard
 from nodeclient.spawn import WorkerCommand
 from nodeclient.workers import WorkerGroup
 
 async def main():
-    mark, script, workers = sys.argv[1:]
-    guard = Guard(mark)
+    mark, script, workers, folder = sys.argv[1:]
+    guard = Guard(mark, Path(folder))
     guard.start()
     print(guard.pid, flush=True)
     group = WorkerGroup(mark, print)
@@ -56,9 +60,9 @@ def mark() -> Iterator[str]:
     kill_marked(token)
 
 
-def _start_parent(mark: str, workers: int) -> subprocess.Popen[str]:
+def _start_parent(mark: str, workers: int, folder: Path = NOWHERE) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", PARENT, mark, WORKER, str(workers)],
+        [sys.executable, "-c", PARENT, mark, WORKER, str(workers), str(folder)],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -96,6 +100,19 @@ def test_all_workers_and_their_descendants_die_with_a_killed_nodeclient(mark: st
     assert marked(mark) == []
 
 
+def test_the_private_directory_goes_with_a_killed_nodeclient(mark: str, tmp_path: Path) -> None:
+    folder, other = tmp_path / "private", tmp_path / "other"
+    for made in (folder, other):
+        made.mkdir()
+        (made / "0.json").write_text("{}")
+    with _start_parent(mark, workers=1, folder=folder) as parent:
+        guard = _pidfds(parent.stdout, 1)
+        descendants = _pidfds(parent.stdout, 1)
+        parent.kill()
+        _await_end(descendants + guard)
+    assert list(tmp_path.iterdir()) == [other]
+
+
 def test_the_workers_die_with_a_killed_nodeclient_even_without_a_guard(mark: str) -> None:
     with _start_parent(mark, workers=1) as parent:
         guard = _pidfds(parent.stdout, 1)
@@ -123,7 +140,7 @@ def test_the_guard_ignores_what_ends_a_session(mark: str) -> None:
 
 
 def test_after_a_clean_end_the_guard_is_gone(mark: str) -> None:
-    guard = Guard(mark)
+    guard = Guard(mark, NOWHERE)
     guard.start()
     pidfd = os.pidfd_open(guard.pid or 0)
     guard.close()
@@ -132,7 +149,7 @@ def test_after_a_clean_end_the_guard_is_gone(mark: str) -> None:
 
 
 def test_a_guard_that_died_is_replaced_at_the_next_start(mark: str) -> None:
-    guard = Guard(mark)
+    guard = Guard(mark, NOWHERE)
     guard.start()
     first = guard.pid or 0
     guard.start()
@@ -146,14 +163,14 @@ def test_a_guard_that_died_is_replaced_at_the_next_start(mark: str) -> None:
 
 def test_the_guard_carries_no_mark(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MARK_VARIABLE, mark)
-    guard = Guard(mark)
+    guard = Guard(mark, NOWHERE)
     guard.start()
     assert marked(mark) == []
     guard.close()
 
 
 def test_a_guard_without_anything_to_guard_harms_nobody(tmp_path: Path) -> None:
-    guard = Guard(secrets.token_hex(16))
+    guard = Guard(secrets.token_hex(16), NOWHERE)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, cwd=tmp_path) as bystander:
         guard.start()
         guard.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
 from typing import Any
 
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousParameters
@@ -95,9 +94,3 @@ def master(info: RendezvousInfo) -> tuple[str, int]:
     where = info.bootstrap_store_info
     assert where is not None
     return where.master_addr, where.master_port
-
-
-def timeout_of(info: RendezvousInfo) -> timedelta:
-    """Return the timeout of a store, which torch's stubs do not know."""
-    timeout: timedelta = info.store.timeout  # type: ignore[attr-defined]
-    return timeout

@@ -55,7 +55,10 @@ def wait_until(what: str, look: Callable[[], Result | None], timeout_s: float = 
 
 def clean_environ(**extra: str) -> dict[str, str]:
     """Return this process's environment without what a launcher or a user may have set, and with our programs."""
-    ours = re.compile("NODECLIENT_|COORDINATORD_|TORCHELASTIC_|MASTER_|NOTIFY_SOCKET|STATE_DIRECTORY")
+    ours = re.compile(
+        "NODECLIENT_|COORDINATORD_|PET_|TORCHELASTIC_|TORCH_ELASTIC_|MASTER_|SLURM_|JOB_COMPLETION_INDEX|LOGLEVEL|OMP_|"
+        "NOTIFY_SOCKET|STATE_DIRECTORY"
+    )
     environ = {name: value for name, value in os.environ.items() if not ours.match(name)}
     path = f"{BIN}:{environ.get('PATH', os.defpath)}"
     return {**environ, "PATH": path, "XDG_STATE_HOME": NO_HOME, **extra}

@@ -33,12 +33,16 @@ def test_different_names_have_different_directories(one: str, other: str) -> Non
 
 def test_a_private_folder_is_private_empty_and_removed() -> None:
     folder = PrivateFolder()
-    first = folder.empty()
-    assert stat.S_IMODE(first.stat().st_mode) == 0o700
-    (first / "0.json").touch()
-    second = folder.empty()
-    assert list(second.iterdir()) == []
-    assert not first.exists()
+    for _ in range(2):
+        folder.empty()
+        assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+        assert list(folder.path.iterdir()) == []
+        (folder.path / "0.json").touch()
+        (folder.path / "of a worker").mkdir()
+    folder.remove()
+    assert not folder.path.exists()
+    folder.empty()
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
     folder.remove()
     folder.remove()
-    assert not second.exists()
+    assert not folder.path.exists()

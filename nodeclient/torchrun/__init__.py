@@ -1,0 +1,31 @@
+"""A rendezvous backend for torchrun: `torchrun --rdzv-backend=coordinatord --rdzv-endpoint=HOST[:PORT] ...`.
+
+Every torchrun process is a node like any other: the pure `nodeclient.core` decides for it, and its worker group counts
+as one worker, which torchrun itself starts and ends. The rooms: `parameters` reads what torchrun was told,
+`membership` keeps the session with the coordinator in a thread of its own, `stores` serves each round's store, and
+`handler` is what torchrun's agent calls.
+
+This file is loaded by every torchrun on a host where this package is installed, also with other backends, and while
+torch's own rendezvous package is still being imported. So it imports nothing before the backend is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
+
+
+def backend() -> Callable[[RendezvousParameters], RendezvousHandler]:
+    """Return what makes a handler of parameters: the entry point `coordinatord` in the group `torchrun.handlers`."""
+    return _create_handler
+
+
+def _create_handler(parameters: RendezvousParameters) -> RendezvousHandler:
+    """Raises `ValueError` for parameters that make no sense."""
+    from nodeclient.torchrun.handler import CoordinatordHandler  # noqa: PLC0415 - see above
+    from nodeclient.torchrun.parameters import read  # noqa: PLC0415
+
+    return CoordinatordHandler(read(parameters))

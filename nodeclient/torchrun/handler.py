@@ -1,0 +1,163 @@
+"""What torchrun's agent calls: the rendezvous handler.
+
+The agent calls `next_rendezvous` when it has no workers (any more), `num_nodes_waiting` ten times a second while they
+run, and `shutdown` when it ends by itself; after a signal it calls nothing and ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public all the same
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+)
+
+from coordinatord.wire.exits import ExitCode
+from coordinatord.wire.messages import Assignment
+from nodeclient.core.effects import Start
+from nodeclient.torchrun.log import logger
+from nodeclient.torchrun.membership import EndedError, Membership
+from nodeclient.torchrun.parameters import BACKEND, TorchrunConfig, in_torchrun_words
+from nodeclient.torchrun.stores import AgentStore, RoundOverError, StoreError, connect, serve
+
+LEAVE_WITHIN_S = 6.0
+"""For the coordinator to take note of a leave: after 5 s, a lease, the agent goes without."""
+
+SUCCEED_WITHIN_S = 5.0
+"""For the coordinator to take note of a success, while it is being restarted perhaps."""
+
+EXIT_WITHIN_S = 1.0
+"""After a signal: nobody should have to wait for what a closed connection says as well."""
+
+
+class CoordinatordHandler(RendezvousHandler):
+    """The rendezvous of one torchrun process."""
+
+    def __init__(self, config: TorchrunConfig) -> None:
+        """Nothing is begun before the first `next_rendezvous`."""
+        self._config = config
+        self._membership = Membership(config)
+        self._closed = False
+        self._served: TCPStore | None = None
+        """The store of the last round, if it is this process's to serve."""
+
+    def get_backend(self) -> str:
+        """Return what `--rdzv-backend` calls this."""
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        """Return the job id."""
+        return self._config.job
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Whether the workers, rank 0 among them, are clients of the store that is served here."""
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait for a round, which this process takes part in.
+
+        If it had one before, that is over: as the coordinator wanted, or because a worker of this process failed.
+
+        Raises `RendezvousTimeoutError` if not enough nodes came in time, `RendezvousConnectionError` if the coordinator
+        or group rank 0 is out of reach, and `RendezvousClosedError` if there is no place here for this node. Where the
+        job succeeded without this node, a spare perhaps, it ends the process well, by `SystemExit`: what torchrun has
+        for that, `RendezvousGracefulExitError`, ends in an AttributeError of its own.
+        """
+        if self._closed:
+            raise RendezvousClosedError(f"job {self._config.job}: this torchrun has left it")
+        if not self._membership.begun:
+            atexit.register(self._at_exit)
+            self._membership.begin()
+        while True:
+            try:
+                return self._enter(self._membership.await_round())
+            except RoundOverError:
+                continue
+            except StoreError as error:
+                self._membership.give_up(str(error))
+                raise RendezvousConnectionError(f"job {self._config.job}: {error}") from None
+            except EndedError as ended:
+                raise self._explain(ended) from None
+
+    def num_nodes_waiting(self) -> int:
+        """Return 1 where torchrun should ask for another round, for whatever reason, else 0; without waiting."""
+        return int(self._membership.over)
+
+    def is_closed(self) -> bool:
+        """Whether there will be no further round for this process."""
+        return self._closed or self._membership.ended
+
+    def set_closed(self) -> None:
+        """Let there be no further round for this process; the others are told when it shuts down."""
+        self._closed = True
+
+    def shutdown(self) -> bool:
+        """Leave the job, which goes on for the others; further calls do nothing."""
+        self._closed = True
+        membership = self._membership
+        if membership.begun:
+            atexit.unregister(self._at_exit)
+            if membership.succeeded:
+                membership.wait_until_ended(SUCCEED_WITHIN_S)
+            membership.leave(LEAVE_WITHIN_S, failed=True)
+            membership.end(EXIT_WITHIN_S)
+        self._served = None
+        return True
+
+    def _at_exit(self) -> None:
+        self._membership.leave(EXIT_WITHIN_S, failed=False)
+        self._membership.end(EXIT_WITHIN_S)
+
+    def _enter(self, start: Start) -> RendezvousInfo:
+        part = start.assignment
+        # The store of the round before has served its workers until now: they are all dead, on every node.
+        self._served = None
+        if part.group_rank == 0:
+            self._served = serve(part.master_port)
+        # Its own client even here: the agent holds on to it, and the served one has to go when its time is over.
+        address = "localhost" if self._served else part.master_address
+        store = connect(address, part.master_port, self._membership)
+        if self._membership.wait_until_over(0):
+            raise RoundOverError
+        self._membership.note_started()
+        os.environ.update(self._words(start))
+        logger.info("job %s: round %d: %s: %s", self._config.job, start.round, _place(part), start.reason)
+        agents = AgentStore(store, self._membership, part.group_rank, part.group_world_size)
+        return RendezvousInfo(
+            agents, part.group_rank, part.group_world_size, RendezvousStoreInfo(part.master_address, part.master_port)
+        )
+
+    def _words(self, start: Start) -> dict[str, str]:
+        """Return what torchrun's workers inherit of what nodeclient's workers are told; see `workerlib.env`."""
+        return {
+            "COORDINATORD_JOB": self._config.job,
+            "COORDINATORD_RUN": start.run,
+            "COORDINATORD_ROUND": str(start.round),
+            "COORDINATORD_NODE": self._config.node,
+            "COORDINATORD_REASON": start.reason,
+        }
+
+    def _explain(self, ended: EndedError) -> BaseException:
+        text = f"job {self._config.job}: {in_torchrun_words(str(ended))}"
+        match ended.code:
+            case ExitCode.OK:
+                logger.warning("%s; this torchrun had no part in its last round, and ends", text)
+                return SystemExit(0)
+            case ExitCode.TEMPFAIL:
+                return RendezvousTimeoutError(text)
+            case ExitCode.UNAVAILABLE:
+                return RendezvousConnectionError(text)
+            case _:
+                return RendezvousClosedError(text)
+
+
+def _place(part: Assignment) -> str:
+    return f"group rank {part.group_rank} of {part.group_world_size}, store {part.master_address}:{part.master_port}"

@@ -1,0 +1,19 @@
+"""The log of the backend: a logger among torch's own, so that LOGLEVEL and torch's format apply to it."""
+
+from __future__ import annotations
+
+import logging
+
+from torch.distributed.elastic.utils.logging import get_logger
+
+from nodeclient.core.effects import Level
+from nodeclient.torchrun.parameters import in_torchrun_words
+
+logger = get_logger("torch.distributed.elastic.rendezvous.coordinatord")
+
+_LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
+
+
+def say(job: str, level: Level, text: str) -> None:
+    """Log a text of ours."""
+    logger.log(_LEVELS[level], "job %s: %s", job, in_torchrun_words(text))

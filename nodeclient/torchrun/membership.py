@@ -1,0 +1,188 @@
+"""This torchrun process's place in the job, as torchrun's own threads see it; the rest happens in a thread of its own.
+
+torchrun's worker group counts as one worker: it lives from when a round is handed to torchrun until torchrun asks for
+the next one. That is all that torchrun ever says of its workers, and `over` is all that it can be told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from coordinatord.wire.exits import ExitCode
+from nodeclient.core.effects import Exit, Start
+from nodeclient.torchrun.log import logger
+from nodeclient.torchrun.node import TorchrunNode
+from nodeclient.torchrun.parameters import TorchrunConfig
+
+REMIND_S = 30.0
+"""Between two words about what is waited for: torchrun shows warnings only, and silence looks like a hang."""
+
+
+class EndedError(Exception):
+    """This membership is over. State: it stays so."""
+
+    def __init__(self, last_word: Exit) -> None:
+        super().__init__(last_word.message)
+        self.code = last_word.code
+
+
+class Membership:
+    """From `begin` to `end`. Its methods wait only where they say so."""
+
+    def __init__(self, config: TorchrunConfig) -> None:
+        self._config = config
+        self._thread = threading.Thread(target=self._live, name="coordinatord", daemon=True)
+        self._ready = threading.Event()
+        """What follows is there, if it ever will be."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._node: TorchrunNode | None = None
+
+        self._changed = threading.Condition()
+        """Guards what follows, which both threads change."""
+        self._round: Start | None = None
+        """What torchrun has, or is to take."""
+        self._over = False
+        self._succeeded = False
+        self._gone = False
+        """torchrun's workers are dead, and it will not ask for another round."""
+        self._last_word: Exit | None = None
+        self._waiting_for = "the coordinator"
+
+    @property
+    def over(self) -> bool:
+        """Whether the round that torchrun has is over, so that it should ask for another."""
+        return self._over
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing follows any more."""
+        return self._last_word is not None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether all workers of this torchrun have exited with 0."""
+        return self._succeeded
+
+    @property
+    def begun(self) -> bool:
+        """Whether `begin` was called."""
+        return self._thread.ident is not None
+
+    def begin(self) -> None:
+        """Join the job, or begin to look for its coordinator; further calls do nothing."""
+        if not self.begun:
+            self._thread.start()
+            self._ready.wait()
+
+    def await_round(self) -> Start:
+        """Give back the last round, if torchrun had one, and wait for the next. Raises `EndedError`."""
+        self._give_back("a worker of this torchrun failed, see its own output")
+        with self._changed:
+            while self._round is None:
+                if self._last_word is not None:
+                    raise EndedError(self._last_word)
+                if not self._changed.wait(REMIND_S):
+                    logger.warning("job %s: no round yet: %s", self._config.job, self._waiting_for)
+            return self._round
+
+    def note_started(self) -> None:
+        """Take note that torchrun goes on with its round."""
+        self._post(lambda node: node.note_started())
+
+    def note_succeeded(self) -> None:
+        """Take note that all workers of this torchrun have exited with 0, and that it will start no more."""
+        with self._changed:
+            held, self._round = self._round, None
+            self._succeeded = self._gone = True
+        if held is not None:
+            self._post(lambda node: node.note_succeeded())
+
+    def wait_until_over(self, timeout_s: float) -> bool:
+        """Wait until the round or the membership is over; return whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._over or self.ended, timeout_s)
+
+    def give_up(self, why: str) -> None:
+        """Leave the job, because this torchrun cannot take part in the round that it was given."""
+        with self._changed:
+            held, self._round, self._gone = self._round, None, True
+        if held is not None:
+            self._post(lambda node: node.give_up(why))
+
+    def leave(self, within_s: float, *, failed: bool) -> None:
+        """Leave the job, all workers being dead; wait until that is known, but not longer than `within_s`.
+
+        `failed` says that torchrun ends because of its workers. To leave what has ended already does nothing.
+        """
+        if failed:
+            self._give_back("the workers of this torchrun failed for good, see its own output")
+        with self._changed:
+            self._gone = True
+        self._post(lambda node: node.leave())
+        self.wait_until_ended(within_s)
+
+    def wait_until_ended(self, within_s: float) -> None:
+        """Wait until it is decided that this node is to go, but not longer than `within_s`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.ended or not self.begun, within_s)
+
+    def end(self, within_s: float) -> None:
+        """End the thread, whatever was decided, and wait for it, but not longer than `within_s`."""
+        if self.begun:
+            self._post(lambda node: node.end())
+            self._thread.join(within_s)
+
+    def _give_back(self, why_failed: str) -> None:
+        with self._changed:
+            held, self._round, self._over = self._round, None, False
+        if held is not None:
+            self._post(lambda node: node.note_ended(why_failed))
+
+    def _post(self, call: Callable[[TorchrunNode], None]) -> None:
+        if self._loop is not None and self._node is not None:
+            with suppress(RuntimeError):  # the thread has ended, so nobody is to be told any more
+                self._loop.call_soon_threadsafe(call, self._node)
+
+    # In the thread
+
+    def hand_out(self, start: Start) -> None:
+        """Let torchrun have a round."""
+        with self._changed:
+            self._round, self._over = start, False
+            self._changed.notify_all()
+
+    def call_in(self) -> bool:
+        """Let torchrun know that its round is over; return whether its workers are dead already."""
+        with self._changed:
+            held, gone = self._round is not None, self._gone
+            if gone:
+                self._round = None
+            self._over = held or gone
+            self._changed.notify_all()
+            return held and gone
+
+    def wait_for(self, reason: str) -> None:
+        """Note what is waited for."""
+        self._waiting_for = reason
+
+    def _live(self) -> None:
+        try:
+            last_word = asyncio.run(self._take_part())
+        except OSError as error:
+            last_word = Exit(ExitCode.OS_ERROR, f"the system refused something: {error}")
+        except Exception as error:  # noqa: BLE001 - the last resort of the thread, and it says all there is to know
+            logger.exception("a bug of the rendezvous backend coordinatord")
+            last_word = Exit(ExitCode.INTERNAL, f"a bug of the rendezvous backend coordinatord: {error!r}")
+        self._ready.set()
+        with self._changed:
+            self._last_word = last_word
+            self._over = self._round is not None
+            self._changed.notify_all()
+
+    async def _take_part(self) -> Exit:
+        self._node, self._loop = TorchrunNode(self._config, self), asyncio.get_running_loop()
+        self._ready.set()
+        return await self._node.run()

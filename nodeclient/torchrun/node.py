@@ -1,0 +1,259 @@
+"""The shell of the pure agent for a torchrun process, as `nodeclient.node` is for workers of nodeclient's own.
+
+Everything here happens in one thread, the membership's; what torchrun does and is told goes through `Membership`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections import deque
+from typing import Protocol
+
+from coordinatord.shared.tasks import Tasks
+from coordinatord.shared.timer import DeadlineTimer
+from coordinatord.wire.exits import ExitCode
+from coordinatord.wire.messages import PROTOCOL_VERSION, Desired, Goal, Join, Offer, Phase, Report
+from nodeclient.addresses import host_id, routable_address
+from nodeclient.core.agent import Agent
+from nodeclient.core.effects import (
+    Effect,
+    Exit,
+    Kill,
+    Level,
+    Notice,
+    Probe,
+    Reconnect,
+    Say,
+    Show,
+    Start,
+    Sweep,
+    Terminate,
+    Waiting,
+)
+from nodeclient.core.events import (
+    Account,
+    Event,
+    LeaveAsked,
+    Reached,
+    StartFailed,
+    Swept,
+    Tick,
+    Told,
+    Unreached,
+    WorkerExited,
+    WorkersStarted,
+)
+from nodeclient.core.settings import Settings
+from nodeclient.ports import PortReservation
+from nodeclient.probe import ProbeListener, find_obstacle
+from nodeclient.session import Session
+from nodeclient.torchrun.log import say
+from nodeclient.torchrun.parameters import TorchrunConfig, in_torchrun_words
+
+STOP_TIMEOUT_S = 35.0
+"""How long torchrun may take to end its workers: it kills them 30 s after SIGTERM, and has to notice first."""
+
+ROLE = "torchrun"
+"""Of every such node: torchrun's agents divide the roles of their workers among themselves."""
+
+
+class Torchrun(Protocol):
+    """What the node does to torchrun."""
+
+    def hand_out(self, start: Start) -> None:
+        """Let torchrun have a round."""
+
+    def call_in(self) -> bool:
+        """Let torchrun know that its round is over; return whether its workers are dead already."""
+
+    def wait_for(self, reason: str) -> None:
+        """Note what is waited for."""
+
+
+class TorchrunNode:
+    """One torchrun process as a node. Must be made in the running loop. Raises `OSError` if there is no port."""
+
+    def __init__(self, config: TorchrunConfig, torchrun: Torchrun) -> None:
+        self._config = config
+        self._torchrun = torchrun
+        self._loop = asyncio.get_running_loop()
+        self._port = self._last_port = PortReservation()
+        self._listener = ProbeListener(config.node)
+        settings = Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, STOP_TIMEOUT_S)
+        self._agent = Agent(settings, self._port.port, self._loop.time())
+        self._session = Session(config.coordinators, self._join, self._submit)
+        self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
+        self._tasks = Tasks()
+        self._events: deque[tuple[Event, float]] = deque()
+        self._exit: asyncio.Future[Exit] = self._loop.create_future()
+        # One process is younger than another if it began later; see `incarnation` in the protocol.
+        self._incarnation = time.time_ns()
+        self._succeeded: tuple[str, int] | None = None
+        """The run and the round in which all of torchrun's workers succeeded."""
+        self._leaving = False
+        self._trouble: Exit | None = None
+        """Why this node leaves unasked."""
+
+    async def run(self) -> Exit:
+        """Take part in the job until it is over for this node."""
+        if self._config.remark:
+            say(self._config.job, Level.INFO, self._config.remark)
+        try:
+            self._timer.arm(self._agent.next_deadline())
+            self._tasks.spawn(self._session.run(), name="session")
+            return await self._tasks.guard(self._exit)
+        finally:
+            await self._tasks.cancel()
+            self._listener.close()
+            self._port.close()
+            self._last_port.close()
+
+    # What torchrun does
+
+    def note_started(self) -> None:
+        """Take note that torchrun goes on with its round."""
+        if self._agent.phase is Phase.STARTING:  # else it is over already
+            self._submit(WorkersStarted())
+
+    def note_ended(self, why_failed: str) -> None:
+        """Take note that torchrun's workers are dead; unless they were to end, because one of them failed."""
+        exit_code = 0 if self._agent.phase is Phase.STOPPING else 1
+        self._submit(WorkerExited(0, exit_code, Account(pid=os.getpid(), message=why_failed)))
+
+    def note_succeeded(self) -> None:
+        """Take note that torchrun's workers all succeeded."""
+        well = self._agent.phase is not Phase.STOPPING
+        self._submit(WorkerExited(0, 0, Account(pid=os.getpid())))
+        if well:
+            self._succeeded = (self._agent.run, self._agent.round)
+        else:
+            self._leave_alone()  # the round is over all the same, and torchrun will not be in the next
+
+    def give_up(self, why: str) -> None:
+        """Leave because torchrun cannot take part in the round that it was given."""
+        self._give_up(StartFailed(0, ExitCode.UNAVAILABLE, why), why)
+
+    def leave(self) -> None:
+        """Leave the job; further calls do nothing."""
+        if not self._leaving:
+            self._leaving = True
+            self._submit(LeaveAsked(signal.SIGTERM))
+
+    def end(self) -> None:
+        """End `run`, whatever was decided."""
+        self._end_with(Exit(ExitCode.OK, "this torchrun has left the job"))
+
+    # Events in
+
+    def _submit(self, event: Event) -> None:
+        self._handle(event, self._loop.time())
+
+    def _handle(self, event: Event, now: float) -> None:
+        self._events.append((event, now))
+        if len(self._events) > 1:
+            return  # called from below; that loop takes it
+        try:
+            while self._events:
+                event, now = self._events[0]
+                for effect in self._agent.handle(event, now):
+                    self._carry_out(effect, event)
+                self._events.popleft()
+                if isinstance(event, Told):
+                    self._look_at(event.desired)
+        except Exception as error:
+            self._tasks.fail(error)  # its later events would wait for this one for ever
+            raise
+        self._timer.arm(self._agent.next_deadline())
+
+    def _look_at(self, desired: Desired) -> None:
+        """Leave if torchrun has succeeded and its round is over for the others: it cannot start again."""
+        goes_on = desired.goal is Goal.RUN and (desired.run, desired.round) == self._succeeded
+        if self._succeeded and desired.goal is not Goal.EXIT and not goes_on:
+            self._leave_alone()
+
+    def _leave_alone(self) -> None:
+        self._torchrun.call_in()
+        self.leave()
+
+    # Effects out
+
+    def _carry_out(self, effect: Effect, event: Event) -> None:  # noqa: C901 - one plain case an effect
+        job = self._config.job
+        match effect:
+            case Probe():
+                self._tasks.spawn(self._probe(effect), name="probe")
+            case Start():
+                self._torchrun.hand_out(effect)
+            case Terminate():
+                if self._torchrun.call_in():
+                    self._submit(WorkerExited(0, 0, Account(pid=os.getpid())))
+            case Kill():
+                say(job, Level.WARNING, f"torchrun has not ended its workers within {STOP_TIMEOUT_S:g} s")
+            case Sweep():
+                self._sweep()
+            case Say(observed):
+                self._session.send(observed)
+            case Reconnect(reason):
+                self._session.close(reason)
+            case Notice(level, text):
+                # What torchrun did, it has told already.
+                say(job, Level.INFO if isinstance(event, WorkerExited) else level, text)
+            case Show(report):
+                self._show(report)
+            case Waiting(reason):
+                self._torchrun.wait_for(in_torchrun_words(reason))
+                say(job, Level.INFO, reason)
+            case Exit():
+                self._end_with(self._trouble or effect)
+
+    async def _probe(self, probe: Probe) -> None:
+        obstacle = await find_obstacle(probe.assignment)
+        if obstacle is None:
+            self._submit(Reached(probe.run, probe.round))
+        elif (probe.run, probe.round, Phase.STARTING) == (self._agent.run, self._agent.round, self._agent.phase):
+            # It would fail again in the next round, and torchrun has no budget that would end that.
+            self._give_up(Unreached(probe.run, probe.round, obstacle), obstacle)
+
+    def _sweep(self) -> None:
+        # The store of the round may be open still, for the workers of other nodes.
+        self._last_port.close()
+        self._last_port, self._port = self._port, PortReservation()
+        self._submit(Swept(self._port.port))
+
+    def _show(self, report: Report) -> None:
+        if report.node != self._config.node:
+            text = f"round {report.round} failed first on node {report.node}: {report.failure.message}"
+            say(self._config.job, Level.WARNING, text)
+
+    def _give_up(self, event: Event, why: str) -> None:
+        self._trouble = Exit(ExitCode.UNAVAILABLE, why)
+        self._submit(event)
+        self.leave()
+
+    def _end_with(self, last_word: Exit) -> None:
+        if not self._exit.done():
+            self._exit.set_result(last_word)
+
+    # Words about itself
+
+    def _join(self) -> Join:
+        config = self._config
+        offer = Offer(
+            host=socket.gethostname(),
+            host_id=host_id(),
+            workers=1,
+            role=ROLE,
+            topology="",
+            group_rank=None,
+            advertise_address=config.advertise_address,
+            routable_address=routable_address(),
+            probe_port=self._listener.port,
+            join_timeout_s=config.join_timeout_s,
+            stop_timeout_s=STOP_TIMEOUT_S,
+        )
+        observed = self._agent.observed(self._loop.time(), beat=True)
+        return Join(PROTOCOL_VERSION, config.job, config.node, self._incarnation, config.spec, offer, observed)

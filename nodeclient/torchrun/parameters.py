@@ -1,0 +1,88 @@
+"""What torchrun hands to a rendezvous backend, as this one goes by it; and our flags in torchrun's words."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+from coordinatord.shared.settings import seconds
+from coordinatord.wire.messages import COUNTER_MAX, Launcher, Spec
+from nodeclient.config.records import Endpoint
+from nodeclient.config.rendezvous import CONF
+from nodeclient.config.values import address, endpoints, name
+
+Value = TypeVar("Value")
+
+BACKEND = "coordinatord"
+"""What `--rdzv-backend` calls it; the name of the entry point must be the same."""
+
+JOIN_TIMEOUT_S = 600.0
+"""torchrun's own default."""
+
+INJECTED = "timeout"
+"""torchrun itself adds this one, always; its own c10d backend does not look at it either."""
+
+_WORDS = {
+    "--job-id": "--rdzv-id",
+    "--coord": "--rdzv-endpoint",
+    "--join-timeout": "--rdzv-conf join_timeout=S",
+    "--advertise-addr": "--local-addr",
+}
+"""What torchrun calls our flags."""
+
+_FLAG = re.compile("|".join(rf"{flag}\b(?!-)" for flag in _WORDS))
+
+
+@dataclass(frozen=True, slots=True)
+class TorchrunConfig:
+    """All that this backend goes by; durations in seconds."""
+
+    coordinators: tuple[Endpoint, ...]
+    job: str
+    node: str
+    spec: Spec
+    advertise_address: str | None
+    join_timeout_s: float
+    remark: str
+    """To be said at the start; empty where there is nothing to say."""
+
+
+def read(parameters: RendezvousParameters) -> TorchrunConfig:
+    """Read what torchrun was told. Raises `ValueError`, which names the flag."""
+    if not parameters.endpoint.strip():
+        raise ValueError("--rdzv-endpoint: give HOST[:PORT], where coordinatord listens (port: 29400)")
+    settings = {key: value for key, value in parameters.config.items() if key != INJECTED}
+    join_timeout = settings.pop("join_timeout", JOIN_TIMEOUT_S)
+    if unknown := sorted(settings.keys() - CONF.keys()):
+        raise ValueError(f"--rdzv-conf: not understood: {', '.join(unknown)}; known are: {', '.join(CONF)}")
+    host = socket.gethostname()
+    local = parameters.local_addr
+    return TorchrunConfig(
+        coordinators=_read("--rdzv-endpoint", endpoints, parameters.endpoint),
+        job=_read("--rdzv-id", name, parameters.run_id),
+        node=f"{host[:100]}-{secrets.token_hex(3)}",
+        # torchrun's agents count restarts each for itself, so the coordinator sets no limit.
+        spec=Spec(parameters.min_nodes, parameters.max_nodes, COUNTER_MAX, Launcher.TORCHRUN),
+        advertise_address=_read("--local-addr", address, local) if local else None,
+        join_timeout_s=_read("--rdzv-conf join_timeout", seconds, str(join_timeout)),
+        remark=f"--rdzv-conf: not used by {BACKEND}: {', '.join(settings)}" if settings else "",
+    )
+
+
+def in_torchrun_words(text: str) -> str:
+    """Call the flags in a text of ours what torchrun calls them."""
+    return _FLAG.sub(lambda found: _WORDS[found[0]], text)
+
+
+def _read(flag: str, convert: Callable[[str], Value], text: str) -> Value:
+    try:
+        return convert(text)
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"{flag}: {error}") from None

@@ -1,0 +1,164 @@
+"""The store of a round: served by group rank 0's torchrun, new for each round, and never waited for in vain.
+
+torchrun's agents divide ranks through it and wait in it for each other at the end; the workers are its clients too
+(`TORCHELASTIC_USE_AGENT_STORE`), under keys of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from torch.distributed import DistError, DistStoreError, PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from nodeclient.torchrun.membership import Membership
+
+Result = TypeVar("Result")
+
+PREFIX = "coordinatord/agents"
+"""Keeps the keys of torchrun's agents apart from those of the workers."""
+
+TERMINAL_STATE = "torchelastic/agent/terminal_state"
+"""Where torchrun's agents wait for each other when all of their workers have succeeded, and only then."""
+
+ROLE_INFO = "torchelastic/role_info/"
+"""Where each agent says how many workers it has, followed by its group rank."""
+
+ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
+"""Where the agent with group rank 0 says which ranks they have, followed by the group rank of theirs."""
+
+SERVE_WITHIN_S = 60.0
+"""How long group rank 0 may take to serve the store after its node was found to answer."""
+
+CONNECT_WITHIN = timedelta(seconds=10)
+"""For torch to connect to a store that has just accepted a connection."""
+
+TIMEOUT = timedelta(seconds=300)
+"""For the agents' own words to each other; torch's default."""
+
+LOOK_FIRST_S = 0.002
+LOOK_LAST_S = 0.5
+"""Between two looks whether something is there, first and at most: torch's own waiting cannot be ended from here."""
+
+ACCEPT_WITHIN_S = 2.0
+"""For one attempt to connect: a lost packet is sent again after 1 s."""
+
+
+class RoundOverError(Exception):
+    """The round was over before its store could be used. State: there is no store."""
+
+
+class StoreError(Exception):
+    """The store of a round cannot be served or reached."""
+
+
+def serve(port: int) -> TCPStore:
+    """Serve a store at a port that is reserved, on all interfaces. Raises `StoreError`."""
+    try:
+        return TCPStore("localhost", port, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
+    except DistError as error:
+        raise StoreError(f"cannot serve the store of the round at port {port}: {_first_line(error)}") from None
+
+
+def connect(address: str, port: int, membership: Membership) -> TCPStore:
+    """Connect to the store of the round, as soon as it is served. Raises `RoundOverError` and `StoreError`."""
+    deadline, pause_s = time.monotonic() + SERVE_WITHIN_S, LOOK_FIRST_S
+    # torch's own attempts cannot be ended when the round is over, and write pages about each that fails.
+    while not _accepts(address, port):
+        if membership.wait_until_over(pause_s):
+            raise RoundOverError
+        pause_s = min(2 * pause_s, LOOK_LAST_S)
+        if time.monotonic() >= deadline:
+            raise StoreError(f"cannot reach the store of the round at {address}:{port}: see --local-addr of its node")
+    try:
+        store = TCPStore(address, port, is_master=False, timeout=CONNECT_WITHIN)
+    except DistError as error:
+        if membership.wait_until_over(SERVE_WITHIN_S):
+            raise RoundOverError from None
+        raise StoreError(f"cannot connect to the store of the round: {_first_line(error)}") from None
+    store.set_timeout(TIMEOUT)
+    return store
+
+
+def _accepts(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=ACCEPT_WITHIN_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _first_line(error: DistError) -> str:
+    return str(error).partition("\n")[0]
+
+
+class AgentStore(PrefixStore):
+    """What torchrun's agent gets as the store of a round: waiting in it ends when the round does.
+
+    Two things are read from how the agent uses it. Its part in the exit barrier says that its workers succeeded; how
+    that ends is the coordinator's to say. And where another agent died before it said how many workers it has, the
+    agent goes on as if all had as many, with a round whose end it will then see: it cannot be called back from here.
+    """
+
+    def __init__(self, store: TCPStore, membership: Membership, rank: int, nodes: int) -> None:
+        super().__init__(PREFIX, store)
+        self._membership = membership
+        self._rank = rank
+        self._nodes = nodes
+        self._own: dict[str, Any] = {}
+
+    def set(self, key: str, value: str) -> None:
+        """Set a value; where the round is over, in vain."""
+        if key.startswith(ROLE_INFO):
+            self._own = json.loads(value)
+        self._unless_over(partial(super().set, key, value), None)
+
+    def get(self, key: str) -> bytes:
+        """Return a value as soon as it is there; where the round is over, what it might have been."""
+        self._await([key], LOOK_FIRST_S)
+        there = not self._membership.wait_until_over(0)
+        return (there and self._unless_over(partial(super().get, key), b"")) or self._guess(key)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """Return several values, each as `get` does."""
+        return [self.get(key) for key in keys]
+
+    def add(self, key: str, value: int) -> int:
+        """Add to a number. In the exit barrier this says that all workers of the agent have succeeded."""
+        if key.startswith(TERMINAL_STATE):
+            self._membership.note_succeeded()
+        return self._unless_over(partial(super().add, key, value), 0)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Wait until the keys are there or the round is over. Raises `DistStoreError` when the time is up."""
+        del timeout  # torchrun's agent sets the store's own
+        self._await(list(keys), LOOK_LAST_S)
+
+    def _await(self, keys: list[str], pause_s: float) -> None:
+        timeout = self.timeout  # type: ignore[attr-defined]  # torch's stubs do not know it
+        deadline = time.monotonic() + timeout.total_seconds()
+        while not self._membership.wait_until_over(pause_s) and not self._unless_over(partial(self.check, keys), True):
+            if time.monotonic() >= deadline:
+                raise DistStoreError(f"waited {timeout} in vain for {', '.join(keys)}")
+            pause_s = min(2 * pause_s, LOOK_LAST_S)
+
+    def _unless_over(self, operation: Callable[[], Result], otherwise: Result) -> Result:
+        try:
+            return operation()
+        except DistError:
+            # The node that serves the store is lost, most likely: then that is the end of the round.
+            if self._membership.wait_until_over(SERVE_WITHIN_S):
+                return otherwise
+            raise
+
+    def _guess(self, key: str) -> bytes:
+        workers = self._own["local_world_size"]
+        if key.startswith(ROLE_INFO):
+            return json.dumps(self._own | {"rank": int(key.removeprefix(ROLE_INFO))}).encode()
+        first, size = self._rank * workers, self._nodes * workers
+        return json.dumps([first, size, first, size]).encode()

@@ -1,0 +1,31 @@
+"""Fixtures of the tests of torchrun's backend: handlers within this process, and real torchrun processes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.cluster import Coordinator
+from tests.support.fixtures import cluster, coordinator, own_coordinator
+from tests.support.handlers import Job
+from tests.support.torchruns import Torchruns
+
+__all__ = ["cluster", "coordinator", "own_coordinator"]
+
+
+@pytest.fixture
+def job(coordinator: Coordinator) -> Iterator[Job]:
+    """Yield a job of its own for handlers in this process."""
+    handlers = Job(coordinator.endpoint, f"job-{secrets.token_hex(4)}")
+    yield handlers
+    handlers.close()
+
+
+@pytest.fixture
+def torchruns(coordinator: Coordinator) -> Iterator[Torchruns]:
+    """Yield what starts torchrun processes; after the test nothing of them lives."""
+    programs = Torchruns(coordinator.endpoint)
+    yield programs
+    programs.close()

@@ -1,0 +1,67 @@
+"""What the backend makes of what torchrun hands to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+from coordinatord.wire.messages import COUNTER_MAX, Launcher, Spec
+from nodeclient.config.records import Endpoint
+from nodeclient.torchrun.parameters import TorchrunConfig, in_torchrun_words, read
+
+
+def config(
+    endpoint: str = "coord:1234", run_id: str = "job", local_addr: str | None = None, **conf: Any
+) -> TorchrunConfig:
+    return read(RendezvousParameters("coordinatord", endpoint, run_id, 2, 4, local_addr, timeout=900, **conf))
+
+
+def test_torchruns_flags_have_their_meaning() -> None:
+    read = config(local_addr="127.0.0.2", join_timeout="30")
+    assert read.coordinators == (Endpoint("coord", 1234),)
+    assert read.job == "job"
+    assert read.spec == Spec(2, 4, COUNTER_MAX, Launcher.TORCHRUN)
+    assert read.advertise_address == "127.0.0.2"
+    assert read.join_timeout_s == 30
+    assert not read.remark
+
+
+def test_defaults_are_torchruns() -> None:
+    assert config("coord").coordinators == (Endpoint("coord", 29_400),)
+    assert config().join_timeout_s == 600
+    assert config().advertise_address is None
+
+
+def test_each_process_is_a_node_of_its_own() -> None:
+    assert config().node != config().node
+
+
+def test_several_coordinators_and_ipv6_are_understood() -> None:
+    assert config("[fd00::5]:1,b").coordinators == (Endpoint("fd00::5", 1), Endpoint("b", 29_400))
+
+
+def test_what_only_torchs_own_backends_know_is_named_and_not_used() -> None:
+    assert config(last_call_timeout="1", read_timeout="60").remark.endswith("last_call_timeout, read_timeout")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"endpoint": " "}, "--rdzv-endpoint: give HOST"),
+        ({"endpoint": "a b"}, "--rdzv-endpoint: 'a b' is no HOST"),
+        ({"run_id": "my job"}, "--rdzv-id: "),
+        ({"local_addr": "no such host"}, "--local-addr: 'no such host'"),
+        ({"join_timeout": "-1"}, "--rdzv-conf join_timeout: '-1'"),
+        ({"join_timeoutt": "5"}, "--rdzv-conf: not understood: join_timeoutt"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_name(wrong: dict[str, str], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        config(**wrong)
+
+
+def test_our_flags_are_called_what_torchrun_calls_them() -> None:
+    assert in_torchrun_words("see --coord and --join-timeout") == "see --rdzv-endpoint and --rdzv-conf join_timeout=S"
+    assert in_torchrun_words("see --coordinator, --advertise-addr") == "see --coordinator, --local-addr"

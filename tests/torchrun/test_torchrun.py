@@ -1,0 +1,82 @@
+"""Real torchrun processes on coordinatord: restarts, lost nodes, more and fewer nodes, two jobs, spares."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+
+import pytest
+
+from tests.support.cluster import Coordinator
+from tests.support.programs import kill_quietly
+from tests.support.torchruns import FORKED, HERE, LIGHT, Torchrun, Torchruns, await_node
+
+pytestmark = pytest.mark.slow
+
+RESTARTS = int(os.environ.get("TORCHRUN_RESTARTS", "20"))
+"""How often a real job is restarted; torchrun's own backend fails, or hangs, in most of the first ones."""
+
+TRAINING = (*FORKED, str(HERE / "allreduce.py"))
+
+
+def new_job() -> str:
+    return f"job-{secrets.token_hex(4)}"
+
+
+def test_a_job_with_real_collectives_is_restarted_many_times(torchruns: Torchruns, coordinator: Coordinator) -> None:
+    job = new_job()
+    script = (*FORKED, str(HERE / "restarting.py"), str(RESTARTS))
+    nodes = [torchruns.start(job, "--nnodes=2", f"--max-restarts={RESTARTS}", *script) for _ in range(2)]
+    assert [node.wait(RESTARTS * 6 + 60) for node in nodes] == [0, 0]
+    sums = {(event["round"], event["rank"]): event["sum"] for node in nodes for event in node.events}
+    assert sums == {(number, rank): 2 for number in range(1, RESTARTS + 2) for rank in range(2)}
+    assert coordinator.await_job(job, state="succeeded")["restarts"]["used"] == RESTARTS
+
+
+def test_three_nodes_go_on_without_the_one_of_rank_0_and_then_with_another(
+    torchruns: Torchruns, coordinator: Coordinator
+) -> None:
+    job = new_job()
+
+    def join() -> Torchrun:
+        return torchruns.start(job, "--nnodes=1:3", "--max-restarts=3", *TRAINING)
+
+    nodes = [join() for _ in range(3)]
+    a, b, c = sorted(nodes, key=lambda node: node.await_sum(3)["rank"])
+
+    a.process.kill()
+    begun = b.await_sum(2)
+    assert (begun["rank"], c.await_sum(2)["rank"]) == (0, 1)
+
+    d = join()
+    grown = d.await_sum(3)
+    assert (grown["rank"], b.await_sum(3, begun)["rank"], c.await_sum(3, begun)["rank"]) == (2, 0, 1)
+
+    c.signal(signal.SIGTERM)
+    assert c.wait() == 1  # torchrun's own code after a signal
+    shrunk = b.await_sum(2, grown)
+    assert (shrunk["rank"], d.await_sum(2, grown)["rank"]) == (0, 1)
+    assert any(job in line and "will leave" in line for line in coordinator.lines)
+
+    kill_quietly(shrunk["pid"], signal.SIGUSR1)
+    assert (b.wait(), d.wait()) == (0, 0)
+    coordinator.await_job(job, state="succeeded")
+
+
+def test_two_jobs_do_not_disturb_each_other_and_a_spare_is_released(
+    torchruns: Torchruns, coordinator: Coordinator
+) -> None:
+    jobs = new_job(), new_job()
+    a, b = (torchruns.start(job, "--nproc-per-node=2", *LIGHT) for job in jobs)
+    workers = [[node.await_event("started", rank=rank) for rank in range(2)] for node in (a, b)]
+    spare = torchruns.start(jobs[0], *LIGHT)
+    await_node(coordinator, jobs[0], "spare")
+
+    kill_quietly(workers[1][0]["pid"], signal.SIGUSR2)
+    assert b.wait() == 1
+    for worker in workers[0]:
+        kill_quietly(worker["pid"], signal.SIGUSR1)
+    assert (a.wait(), spare.wait()) == (0, 0)
+    spare.await_line("all workers succeeded; this torchrun had no part in its last round")
+    assert {(worker["world_size"], worker["round"]) for worker in workers[0]} == {(2, 1)}
