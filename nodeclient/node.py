@@ -8,16 +8,15 @@ import secrets
 import signal
 import socket
 import time
-from collections import deque
 from collections.abc import Collection
 from datetime import datetime
 from pathlib import Path
 
 from coordinatord.shared.tasks import Tasks
-from coordinatord.shared.timer import DeadlineTimer
 from coordinatord.wire.exits import ExitCode
 from coordinatord.wire.messages import PROTOCOL_VERSION, Join, Offer
 from nodeclient.addresses import host_id, routable_address
+from nodeclient.agent_loop import AgentLoop
 from nodeclient.config import JoinConfig
 from nodeclient.console import REDRAW_S, Console
 from nodeclient.core.agent import Agent
@@ -40,12 +39,9 @@ from nodeclient.core.events import (
     Account,
     Event,
     LeaveAsked,
-    Reached,
     StartFailed,
     SweepFailed,
     Swept,
-    Tick,
-    Unreached,
     WorkersStarted,
 )
 from nodeclient.core.settings import Settings
@@ -58,7 +54,7 @@ from nodeclient.orphans import reaping_orphans
 from nodeclient.output.output import Output
 from nodeclient.output.places import RoundPlace
 from nodeclient.ports import PortReservation
-from nodeclient.probe import ProbeListener, find_obstacle
+from nodeclient.probe import ProbeListener, look_for_master
 from nodeclient.processes import UnkillableError
 from nodeclient.session import Session
 from nodeclient.spawn import SpawnError
@@ -91,9 +87,8 @@ class Node:
         """Of the kernel's OOM killer before the workers were started."""
         self._guard = Guard(mark, self._output.private_folder)
         self._session = Session(config.coordinators, self._join, self.submit)
-        self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
         self._tasks = Tasks()
-        self._events: deque[tuple[Event, float]] = deque()
+        self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[int] = self._loop.create_future()
         self._redrawing: asyncio.TimerHandle | None = None
         # One nodeclient process is younger than another if it began later; see `incarnation` in the protocol.
@@ -106,7 +101,7 @@ class Node:
                 self._loop.add_signal_handler(signum, self.submit, LeaveAsked(signum))
         with reaping_orphans(self._children):
             try:
-                self._timer.arm(self._agent.next_deadline())
+                self._events.start()
                 for remark in (*self._config.remarks, *self._launcher.remarks):
                     self._console.say(Level.INFO, remark)
                 for name, run in (("session", self._session), ("exits", self._exits)):
@@ -127,27 +122,12 @@ class Node:
     # Events in
 
     def submit(self, event: Event) -> None:
-        """Let the agent handle an event now, or right after the one that it is handling."""
-        self._handle(event, self._loop.time())
-
-    def _handle(self, event: Event, now: float) -> None:
-        self._events.append((event, now))
-        if len(self._events) > 1:
-            return  # called from below; that loop takes it
-        try:
-            while self._events:
-                for effect in self._agent.handle(*self._events[0]):
-                    self._carry_out(effect)
-                self._events.popleft()
-        except Exception as error:
-            # Its later events would wait for this one for ever: a node that does nothing, with workers that go on.
-            self._tasks.fail(error)
-            raise
-        self._timer.arm(self._agent.next_deadline())
+        """Let the agent handle an event."""
+        self._events.submit(event)
 
     # Effects out
 
-    def _carry_out(self, effect: Effect) -> None:  # noqa: C901 - one plain case an effect
+    def _carry_out(self, effect: Effect, _: Event) -> None:  # noqa: C901 - one plain case an effect
         match effect:
             case Probe():
                 self._tasks.spawn(self._probe(effect), name="probe")
@@ -176,11 +156,7 @@ class Node:
                 self._end(effect)
 
     async def _probe(self, probe: Probe) -> None:
-        obstacle = await find_obstacle(probe.assignment)
-        if obstacle is None:
-            self.submit(Reached(probe.run, probe.round))
-        else:
-            self.submit(Unreached(probe.run, probe.round, obstacle))
+        self.submit(await look_for_master(probe))
 
     def _start(self, start: Start) -> None:
         part = start.assignment

@@ -12,6 +12,8 @@ import os
 import socket
 
 from coordinatord.wire.messages import Assignment
+from nodeclient.core.effects import Probe
+from nodeclient.core.events import Reached, Unreached
 
 PATIENCE_S = 10.0
 """For all attempts together: a packet that is lost is sent again after 1 s, and once more after 3 s."""
@@ -66,6 +68,14 @@ class ProbeListener:
                     connection.send(self._answer)
                 except OSError:  # he has gone
                     continue
+
+
+async def look_for_master(probe: Probe) -> Reached | Unreached:
+    """Find out whether the master of a round can be reached."""
+    obstacle = await find_obstacle(probe.assignment)
+    if obstacle is None:
+        return Reached(probe.run, probe.round)
+    return Unreached(probe.run, probe.round, obstacle)
 
 
 async def find_obstacle(part: Assignment, patience_s: float = PATIENCE_S) -> str | None:

@@ -10,14 +10,13 @@ import os
 import signal
 import socket
 import time
-from collections import deque
 from typing import Protocol
 
 from coordinatord.shared.tasks import Tasks
-from coordinatord.shared.timer import DeadlineTimer
 from coordinatord.wire.exits import ExitCode
 from coordinatord.wire.messages import PROTOCOL_VERSION, Desired, Goal, Join, Offer, Phase, Report
 from nodeclient.addresses import host_id, routable_address
+from nodeclient.agent_loop import AgentLoop
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import (
     Effect,
@@ -38,10 +37,8 @@ from nodeclient.core.events import (
     Account,
     Event,
     LeaveAsked,
-    Reached,
     StartFailed,
     Swept,
-    Tick,
     Told,
     Unreached,
     WorkerExited,
@@ -49,7 +46,7 @@ from nodeclient.core.events import (
 )
 from nodeclient.core.settings import Settings
 from nodeclient.ports import PortReservation
-from nodeclient.probe import ProbeListener, find_obstacle
+from nodeclient.probe import ProbeListener, look_for_master
 from nodeclient.session import Session
 from nodeclient.torchrun.log import say
 from nodeclient.torchrun.parameters import TorchrunConfig, in_torchrun_words
@@ -85,10 +82,9 @@ class TorchrunNode:
         self._listener = ProbeListener(config.node)
         settings = Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, STOP_TIMEOUT_S)
         self._agent = Agent(settings, self._port.port, self._loop.time())
-        self._session = Session(config.coordinators, self._join, self._submit)
-        self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
+        self._session = Session(config.coordinators, self._join, self._hear)
         self._tasks = Tasks()
-        self._events: deque[tuple[Event, float]] = deque()
+        self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[Exit] = self._loop.create_future()
         # One process is younger than another if it began later; see `incarnation` in the protocol.
         self._incarnation = time.time_ns()
@@ -103,7 +99,7 @@ class TorchrunNode:
         if self._config.remark:
             say(self._config.job, Level.INFO, self._config.remark)
         try:
-            self._timer.arm(self._agent.next_deadline())
+            self._events.start()
             self._tasks.spawn(self._session.run(), name="session")
             return await self._tasks.guard(self._exit)
         finally:
@@ -150,24 +146,12 @@ class TorchrunNode:
     # Events in
 
     def _submit(self, event: Event) -> None:
-        self._handle(event, self._loop.time())
+        self._events.submit(event)
 
-    def _handle(self, event: Event, now: float) -> None:
-        self._events.append((event, now))
-        if len(self._events) > 1:
-            return  # called from below; that loop takes it
-        try:
-            while self._events:
-                event, now = self._events[0]
-                for effect in self._agent.handle(event, now):
-                    self._carry_out(effect, event)
-                self._events.popleft()
-                if isinstance(event, Told):
-                    self._look_at(event.desired)
-        except Exception as error:
-            self._tasks.fail(error)  # its later events would wait for this one for ever
-            raise
-        self._timer.arm(self._agent.next_deadline())
+    def _hear(self, event: Event) -> None:
+        self._submit(event)
+        if isinstance(event, Told):
+            self._look_at(event.desired)
 
     def _look_at(self, desired: Desired) -> None:
         """Leave if torchrun has succeeded and its round is over for the others: it cannot start again."""
@@ -211,12 +195,13 @@ class TorchrunNode:
                 self._end_with(self._trouble or effect)
 
     async def _probe(self, probe: Probe) -> None:
-        obstacle = await find_obstacle(probe.assignment)
-        if obstacle is None:
-            self._submit(Reached(probe.run, probe.round))
-        elif (probe.run, probe.round, Phase.STARTING) == (self._agent.run, self._agent.round, self._agent.phase):
+        event = await look_for_master(probe)
+        here = (probe.run, probe.round, Phase.STARTING) == (self._agent.run, self._agent.round, self._agent.phase)
+        if isinstance(event, Unreached) and here:
             # It would fail again in the next round, and torchrun has no budget that would end that.
-            self._give_up(Unreached(probe.run, probe.round, obstacle), obstacle)
+            self._give_up(event, event.message)
+        else:
+            self._submit(event)
 
     def _sweep(self) -> None:
         # The store of the round may be open still, for the workers of other nodes.

@@ -15,13 +15,13 @@ import json
 import os
 import sys
 import time
-from collections import deque
 from dataclasses import dataclass
+from typing import NoReturn
 
 import uvloop
 
-from coordinatord.shared.timer import DeadlineTimer
 from coordinatord.wire.messages import Goal, Join, Spec
+from nodeclient.agent_loop import AgentLoop
 from nodeclient.config import Endpoint
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, Say, Start, Sweep, Terminate
@@ -31,7 +31,6 @@ from nodeclient.core.events import (
     SessionClosed,
     SessionOpened,
     Swept,
-    Tick,
     Told,
     WorkerExited,
     WorkersStarted,
@@ -64,9 +63,8 @@ class Node:
         self._fleet = fleet
         self._loop = asyncio.get_running_loop()
         self._agent = Agent(SETTINGS, MASTER_PORT, self._loop.time())
-        self._session = Session([place.coordinator], self._join, self.submit)
-        self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
-        self._events: deque[tuple[Event, float]] = deque()
+        self._session = Session([place.coordinator], self._join, self._hear)
+        self._events = AgentLoop(self._agent, self._carry_out, _give_up)
         self._opened_at = 0.0
         self._incarnation = time.time_ns()
 
@@ -75,20 +73,12 @@ class Node:
         await self._session.run()
 
     def submit(self, event: Event) -> None:
-        """Let the agent handle an event now, or right after the one that it is handling."""
-        self._handle(event, self._loop.time())
+        """Let the agent handle an event."""
+        self._events.submit(event)
 
-    def _handle(self, event: Event, now: float) -> None:
-        self._events.append((event, now))
-        if len(self._events) > 1:
-            return  # called from below; that loop takes it
-        while self._events:
-            event, now = self._events[0]
-            for effect in self._agent.handle(event, now):
-                self._carry_out(effect)
-            self._note(event)
-            self._events.popleft()
-        self._timer.arm(self._agent.next_deadline())
+    def _hear(self, event: Event) -> None:
+        self.submit(event)
+        self._note(event)
 
     def _note(self, event: Event) -> None:
         match event:
@@ -101,7 +91,7 @@ class Node:
             case _:
                 pass
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: Effect, _: Event) -> None:
         match effect:
             case Start(run=run, round=number, assignment=part):
                 say("started", node=self.name, run=run, round=number, rank=part.first_rank)
@@ -132,6 +122,10 @@ class Node:
             offer=an_offer(self.name, join_timeout_s=SETTINGS.join_timeout_s, stop_timeout_s=SETTINGS.stop_timeout_s),
             observed=self._agent.observed(self._loop.time(), beat=True),
         )
+
+
+def _give_up(error: Exception) -> NoReturn:
+    raise error
 
 
 class Fleet:
