@@ -49,7 +49,10 @@ class Net:
     def received(self, source: str, target: str) -> list[int]:
         """Send numbers from one host to another; return those that come, in the order in which they do."""
         with self.listener(target) as (program, port):
+            taken = sum(self.link.set_way(source, target).values())
             self.say(source, "send", target, port, str(COUNT))
+            # The link has a process of its own, which may not have come to them yet.
+            wait_until("the link", lambda: sum(self.link.set_way(source, target).values()) >= taken + COUNT)
             self.link.set_way(source, target, loss=0.0, cut=False)
             self.say(source, "end", target, port)
             got: list[int] = json.loads(program.await_line(r'.*"got".*')[0])["got"]
