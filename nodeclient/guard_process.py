@@ -33,8 +33,15 @@ def main() -> None:
 def _remove(folder: bytes) -> None:
     """Remove a directory of plain files; what else is in there stays, and so does the directory."""
     try:
-        for name in os.listdir(folder):  # noqa: PTH208  # pathlib would double the guard's start
-            os.unlink(os.path.join(folder, name))  # noqa: PTH108, PTH118
-        os.rmdir(folder)  # noqa: PTH106
-    except OSError:  # the nodeclient has removed it, or somebody keeps something there
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:  # the nodeclient has removed it, never made it, or somebody has put something else there
         return
+    try:
+        if os.fstat(fd).st_uid == os.geteuid():
+            for name in os.listdir(fd):  # noqa: PTH208  # pathlib would double the guard's start
+                os.unlink(name, dir_fd=fd)
+            os.rmdir(folder)  # noqa: PTH106
+    except OSError:  # somebody keeps something there
+        return
+    finally:
+        os.close(fd)

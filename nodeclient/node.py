@@ -15,6 +15,7 @@ from pathlib import Path
 from coordinatord.shared.tasks import Tasks
 from coordinatord.wire.exits import ExitCode
 from coordinatord.wire.messages import PROTOCOL_VERSION, Join, Offer
+from nodeclient.accounts import Accounts
 from nodeclient.addresses import host_id, routable_address
 from nodeclient.agent_loop import AgentLoop
 from nodeclient.config import JoinConfig
@@ -45,7 +46,6 @@ from nodeclient.core.events import (
     WorkersStarted,
 )
 from nodeclient.core.settings import Settings
-from nodeclient.exits import Exits
 from nodeclient.failures import block, error_file, oom
 from nodeclient.failures.account import account
 from nodeclient.guard import Guard
@@ -78,7 +78,7 @@ class Node:
         self._agent = Agent(settings, self._port.port, self._loop.time())
         mark = secrets.token_hex(16)
         self._workers = WorkerGroup(mark, self._note_exit)
-        self._exits = Exits(self._account, self.submit)
+        self._accounts = Accounts(self._account, self.submit)
         self._launcher = Launcher(config, os.environ)
         self._output = Output(config.output, socket.gethostname(), config.role, self._complain)
         self._console = Console(config.log_level, self._context, self._output.terminal)
@@ -104,7 +104,7 @@ class Node:
                 self._events.start()
                 for remark in (*self._config.remarks, *self._launcher.remarks):
                     self._console.say(Level.INFO, remark)
-                for name, run in (("session", self._session), ("exits", self._exits)):
+                for name, run in (("session", self._session), ("accounts", self._accounts)):
                     self._tasks.spawn(run.run(), name=name)
                 self._tasks.spawn(self._output.watch(), name="output")
                 return await self._tasks.guard(self._exit)
@@ -134,10 +134,10 @@ class Node:
             case Start():
                 self._start(effect)
             case Terminate():
-                self._exits.expect()
+                self._accounts.expect_exits()
                 self._workers.terminate()
             case Kill():
-                self._exits.expect()
+                self._accounts.expect_exits()
                 self._workers.kill()
             case Sweep():
                 self._tasks.spawn(self._sweep(), name="sweep")
@@ -173,7 +173,7 @@ class Node:
             self._kills = oom.count()
             with self._output.begin(place, own_ranks, several_hosts=several) as streams:
                 self._error_files = [stream.error_file for stream in streams]
-                self._exits.begin()
+                self._accounts.begin()
                 self._workers.start(self._launcher.commands(start, self._error_files), streams)
         except SpawnError as error:
             self.submit(StartFailed(error.local_rank, error.exit_code, error.message))
@@ -185,7 +185,7 @@ class Node:
             self.submit(WorkersStarted())
 
     def _note_exit(self, local_rank: int, exit_code: int) -> None:
-        self._exits.note(local_rank, exit_code, self._workers.pid_of(local_rank))
+        self._accounts.note(local_rank, exit_code, self._workers.pid_of(local_rank))
 
     async def _account(self, local_rank: int, exit_code: int) -> Account:
         stderr = await self._output.end_of_stderr(local_rank)
@@ -211,7 +211,7 @@ class Node:
         except UnkillableError as error:
             self.submit(SweepFailed(str(error)))
             return
-        await self._exits.settled()
+        await self._accounts.settled()
         # A fresh port for each round: nothing of an old round can speak to the new one by mistake.
         self._port.close()
         self._port = PortReservation()

@@ -8,6 +8,7 @@ business.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 
@@ -31,6 +32,10 @@ GREETING_BYTES_MAX = 1_024
 """More than a node id of 128 characters can take; what is longer is no node's answer."""
 
 
+_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""What the system is short of when it cannot accept: to try at once again would only keep it busy."""
+
+
 def _greeting(node: str) -> bytes:
     return f"nodeclient {node}\n".encode()
 
@@ -49,18 +54,30 @@ class ProbeListener:
         self._socket = socket.create_server(("", 0), family=family, backlog=BACKLOG, dualstack_ipv6=dual)
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
-        self._loop.add_reader(self._socket, self._accept)
+        self._again: asyncio.TimerHandle | None = None
+        self._listen()
 
     def close(self) -> None:
         """Answer nobody any more."""
         self._loop.remove_reader(self._socket)
+        if self._again is not None:
+            self._again.cancel()
         self._socket.close()
+
+    def _listen(self) -> None:
+        self._loop.add_reader(self._socket, self._accept)
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_MAX):
             try:
                 connection, _ = self._socket.accept()
-            except OSError:  # nobody is left, who came has gone, or there is no descriptor for him: he will try again
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno not in _SHORT:
+                    continue  # who came has gone
+                self._loop.remove_reader(self._socket)
+                self._again = self._loop.call_later(PAUSE_S, self._listen)
                 return
             with connection:
                 connection.setblocking(False)
@@ -80,7 +97,7 @@ async def look_for_master(probe: Probe) -> Reached | Unreached:
 
 async def find_obstacle(part: Assignment, patience_s: float = PATIENCE_S) -> str | None:
     """Return None if the master's node answers at the address of the round, else what is in the way, in words."""
-    what = f"it cannot reach {part.master_address}, offered by node {part.master_node} as its address"
+    what = f"{part.master_address}, offered by node {part.master_node} as its address, cannot be reached"
     remedy = f"see --advertise-addr of node {part.master_node}"
     why = ""
     try:
@@ -89,11 +106,13 @@ async def find_obstacle(part: Assignment, patience_s: float = PATIENCE_S) -> str
                 try:
                     answer = await _ask(part.master_address, part.master_probe_port)
                 except OSError as error:
-                    why = (os.strerror(error.errno) if error.errno else str(error)).lower()
+                    why = _in_words(error)
                 else:
                     if answer == _greeting(part.master_node):
                         return None
-                    return f"{what} (somebody else answers there: {_shown(answer)}): {remedy}"
+                    if answer:
+                        return f"{what} (somebody else answers there: {_shown(answer)}): {remedy}"
+                    why = "whoever accepts there says nothing"  # a proxy perhaps, whose other side is not up yet
                 await asyncio.sleep(PAUSE_S)
     except TimeoutError:
         return f"{what} ({why or 'no answer'}, tried for {patience_s:g} s): {remedy}"
@@ -109,6 +128,11 @@ async def _ask(address: str, port: int) -> bytes:
         writer.close()
 
 
+def _in_words(error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or not error.errno:  # the former's numbers are of its own
+        return str(error.strerror or error).lower()
+    return os.strerror(error.errno).lower()
+
+
 def _shown(answer: bytes) -> str:
-    text = answer.decode(errors="replace").strip().removeprefix("nodeclient ")
-    return repr(text[:40]) if text else "with nothing"
+    return repr(answer.decode(errors="replace").strip().removeprefix("nodeclient ")[:40])

@@ -1,15 +1,15 @@
 """Who gets which rank: one pure function, so that everybody can foresee it.
 
 Survivors keep their order, hence rank 0 stays where it was if its node lives; new nodes follow, by topology key, then
-by host name in natural order (`node2` before `node10`, which torchrun sorts the other way round). A node whose user
-wishes for a group rank gets it, or the next one that nobody with an older claim has.
+by host name in natural order (`node2` before `node10`, which torchrun sorts the other way round). Of the new ones, a
+node whose user wishes for a group rank gets it, or the next that is left; in the first round of a run, all are new.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -47,34 +47,30 @@ class Ranks:
     role_world_size: Count
 
 
-def order(seats: Iterable[Seat], previous: Sequence[str]) -> list[Seat]:
+def order(seats: Collection[Seat], previous: Sequence[str]) -> list[Seat]:
     """Put nodes into the order of their group ranks.
 
     `previous` are the node ids of the last round, in its order.
     """
     place = {node: index for index, node in enumerate(previous)}
-    newcomer = len(place)
-    by_custom = sorted(
-        seats,
-        key=lambda seat: (
-            place.get(seat.node, newcomer),
-            natural(seat.topology),
-            natural(seat.host),
-            natural(seat.node),
-        ),
+    survivors = sorted((seat for seat in seats if seat.node in place), key=lambda seat: place[seat.node])
+    newcomers = sorted(
+        (seat for seat in seats if seat.node not in place),
+        key=lambda seat: (natural(seat.topology), natural(seat.host), natural(seat.node)),
     )
-    return _honour_wishes(by_custom)
+    return survivors + _honour_wishes(newcomers, first=len(survivors))
 
 
-def _honour_wishes(by_custom: list[Seat]) -> list[Seat]:
-    """Put each node that has a wish at its place, or as near after it as others with wishes allow."""
+def _honour_wishes(by_custom: list[Seat], first: int) -> list[Seat]:
+    """Put nodes that have a wish at its place, or as near after it as others with wishes allow.
+
+    `first` is the group rank of the first of these nodes.
+    """
     wishers = deque(sorted((seat for seat in by_custom if seat.wish is not None), key=lambda seat: seat.wish or 0))
-    if not wishers:
-        return by_custom
     others = deque(seat for seat in by_custom if seat.wish is None)
     ordered: list[Seat] = []
     while wishers or others:
-        due = wishers and (not others or (wishers[0].wish or 0) <= len(ordered))
+        due = wishers and (not others or (wishers[0].wish or 0) <= first + len(ordered))
         ordered.append((wishers if due else others).popleft())
     return ordered
 

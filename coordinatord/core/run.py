@@ -195,7 +195,7 @@ class Run:
         before = set(self.order)
         ready = sorted(self.standing(Standing.READY), key=lambda m: (m.node not in before, m.arrived_at))
         chosen = {member.node: member for member in ready[: self.spec.nodes_max]}
-        return [chosen[seat.node] for seat in order((member.seat for member in chosen.values()), self.order)]
+        return [chosen[seat.node] for seat in order([member.seat for member in chosen.values()], self.order)]
 
     @property
     def inside(self) -> Iterator[Member]:

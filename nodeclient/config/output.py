@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +28,7 @@ def output_settings(given: argparse.Namespace, environ: Mapping[str, str], remar
             remarks.append(f"with --log-dir {NOWHERE} there are no files, so all output goes to the terminal")
         redirects = tee = Choice()
     elif log_dir is None and _wants_files(given, redirects, tee):
-        log_dir = Path(tempfile.mkdtemp(prefix="nodeclient-logs-"))
+        log_dir = Path(tempfile.gettempdir(), f"nodeclient-logs-{secrets.token_hex(8)}")  # made with the first file
         remarks.append(f"the workers' output goes into files in {log_dir}: --log-dir names a place that is kept")
     return OutputSettings(
         log_dir=log_dir,
@@ -36,7 +37,7 @@ def output_settings(given: argparse.Namespace, environ: Mapping[str, str], remar
         terminal_ranks=given.local_ranks_filter,
         stdout_filters=given.duplicate_stdout_filters,
         stderr_filters=given.duplicate_stderr_filters,
-        prefix=environ.get(PREFIX_VARIABLE),
+        prefix=environ.get(PREFIX_VARIABLE) or None,
         rotate_bytes=given.log_rotate,
         rotations_kept=given.log_rotations_kept,
     )

@@ -209,6 +209,8 @@ class Agent:
     ) -> None:
         alive = self._group.alive
         if self.phase is Phase.STOPPING:
+            if self._group.failed_by_itself(event.exit_code, now - age_s):
+                self._group.fail(event.local_rank, event.exit_code, account, now - age_s)
             if not alive:
                 self._step(Stimulus.DEAD, now)
         elif event.exit_code != 0:
@@ -330,8 +332,7 @@ class Agent:
         on_purpose = self._last_word is not None or (desired is not None and desired.planned)
         patient = on_purpose and not self._hurry
         grace = self._settings.stop_timeout_s if patient else self._settings.abort_timeout_s
-        if not group.asked:
-            group.asked = True
+        if group.ask(now):
             group.kill_at = now + grace
             self._effects.append(effects.Terminate())
             if desired is not None and desired.goal is not Goal.RUN:
@@ -347,14 +348,13 @@ class Agent:
         self._group.ending = Phase.SUCCEEDED
         self._sweep(now)
 
-    def _kill(self, now: float) -> None:
-        del now
+    def _kill(self, _: float) -> None:
         self._group.kill_at = None
         self._effects.append(effects.Kill())
 
     def _sweep(self, now: float) -> None:
-        del now
-        self._group.asked, self._group.kill_at = True, None
+        self._group.ask(now)
+        self._group.kill_at = None
         self._effects.append(effects.Sweep())
 
     def _settle(self, now: float) -> None:

@@ -31,14 +31,25 @@ class Group:
         self.ending = Phase.STOPPED
         """The phase that its end will lead to."""
         self.kill_at: float | None = None
-        self.asked = False
-        """Its workers have been asked to end."""
+        self._asked_at: float | None = None
+        """When its workers were first asked to end."""
         self._failure: Failure | None = None
         self._failed_at = 0.0
 
     def rank(self, local_rank: int) -> int:
         """Return the global rank of a worker."""
         return local_rank + (self.assignment.first_rank if self.assignment else 0)
+
+    def ask(self, now: float) -> bool:
+        """Note that its workers are asked to end; return whether that is for the first time."""
+        first = self._asked_at is None
+        if first:
+            self._asked_at = now
+        return first
+
+    def failed_by_itself(self, exit_code: int, at: float) -> bool:
+        """Whether an exit that is told of late was the first failure: before the workers were asked to end."""
+        return exit_code != 0 and self._failure is None and self._asked_at is not None and at < self._asked_at
 
     def fail(self, local_rank: int, exit_code: int, account: Account, now: float) -> None:
         """Note the first failure; what fails later does so in consequence."""

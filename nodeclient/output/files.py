@@ -139,7 +139,12 @@ class LogFile:
 
     def _look(self, now: float) -> None:
         self._look_at = now + LOOK_S
-        if self._fd is not None and os.fstat(self._fd).st_nlink == 0:
+        try:
+            gone = self._fd is not None and os.fstat(self._fd).st_nlink == 0
+        except OSError as error:  # a network file system knows it no more
+            self._fail(error)
+            return
+        if gone:
             self._troubles.add(self._path, "it was removed")
             self._close()
 

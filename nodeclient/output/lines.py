@@ -15,8 +15,9 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
-_END = re.compile(rb"\r*\n|\r+")
-_RETURNS_BEFORE_END = re.compile(rb"\r+\n")
+_END = re.compile(rb"\r+\n?|\n")
+_RETURNS_BEFORE_END = re.compile(rb"(?<!\r)\r+\n")
+"""Looked for at the first of several only: from each of them, a megabyte of them would take minutes."""
 _RETURNS_AT_START = re.compile(rb"(?m)^\r+")
 _RETURNS = re.compile(rb"\r+")
 _OVERWRITTEN = re.compile(rb"(?m)^.*\r")

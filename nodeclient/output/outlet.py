@@ -6,6 +6,7 @@ look at `full`.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -31,6 +32,9 @@ fill the memory."""
 
 _ERASE_LINE = b"\r\x1b[K"
 """Carriage return, and erase to the end of the line (ECMA-48, EL)."""
+
+_READER_GONE = frozenset({errno.EPIPE, errno.EIO, errno.ECONNRESET})
+"""Whoever read it has closed it, or the terminal is gone: there is nobody to complain to, and nothing amiss."""
 
 _JOIN_BYTES = 4096
 """Smaller writes are joined: a line each for 64 workers is one write."""
@@ -186,11 +190,11 @@ class Outlet:
 
     def _fail(self, error: OSError) -> None:
         self._drop()
-        if not self._is_file:
+        if self._is_file:
+            self._try_at = time.monotonic() + TRY_AGAIN_S
+        else:
             self._broken = True
-            return
-        self._try_at = time.monotonic() + TRY_AGAIN_S
-        if not self._complained:
+        if not self._complained and error.errno not in _READER_GONE:
             self._complained = True
             path = Path(f"/proc/self/fd/{self.fileno()}").readlink()
             self._complain(f"output is lost, since {path} cannot be written: {error.strerror}; training goes on")

@@ -97,7 +97,9 @@ class Output:
         )
         with ExitStack() as children, ExitStack() as failure:
             children_fds = round_streams.open(children, failure)
-            error_files = self._error_files(folder, ranks)
+            # Never below the log directory: that may be on a network, which may be why the workers end.
+            self._private.empty()
+            error_files = [self._private.path / f"{rank}.json" for rank in ranks]
             failure.pop_all()
             self._round = round_streams
             if round_streams.pseudo_terminals:
@@ -140,31 +142,6 @@ class Output:
         last, self._round = self._round, None
         if last is not None:
             self._pump.post(lambda: self._pump.retire(last.streams))
-
-    def _error_files(self, folder: Path | None, ranks: Sequence[int]) -> list[Path]:
-        if folder is not None and self._made([folder / str(rank) for rank in ranks]):
-            return [folder / str(rank) / "error.json" for rank in ranks]
-        self._private.empty()
-        return [self._private.path / f"{rank}.json" for rank in ranks]
-
-    def _made(self, folders: Sequence[Path]) -> bool:
-        """Make directories, in the pump's thread, since a file system may hang; return whether they are there."""
-        done: Future[None] = Future()
-
-        def make() -> None:
-            for folder in folders:
-                try:
-                    folder.mkdir(parents=True, exist_ok=True)
-                except OSError as error:
-                    self._troubles.add(folder, error.strerror or str(error))
-                    done.set_exception(error)
-                    return
-            done.set_result(None)
-
-        try:
-            return self._pump.post(make) and done.result(ANSWER_WITHIN_S) is None
-        except (OSError, TimeoutError):
-            return False
 
     def _resize(self) -> None:
         pseudo_terminals = self._round.pseudo_terminals if self._round else ()

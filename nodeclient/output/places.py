@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import re
+import secrets
 import shutil
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,21 +44,30 @@ def quoted(name: str) -> str:
 
 
 class PrivateFolder:
-    """A directory that only this user can look into. Raises `OSError`."""
+    """A directory that only this user can look into: its name is known from the start, it is made when it is needed."""
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="nodeclient-"))
+        self.path = Path(tempfile.gettempdir(), f"nodeclient-{secrets.token_hex(8)}")
 
     def empty(self) -> None:
-        """Remove what is in it; make it anew where something tidied up /tmp meanwhile. Raises `OSError`."""
-        if not self.path.exists():
+        """Make it, also anew where something tidied up /tmp meanwhile, or remove what is in it. Raises `OSError`."""
+        try:
             self.path.mkdir(0o700)
-        for left in self.path.iterdir():
-            if left.is_dir() and not left.is_symlink():
-                shutil.rmtree(left)
-            else:
-                left.unlink()
+        except FileExistsError:
+            self._check()
+            for left in self.path.iterdir():
+                if left.is_dir() and not left.is_symlink():
+                    shutil.rmtree(left)
+                else:
+                    left.unlink()
 
     def remove(self) -> None:
         """Remove it with all that is in it."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+    def _check(self) -> None:
+        """Refuse what somebody else has put in its place, such as a link to files that are not to be touched."""
+        found = self.path.lstat()
+        own = found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == stat.S_IRWXU
+        if not (stat.S_ISDIR(found.st_mode) and own):
+            raise PermissionError(errno.EPERM, f"{self.path} is not the private directory that was made there")

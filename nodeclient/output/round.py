@@ -42,7 +42,9 @@ class RoundStreams:
         self._several_hosts = several_hosts
         sharing = sum(bool(settings.shown(speaker.local_rank)) for speaker in speakers)
         self._is_prefixed = sharing > 1 or settings.prefix is not None
-        self._rotation = settings.rotate_bytes and Rotation(settings.rotate_bytes, settings.rotations_kept)
+        self._rotation: Rotation | None = None
+        if settings.rotate_bytes:
+            self._rotation = Rotation(settings.rotate_bytes, settings.rotations_kept)
         self._filters = {
             Streams.STDOUT: settings.stdout_filters if folder else (),
             Streams.STDERR: settings.stderr_filters if folder else (),
@@ -98,14 +100,15 @@ class RoundStreams:
         if self._folder is None:
             return []
         name = _NAMES[kind]
-        sinks: list[Sink] = [
-            LogFile(self._folder / str(speaker.rank) / f"{name}.log", self._troubles, self._rotation or None)
-        ]
+        sinks: list[Sink] = [self._file(self._folder / str(speaker.rank) / f"{name}.log")]
         if words := self._filters[kind]:
             if kind not in self._filtered:
-                self._filtered[kind] = LogFile(self._folder / f"filtered_{name}.log", self._troubles)
+                self._filtered[kind] = self._file(self._folder / f"filtered_{name}.log")
             sinks.append(Filter(words, self._prefix(speaker, None), self._filtered[kind]))
         return sinks
+
+    def _file(self, path: Path) -> LogFile:
+        return LogFile(path, self._troubles, self._rotation)
 
     def _prefix(self, speaker: Speaker, outlet: Outlet | None) -> bytes:
         coloured = outlet is not None and outlet.is_terminal and colours_wanted()

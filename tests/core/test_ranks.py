@@ -122,6 +122,14 @@ def test_of_nodes_with_the_same_wish_the_one_that_was_there_before_gets_it() -> 
     assert [seat.node for seat in order(wishers(0, 0), ["n1", "n0"])] == ["n1", "n0"]
 
 
+def test_a_node_that_comes_back_does_not_take_its_rank_from_one_that_lives() -> None:
+    assert [seat.node for seat in order(wishers(0, 1, 2), ["n1", "n2"])] == ["n1", "n2", "n0"]
+
+
+def test_of_the_newcomers_the_one_that_wishes_for_it_gets_the_next_rank() -> None:
+    assert [seat.node for seat in order(wishers(None, None, 1, None), ["n3"])] == ["n3", "n2", "n0", "n1"]
+
+
 def test_nodes_with_wishes_keep_their_order_when_one_of_them_is_gone() -> None:
     assert [seat.node for seat in order(wishers(1, 2, 3), ["gone", "n0", "n1", "n2"])] == ["n0", "n1", "n2"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinatord.wire.messages import Goal, Outcome, Result
+from coordinatord.wire.messages import Goal, Outcome, Phase, Result
 from nodeclient.core.effects import Exit, Notice, Show
 from nodeclient.core.events import WorkerExited
 from tests.support.bench import Bench, kinds
@@ -20,6 +20,30 @@ def test_a_failure_carries_what_is_known_of_it_within_the_bounds_of_the_protocol
     assert (failure.pid, len(failure.message), len(failure.error), failure.age_s) == (7, 512, 512, 0.25)
     assert failure.last_lines[-1] == "line 99 "
     assert len(failure.last_lines) == 40
+
+
+def test_a_failure_from_before_the_stop_counts_though_it_is_told_of_after_it() -> None:
+    bench = Bench().running()
+    bench.now = 10.0
+    bench.told(Goal.STOP)
+    bench.now = 10.2
+    bench.alive.clear()
+    bench.submit(WorkerExited(0, 5, an_account(error="ValueError: no"), age_s=0.3))
+    failure = bench.observed.failure
+    assert failure is not None
+    assert (failure.exit_code, failure.error, round(failure.age_s, 3)) == (5, "ValueError: no", 0.3)
+    assert bench.observed.phase is Phase.STOPPING
+    bench.submit(WorkerExited(1, 6, an_account(), age_s=0.25))
+    assert bench.observed.failure == failure
+
+
+def test_what_ends_after_it_was_asked_to_has_not_failed() -> None:
+    bench = Bench().running()
+    bench.now = 10.0
+    bench.told(Goal.STOP)
+    bench.now = 10.2
+    bench.submit(WorkerExited(0, -15, an_account(), age_s=0.1))
+    assert bench.observed.failure is None
 
 
 def test_a_report_is_shown_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -122,6 +123,23 @@ def test_a_removed_directory_is_made_again(tmp_path: Path, troubles: Troubles, c
     file.end()
     assert path.read_bytes() == b"here\n"
     assert complaints[0].startswith(f"log files cannot be written: {path}: it was removed")
+
+
+@pytest.mark.usefixtures("patience")
+def test_a_file_that_its_system_knows_no_more_is_opened_again(
+    tmp_path: Path, troubles: Troubles, complaints: list[str]
+) -> None:
+    path = tmp_path / "stdout.log"
+    file = LogFile(path, troubles)
+    file.write(b"one\n")
+    assert file._fd is not None
+    os.close(file._fd)  # as a network file system answers ESTALE, so does this one EBADF
+    for line in (b"lost\n", b"two\n"):
+        file.write(line)
+    file.end()
+    assert b"one\n" in path.read_bytes()
+    assert path.read_bytes().endswith(b"two\n")
+    assert len(complaints) == 1
 
 
 @pytest.mark.usefixtures("patience")

@@ -114,3 +114,10 @@ def test_the_first_piece_is_without_its_end(pieces: bytes, first: bytes, others:
 def test_a_plain_text_has_neither_colours_nor_controls() -> None:
     assert plain("\x1b[1;31mred\x1b[0m\x07 \x1b]0;title\x07a\tb\x1b(B\x1b[2K\x9b") == "red a  b"
     assert plain("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\") == "link"
+
+
+def test_a_flood_of_carriage_returns_takes_no_longer_than_other_bytes() -> None:
+    flood = b"\r" * LINE_BYTES_MAX
+    assert as_lines(flood + b"x\n") == b"x\n"
+    assert as_overwritten(flood + b"x\n" + flood) == (b"x\n", b"")
+    assert first_piece(flood + b"x\n") == (b"", b"x\n")

@@ -116,7 +116,6 @@ async def test_with_a_directory_it_is_all_in_files_and_on_the_terminal(tmp_path:
     async with on_stage(OutputSettings(log_dir=tmp_path), is_terminal=True) as stage:
         stage.stderr.start_reading()
         await stage.run('out(f"out {os.isatty(1)}\\n"); err("\\rbar")')
-        assert stage.streams[0].error_file == tmp_path / "job" / "run" / "round_1" / "0" / "error.json"
         await stage.run('out("second\\n")')
     assert stage.stderr.finish() in {b"out True\n\rbarsecond\n", b"\rbarout True\nsecond\n"}
     assert log_file(tmp_path, 0, "stdout") == b"out True\n"
@@ -124,13 +123,11 @@ async def test_with_a_directory_it_is_all_in_files_and_on_the_terminal(tmp_path:
     assert log_file(tmp_path, 0, "stdout", 2) == b"second\n"
 
 
-async def test_an_error_file_is_where_it_is_wherever_the_worker_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    async with on_stage(OutputSettings(log_dir=Path("logs"))) as stage:
+async def test_an_error_file_is_where_it_is_wherever_the_worker_goes() -> None:
+    async with on_stage() as stage:
         stage.start("")
-        assert stage.streams[0].error_file == tmp_path / "logs" / "job" / "run" / "round_1" / "0" / "error.json"
+        assert stage.streams[0].error_file == stage.output.private_folder / "0.json"
+        assert stage.output.private_folder.is_absolute()
         await stage.ended()
     stage.stderr.finish()
 

@@ -46,3 +46,28 @@ def test_a_private_folder_is_private_empty_and_removed() -> None:
     folder.remove()
     folder.remove()
     assert not folder.path.exists()
+
+
+@pytest.mark.parametrize("in_its_place", ["a link", "a directory for all", "a file"])
+def test_what_somebody_has_put_in_place_of_a_private_folder_is_not_touched(in_its_place: str, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.txt").touch()
+    folder = PrivateFolder()
+    match in_its_place:
+        case "a link":
+            folder.path.symlink_to(other)
+        case "a file":
+            folder.path.touch()
+        case _:
+            folder.path.mkdir()
+            folder.path.chmod(0o777)
+    try:
+        with pytest.raises(PermissionError, match="is not the private directory that was made there"):
+            folder.empty()
+    finally:
+        if in_its_place == "a directory for all":
+            folder.path.rmdir()
+        else:
+            folder.path.unlink()
+    assert [left.name for left in other.iterdir()] == ["thesis.txt"]

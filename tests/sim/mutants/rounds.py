@@ -17,8 +17,8 @@ MUTANTS = (
         "survivors-out-of-order",
         "coordinatord.core.ranks",
         "survivors are put in the order of their host names like newcomers",
-        "place.get(seat.node, newcomer),",
-        "seat.node not in place,",
+        "key=lambda seat: place[seat.node])",
+        "key=lambda seat: natural(seat.host))",
     ),
     Mutant(
         "one-node-too-many",

@@ -1,0 +1,86 @@
+"""Exits are told in their order, the first failure with an account of it, however long that takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from nodeclient import accounts
+from nodeclient.accounts import Accounts, GiveAccount
+from nodeclient.core.events import Account, Event, WorkerExited
+
+pytestmark = pytest.mark.asyncio
+
+
+@asynccontextmanager
+async def told(give: GiveAccount) -> AsyncIterator[tuple[Accounts, list[WorkerExited]]]:
+    """Run the accounts of a round that has begun; yield them, and what is told."""
+    events: list[WorkerExited] = []
+
+    def submit(event: Event) -> None:
+        assert isinstance(event, WorkerExited)
+        events.append(event)
+
+    kept = Accounts(give, submit)
+    kept.begin()
+    running = asyncio.ensure_future(kept.run())
+    try:
+        yield kept, events
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+def giving(error: str, when: Callable[[], Awaitable[object]] | None = None) -> GiveAccount:
+    async def give(local_rank: int, exit_code: int) -> Account:
+        if when is not None:
+            await when()
+        return Account(pid=local_rank + 1, error=f"{error} {exit_code}")
+
+    return give
+
+
+def facts(events: list[WorkerExited]) -> list[tuple[int, int, str]]:
+    return [(event.local_rank, event.exit_code, event.account.error) for event in events]
+
+
+async def test_only_the_first_failure_is_worth_an_account() -> None:
+    async with told(giving("error")) as (kept, events):
+        for local_rank, exit_code in ((0, 0), (1, 3), (2, 4)):
+            kept.note(local_rank, exit_code, pid=7)
+        await kept.settled()
+    assert facts(events) == [(0, 0, ""), (1, 3, "error 3"), (2, 4, "")]
+    assert [event.account.pid for event in events] == [7, 2, 7]
+
+
+async def test_exits_keep_their_order_while_an_account_is_given() -> None:
+    ready = asyncio.Event()
+    async with told(giving("error", ready.wait)) as (kept, events):
+        kept.note(0, 3, pid=7)
+        kept.note(1, 0, pid=8)
+        await asyncio.sleep(0)
+        assert events == []
+        ready.set()
+        await kept.settled()
+    assert facts(events) == [(0, 3, "error 3"), (1, 0, "")]
+
+
+async def test_what_ends_because_it_is_told_to_gives_no_account_but_what_had_ended_before_does() -> None:
+    async with told(giving("error")) as (kept, events):
+        kept.note(0, 3, pid=7)
+        kept.expect_exits()
+        kept.note(1, -15, pid=8)
+        await kept.settled()
+    assert facts(events) == [(0, 3, "error 3"), (1, -15, "")]
+
+
+async def test_an_account_that_hangs_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounts, "GIVEN_WITHIN_S", 0.05)
+    async with told(giving("error", asyncio.Event().wait)) as (kept, events):
+        kept.note(0, 3, pid=7)
+        await kept.settled()
+    assert facts(events) == [(0, 3, "")]
+    assert events[0].age_s >= 0.05
