@@ -81,7 +81,8 @@ def _job_text(job: dict[str, Any]) -> str:
         restarts = job["restarts"]
         title = f"job {job['job']}  {job['state']}: {job['reason']}"
         facts = f"run {job['run']}, round {job['round']}, world size {job['world_size']}"
-        budget = f"restarts {restarts['used']} of {restarts['max']}"
+        limit = "" if restarts["max"] is None else f" of {restarts['max']}"
+        budget = f"restarts {restarts['used']}{limit}"
         failure = f"\n{_failure_text(job['failure'])}" if job["failure"] else ""
         table = _table([COLUMNS, *map(_node_row, job["nodes"])]) if job["nodes"] else "  no nodes"
     except (KeyError, TypeError, AttributeError, ValueError) as error:

@@ -103,8 +103,7 @@ def fail_workers(run: Run, reason: str, now: float, outbox: Outbox) -> None:
     """End the run because its workers fail for good, with the code of the first cause."""
     verdict = run.verdict
     code = shell_exit_code(verdict.charged.failure.exit_code) if verdict.charged else ExitCode.INTERNAL
-    budget = f"restarts used: {run.restarts_used} of {run.spec.max_restarts}"
-    _end(run, f"{reason} ({budget})", Result.FAILED, code, outbox, report_on(run, now))
+    _end(run, f"{reason} ({Words(run).budget})", Result.FAILED, code, outbox, report_on(run, now))
 
 
 def fail_abandoned(run: Run, reason: str, now: float, outbox: Outbox) -> None:

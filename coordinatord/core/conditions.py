@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from coordinatord.core.member import Standing
 from coordinatord.core.run import Run
+from coordinatord.wire.messages import Launcher
 
 Condition = Callable[[Run], float | None]
 
@@ -117,6 +118,18 @@ def node_halted(run: Run) -> float | None:
 def exhausted(run: Run) -> float | None:
     """All workers are gone, and the budget does not allow for another round."""
     return _when(not run.unhalted and run.exhausted)
+
+
+def given_up(run: Run) -> float | None:
+    """All workers are gone, and the torchrun of which they failed has left for good: too few are left to wait for.
+
+    torchrun counts restarts by itself, and leaves when it has none left, so there is nothing to come back.
+    """
+    cause = run.verdict.charged
+    if run.unhalted or run.spec.launcher is not Launcher.TORCHRUN or cause is None:
+        return None
+    left = [node for node, member in run.members.items() if member.outcome is None and node not in run.leaving]
+    return _when(cause.node not in left and len(left) < run.spec.nodes_min)
 
 
 def halted(run: Run) -> float | None:

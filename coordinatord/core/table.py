@@ -69,6 +69,7 @@ def _rows() -> list[Row]:
         ]
     rows += [
         Row(stopping, when.exhausted, failed, do.fail_workers, "{words.verdict}"),
+        Row(stopping, when.given_up, failed, do.fail_workers, "{words.verdict}"),
         Row(stopping, when.halted, forming, do.reform, "{words.verdict}"),
         Row(stopping, when.stop_overdue, stopping, do.leave_behind, "{words.slow} could not end the workers in time"),
     ]

@@ -9,7 +9,7 @@ from coordinatord.core.reports import current
 from coordinatord.core.run import Run, State
 from coordinatord.core.words import Words
 from coordinatord.wire.exits import describe_exit, shell_exit_code
-from coordinatord.wire.messages import Phase, Report
+from coordinatord.wire.messages import Launcher, Phase, Report
 
 
 def job_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
@@ -22,10 +22,15 @@ def job_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
         "reason": Words(run).situation if trouble is None else f"nothing can be decided, {trouble}; {run.reason}",
         "round": run.round,
         "world_size": sum(member.offer.workers for member in run.inside) if in_round else 0,
-        "restarts": {"used": run.restarts_used, "max": run.spec.max_restarts},
+        "restarts": {"used": run.restarts_used, "max": _max_restarts(run)},
         "failure": None if run.report is None else _failure_view(current(run.report, run, now)),
         "nodes": [_node_view(run, member, now) for member in _in_order(run)],
     }
+
+
+def _max_restarts(run: Run) -> int | None:
+    """Return the budget; None where torchrun's agents count for themselves."""
+    return None if run.spec.launcher is Launcher.TORCHRUN else run.spec.max_restarts
 
 
 def _failure_view(report: Report) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from itertools import islice
 
 from coordinatord.core.member import Standing
 from coordinatord.core.run import MAY_HAVE_WORKERS, Run, State
+from coordinatord.wire.messages import Launcher
 
 NAMES_MAX = 8
 """As many nodes are named in one sentence; the rest is counted, so that a text stays a text at a thousand nodes."""
@@ -37,6 +38,13 @@ class Words:
     def first_failure(self) -> str:
         """The earliest failure that is known, in words."""
         return str(min(self._run.failures.values(), key=lambda failure: failure.at))
+
+    @property
+    def budget(self) -> str:
+        """Say how many restarts were used."""
+        if self._run.spec.launcher is Launcher.TORCHRUN:
+            return f"restarts: {self._run.restarts_used}, by torchrun's own count no more"
+        return f"restarts used: {self._run.restarts_used} of {self._run.spec.max_restarts}"
 
     def _names(self, *standings: Standing) -> str:
         """Name the members of some standings: 'node a', 'nodes a, b'."""

@@ -18,7 +18,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.records import Record, RoundEnded, RoundFormed, RoundStarted, RoundStopped, RunEnded
 from coordinatord.core.view import job_view
-from coordinatord.wire.messages import Desired, Goal, Join, Observed, Phase, Spec
+from coordinatord.wire.messages import Desired, Goal, Join, Launcher, Observed, Phase, Spec
 from tests.support.builders import EPOCH, a_failure, a_join, an_observed, an_offer
 
 PHASES = {
@@ -94,7 +94,10 @@ class Stage:
     def _join(self, words: list[str], options: dict[str, str]) -> None:
         (node,) = words
         spec = Spec(
-            int(options.pop("min", 1)), int(options.pop("max", 4)), max_restarts=int(options.pop("restarts", 3))
+            int(options.pop("min", 1)),
+            int(options.pop("max", 4)),
+            max_restarts=int(options.pop("restarts", 3)),
+            launcher=Launcher(options.pop("launcher", Launcher.NODECLIENT)),
         )
         top: dict[str, Any] = {"job": options.pop("job", "default"), "spec": spec}
         top["incarnation"] = int(options.pop("incarnation", 1))
