@@ -23,7 +23,6 @@ import io
 import json
 import math
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -78,14 +77,6 @@ def parse() -> argparse.Namespace:
     if arguments.image_size < SMALLEST_IMAGE:
         parser.error(f"--image-size should be {SMALLEST_IMAGE} at least, or nothing is left at the end of the network")
     return arguments
-
-
-def ignore_sigterm(_process: int) -> None:
-    """Let a process that reads images live on when its worker is asked to stop, for SIGTERM reaches them all.
-
-    The worker needs it until the step is done, and ends it then.
-    """
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class Training:
@@ -174,7 +165,6 @@ class Training:
             num_workers=self.arguments.workers,
             collate_fn=collate,
             pin_memory=self.ctx.device.type == "cuda",
-            worker_init_fn=ignore_sigterm,
             **batches,
         )
 

@@ -74,6 +74,18 @@ def _slurm(environ: Mapping[str, str]) -> dict[str, Found]:
     return said
 
 
+def missed(environ: Mapping[str, str]) -> str | None:
+    """Return what to say to somebody who is in an allocation of several nodes, but not in a step of srun."""
+    job, nodes = _number(environ, "SLURM_JOB_ID"), _number(environ, "SLURM_JOB_NUM_NODES")
+    step = _number(environ, "SLURM_STEP_ID")
+    if job is None or nodes is None or nodes < 2 or (step is not None and step < SLURM_STEP_MAX):  # noqa: PLR2004  # one
+        return None
+    return (
+        f"Slurm has given job {job} {nodes} nodes, but this is one nodeclient on one of them: start it on all by "
+        "srun --ntasks-per-node=1 nodeclient ..."
+    )
+
+
 def _kubernetes(environ: Mapping[str, str]) -> dict[str, Found]:
     """Read what an indexed Job says to its Pods (kubernetes.io/docs/concepts/workloads/controllers/job).
 

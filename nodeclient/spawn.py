@@ -48,11 +48,16 @@ class SpawnError(RuntimeError):
 
 
 def spawn(
-    command: WorkerCommand, local_rank: int, stdout: int | None = None, stderr: int | None = None
+    command: WorkerCommand,
+    local_rank: int,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    *,
+    with_stdin: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start the worker; its stdin is empty, and it inherits no other file than the two descriptors.
+    """Start the worker; it inherits no other file than the two descriptors and, if wanted, this process's stdin.
 
-    Where these are None, it has this process's own. They stay open here.
+    Where the two are None, it has this process's own. They stay open here.
 
     Must be called in the main thread: the kernel kills the worker when the *thread* that started it ends. Raises
     `SpawnError`, and then no process is left.
@@ -65,7 +70,7 @@ def spawn(
         return subprocess.Popen(  # noqa: S603
             command.argv,
             env=command.environ,
-            stdin=subprocess.DEVNULL,
+            stdin=None if with_stdin and _is_open(0) else subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
@@ -77,6 +82,14 @@ def spawn(
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise _explain(command, local_rank, error) from error
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 def check_program(command: WorkerCommand) -> None:

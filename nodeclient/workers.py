@@ -84,7 +84,8 @@ class WorkerGroup:
         for local_rank, command in enumerate(commands):
             marked = replace(command, environ={**command.environ, processes.MARK_VARIABLE: self._mark})
             own = (streams[local_rank].stdout, streams[local_rank].stderr) if streams else (None, None)
-            process = spawn(marked, local_rank, *own)
+            # With several, nobody knows which of them it is for; alone, a worker can be debugged, as under torchrun.
+            process = spawn(marked, local_rank, *own, with_stdin=len(commands) == 1)
             self._pids.append(process.pid)
             self._workers[process.pid] = _Worker(local_rank, process)
             self._watch(self._workers[process.pid], process.pid)

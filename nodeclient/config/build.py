@@ -15,7 +15,7 @@ from nodeclient.config.output import output_settings
 from nodeclient.config.records import DEFAULT_JOB, SIGNALS, JoinConfig
 from nodeclient.core.settings import ABORT_TIMEOUT_S
 from nodeclient.devices import WorkersPerNodeError, workers_per_node
-from nodeclient.schedulers import Found, SchedulerError, found
+from nodeclient.schedulers import Found, SchedulerError, found, missed
 from nodeclient.spawn import SpawnError, WorkerCommand, check_program
 
 JOIN_TIMEOUT_S = 600.0
@@ -54,6 +54,8 @@ def join_config(
     job = given.job_id or _take(said, "job_id", "job id", remarks)
     if job is None and door.remark_if_unnamed:
         remarks.append(door.remark_if_unnamed)
+    if given.nnodes is None and not given.standalone and (advice := missed(environ)):
+        remarks.append(advice)
     nodes = given.nnodes or _nodes(said, remarks) or door.nodes
     workers = _workers(parser, given, environ, door.command)
     return JoinConfig(

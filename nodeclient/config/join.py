@@ -11,6 +11,8 @@ from nodeclient.config import flags, values
 from nodeclient.config.build import Door, join_config
 from nodeclient.config.records import JoinConfig, StatusConfig
 
+UNNAMED = "no --job-id: this is the job default, and all nodes without an id train together"
+
 TORCHRUN_FLAGS = {
     "-m": "`-- python -m MODULE`",
     "--module": "`-- python -m MODULE`",
@@ -77,7 +79,9 @@ def read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
     if not command:
         parser.error("give the command that each worker runs, after --, such as: -- python train.py")
     nodes = (1, 1 if given.standalone else RANKS_MAX)
-    return join_config(parser, given, environ, Door(nodes, command))
+    return join_config(
+        parser, given, environ, Door(nodes, command, remark_if_unnamed="" if given.standalone else UNNAMED)
+    )
 
 
 def explain(flag: str) -> str | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import STDLIB_PYTHON, Cluster
-from tests.support.programs import BIN, TIMEOUT_S, Program, clean_environ, wait_until
+from tests.support.programs import BIN, TIMEOUT_S, Program, clean_environ, run, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -138,3 +138,12 @@ def test_a_worker_that_dies_while_nobody_reads_is_reported(cluster: Cluster, unr
     lines = b"".join(read).splitlines()
     assert b"killed by SIGKILL" in lines[-1]
     assert {line for line in lines if line.startswith(b"flood")} == {b"flood " * 100}
+
+
+@pytest.mark.parametrize(("workers", "heard"), [("1", "heard tea"), ("2", "heard nothing")])
+def test_a_worker_that_is_alone_can_be_spoken_to(workers: str, heard: str) -> None:
+    script = "try: print('heard', input())\nexcept EOFError: print('heard nothing')"
+    flags = ("--standalone", "--nproc-per-node", workers, "--", *STDLIB_PYTHON, "-c", script)
+    ended = run(BIN / "nodeclient", "join", *flags, words="tea\n")
+    assert ended.returncode == 0, ended.stderr
+    assert heard in ended.stdout

@@ -34,7 +34,8 @@ def test_the_defaults_need_no_thought() -> None:
     assert (config.join_timeout_s, config.stop_timeout_s, config.abort_timeout_s) == (600, 30, 0.5)
     assert (config.group_rank, config.numa, config.virtual_local_rank) == (None, None, False)
     assert (config.output, config.log_level) == (OutputSettings(), "info")
-    assert (config.own_coordinator, config.error_file, config.remarks) == (False, None, ())
+    assert (config.own_coordinator, config.error_file) == (False, None)
+    assert config.remarks == ("no --job-id: this is the job default, and all nodes without an id train together",)
 
 
 def test_standalone_is_a_job_of_one_node() -> None:
@@ -110,9 +111,10 @@ def test_where_files_are_wanted_and_no_place_is_named_there_is_one_and_it_is_sai
     flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    config = join("--coord", "h", *flags)
+    config = join("--coord", "h", "--job-id", "j", *flags)
     assert config.output.log_dir is not None
-    assert list(tmp_path.iterdir()) == [config.output.log_dir]
+    assert config.output.log_dir.parent == tmp_path
+    assert list(tmp_path.iterdir()) == [], "it is made with the first file"
     assert str(config.output.log_dir) in config.remarks[0]
 
 
@@ -121,20 +123,22 @@ def test_no_place_is_made_where_no_files_are_wanted(
     flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert join("--coord", "h", *flags).output.log_dir is None
+    assert join("--coord", "h", "--job-id", "j", *flags).output.log_dir is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_dev_null_takes_no_files_and_so_nothing_is_kept_from_the_terminal() -> None:
-    config = join("--coord", "h", "--log-dir", "/dev/null", "-r", "3", "-t", "1")
+    config = join("--coord", "h", "--job-id", "j", "--log-dir", "/dev/null", "-r", "3", "-t", "1")
     assert config.output == OutputSettings()
     assert "all output goes to the terminal" in config.remarks[0]
-    assert join("--coord", "h", "--log-dir", "/dev/null").remarks == ()
+    assert join("--coord", "h", "--job-id", "j", "--log-dir", "/dev/null").remarks == ()
 
 
 def test_a_scheduler_wants_to_find_the_first_cause_in_a_file() -> None:
-    assert join("--coord", "h", TORCHELASTIC_ERROR_FILE="/reply.json").error_file == Path("/reply.json")
-    assert join("--coord", "h", TORCHELASTIC_ERROR_FILE="").error_file is None
+    assert join("--coord", "h", "--job-id", "j", TORCHELASTIC_ERROR_FILE="/reply.json").error_file == Path(
+        "/reply.json"
+    )
+    assert join("--coord", "h", "--job-id", "j", TORCHELASTIC_ERROR_FILE="").error_file is None
 
 
 SRUN = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "4", "SLURM_NODEID": "2"}
@@ -175,9 +179,9 @@ def test_a_job_of_one_host_alone_asks_no_scheduler() -> None:
     ],
 )
 def test_a_variable_that_asks_for_what_is_not_done_is_remarked_on(variable: str, value: str) -> None:
-    [remark] = join("--coord", "h", **{variable: value}).remarks
+    [remark] = join("--coord", "h", "--job-id", "j", **{variable: value}).remarks
     assert remark.startswith(f"{variable} has no effect: ")
-    assert join("--coord", "h", **{variable: "0"}).remarks == ()
+    assert join("--coord", "h", "--job-id", "j", **{variable: "0"}).remarks == ()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeclient.schedulers import Found, SchedulerError, found
+from nodeclient.schedulers import Found, SchedulerError, found, missed
 
 BATCH_SCRIPT = {
     "SLURM_JOB_ID": "1234",
@@ -121,3 +121,16 @@ def test_nothing_in_these_variables_breaks_it(environ: dict[str, str]) -> None:
         assert int(environ["SLURM_STEP_NUM_TASKS"]) > int(environ["SLURM_STEP_NUM_NODES"])
     else:
         assert said.keys() <= {"job_id", "nnodes", "node_rank"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, True),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}, False),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_ID": "0"}, False),
+        ({}, False),
+    ],
+)
+def test_who_has_several_nodes_and_starts_on_one_is_told_of_srun(environ: dict[str, str], said: bool) -> None:
+    assert ("srun --ntasks-per-node=1" in (missed(environ) or "")) == said

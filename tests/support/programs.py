@@ -163,14 +163,16 @@ class Program:
             _news.notify_all()
 
 
-def run(*argv: str | Path, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, with its output and its errors apart."""
+def run(
+    *argv: str | Path, environ: Mapping[str, str] | None = None, words: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, with its output and its errors apart; `words` are its input."""
     return subprocess.run(
         list(map(str, argv)),
         env=environ or clean_environ(),
         capture_output=True,
         text=True,
-        stdin=subprocess.DEVNULL,
+        input=words,
         timeout=TIMEOUT_S,
         check=False,
     )
