@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.run import Run
+from coordinatord.core.verdict import WorkerFailure
 from coordinatord.wire.messages import CONSEQUENCES_MAX, DURATION_S_MAX, Consequence, Goal, Report, Result
 
 
@@ -18,17 +19,22 @@ def report_on(run: Run, now: float) -> Report | None:
     if cause is None:
         return None
     others = sorted((failure for failure in run.failures.values() if failure is not cause), key=lambda each: each.at)
+    consequences = [*_followers(cause)]
+    for other in others:
+        consequences += [Consequence(other.node, other.failure.rank, other.failure.exit_code), *_followers(other)]
     return Report(
         round=run.round,
         nodes=len(run.order),
         node=cause.node,
         host=cause.host,
         failure=replace(cause.failure, age_s=_age_s(now - cause.at)),
-        consequences=tuple(
-            Consequence(other.node, other.failure.rank, other.failure.exit_code) for other in others[:CONSEQUENCES_MAX]
-        ),
-        consequences_count=len(others),
+        consequences=tuple(consequences[:CONSEQUENCES_MAX]),
+        consequences_count=len(consequences),
     )
+
+
+def _followers(cause: WorkerFailure) -> list[Consequence]:
+    return [Consequence(cause.node, one.rank, one.exit_code) for one in cause.failure.followers]
 
 
 def current(report: Report, run: Run, now: float) -> Report:

@@ -7,6 +7,7 @@ outlives the daemon is changed by `history` alone, the rest by `actions` and the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import StrEnum
 
 from coordinatord.core.deadlines import Deadlines
@@ -247,10 +248,14 @@ class Run:
     # Evidence
 
     def blame(self, member: Member, failure: Failure, now: float) -> None:
-        """Keep a worker's failure as evidence, once for each node and round."""
-        if member.node not in self.failures:
+        """Keep a worker's failure as evidence, one for each node and round; what followed it there may grow."""
+        known = self.failures.get(member.node)
+        if known is None:
             host = member.offer.host
             self.failures[member.node] = WorkerFailure(member.node, host, now - failure.age_s, failure)
+        elif len(failure.followers) > len(known.failure.followers):
+            grown = replace(known.failure, followers=failure.followers)
+            self.failures[member.node] = replace(known, failure=grown)
 
     def keep(self, report: Report | None, at: float) -> None:
         """Remember why a round failed, until another one does."""

@@ -36,7 +36,7 @@ STEPS: Steps = (
         """,
         """
         UPDATE records SET body = json_set(body, '$.first_failure.failure.pid', 1, '$.first_failure.failure.error', '',
-            '$.first_failure.failure.last_lines', json('[]'))
+            '$.first_failure.failure.last_lines', json('[]'), '$.first_failure.failure.followers', json('[]'))
         WHERE kind = 'RoundStopped' AND json_type(body, '$.first_failure') = 'object'
         """,
         "UPDATE records SET body = json_set(body, '$.report', NULL) WHERE kind IN ('RoundEnded', 'RunEnded')",

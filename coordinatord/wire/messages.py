@@ -167,6 +167,18 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class Follower:
+    """A worker that failed after another one of its node had."""
+
+    rank: Count
+    exit_code: WorkerExit
+
+
+CONSEQUENCES_MAX = 8
+"""As many are named; the rest is counted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """The first worker of a node's group that failed in this round."""
 
@@ -181,6 +193,8 @@ class Failure:
     """The exception that ended it, in one line; empty if there was none, or it is not known."""
     last_lines: Annotated[tuple[Line, ...], Length(0, LAST_LINES_MAX)]
     """The end of its traceback, or of what it wrote to stderr."""
+    followers: Annotated[tuple[Follower, ...], Length(0, CONSEQUENCES_MAX)]
+    """The first few workers of the node that failed later, and were not ended by it."""
     age_s: Seconds
     """How long before this message it was seen: two hosts' clocks are never compared."""
 
@@ -192,10 +206,6 @@ class Consequence:
     node: Name
     rank: Count
     exit_code: WorkerExit
-
-
-CONSEQUENCES_MAX = 8
-"""As many are named; the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +220,7 @@ class Report:
     failure: Failure
     consequences: Annotated[tuple[Consequence, ...], Length(0, CONSEQUENCES_MAX)]
     consequences_count: Count
-    """All of them, one a node."""
+    """All that are known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,8 +209,7 @@ class Agent:
     ) -> None:
         alive = self._group.alive
         if self.phase is Phase.STOPPING:
-            if self._group.failed_by_itself(event.exit_code, now - age_s):
-                self._group.fail(event.local_rank, event.exit_code, account, now - age_s)
+            self._group.note_late(event.local_rank, event.exit_code, account, now - age_s)
             if not alive:
                 self._step(Stimulus.DEAD, now)
         elif event.exit_code != 0:

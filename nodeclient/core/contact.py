@@ -90,5 +90,9 @@ class Contact:
 def _substance(observed: Observed) -> tuple[object, ...]:
     """Leave out what changes by itself."""
     failure = observed.failure
-    failed = None if failure is None else (failure.rank, failure.local_rank, failure.exit_code, failure.message)
+    failed = (
+        None
+        if failure is None
+        else (failure.rank, failure.local_rank, failure.exit_code, failure.message, failure.followers)
+    )
     return observed.run, observed.round, observed.phase, observed.port, observed.leaving, failed

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 
+from coordinatord.wire.exits import shell_exit_code
 from coordinatord.wire.messages import (
+    CONSEQUENCES_MAX,
     DURATION_S_MAX,
     LAST_LINES_MAX,
     LINE_MAX,
     MESSAGE_MAX,
     Assignment,
     Failure,
+    Follower,
     Phase,
     clip,
 )
 from nodeclient.core.events import Account
+
+_ENDED_BY_US = frozenset({0, 137, 143})
+"""What workers end with that are told to: well, or by SIGKILL or SIGTERM, as a shell says it."""
 
 
 class Group:
@@ -47,10 +53,6 @@ class Group:
             self._asked_at = now
         return first
 
-    def failed_by_itself(self, exit_code: int, at: float) -> bool:
-        """Whether an exit that is told of late was the first failure: before the workers were asked to end."""
-        return exit_code != 0 and self._failure is None and self._asked_at is not None and at < self._asked_at
-
     def fail(self, local_rank: int, exit_code: int, account: Account, now: float) -> None:
         """Note the first failure; what fails later does so in consequence."""
         self._failure = Failure(
@@ -61,9 +63,23 @@ class Group:
             message=clip(account.message, MESSAGE_MAX),
             error=clip(account.error, MESSAGE_MAX),
             last_lines=tuple(clip(line, LINE_MAX) for line in account.last_lines[-LAST_LINES_MAX:]),
+            followers=(),
             age_s=0.0,
         )
         self._failed_at = now
+
+    def note_late(self, local_rank: int, exit_code: int, account: Account, at: float) -> None:
+        """Note the end, at `at`, of a worker that is told of while the workers end.
+
+        It is the first failure, told of late, if it was before they were asked to; else it may have followed from one.
+        """
+        failure = self._failure
+        if failure is None:
+            if exit_code != 0 and self._asked_at is not None and at < self._asked_at:
+                self.fail(local_rank, exit_code, account, at)
+        elif shell_exit_code(exit_code) not in _ENDED_BY_US and len(failure.followers) < CONSEQUENCES_MAX:
+            follower = Follower(self.rank(local_rank), exit_code)
+            self._failure = dataclasses.replace(failure, followers=(*failure.followers, follower))
 
     def failure(self, now: float) -> Failure | None:
         """Return the first failure with its age as of now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, cast
 
 import pytest
@@ -10,7 +11,7 @@ from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.records import RoundEnded, RunEnded
 from coordinatord.core.view import job_view
-from coordinatord.wire.messages import Consequence, Desired, Failure, Goal, Phase, Report
+from coordinatord.wire.messages import Consequence, Desired, Failure, Follower, Goal, Phase, Report
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
 
 ERROR = a_failure(rank=1, exit_code=3, error="ValueError: no", last_lines=("Traceback", "ValueError: no"), age_s=0.5)
@@ -87,6 +88,18 @@ def test_later_failures_on_other_nodes_are_its_consequences() -> None:
     assert report is not None
     assert report.consequences == (Consequence("a", 0, -6),)
     assert report.consequences_count == 1
+
+
+def test_workers_of_its_own_node_that_failed_later_are_consequences_too_though_told_of_later() -> None:
+    job = Job()
+    job.say(2, Phase.STOPPING, ERROR, now=10.0)
+    grown = dataclasses.replace(ERROR, followers=(Follower(2, 1), Follower(3, 7)))
+    job.say(2, Phase.FAILED, grown, now=10.0)
+    job.say(1, Phase.FAILED, a_failure(rank=0, age_s=0.25), now=10.0)
+    report = job.report(1)
+    assert report is not None
+    assert report.consequences == (Consequence("b", 2, 1), Consequence("b", 3, 7), Consequence("a", 0, 1))
+    assert (report.failure.rank, report.consequences_count) == (1, 3)
 
 
 def test_a_round_that_ended_by_the_loss_of_a_node_has_no_report() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from coordinatord.wire.messages import Goal, Outcome, Phase, Result
-from nodeclient.core.effects import Exit, Notice, Show
+import pytest
+
+from coordinatord.wire.messages import Follower, Goal, Outcome, Phase, Result
+from nodeclient.core.effects import Exit, Notice, Say, Show
 from nodeclient.core.events import WorkerExited
 from tests.support.bench import Bench, kinds
-from tests.support.builders import a_report, an_account
+from tests.support.builders import a_report, an_account, an_assignment
 
 
 def test_a_failure_carries_what_is_known_of_it_within_the_bounds_of_the_protocol() -> None:
@@ -34,7 +36,8 @@ def test_a_failure_from_before_the_stop_counts_though_it_is_told_of_after_it() -
     assert (failure.exit_code, failure.error, round(failure.age_s, 3)) == (5, "ValueError: no", 0.3)
     assert bench.observed.phase is Phase.STOPPING
     bench.submit(WorkerExited(1, 6, an_account(), age_s=0.25))
-    assert bench.observed.failure == failure
+    assert bench.observed.failure is not None
+    assert bench.observed.failure.followers == (Follower(1, 6),)
 
 
 def test_what_ends_after_it_was_asked_to_has_not_failed() -> None:
@@ -44,6 +47,17 @@ def test_what_ends_after_it_was_asked_to_has_not_failed() -> None:
     bench.now = 10.2
     bench.submit(WorkerExited(0, -15, an_account(), age_s=0.1))
     assert bench.observed.failure is None
+
+
+@pytest.mark.parametrize(("exit_code", "followed"), [(1, True), (-6, True), (0, False), (-15, False), (137, False)])
+def test_workers_that_fail_after_the_first_are_told_of_unless_they_were_ended(exit_code: int, followed: bool) -> None:
+    bench = Bench().running(assignment=an_assignment(first_rank=4, world_size=8))
+    bench.exited(1, 3)
+    effects = bench.exited(0, exit_code)
+    failure = bench.observed.failure
+    assert failure is not None
+    assert (failure.rank, failure.followers) == (5, (Follower(4, exit_code),) if followed else ())
+    assert (Say in kinds(effects)) == followed
 
 
 def test_a_report_is_shown_once() -> None:

@@ -108,6 +108,7 @@ def a_failure(**values: Any) -> Failure:
         "message": "",
         "error": "",
         "last_lines": (),
+        "followers": (),
         "age_s": 0.0,
     }
     return Failure(**(defaults | values))
