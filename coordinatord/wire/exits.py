@@ -34,10 +34,25 @@ class ExitCode(IntEnum):
     """Left after SIGTERM (128 + SIGTERM)."""
 
 
+_SHELL_SIGNALS = frozenset(Signals(number) for number in (2, 3, 4, 6, 7, 8, 9, 11, 15))
+"""INT, QUIT, ILL, ABRT, BUS, FPE, KILL, SEGV, TERM: greater codes than 128 mean something else as well."""
+
+
+def signal_behind(exit_code: int) -> int | None:
+    """Return the signal that ended a worker, or the program that a shell in its place has run; None if none did."""
+    if exit_code < 0:
+        return -exit_code
+    return exit_code - 128 if exit_code - 128 in _SHELL_SIGNALS else None
+
+
 def describe_exit(exit_code: int) -> str:
-    """Say an exit code as `subprocess` has it in words: 'exit code 3', 'killed by SIGKILL'."""
+    """Say an exit code as `subprocess` has it in words: 'exit code 3', 'killed by SIGKILL'.
+
+    Where a shell means a signal by it, that is said too: 'exit code 137, as a shell says SIGKILL'.
+    """
     if exit_code >= 0:
-        return f"exit code {exit_code}"
+        signum = signal_behind(exit_code)
+        return f"exit code {exit_code}" + (f", as a shell says {Signals(signum).name}" if signum else "")
     try:
         return f"killed by {Signals(-exit_code).name}"
     except ValueError:

@@ -6,10 +6,10 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+from coordinatord.wire.exits import signal_behind
 from coordinatord.wire.messages import LAST_LINES_MAX
 from nodeclient.core.events import Account
 from nodeclient.failures import kernel_log, oom, recorded, tracebacks
-from nodeclient.failures.exits import signal_behind
 from nodeclient.failures.text import gibibytes, last_lines, without_native_frames
 
 CONTEXT_LINES = 8
@@ -60,8 +60,10 @@ def _recorded_error(record: recorded.Recorded, call_stack: Sequence[str]) -> str
 
 
 def _around(said: Sequence[str], trace: tracebacks.Trace) -> list[str]:
-    """Return an error with what was said right before it, and after."""
-    before = [line for line in without_native_frames(said[: trace.first]) if line]
+    """Return an error with what was said right before it, and after; but once, though it may have been logged too."""
+    repeated = {at for earlier in tracebacks.repeated(said, trace) for at in earlier}
+    others = [line for at, line in enumerate(said[: trace.first]) if at not in repeated]
+    before = [line for line in without_native_frames(others) if line]
     text = without_native_frames(said[trace.first :])
     room = min(CONTEXT_LINES, max(0, LAST_LINES_MAX - len(text)))
     return [*before[len(before) - room :], *text] if room < len(before) else [*before, *text]
@@ -85,7 +87,7 @@ def _killer(signum: int | None, pid: int, before: oom.Kills, root: Path, kmsg: P
             return ""
         return f"the kernel's OOM killer ended a process of its cgroup meanwhile ({kill.reason})"
     if kill is None:
-        return "" if before.cgroup is None else "not killed by the kernel's OOM killer"
+        return "" if before.cgroup is None else "some process sent it, it was not the kernel's OOM killer"
     size = kernel_log.memory_of_killed(pid, root, kmsg)
     held = "" if size is None else f"; it held {gibibytes(size)}"
     return f"killed by the kernel's OOM killer ({kill.reason}){held}"

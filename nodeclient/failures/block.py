@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import textwrap
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from coordinatord.wire.exits import describe_exit
 from coordinatord.wire.messages import Failure, Report
-from nodeclient.failures.exits import describe
 from nodeclient.failures.hints import hint
 
 WIDTH = 110
@@ -28,17 +28,18 @@ LINES_MAX = 55
 """Of the whole block: a terminal that fills a screen."""
 
 
-def lines(report: Report, seen_at: datetime) -> list[str]:
-    """Return the block; `seen_at` is when the report came, in local time."""
+def lines(report: Report, seen_at: datetime, log: Path | None = None) -> list[str]:
+    """Return the block; `seen_at` is when the report came, in local time, `log` what the worker wrote, on its host."""
     failure = report.failure
     started = failure.pid > 0
     facts = [
         ("first cause", _who(report) if started else f"the workers on {_place(report)} were not started"),
         ("when", _when(failure.age_s, seen_at)),
-        ("how", f"{describe(failure.exit_code)}, pid {failure.pid}" if started else ""),
+        ("how", f"{describe_exit(failure.exit_code)}, pid {failure.pid}" if started else ""),
         ("because" if started else "why", failure.message),
         ("error", failure.error),
         ("then", _consequences(report)),
+        ("log", f"{log} (on {report.host})" if log is not None else ""),
         ("hint", hint(report) or ""),
     ]
     told = [line for label, text in facts if text for line in _fact(label, text)]
@@ -93,8 +94,8 @@ def _consequences(report: Report) -> str:
 
 
 def _fact(label: str, text: str) -> list[str]:
-    """Write a fact below its name; an error stays on one line, to be searched for."""
-    if label == "error":
+    """Write a fact below its name; an error and a path stay on one line, to be searched for and copied."""
+    if label in {"error", "log"}:
         return [f"{label:<{LABEL_WIDTH}}{text}"]
     return textwrap.wrap(
         text,

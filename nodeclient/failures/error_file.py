@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from coordinatord.wire.exits import describe_exit
 from coordinatord.wire.messages import Report
-from nodeclient.failures.exits import describe
 from nodeclient.failures.hints import hint
 
 
@@ -30,7 +30,7 @@ def write(path: Path, report: Report, now: float) -> str | None:
 def content(report: Report, now: float) -> dict[str, Any]:
     """Return what is to be written; torch reads `message`, `errorCode`, `py_callstack` and `timestamp`."""
     failure = report.failure
-    how = describe(failure.exit_code)
+    how = describe_exit(failure.exit_code)
     extra = {
         "py_callstack": "\n".join(failure.last_lines),
         "timestamp": str(int(now - failure.age_s)),

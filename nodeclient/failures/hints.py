@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from coordinatord.wire.exits import signal_behind
 from coordinatord.wire.messages import Report
 from nodeclient.failures.cause import Cause
-from nodeclient.failures.exits import signal_behind
 from nodeclient.failures.launch_causes import GPUS, LAUNCHING
 from nodeclient.failures.network_causes import NETWORK
 from nodeclient.failures.resource_causes import LIMITS, MEMORY, SIGNALS

@@ -6,6 +6,9 @@ import re
 
 from nodeclient.failures.cause import Cause
 
+_NO_MODULE = r"No module named '?(?P<module>[\w.]+)(?![\w.;])"
+"""What is followed by a semicolon is a package, which is there but cannot be run."""
+
 LAUNCHING = (
     Cause(
         "script without --local-rank",
@@ -49,8 +52,8 @@ LAUNCHING = (
     ),
     Cause(
         "script not there, on one node",
-        "{path} is not there on {host}, and no other node complained: copy it, or mount the shared file system; a "
-        "relative path begins where nodeclient was started",
+        "{path} is not there on {host}; the other nodes had not failed by then: if they have it, copy it, or mount the "
+        "shared file system; a relative path begins where nodeclient was started",
         re.compile(r"can't open file '(?P<path>[^']+)': \[Errno 2\]"),
         alone=True,
     ),
@@ -61,16 +64,16 @@ LAUNCHING = (
     ),
     Cause(
         "module missing, on one node",
-        "no other node complained: if they have {module}, the environment of {host} differs from theirs (compare "
-        "`which python` and `pip list`); install it there",
-        re.compile(r"No module named '?(?P<module>[\w.]+)"),
+        "the other nodes had not failed by then; if they have {module}, the environment of {host} differs from theirs "
+        "(compare `which python` and `pip list`): install it there",
+        re.compile(_NO_MODULE),
         alone=True,
     ),
     Cause(
         "module missing",
         "{module} is not installed for the Python that runs the script on {host}, or not where it looks for modules: "
         "is this the right environment (`which python`)?",
-        re.compile(r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)"),
+        re.compile(rf"(?:ModuleNotFoundError: |^){_NO_MODULE}"),
     ),
     Cause(
         "library missing",
@@ -80,8 +83,8 @@ LAUNCHING = (
     ),
     Cause(
         "file missing, on one node",
-        "no other node complained: is {path} on a file system that {host} has not mounted, or in a local copy that it "
-        "lacks?",
+        "the other nodes had not failed by then; if they have {path}, is it on a file system that {host} has not "
+        "mounted, or in a local copy that it lacks?",
         re.compile(r"FileNotFoundError: .*No such file or directory: '(?P<path>[^']+)'"),
         alone=True,
     ),

@@ -97,13 +97,15 @@ LIMITS = (
     ),
 )
 
+_LEFT_OPEN = "terminate called without an active exception"
+"""Beside an exception of Python it says no more than that, and there is nothing to be done about native code."""
 
 SIGNALS = (
     Cause(
         "SIGKILL, not by the OOM killer",
         "somebody else killed it, for nodeclient did not: an administrator, a scheduler or container runtime that "
         "enforces a limit, or a daemon such as systemd-oomd or earlyoom (`journalctl` on {host})",
-        re.compile(r"not killed by the kernel's OOM killer"),
+        re.compile(r"not the kernel's OOM killer"),
         signals=_KILL,
     ),
     Cause(
@@ -136,9 +138,19 @@ SIGNALS = (
         signals=frozenset({Signals.SIGILL}),
     ),
     Cause(
+        "process group left open",
+        "the script ended without torch.distributed.destroy_process_group() while the group was still in use (`with "
+        "workerlib.init() as ctx`, or ctx.close(), sees to that); the abort is a consequence, and why the script ended "
+        "is in its last lines, if it said so",
+        re.compile(_LEFT_OPEN),
+        signals=frozenset({Signals.SIGABRT}),
+    ),
+    Cause(
         "SIGABRT",
         "native code gave up; why is in the last lines of its stderr, and PYTHONFAULTHANDLER=1 shows where in "
         "the script",
+        re.compile(rf"\A(?!(?s:.*){_LEFT_OPEN})"),
+        anywhere=True,
         signals=frozenset({Signals.SIGABRT}),
     ),
     Cause(

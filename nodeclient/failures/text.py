@@ -16,6 +16,9 @@ LINES_MAX = 1_000
 LINE_LENGTH_MAX = 4_000
 """In characters: more of one line is shown to nobody, and a line of a megabyte would take long to look through."""
 
+_RANK = re.compile(r"\[rank\d+\]:(?: |$)")
+"""Written by torch before each line of a traceback once a process group exists; the rank is known without it."""
+
 _NATIVE_FRAME = re.compile(
     r"""(?: \[rank\d+\]: \s? )?
         (?: frame\ \#\d+: | \#\d+\ +(?: 0x | \S+.*\ from\ \S+:\d+ | \S+.*\ \?\?:0 )
@@ -40,9 +43,10 @@ _LOG_LINE = re.compile(
 
 
 def last_lines(text: str) -> list[str]:
-    """Return the last lines as they would stand on a terminal in the end, without blank ones at the very end."""
+    """Return the last lines as they would stand on a terminal in the end, without torch's ranks, and no blank ones last."""
     lines = text.rsplit("\n", LINES_MAX)[-LINES_MAX:]
     shown = [plain(line.rstrip("\r").rpartition("\r")[2][:LINE_LENGTH_MAX]).rstrip() for line in lines]
+    shown = [_RANK.sub("", line, count=1) if _RANK.match(line) else line for line in shown]
     while shown and not shown[-1]:
         shown.pop()
     return shown

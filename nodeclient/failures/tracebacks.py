@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import takewhile
 
 from coordinatord.wire.messages import MESSAGE_MAX
 from nodeclient.failures.text import is_log_line, is_native_frame
@@ -22,9 +23,6 @@ FOLDED_LINES_MAX = 6
 
 FOLLOWING_LINES_MAX_KILLED = 2
 """The same for a program that a signal ended: Python does not end so of an exception."""
-
-_RANK = re.compile(r"\[rank\d+\]: ?")
-"""Written by torch before each line of a traceback once a process group exists."""
 
 _HEADER = re.compile(r"(?:.*[^\s\w])?(?:\[rank\d+\]: )?Traceback \(most recent call last\):")
 """A progress bar may stand before it."""
@@ -48,6 +46,13 @@ _GROUP_LINE = re.compile(r".* \(\d+ sub-exceptions?\)")
 _TERMINATE = re.compile(r"terminate called after throwing an instance of '([^']+)'")
 _TERMINATE_TEXT = re.compile(r"  what\(\):\s*(.*)")
 _FATAL = re.compile(r"Fatal Python error: .*")
+_ABORT = re.compile(r"terminate called without an active exception")
+"""Python has ended while threads of native code, those of a process group, were still at work; of whatever it ended."""
+_NOT_RUN = re.compile(
+    r"(?:.*/[^/:]*|python[\d.]*): "
+    r"((?:No module named|Error while finding module specification for|can't open file|can't find '__main__') .*)"
+)
+"""By Python itself, after its own path, and nothing more."""
 
 _HARMLESS = re.compile(
     r"Exception ignored (?:in|on)\b|Error in (?:atexit|sys\.)|--- Logging error ---|Task exception was never retrieved"
@@ -86,8 +91,10 @@ class Trace:
 
 def find(lines: Sequence[str], *, killed: bool) -> Trace | None:
     """Return what ended a program that failed; None if it did not say. `killed`: it was ended by a signal."""
-    bare = [_RANK.sub("", line, count=1) if _RANK.match(line) else line for line in lines]
-    traces = list(_traces(bare))
+    if killed:
+        # Python's fault handler may add its own, which says no more.
+        lines = lines[: max((at for at, line in enumerate(lines) if _ABORT.fullmatch(line)), default=len(lines))]
+    traces = list(_traces(lines))
     if killed:
         # C++ and Python's fault handler speak when the process is about to die of a signal, and then only.
         native = next((trace for trace in traces if trace.kind == _Kind.NATIVE), None)
@@ -96,9 +103,19 @@ def find(lines: Sequence[str], *, killed: bool) -> Trace | None:
     limit = FOLLOWING_LINES_MAX_KILLED if killed else FOLLOWING_LINES_MAX
     for kind in (_Kind.PYTHON, _Kind.ELSEWHERE):
         last = next((trace for trace in reversed(traces) if trace.kind == kind), None)
-        if last is not None and _following(bare, last, traces) <= limit:
+        if last is not None and _following(lines, last, traces) <= limit:
             return last
     return None
+
+
+def repeated(lines: Sequence[str], trace: Trace) -> Iterator[range]:
+    """Return where the same error stands before: a program may log an exception, and then end of it."""
+    said = _innermost(lines, trace)
+    for other in _traces(lines[: trace.first]):
+        if _innermost(lines, other) == said:
+            pairs = zip(lines[other.exception : trace.first], lines[trace.exception : trace.end], strict=False)
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            yield range(other.first, other.exception + same)
 
 
 def fold(lines: Sequence[str]) -> tuple[str, int]:
@@ -107,7 +124,7 @@ def fold(lines: Sequence[str]) -> tuple[str, int]:
     index = 0
     while index < len(lines) and len(parts) < FOLDED_LINES_MAX and sum(map(len, parts)) < MESSAGE_MAX:
         line = lines[index]
-        if is_native_frame(line) or is_log_line(line) or _begins(line):
+        if is_native_frame(line) or is_log_line(line) or _begins(line) or _ABORT.fullmatch(line):
             break
         if not line.strip():
             # A blank line ends most texts, but not one that has announced more.
@@ -185,6 +202,18 @@ def _fatal(lines: Sequence[str], header: int) -> Trace | None:
     return Trace(lines[header], header, header, header + 1, _Kind.NATIVE)
 
 
+def _not_run(lines: Sequence[str], header: int) -> Trace | None:
+    """Read why Python did not find what it was to run: the last that it says."""
+    said = _NOT_RUN.fullmatch(lines[header])
+    return None if said is None or any(lines[header + 1 :]) else Trace(said[1], header, header, header + 1)
+
+
+def _innermost(lines: Sequence[str], trace: Trace) -> Sequence[str]:
+    """Return an exception and where it was raised; the outer frames depend on where it was caught."""
+    frames = (at for at in range(trace.exception - 1, trace.first, -1) if _FRAME.match(lines[at]))
+    return lines[next(frames, trace.first) : trace.exception + 1]
+
+
 def _trace(lines: Sequence[str], first: int, exception: int) -> Trace:
     text, length = fold(lines[exception:])
     return Trace(text, first, exception, exception + max(1, length))
@@ -251,5 +280,6 @@ _READERS = {
     _BOX_HEADER: _boxed,
     _TERMINATE: _native,
     _FATAL: _fatal,
+    _NOT_RUN: _not_run,
 }
 """What each first line begins."""

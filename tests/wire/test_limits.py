@@ -9,7 +9,7 @@ import pytest
 from coordinatord.core.effects import Send
 from coordinatord.core.events import Connected
 from coordinatord.wire.codec import encode
-from coordinatord.wire.exits import ExitCode, describe_exit, shell_exit_code
+from coordinatord.wire.exits import ExitCode, describe_exit, shell_exit_code, signal_behind
 from coordinatord.wire.messages import (
     COUNTER_MAX,
     FRAME_BYTES_MAX,
@@ -81,18 +81,25 @@ def test_every_legal_exit_code_of_a_worker_makes_a_legal_one_of_a_program(exit_c
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "words", "shell"),
+    ("exit_code", "words", "shell", "signum"),
     [
-        (0, "exit code 0", 0),
-        (3, "exit code 3", 3),
-        (-9, "killed by SIGKILL", 137),
-        (-15, "killed by SIGTERM", 143),
-        (-100, "killed by signal 100", 228),
+        (0, "exit code 0", 0, None),
+        (3, "exit code 3", 3, None),
+        (-9, "killed by SIGKILL", 137, 9),
+        (-15, "killed by SIGTERM", 143, 15),
+        (-100, "killed by signal 100", 228, 100),
+        (137, "exit code 137, as a shell says SIGKILL", 137, 9),
+        (143, "exit code 143, as a shell says SIGTERM", 143, 15),
+        (128, "exit code 128", 128, None),
+        (255, "exit code 255", 255, None),
     ],
 )
-def test_an_exit_is_said_in_words_and_as_a_shell_has_it(exit_code: int, words: str, shell: int) -> None:
+def test_an_exit_is_said_in_words_and_as_a_shell_has_it(
+    exit_code: int, words: str, shell: int, signum: int | None
+) -> None:
     assert describe_exit(exit_code) == words
     assert shell_exit_code(exit_code) == shell
+    assert signal_behind(exit_code) == signum
 
 
 def test_the_programs_own_exit_codes_are_those_of_sysexits_and_shells() -> None:

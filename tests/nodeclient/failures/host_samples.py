@@ -22,6 +22,9 @@ GPU_SHARED = (
     "has 13.06 GiB memory in use. Of the allocated memory 11.97 GiB is allocated by PyTorch."
 )
 
+ABORT = "terminate called without an active exception\n"
+ABORTED = "Fatal Python error: Aborted\n\nCurrent thread 0x00007ff4 (most recent call first):\n  <no Python frame>\n"
+
 MEMORY = [
     Sample("OOM killer", "step 210\n", -9, "docker --memory", account=CONTAINER_FULL),
     Sample("OOM killer", "Killed\n", 137, "docker --memory", account=CONTAINER_FULL),
@@ -106,7 +109,7 @@ LAUNCHING = [
         "script not there, on one node",
         "python: can't open file '/data/train.py': [Errno 2] No such file or directory\n",
         2,
-        "/data/train.py is not there on host-n1, and no other",
+        "/data/train.py is not there on host-n1; the other nodes had not failed by then",
         consequences=0,
     ),
     Sample(
@@ -117,7 +120,7 @@ LAUNCHING = [
     Sample(
         "module missing, on one node",
         raised("ModuleNotFoundError: No module named 'apex'"),
-        says="they have apex, the environment of host-n1 differs",
+        says="the other nodes had not failed by then; if they have apex, the environment of host-n1 differs",
         consequences=0,
     ),
     Sample(
@@ -130,6 +133,13 @@ LAUNCHING = [
         "module missing", raised("ModuleNotFoundError: No module named 'apex.amp'"), says="apex.amp is not installed"
     ),
     Sample("module missing", raised("ModuleNotFoundError: No module named 'apex'"), nodes=1, consequences=0),
+    Sample("module missing", "/usr/bin/python: No module named pkg.nope\n", says="pkg.nope is not installed"),
+    Sample(
+        "module missing",
+        "/usr/bin/python: Error while finding module specification for 'pkg.nope' (ModuleNotFoundError: No module "
+        "named 'pkg')\n",
+        says="pkg is not installed",
+    ),
     Sample(
         "library missing",
         raised("ImportError: libcudart.so.12: cannot open shared object file: No such file or directory"),
@@ -146,7 +156,7 @@ LAUNCHING = [
     Sample(
         "file missing, on one node",
         raised("FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'"),
-        says="is /data/train.bin on a file system that host-n1",
+        says="the other nodes had not failed by then; if they have /data/train.bin",
         consequences=0,
     ),
     Sample("command not found", "sh: 1: nosuchcmd: not found\n", 127),
@@ -166,7 +176,7 @@ SIGNALS = [
         "step 210\n",
         -9,
         "systemd-oomd",
-        account=Account(message="not killed by the kernel's OOM killer"),
+        account=Account(message="some process sent it, it was not the kernel's OOM killer"),
     ),
     Sample("SIGKILL", "step 210\n", -9, "dmesg"),
     Sample("ended from outside", "step 210\n", -15, "preempts"),
@@ -179,6 +189,9 @@ SIGNALS = [
     ),
     Sample("SIGILL", "", -4),
     Sample("SIGABRT", "free(): invalid pointer\n", -6),
+    Sample("process group left open", f"no images in /nonexistent/train\n{ABORT}", -6, "ctx.close()"),
+    Sample("process group left open", f"step 210\n{ABORT}\n{ABORTED}", 134, "a consequence"),
+    Sample("GPU memory", raised(GPU_FULL) + ABORT, -6),
     Sample("CPU time", "", -24),
 ]
 
@@ -208,6 +221,7 @@ ORDINARY = [
         "ValueError: Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
         '  File "data.py", line 6, in __getitem__\nValueError: bad sample'
     ),
+    "/usr/bin/python: No module named pkg.__main__; 'pkg' is a package and cannot be directly executed\n",
     "usage: train.py [-h]\ntrain.py: error: argument --epochs: invalid int value: 'x'\n",
     "error: configuration is not valid\n",
     "",

@@ -100,6 +100,43 @@ def test_a_last_word_instead_of_a_code(tmp_path: Path) -> None:
     assert (code, told.error, told.last_lines) == (1, "", ("no data in /data",))
 
 
+def test_a_module_that_is_not_there(tmp_path: Path) -> None:
+    program = 'import os, sys\nos.execv(sys.executable, [sys.executable, "-m", "json.nope"])'
+    code, told = end(tmp_path, program)
+    assert (code, told.error) == (1, "No module named json.nope")
+    assert told.last_lines == (f"{sys.executable}: {told.error}",)
+
+
+def test_a_traceback_that_was_written_twice_is_shown_once(tmp_path: Path) -> None:
+    program = """
+import sys, traceback
+def load(path):
+    raise OSError(path)
+def main(path):
+    load(path)
+try:
+    main("other")
+except OSError:
+    traceback.print_exc()
+print("next", file=sys.stderr)
+try:
+    main("data")
+except OSError as error:
+    traceback.print_exc()
+    print("giving up", file=sys.stderr)
+    for line in traceback.format_exc().splitlines():
+        print(f"[rank1]: {line}".rstrip(), file=sys.stderr)
+    sys.exit(1)
+"""
+    _, told = end(tmp_path, program)
+    assert told.error == "OSError: data"
+    assert told.last_lines.count("OSError: data") == 1
+    assert told.last_lines.count("OSError: other") == 1  # that was another one
+    assert "giving up" in told.last_lines
+    assert told.last_lines[-1] == "OSError: data"
+    assert not any("rank1" in line for line in told.last_lines)
+
+
 def test_silence(tmp_path: Path) -> None:
     code, told = end(tmp_path, "import os\nos._exit(9)")
     assert (code, told.error, told.last_lines) == (9, "", ())
@@ -152,7 +189,7 @@ def test_killed(tmp_path: Path) -> None:
     code, told = end(tmp_path, 'import os, sys\nprint("step 1", file=sys.stderr, flush=True)\nos.kill(os.getpid(), 9)')
     assert (code, told.error, told.last_lines) == (-9, "", ("step 1",))
     known = oom.count().cgroup is not None
-    assert told.message == ("not killed by the kernel's OOM killer" if known else "")
+    assert told.message == ("some process sent it, it was not the kernel's OOM killer" if known else "")
 
 
 def test_an_abort_with_a_fault_handler(tmp_path: Path) -> None:
@@ -211,4 +248,5 @@ def test_a_worker_of_a_data_loader(way: str, error: str, tmp_path: Path) -> None
 def test_a_traceback_as_torch_writes_it_in_a_process_group(tmp_path: Path) -> None:
     code, told = end(tmp_path, GLOO)
     assert (code, told.error) == (1, "ValueError: with a rank before each line")
-    assert any(line == "[rank0]: Traceback (most recent call last):" for line in told.last_lines)
+    assert told.last_lines[0] == "Traceback (most recent call last):"
+    assert not any("[rank0]: " in line for line in told.last_lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
@@ -22,8 +23,8 @@ first cause  rank 5 (local rank 1) on host gpu-07, node gpu-07-x4f2
 when         2026-03-03 23:59:53 (12 s ago)
 how          exit code 1, pid 4711
 error        ModuleNotFoundError: No module named 'apex'
-then         3 other nodes failed in consequence: rank 0 on gpu-00 (exit code 1), rank 8 on gpu-01 (killed by
-             SIGABRT), 1 more
+then         3 other nodes failed in consequence: rank 0 on gpu-00 (exit code 134, as a shell says SIGABRT),
+             rank 8 on gpu-01 (killed by SIGABRT), 1 more
 hint         apex is not installed for the Python that runs the script on gpu-07, or not where it looks for
              modules: is this the right environment (`which python`)?
 --------------------------------------------------------------------------------"""
@@ -64,7 +65,7 @@ BLOCKS = [
             node="gpu-07-x4f2",
             host="gpu-07",
             failure=a_failure(rank=5, local_rank=1, error=TRACE[-1], last_lines=TRACE, age_s=12.0),
-            consequences=(Consequence("gpu-00", 0, 1), Consequence("gpu-01", 8, -6)),
+            consequences=(Consequence("gpu-00", 0, 134), Consequence("gpu-01", 8, -6)),
             consequences_count=3,
         ),
         ORDINARY,
@@ -99,11 +100,21 @@ def test_a_shell_s_way_to_say_a_signal_is_explained() -> None:
     assert "how          exit code 139, as a shell says SIGSEGV, pid 4711" in block.lines(report, SEEN_AT)
 
 
+def test_a_log_file_is_named_before_the_hint() -> None:
+    report = a_report(host="gpu-07", failure=a_failure(exit_code=-9))
+    without = block.lines(report, SEEN_AT)
+    log = Path("/var/log", "a" * 100, "stderr.log")
+    lines = block.lines(report, SEEN_AT, log)
+    hinted = next(at for at, line in enumerate(lines) if line.startswith("hint "))
+    assert lines[hinted - 1] == f"log          {log} (on gpu-07)"
+    assert [line for line in lines if not line.startswith("log ")] == without
+
+
 def test_only_other_nodes_can_differ() -> None:
     for nodes in (1, 2):
         report = a_report(failure=a_failure(error=TRACE[-1]), nodes=nodes)
         said = "\n".join(block.lines(report, SEEN_AT))
-        assert ("no other node complained" in said) == (nodes == 2)
+        assert ("other nodes had not failed by then" in said) == (nodes == 2)
 
 
 def test_the_largest_report_fits_a_screen() -> None:

@@ -11,9 +11,9 @@ from nodeclient.core.group import Group
 from nodeclient.failures.account import account
 from nodeclient.failures.hints import CAUSES, _advice, hint
 from nodeclient.failures.oom import Kills
-from tests.nodeclient.failures.host_samples import HOST_SAMPLES, ORDINARY
+from tests.nodeclient.failures.host_samples import ABORT, ABORTED, HOST_SAMPLES, ORDINARY
 from tests.nodeclient.failures.network_samples import NETWORK_SAMPLES
-from tests.nodeclient.failures.sample import Sample
+from tests.nodeclient.failures.sample import Sample, raised
 from tests.support.builders import a_report
 
 SAMPLES = [*HOST_SAMPLES, *NETWORK_SAMPLES]
@@ -39,6 +39,13 @@ def test_the_cause_is_recognised(sample: Sample) -> None:
 @pytest.mark.parametrize("stderr", ORDINARY, ids=lambda stderr: stderr[-40:])
 def test_an_ordinary_error_gets_no_hint(stderr: str) -> None:
     report = report_on(Sample("", stderr))
+    assert hint(report) is None
+
+
+@pytest.mark.parametrize("after", [ABORT, f"{ABORT}\n{ABORTED}"], ids=["abort", "and a fault handler"])
+def test_an_exception_that_an_abort_follows_is_an_ordinary_error(after: str) -> None:
+    report = report_on(Sample("", raised("ValueError: loss is nan at step 17") + after, -6))
+    assert report.failure.error == "ValueError: loss is nan at step 17"
     assert hint(report) is None
 
 

@@ -104,6 +104,8 @@ IGNORED = f"""Exception ignored in: <function DataLoader.__del__ at 0x7f>
 
 THREAD = f"Exception in thread Thread-1 (load):\n{TRACE}OSError: in a thread\n"
 
+ABORT = "terminate called without an active exception\n"
+
 PYTHON = [
     (f"{TRACE}ValueError: bad\n", "ValueError: bad"),
     (f"{TRACE}MemoryError\n", "MemoryError"),
@@ -151,6 +153,12 @@ PYTHON = [
         "ZeroDivisionError: x",
     ),
     (TRACE, None),
+    ("/usr/bin/python: No module named pkg.nope\n", "No module named pkg.nope"),
+    ("python3.11: No module named pkg.nope\n", "No module named pkg.nope"),
+    ("/usr/bin/python: No module named pkg.nope\nstep 1\n", None),
+    ("python: can't open file '/a b': [Errno 2] No such file", "can't open file '/a b': [Errno 2] No such file"),
+    (f"{TRACE}RuntimeError: DataLoader worker is killed\n{ABORT}", "RuntimeError: DataLoader worker is killed"),
+    (f"{ABORT}{TRACE}RuntimeError: DataLoader worker is killed\n", "RuntimeError: DataLoader worker is killed"),
     ("step 1\nstep 2\n", None),
     ("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: -x\n", None),
     ("", None),
@@ -182,6 +190,10 @@ KILLED = [
     (FATAL, "Fatal Python error: Segmentation fault"),
     (f"{TRACE}ValueError: survived\n{FATAL}", "Fatal Python error: Segmentation fault"),
     (f"{TRACE}ValueError: the last word\n", "ValueError: the last word"),
+    (f"{TRACE}ValueError: the cause\n{ABORT}", "ValueError: the cause"),
+    (f"{TRACE}ValueError: the cause\n{ABORT}\n{FATAL}", "ValueError: the cause"),
+    (f"no images\n{ABORT}", None),
+    (f"no images\n{ABORT}\n{FATAL}", None),
     (f"{TRACE}ValueError: survived\nstep 1\nstep 2\nstep 3\n", None),
 ]
 
@@ -209,7 +221,9 @@ def test_what_is_too_much_is_not_looked_through() -> None:
 FRAGMENTS = sorted({line for stderr, _ in PYTHON + KILLED for line in stderr.split("\n")})
 
 
-@given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=20), max_size=40), st.booleans())
+@given(
+    st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=20), max_size=40).map(lambda some: some * 2), st.booleans()
+)
 def test_any_mixture_of_lines_is_survived(fragments: list[str], killed: bool) -> None:
     lines = last_lines("\n".join(fragments))
     trace = tracebacks.find(lines, killed=killed)
@@ -217,3 +231,4 @@ def test_any_mixture_of_lines_is_survived(fragments: list[str], killed: bool) ->
         assert 0 <= trace.first <= trace.exception <= trace.end <= len(lines)
         assert trace.error
         assert "\n" not in trace.error
+        assert all(earlier.stop <= trace.first for earlier in tracebacks.repeated(lines, trace))
