@@ -14,7 +14,7 @@ from pathlib import Path
 
 from coordinatord.shared.tasks import Tasks
 from coordinatord.wire.exits import ExitCode
-from coordinatord.wire.messages import PROTOCOL_VERSION, Join, Offer
+from coordinatord.wire.messages import PROTOCOL_VERSION, Join, Offer, Report
 from nodeclient.accounts import Accounts
 from nodeclient.addresses import host_id, routable_address
 from nodeclient.agent_loop import AgentLoop
@@ -148,7 +148,7 @@ class Node:
             case Notice(level, text):
                 self._console.say(level, text)
             case Show(report):
-                self._console.show(block.lines(report, self._now()))
+                self._console.show(block.lines(report, self._now(), self._log_of(report)))
             case Waiting(reason, until):
                 self._console.wait(reason, until, self._loop.time())
                 self._redraw_later()
@@ -192,6 +192,14 @@ class Node:
         pid, file = self._workers.pid_of(local_rank), self._error_files[local_rank]
         # In a thread: the file is the worker's, and may lie on a disk that hangs.
         return await asyncio.to_thread(account, exit_code, pid, file, stderr, self._kills)
+
+    def _log_of(self, report: Report) -> Path | None:
+        """Return the file with all that the failed worker wrote to stderr, on its host; None if there is none."""
+        log_dir, run = self._config.output.log_dir, self._agent.run
+        if log_dir is None or not run or not report.failure.pid:
+            return None
+        folder = RoundPlace(self._config.job, run, report.round).folder(log_dir)
+        return folder / str(report.failure.rank) / "stderr.log"
 
     def _end(self, last_word: Exit) -> None:
         self._console.say(last_word.level, last_word.message)

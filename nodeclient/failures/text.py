@@ -43,7 +43,7 @@ _LOG_LINE = re.compile(
 
 
 def last_lines(text: str) -> list[str]:
-    """Return the last lines as they would stand on a terminal in the end, without torch's ranks, and no blank ones last."""
+    """Return the last lines as they would stand on a terminal in the end, without blank ones last and torch's ranks."""
     lines = text.rsplit("\n", LINES_MAX)[-LINES_MAX:]
     shown = [plain(line.rstrip("\r").rpartition("\r")[2][:LINE_LENGTH_MAX]).rstrip() for line in lines]
     shown = [_RANK.sub("", line, count=1) if _RANK.match(line) else line for line in shown]
