@@ -16,9 +16,6 @@ from coordinatord.wire.messages import Assignment
 from nodeclient.core.effects import Probe
 from nodeclient.core.events import Reached, Unreached
 
-PATIENCE_S = 10.0
-"""For all attempts together: a packet that is lost is sent again after 1 s, and once more after 3 s."""
-
 PAUSE_S = 1.0
 """Between attempts, while whatever is on the way may still come up."""
 
@@ -89,13 +86,13 @@ class ProbeListener:
 
 async def look_for_master(probe: Probe) -> Reached | Unreached:
     """Find out whether the master of a round can be reached."""
-    obstacle = await find_obstacle(probe.assignment)
+    obstacle = await find_obstacle(probe.assignment, probe.patience_s)
     if obstacle is None:
         return Reached(probe.run, probe.round)
     return Unreached(probe.run, probe.round, obstacle)
 
 
-async def find_obstacle(part: Assignment, patience_s: float = PATIENCE_S) -> str | None:
+async def find_obstacle(part: Assignment, patience_s: float) -> str | None:
     """Return None if the master's node answers at the address of the round, else what is in the way, in words."""
     what = f"{part.master_address}, offered by node {part.master_node} as its address, cannot be reached"
     remedy = f"see --advertise-addr of node {part.master_node}"

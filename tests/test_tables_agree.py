@@ -8,10 +8,12 @@ import pytest
 
 from coordinatord.core.goals import GOALS
 from coordinatord.core.member import Standing
+from coordinatord.core.policy import Policy
 from coordinatord.core.run import State
 from coordinatord.core.table import ROWS
 from coordinatord.wire.messages import Goal, Phase
 from nodeclient.core import table as node
+from nodeclient.core.contact import PROBE_LEASES
 from nodeclient.core.table import TABLE, Act, Stimulus
 from tests.support.builders import a_desired
 
@@ -118,3 +120,7 @@ def test_a_node_that_can_be_told_something_has_a_goal(state: State, standing: St
     else:
         expected = Goal.RUN
     assert GOALS[state].get(standing) == expected
+
+
+def test_a_node_looks_for_the_master_of_a_round_for_longer_than_any_lease_lasts() -> None:
+    assert Policy().lease_stretch_max < PROBE_LEASES, "a master that is gone has to be lost, not called unreachable"

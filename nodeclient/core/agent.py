@@ -316,7 +316,7 @@ class Agent:
         desired = self._take_round(now)
         assert desired.assignment is not None  # noqa: S101 - `run` carries one, see `wire`
         self._group = Group(desired.assignment, desired.reason)
-        self._effects.append(effects.Probe(desired.run, desired.round, desired.assignment))
+        self._effects.append(effects.Probe(desired.run, desired.round, desired.assignment, self._contact.probe_s))
 
     def _start(self, now: float) -> None:
         del now

@@ -11,6 +11,10 @@ LEASE_S = 5.0
 OUTAGE_GRACE_S = 300.0
 """All three until the coordinator has granted others."""
 
+PROBE_LEASES = 4.0
+"""A master that is gone has to be lost, which is charged to nobody, before it is called unreachable; and a lease may be
+stretched to three times what it is by itself."""
+
 TROUBLES_MAX = 16
 """Said in one outage: as many as anybody has coordinators, twice over."""
 
@@ -44,6 +48,11 @@ class Contact:
         self.heard_at = now
         self.beat_at = now + self.heartbeat_s
         self._reported = joined_with
+
+    @property
+    def probe_s(self) -> float:
+        """How long to look for the master of a round."""
+        return PROBE_LEASES * self.lease_s
 
     def heard_s(self, now: float) -> float:
         """Return how long ago the coordinator was heard in this session; 0 before there is one."""

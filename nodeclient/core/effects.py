@@ -23,6 +23,8 @@ class Probe:
     run: str
     round: int
     assignment: Assignment
+    patience_s: float
+    """For how long to try."""
 
 
 @dataclass(frozen=True, slots=True)

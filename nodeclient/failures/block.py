@@ -89,7 +89,7 @@ def _consequences(report: Report) -> str:
     more = report.consequences_count - len(named)
     if more > 0:
         named.append(f"{more} more")
-    others = "another node" if report.consequences_count == 1 else f"{report.consequences_count} other nodes"
+    others = "another worker" if report.consequences_count == 1 else f"{report.consequences_count} other workers"
     return f"{others} failed in consequence: {', '.join(named)}"
 
 

@@ -16,6 +16,7 @@ from tests.support.builders import an_assignment
 
 pytestmark = pytest.mark.asyncio
 
+LONG_S = 20.0
 BRIEF_S = 0.2
 """Where nobody answers, the test waits for all of it."""
 
@@ -42,12 +43,12 @@ async def listening(make: Callable[[], ProbeListener]) -> AsyncIterator[ProbeLis
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])
 async def test_a_node_that_answers_is_reached_at_each_of_its_addresses(address: str) -> None:
     async with listening(lambda: ProbeListener("a")) as listener:
-        assert await find_obstacle(part(listener.port, address)) is None
+        assert await find_obstacle(part(listener.port, address), LONG_S) is None
 
 
 async def test_a_thousand_at_once_are_answered() -> None:
     async with listening(lambda: ProbeListener("a")) as listener:
-        asked = [find_obstacle(part(listener.port)) for _ in range(1_000)]
+        asked = [find_obstacle(part(listener.port), LONG_S) for _ in range(1_000)]
         assert set(await asyncio.gather(*asked)) == {None}
 
 
@@ -56,7 +57,7 @@ async def test_who_connects_and_says_or_takes_nothing_is_in_nobodys_way() -> Non
         with socket.create_connection(("127.0.0.1", listener.port)), socket.socket() as rude:
             rude.connect(("127.0.0.1", listener.port))
             rude.send(b"GET / HTTP/1.1\r\n\r\n" * 1_000)
-            assert await find_obstacle(part(listener.port)) is None
+            assert await find_obstacle(part(listener.port), LONG_S) is None
 
 
 @pytest.mark.parametrize("says", list(SENDS))
@@ -66,7 +67,7 @@ async def test_an_address_at_which_somebody_else_answers_is_named(says: str) -> 
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        obstacle = await find_obstacle(part(server.sockets[0].getsockname()[1]))
+        obstacle = await find_obstacle(part(server.sockets[0].getsockname()[1]), LONG_S)
     assert obstacle is not None
     said = "127.0.0.1, offered by node a as its address, cannot be reached (somebody else answers there: "
     assert obstacle.startswith(said)
@@ -98,7 +99,7 @@ async def test_a_proxy_whose_other_side_is_not_up_yet_is_asked_again() -> None:
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        assert await find_obstacle(part(server.sockets[0].getsockname()[1])) is None
+        assert await find_obstacle(part(server.sockets[0].getsockname()[1]), LONG_S) is None
 
 
 async def test_without_descriptors_nobody_is_answered_until_there_are_some_again() -> None:
@@ -129,7 +130,7 @@ async def test_a_name_that_cannot_be_resolved_is_an_obstacle() -> None:
 async def test_a_listener_comes_up_a_moment_later() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
-        asked = asyncio.ensure_future(find_obstacle(part(reserved.getsockname()[1])))
+        asked = asyncio.ensure_future(find_obstacle(part(reserved.getsockname()[1]), LONG_S))
         await asyncio.sleep(0)
         reserved.listen()
         connection, _ = await asyncio.get_running_loop().run_in_executor(None, reserved.accept)

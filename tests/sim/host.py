@@ -32,9 +32,6 @@ from tests.sim.workers import LocalWorkers
 if TYPE_CHECKING:  # the world imports its hosts
     from tests.sim.world import World
 
-PROBES = 10
-"""How often the master is looked for, a second apart, before the node gives up."""
-
 BIRTH_NS = 10**15
 """Incarnations count from here, so that a clock may be behind."""
 
@@ -304,7 +301,9 @@ class Host:
                 if self.session is not None:
                     self._world.wires.send(self.session, UP, observed)
             case Probe():
-                self._agenda.after(0.005 * self._world.chance.random(), self._probe, self.agent, effect, PROBES)
+                self._agenda.after(
+                    0.005 * self._world.chance.random(), self._probe, self.agent, effect, effect.patience_s
+                )
             case Start():
                 self._world.trace.note("%s: starts round %d of %s", self.name, effect.round, effect.run)
                 self._world.laws.starts(self, effect)
@@ -325,7 +324,7 @@ class Host:
                 self.exit = effect
                 self._end()
 
-    def _probe(self, agent: Agent, probe: Probe, tries: int) -> None:
+    def _probe(self, agent: Agent, probe: Probe, left_s: float) -> None:
         """Look for the master, and again each second until it answers; who sleeps or is gone does not."""
         if self.agent is not agent:
             return
@@ -333,8 +332,8 @@ class Host:
         node = probe.assignment.master_node
         if any(host.node == node and host.agent is not None and host._asleep is None for host in hosts):
             self.submit(Reached(probe.run, probe.round))
-        elif tries:
-            self._agenda.after(1.0, self._probe, agent, probe, tries - 1)
+        elif left_s > 0:
+            self._agenda.after(1.0, self._probe, agent, probe, left_s - 1.0)
         else:
             self.submit(Unreached(probe.run, probe.round, f"it cannot reach node {node}"))
 

@@ -23,7 +23,7 @@ first cause  rank 5 (local rank 1) on host gpu-07, node gpu-07-x4f2
 when         2026-03-03 23:59:53 (12 s ago)
 how          exit code 1, pid 4711
 error        ModuleNotFoundError: No module named 'apex'
-then         3 other nodes failed in consequence: rank 0 on gpu-00 (exit code 134, as a shell says SIGABRT),
+then         3 other workers failed in consequence: rank 0 on gpu-00 (exit code 134, as a shell says SIGABRT),
              rank 8 on gpu-01 (killed by SIGABRT), 1 more
 hint         apex is not installed for the Python that runs the script on gpu-07, or not where it looks for
              modules: is this the right environment (`which python`)?
@@ -46,7 +46,7 @@ NOT_STARTED = """\
 first cause  the workers on host host-n1, node n1 were not started
 when         2026-03-03 23:55:05 (5 min ago)
 why          cannot start train.sh: no such program
-then         another node failed in consequence: rank 8 on n2 (exit code 1)
+then         another worker failed in consequence: rank 8 on n2 (exit code 1)
 hint         a command was not found on host-n1: is it installed there, and on the PATH that nodeclient was
              started with?
 --------------------------------------------------------------------------------"""
