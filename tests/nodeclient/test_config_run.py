@@ -261,6 +261,21 @@ def test_run_path_gives_the_script_its_name_and_arguments(tmp_path: Path) -> Non
     assert ended.stdout == f"__main__ {[str(shown), '-x', '1']}\n"
 
 
+@pytest.mark.parametrize(
+    ("spelt", "flag"),
+    [
+        ("'--local_rank'", "--local_rank"),
+        ("'--local-rank'", "--local-rank"),
+        ("'--local_rank', '--local-rank'", "--local-rank"),
+        ("'--lr'", "--local-rank"),
+    ],
+)
+def test_a_script_is_given_its_local_rank_as_it_spells_the_flag(spelt: str, flag: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"parser.add_argument({spelt}, type=int)")
+    assert run(str(script), "a", door="launch").command[3] == flag + "=${local_rank}"
+
+
 def test_launch_gives_the_local_rank_before_the_scripts_own_arguments() -> None:
     assert run(SCRIPT, "a", door="launch").command == (PYTHON, "-u", SCRIPT, "--local-rank=${local_rank}", "a")
     module = run("-m", "pkg", "a", door="launch").command
