@@ -58,6 +58,9 @@ def join_config(
         remarks.append(advice)
     nodes = given.nnodes or _nodes(said, remarks) or door.nodes
     workers = _workers(parser, given, environ, door.command)
+    shown = given.local_ranks_filter
+    if shown is not None and not any(local_rank < workers for local_rank in shown):
+        remarks.append(f"--local-ranks-filter keeps all {workers} workers of this node from the terminal")
     return JoinConfig(
         coordinators=given.coord,
         standalone=given.standalone,

@@ -277,3 +277,10 @@ def test_pairs_are_read() -> None:
     for text in ("a", "a=", "=1", "a=1,,b=2"):
         with pytest.raises(ArgumentTypeError, match="KEY=VALUE"):
             pairs(text)
+
+
+@pytest.mark.parametrize(("shown", "remarked"), [("7", True), ("1,7", False)])
+def test_a_filter_that_shows_nobody_is_remarked_on(shown: str, remarked: bool) -> None:
+    flags = ("--nproc-per-node", "2", "--local-ranks-filter", shown)
+    remarks = join("--coord", "h", "--job-id", "j", *flags).remarks
+    assert any("keeps all 2 workers" in remark for remark in remarks) == remarked
