@@ -172,6 +172,7 @@ async def test_log_lines_and_the_live_line_begin_on_a_line_of_their_own(fifo: Pa
         terminal.draw("waiting (9 s left)")
         await asyncio.to_thread(stage.stderr.await_text, rb"left\)$")
         terminal.draw("waiting (8 s left)")
+        await asyncio.to_thread(stage.stderr.await_text, rb"8 s left\)$")
         await asyncio.to_thread(fifo.write_text, "go")
         await stage.ended()
         terminal.draw("w" * 200)
