@@ -150,9 +150,7 @@ class Program:
 
     def await_no_leftovers(self) -> None:
         """Wait until nothing that it started lives any more."""
-        for pid in self.leftovers():
-            await_end(pid)
-        assert self.leftovers() == []
+        wait_until("the end of all that it started", lambda: not self.leftovers())
 
     def _read(self, stream: IO[str] | None) -> None:
         for line in stream or ():
