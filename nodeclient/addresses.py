@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import ipaddress
 import os
+import secrets
 import socket
 import struct
 from pathlib import Path
@@ -19,6 +20,11 @@ _ELSEWHERE = ("192.0.2.1", "2001:db8::1")
 """Addresses kept for documentation (RFC 5737, RFC 3849): nobody has them, so the default route leads there."""
 
 _DISCARD_PORT = 9
+
+
+def fresh_node_id() -> str:
+    """Return a node id that no other process has: this host's name and a random suffix."""
+    return f"{socket.gethostname()[:100]}-{secrets.token_hex(3)}"
 
 
 def host_id() -> str:

@@ -190,7 +190,7 @@ class Node:
     async def _account(self, local_rank: int, exit_code: int) -> Account:
         stderr = await self._output.end_of_stderr(local_rank)
         pid, file = self._workers.pid_of(local_rank), self._error_files[local_rank]
-        # In a thread: the file is the worker's, and may lie on a disk that hangs.
+        # In a thread: it reads files, among them one that the worker made.
         return await asyncio.to_thread(account, exit_code, pid, file, stderr, self._kills)
 
     def _log_of(self, report: Report) -> Path | None:

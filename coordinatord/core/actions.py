@@ -65,8 +65,8 @@ def stop_at_once(run: Run, reason: str, now: float, outbox: Outbox) -> None:
 
 def reform(run: Run, reason: str, now: float, outbox: Outbox) -> None:
     """Judge the round that is over, charge the budget, and let the nodes that are left form the next one."""
-    charged = run.verdict.charged is not None
     report = report_on(run, now)
+    charged = report is not None
     leaving = [run.members[node] for node in sorted(run.leaving)]
     outbox.record(
         RoundEnded(

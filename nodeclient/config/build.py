@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import secrets
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from coordinatord.shared.settings import SettingsParser
 from coordinatord.wire.messages import Spec
+from nodeclient.addresses import fresh_node_id
 from nodeclient.config.output import output_settings
 from nodeclient.config.records import DEFAULT_JOB, SIGNALS, JoinConfig
-from nodeclient.core.settings import ABORT_TIMEOUT_S
+from nodeclient.core.settings import ABORT_TIMEOUT_S, JOIN_TIMEOUT_S
 from nodeclient.devices import WorkersPerNodeError, workers_per_node
 from nodeclient.schedulers import Found, SchedulerError, found, missed
 from nodeclient.spawn import SpawnError, WorkerCommand, check_program
 
-JOIN_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 30.0
-"""Both as torchrun has them."""
+"""As torchrun has it."""
 
 UNHEEDED = {
     "TORCHELASTIC_ENABLE_FILE_TIMER": "nodeclient has no watchdog for torch.distributed.elastic.timer to talk to",
@@ -65,7 +63,7 @@ def join_config(
         coordinators=given.coord,
         standalone=given.standalone,
         job=job or DEFAULT_JOB,
-        node=given.node_id or f"{socket.gethostname()[:100]}-{secrets.token_hex(3)}",
+        node=given.node_id or fresh_node_id(),
         spec=_spec(parser, given, nodes),
         workers=workers,
         role=given.role,

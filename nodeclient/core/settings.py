@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+JOIN_TIMEOUT_S = 600.0
+"""How long nodes look for a coordinator and wait for a round, unless told otherwise: as torchrun has it."""
+
 ABORT_TIMEOUT_S = 0.5
 """In an unplanned stop, between SIGTERM and SIGKILL: whoever is blocked in a collective will not get out of it."""
 

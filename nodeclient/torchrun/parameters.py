@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import secrets
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -14,17 +12,16 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from coordinatord.shared.settings import seconds
 from coordinatord.wire.messages import COUNTER_MAX, Launcher, Spec
+from nodeclient.addresses import fresh_node_id
 from nodeclient.config.records import Endpoint
 from nodeclient.config.rendezvous import CONF
 from nodeclient.config.values import address, endpoints, name
+from nodeclient.core.settings import JOIN_TIMEOUT_S
 
 Value = TypeVar("Value")
 
 BACKEND = "coordinatord"
 """What `--rdzv-backend` calls it; the name of the entry point must be the same."""
-
-JOIN_TIMEOUT_S = 600.0
-"""torchrun's own default."""
 
 INJECTED = "timeout"
 """torchrun itself adds this one, always; its own c10d backend does not look at it either."""
@@ -62,12 +59,11 @@ def read(parameters: RendezvousParameters) -> TorchrunConfig:
     join_timeout = settings.pop("join_timeout", JOIN_TIMEOUT_S)
     if unknown := sorted(settings.keys() - CONF.keys()):
         raise ValueError(f"--rdzv-conf: not understood: {', '.join(unknown)}; known are: {', '.join(CONF)}")
-    host = socket.gethostname()
     local = parameters.local_addr
     return TorchrunConfig(
         coordinators=_read("--rdzv-endpoint", endpoints, parameters.endpoint),
         job=_read("--rdzv-id", name, parameters.run_id),
-        node=f"{host[:100]}-{secrets.token_hex(3)}",
+        node=fresh_node_id(),
         # torchrun's agents count restarts each for itself, so the coordinator sets no limit.
         spec=Spec(parameters.min_nodes, parameters.max_nodes, COUNTER_MAX, Launcher.TORCHRUN),
         advertise_address=_read("--local-addr", address, local) if local else None,

@@ -10,7 +10,7 @@ MUTANTS = (
         "budget-for-membership",
         "coordinatord.core.actions",
         "a lost node whose peers' workers fail in consequence is charged to the budget",
-        "charged = run.verdict.charged is not None",
+        "charged = report is not None",
         "charged = bool(run.failures)",
     ),
     Mutant(
