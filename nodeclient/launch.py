@@ -58,6 +58,14 @@ class Launcher:
         self.remarks: tuple[str, ...] = tuple(remarks)
         """What was decided here that a user may want to know, to be said once."""
 
+    def common_command(self) -> WorkerCommand:
+        """Return what the commands of all workers have in common, in every round; the macro stands in it as it is."""
+        environ = {**DEFAULTS, **LAUNCHER_DEFAULTS, **self._inherited}
+        if self._threads is not None:
+            environ[OMP] = str(max(self._threads))
+        cpus = None if self._config.numa is None else frozenset().union(*self._cpus)
+        return WorkerCommand(self._config.command, environ, cpus)
+
     def commands(self, start: Start, error_files: Sequence[Path]) -> list[WorkerCommand]:
         """Return the command of each worker, in the order of the local ranks, as are the `error_files`.
 

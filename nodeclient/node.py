@@ -49,11 +49,12 @@ from nodeclient.core.settings import Settings
 from nodeclient.failures import block, error_file, oom
 from nodeclient.failures.account import account
 from nodeclient.guard import Guard
-from nodeclient.launch import Launcher
-from nodeclient.orphans import reaping_orphans
+from nodeclient.launch import LOCAL_RANK_MACRO, Launcher
+from nodeclient.orphans import adopt_orphans, reaping_orphans
 from nodeclient.output.output import Output
 from nodeclient.output.places import RoundPlace
 from nodeclient.ports import PortReservation
+from nodeclient.preload.starter import Starter
 from nodeclient.probe import ProbeListener, look_for_master
 from nodeclient.processes import UnkillableError
 from nodeclient.session import Session
@@ -77,9 +78,10 @@ class Node:
         settings = Settings(config.workers, config.join_timeout_s, config.stop_timeout_s, config.abort_timeout_s)
         self._agent = Agent(settings, self._port.port, self._loop.time())
         mark = secrets.token_hex(16)
-        self._workers = WorkerGroup(mark, self._note_exit)
-        self._accounts = Accounts(self._account, self.submit)
         self._launcher = Launcher(config, os.environ)
+        self._starter = Starter(config.preload, self._launcher.common_command(), LOCAL_RANK_MACRO, self._remark)
+        self._workers = WorkerGroup(mark, self._note_exit, self._starter.spawn)
+        self._accounts = Accounts(self._account, self.submit)
         self._output = Output(config.output, socket.gethostname(), config.role, self._complain)
         self._console = Console(config.log_level, self._context, self._output.terminal)
         self._error_files: list[Path] = []
@@ -99,12 +101,15 @@ class Node:
         for signum in self._config.signals:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # as under nohup, whose users mean it
                 self._loop.add_signal_handler(signum, self.submit, LeaveAsked(signum))
+        if self._config.preload:
+            adopt_orphans()  # what makes warm workers children of this process
         with reaping_orphans(self._children):
             try:
                 self._events.start()
                 for remark in (*self._config.remarks, *self._launcher.remarks):
-                    self._console.say(Level.INFO, remark)
-                for name, run in (("session", self._session), ("accounts", self._accounts)):
+                    self._remark(Level.INFO, remark)
+                runners = (("preload", self._starter), ("session", self._session), ("accounts", self._accounts))
+                for name, run in runners:
                     self._tasks.spawn(run.run(), name=name)
                 self._tasks.spawn(self._output.watch(), name="output")
                 return await self._tasks.guard(self._exit)
@@ -117,7 +122,7 @@ class Node:
 
     def _children(self) -> frozenset[int]:
         guard = () if self._guard.pid is None else (self._guard.pid,)
-        return self._workers.pids | self._companions | frozenset(guard)
+        return self._workers.pids | self._starter.pids | self._companions | frozenset(guard)
 
     # Events in
 
@@ -156,7 +161,8 @@ class Node:
                 self._end(effect)
 
     async def _probe(self, probe: Probe) -> None:
-        self.submit(await look_for_master(probe))
+        found, _ = await asyncio.gather(look_for_master(probe), self._starter.settled())
+        self.submit(found)
 
     def _start(self, start: Start) -> None:
         part = start.assignment
@@ -212,6 +218,9 @@ class Node:
 
     def _complain(self, text: str) -> None:
         self._console.say(Level.WARNING, text)
+
+    def _remark(self, level: Level, text: str) -> None:
+        self._console.say(level, text)
 
     async def _sweep(self) -> None:
         try:

@@ -15,8 +15,14 @@ from contextlib import contextmanager
 
 from nodeclient.processes import statuses
 
+_PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 """From linux/prctl.h."""
+
+
+def adopt_orphans() -> None:
+    """Have the kernel make this process the parent of all descendants whose own parent has ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextmanager

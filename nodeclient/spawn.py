@@ -10,7 +10,8 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 EXIT_NOT_FOUND = 127
@@ -47,17 +48,21 @@ class SpawnError(RuntimeError):
         self.exit_code = exit_code
 
 
+Spawn = Callable[[WorkerCommand, int, int | None, int | None, bool], int]
+"""What starts a worker, as `spawn` does."""
+
+
 def spawn(
     command: WorkerCommand,
     local_rank: int,
     stdout: int | None = None,
     stderr: int | None = None,
-    *,
     with_stdin: bool = False,
-) -> subprocess.Popen[bytes]:
-    """Start the worker; it inherits no other file than the two descriptors and, if wanted, this process's stdin.
+) -> int:
+    """Start the worker; return its process id, for the caller to reap.
 
-    Where the two are None, it has this process's own. They stay open here.
+    It inherits no other file than the two descriptors and, if wanted, this process's stdin. Where the two are None, it
+    has this process's own. They stay open here.
 
     Must be called in the main thread: the kernel kills the worker when the *thread* that started it ends. Raises
     `SpawnError`, and then no process is left.
@@ -66,22 +71,38 @@ def spawn(
         message = f"CPUs {sorted(command.cpus - os.sched_getaffinity(0))} are not for this process: see taskset -p $$"
         raise SpawnError(local_rank, message, EXIT_NOT_EXECUTABLE)
     try:
-        # The worker's own words run, as its user wrote them and without a shell.
-        return subprocess.Popen(  # noqa: S603
-            command.argv,
-            env=command.environ,
-            stdin=None if with_stdin and _is_open(0) else subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-            # Python code between fork and exec can deadlock on a lock that another thread held at the fork. This code
-            # takes none: it makes plain system calls, and the interpreter and glibc put their own locks right in the
-            # child. A program in between that does the same would cost each worker 20 ms and hide why exec failed, and
-            # without the death signal a worker could outlive a nodeclient whose guard died first.
-            preexec_fn=die_with_parent(command.cpus),  # noqa: PLW1509
-        )
+        with stdin_of_worker(with_stdin) as stdin:
+            # The worker's own words run, as its user wrote them and without a shell.
+            process = subprocess.Popen(  # noqa: S603
+                command.argv,
+                env=command.environ,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                # Python code between fork and exec can deadlock on a lock that another thread held at the fork. This
+                # code takes none: it makes plain system calls, and the interpreter and glibc put their own locks right
+                # in the child. A program in between that does the same would cost each worker 20 ms and hide why exec
+                # failed, and without the death signal a worker could outlive a nodeclient whose guard died first.
+                preexec_fn=die_with_parent(command.cpus),  # noqa: PLW1509
+            )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise _explain(command, local_rank, error) from error
+    process.returncode = 0  # keeps Popen from warning that it is left to itself
+    return process.pid
+
+
+@contextmanager
+def stdin_of_worker(own: bool) -> Iterator[int]:
+    """Give the descriptor that is to be a worker's stdin: this process's `own`, if it has one, or an empty file."""
+    if own and _is_open(0):
+        yield 0
+        return
+    empty = os.open(os.devnull, os.O_RDONLY)
+    try:
+        yield empty
+    finally:
+        os.close(empty)
 
 
 def _is_open(fd: int) -> bool:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from nodeclient import processes
 from nodeclient.output.output import WorkerStreams
-from nodeclient.spawn import WorkerCommand, spawn
+from nodeclient.spawn import Spawn, WorkerCommand, spawn
 
 
 @dataclass(slots=True)
@@ -24,14 +23,14 @@ class _Worker:
     """A worker that was started and is not reaped yet."""
 
     local_rank: int
-    process: subprocess.Popen[bytes]
+    pid: int
     watched: set[int] = field(default_factory=set)
     """The pidfds that the loop watches: the worker's own, and when that has ended, those of the rest of its group."""
     reported: bool = False
 
     def exit_code(self) -> int | None:
         """Return the exit code without reaping; None if it has not ended."""
-        ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return None
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
@@ -41,16 +40,18 @@ class WorkerGroup:
     """One node's workers of one round at a time; all methods are for the main thread, in the running event loop.
 
     `mark` is this nodeclient's alone, and put into each worker's environment. `on_exit` is called once for each worker
-    that was started, with its local rank and its exit code as `subprocess` has it (-n for signal n).
+    that was started, with its local rank and its exit code as `subprocess` has it (-n for signal n). `spawn` is what
+    starts a worker.
 
     A worker that exits takes its process group with it, by SIGKILL. Only after `terminate` it does not: then a worker
     has exited when all of its group has, so that a shell around the training script may die of SIGTERM at once while
     the script still writes its checkpoint.
     """
 
-    def __init__(self, mark: str, on_exit: Callable[[int, int], None]) -> None:
+    def __init__(self, mark: str, on_exit: Callable[[int, int], None], spawn: Spawn = spawn) -> None:
         self._mark = mark
         self._on_exit = on_exit
+        self._spawn = spawn
         self._workers: dict[int, _Worker] = {}
         self._pids: list[int] = []
         """By local rank, of the round that was started last."""
@@ -83,12 +84,12 @@ class WorkerGroup:
         self._pids.clear()
         for local_rank, command in enumerate(commands):
             marked = replace(command, environ={**command.environ, processes.MARK_VARIABLE: self._mark})
-            own = (streams[local_rank].stdout, streams[local_rank].stderr) if streams else (None, None)
+            stdout, stderr = (streams[local_rank].stdout, streams[local_rank].stderr) if streams else (None, None)
             # With several, nobody knows which of them it is for; alone, a worker can be debugged, as under torchrun.
-            process = spawn(marked, local_rank, *own, with_stdin=len(commands) == 1)
-            self._pids.append(process.pid)
-            self._workers[process.pid] = _Worker(local_rank, process)
-            self._watch(self._workers[process.pid], process.pid)
+            pid = self._spawn(marked, local_rank, stdout, stderr, len(commands) == 1)
+            self._pids.append(pid)
+            self._workers[pid] = _Worker(local_rank, pid)
+            self._watch(self._workers[pid], pid)
 
     def terminate(self) -> None:
         """Ask every worker to end, and from now on let a process group outlive its leader."""
@@ -134,14 +135,14 @@ class WorkerGroup:
     def _settle(self) -> None:
         """Deal with what is left of the process groups of workers that have ended."""
         ended, self._ended = self._ended, []
-        rest: dict[int, list[int]] = {worker.process.pid: [] for worker in ended}
+        rest: dict[int, list[int]] = {worker.pid: [] for worker in ended}
         for status in processes.statuses():
             if status.group in rest and not status.dead:
                 rest[status.group].append(status.pid)
         for worker in ended:
-            members = rest[worker.process.pid]
+            members = rest[worker.pid]
             if not (members and self._signalled):
-                _signal_group(worker.process.pid, signal.SIGKILL)
+                _signal_group(worker.pid, signal.SIGKILL)
                 self._report(worker)
             for pid in members:
                 self._watch(worker, pid)
@@ -156,8 +157,8 @@ class WorkerGroup:
             self._on_exit(worker.local_rank, code)
 
     def _reap(self, worker: _Worker) -> None:
-        worker.process.wait()
-        del self._workers[worker.process.pid]
+        os.waitpid(worker.pid, 0)
+        del self._workers[worker.pid]
 
     def _watch(self, worker: _Worker, pid: int) -> None:
         try:

@@ -79,6 +79,7 @@ def join_config(
         signals=given.signals_to_handle or SIGNALS,
         numa=given.numa_binding,
         virtual_local_rank=given.virtual_local_rank,
+        preload=given.preload,
         error_file=_error_file(environ),
         own_coordinator=door.own_coordinator,
         remarks=tuple(remarks),

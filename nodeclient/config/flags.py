@@ -45,7 +45,7 @@ def add_nodes(parser: SettingsParser, *, nodes: str, workers: str, workers_defau
 
 
 def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], signals_variables: tuple[str, ...]) -> None:
-    """Add what says how workers see their devices, and by which signals they are asked to end.
+    """Add what says how workers are started, how they see their devices, and by which signals they are asked to end.
 
     The variables are given, since these two flags have not the usual one behind each door.
     """
@@ -60,6 +60,14 @@ def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], sign
         "--virtual-local-rank",
         action="store_true",
         help="each worker sees its own GPU alone, and has LOCAL_RANK 0",
+    )
+    add_own(
+        parser,
+        "--preload",
+        type=values.modules,
+        default=(),
+        metavar="MODULES",
+        help="import these once, such as torch, and fork the workers of every round from there",
     )
     parser.add_setting(
         "--signals-to-handle",

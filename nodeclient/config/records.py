@@ -57,6 +57,8 @@ class JoinConfig:
     """How workers are bound to NUMA nodes, as torchrun's `--numa-binding` has it."""
     virtual_local_rank: bool = False
     """Each worker sees only its own GPU, and LOCAL_RANK is 0 in all of them."""
+    preload: tuple[str, ...] = ()
+    """Modules that are imported once, for all workers of all rounds."""
     error_file: Path | None = None
     """Where a scheduler wants to find the first cause (TORCHELASTIC_ERROR_FILE)."""
     own_coordinator: bool = False

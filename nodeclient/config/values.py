@@ -153,6 +153,15 @@ def size(text: str) -> int:
     return number
 
 
+def modules(text: str) -> tuple[str, ...]:
+    """Read names of Python modules, `torch,my.package`."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise argparse.ArgumentTypeError(f"{name!r} is no module name, such as torch or my.package")
+    return names
+
+
 def signals(text: str) -> tuple[signal.Signals, ...]:
     """Read names of signals with commas between."""
     return tuple(dict.fromkeys(_signal(part.strip()) for part in text.split(",")))

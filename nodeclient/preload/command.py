@@ -1,0 +1,78 @@
+"""Which command lines can be started warm: those that begin with a Python interpreter which runs `sitecustomize`.
+
+Nothing is started here. The grammar is that of Python's own command line (`config_parse_cmdline` in initconfig.c).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_PYTHON = re.compile(r"python[0-9.]*[a-z]?")
+"""The file names of interpreters: python, python3, python3.13t."""
+
+_ELF = b"\x7fELF"
+"""The first bytes of a program; `#!` are those of a script, which may do anything before it comes to Python."""
+
+_MAIN = "cm"
+"""Options that end the interpreter's own: the program follows."""
+
+_WITH_VALUE = "WX"
+
+_DEAF = {"I": "isolated", "E": "told to ignore PYTHONPATH", "S": "told not to import site"}
+"""Options with which Python does not find the hook."""
+
+
+class ColdError(ValueError):
+    """This command line cannot be started warm; the text says why, and what to do about it where something can be."""
+
+
+def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> None:
+    """Make sure that this command line can be started warm. Raises `ColdError`.
+
+    `macro` is what stands for something else in each worker: among the arguments of the program it may be, before them
+    all workers must be alike.
+    """
+    program = shutil.which(argv[0], path=environ.get("PATH", os.defpath))
+    if program is None:
+        raise ColdError(f"{argv[0]} is not found")
+    real = Path(program).resolve()
+    if not _PYTHON.fullmatch(real.name) or not _is_program(real):
+        raise ColdError(f"{argv[0]} is no Python interpreter: begin the command with one, such as python -m")
+    common = argv[: _main(argv) + 1]
+    if any(macro in word for word in common):
+        raise ColdError(f"{macro} stands before the program's own arguments, so that each worker is another program")
+
+
+def _main(argv: Sequence[str]) -> int:
+    """Return where the program is named: the script, the module, or the text of -c. Raises `ColdError`."""
+    index = 1
+    while index < len(argv):
+        word = argv[index]
+        if word == "-" or not word.startswith("-"):
+            return index
+        if word.startswith("--"):
+            index += 2 if word == "--check-hash-based-pycs" else 1
+            continue
+        for place, option in enumerate(word[1:], start=2):
+            follows = place == len(word)  # the value is the next word, else the rest of this one
+            if option in _DEAF:
+                raise ColdError(f"Python is {_DEAF[option]} (-{option})")
+            if option in _MAIN:
+                return index + follows
+            if option in _WITH_VALUE:
+                index += follows
+                break
+        index += 1
+    raise ColdError("the command names no program for Python to run")
+
+
+def _is_program(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_ELF)) == _ELF
+    except OSError:
+        return False

@@ -1,0 +1,190 @@
+"""The parent interpreter of `--preload`: imports what it is told to, then forks a worker for each request.
+
+It speaks with `nodeclient.preload.parent` over a socket, one JSON object a line. Whether workers are to be started, and
+how many, is no business of this side; what a fork has to do to be a worker is in `preload_worker`.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import site
+import socket
+import sys
+import threading
+import warnings
+from typing import Any
+
+from preload_worker import Line, become_worker
+
+SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
+"""Holds this side's settings as JSON: `socket` (a descriptor), `modules`, `along`, `hook` (the directory on PYTHONPATH
+that is ours), `pythonpath` (what it was before, or null)."""
+
+DESCRIPTORS = 4
+"""That come with a request: stdin, stdout, stderr, and the line to the node."""
+
+CHUNK_BYTES = 1 << 16
+
+DRIVERS = ("/dev/nvidia-uvm", "/dev/kfd")
+"""A process that has one of these open has initialised CUDA (cuInit opens it, NVML does not) or ROCm, and no fork of it
+can use a GPU."""
+
+HOOK_MODULES = ("preload_parent", "preload_worker")
+
+
+class PreloadError(Exception):
+    """The modules cannot be preloaded, and workers are to be started cold; the text says why."""
+
+
+def serve() -> bool:
+    """Be the parent until the node ends; return only in a worker, with whether the user has a `sitecustomize`."""
+    settings = json.loads(os.environ.pop(SETTINGS_VARIABLE))
+    link = socket.socket(fileno=settings["socket"])
+    link.set_inheritable(False)
+    _leave_no_trace(settings["hook"], settings["pythonpath"])
+    customized = _customize()
+    try:
+        _preload(link, settings["modules"], settings["along"])
+    except PreloadError as error:
+        _send(link, {"refused": str(error)})
+        os._exit(0)
+    # What is garbage now would be collected in every worker, and to look at what is not would copy its pages there.
+    gc.collect()
+    gc.freeze()
+    _send(link, {"ready": len(sys.modules)})
+    while (received := _receive(link)) is not None:
+        request, descriptors = received
+        if _fork(link, request, descriptors):
+            return customized
+    os._exit(0)
+
+
+def _leave_no_trace(hook: str, pythonpath: str | None) -> None:
+    """Let everything look as if Python had found no hook."""
+    sys.path.remove(hook)
+    sys.path_importer_cache.pop(hook, None)
+    for name in ("sitecustomize", *HOOK_MODULES):
+        sys.modules.pop(name, None)
+    if pythonpath is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = pythonpath
+
+
+def _customize() -> bool:
+    """Import the user's own `sitecustomize` in Python's own way; return whether there is one."""
+    site.execsitecustomize()
+    return "sitecustomize" in sys.modules
+
+
+# Import
+
+
+def _preload(link: socket.socket, modules: list[str], along: list[str]) -> None:
+    """Import modules that must be there and those that may be. Raises `PreloadError`."""
+    place = _place_of_main()
+    sys.path[:0] = place
+    for name in modules:
+        _send(link, {"importing": name})
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            reason = str(error).partition("\n")[0]
+            raise PreloadError(f"module {name} cannot be imported: {type(error).__name__}: {reason}") from error
+        _check(name)
+    for name in along:
+        _send(link, {"importing": name})
+        try:
+            importlib.import_module(name)
+        except ImportError:  # another release has it elsewhere, and its workers will import it as always
+            continue
+        _check(name)
+    for entry in place:
+        sys.path.remove(entry)
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _place_of_main() -> list[str]:
+    """Return where the program's own modules are found, which Python itself adds only when it begins with it."""
+    if getattr(sys.flags, "safe_path", False):
+        return []
+    main = sys.argv[0]
+    if main in {"-m", "-c", "-", ""}:
+        return [os.getcwd()]  # noqa: PTH109 - pathlib would be one more module that a cold worker has not
+    return [os.path.dirname(os.path.realpath(main))]  # noqa: PTH120 - the same
+
+
+def _check(name: str) -> None:
+    """Raise `PreloadError` if a fork of this process would not be as good as a process of its own."""
+    started = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if started:
+        raise PreloadError(f"module {name} starts a thread ({started[0]}), which no forked worker would have")
+    opened = [path for path in map(_target, os.listdir("/proc/self/fd")) if path in DRIVERS]  # noqa: PTH208
+    if opened:
+        raise PreloadError(f"module {name} initialises the GPU ({opened[0]} is open), which forked workers cannot use")
+
+
+def _target(descriptor: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - see `_place_of_main`
+    except OSError:  # that of the listing itself
+        return ""
+
+
+# Serve
+
+
+def _fork(link: socket.socket, request: dict[str, Any], descriptors: list[int]) -> bool:
+    """Fork a worker; return whether this is it.
+
+    It is forked by a process in between, which ends at once: then the kernel makes it a child of the node, which has
+    asked for orphans, and which sees its end and its exit code as those of any other worker.
+    """
+    with warnings.catch_warnings():
+        # Python 3.12 warns of threads: those of Python's were looked for, and OpenBLAS ends its own before a fork.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            between = os.fork()
+        except OSError as error:
+            _close(descriptors)
+            _send(link, {"failed": f"no process can be forked: {error.strerror}"})
+            return False
+        if between == 0:
+            try:
+                if os.fork():
+                    os._exit(0)
+            except OSError:
+                os._exit(1)
+    if between == 0:
+        link.close()
+        become_worker(request, descriptors[:3], Line(descriptors[3]))
+        return True
+    _close(descriptors)
+    forked = os.waitpid(between, 0)[1] == 0
+    _send(link, {"forked": True} if forked else {"failed": "no second process can be forked"})
+    return False
+
+
+def _receive(link: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Wait for a request and what comes with it; None: the node has ended."""
+    text, descriptors = b"", []
+    while not text.endswith(b"\n"):
+        chunk, received, _, _ = socket.recv_fds(link, CHUNK_BYTES, DESCRIPTORS)
+        if not chunk:
+            return None
+        text += chunk
+        descriptors += received
+    return json.loads(text), descriptors
+
+
+def _send(link: socket.socket, message: dict[str, Any]) -> None:
+    link.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

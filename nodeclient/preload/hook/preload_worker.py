@@ -1,0 +1,122 @@
+"""What makes a fork of the parent interpreter a worker that nothing tells from one that was started cold.
+
+Everything that a process gets by exec, and keeps from its parent by fork, is dealt with here, in one place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import signal
+import sys
+from typing import Any
+
+MARK_VARIABLE = "COORDINATORD_MARK"
+"""As in `nodeclient.processes`."""
+
+OMP = "OMP_NUM_THREADS"
+
+PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
+
+
+class Line:
+    """A socket to the node, on which a worker says who it is and is told to go on."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def wait_for_go(self) -> None:
+        """Tell this process's id, and wait until it is known; if nobody wants it any more, end."""
+        os.write(self._descriptor, b"%d\n" % os.getpid())
+        if os.read(self._descriptor, 1) != b"!":
+            os._exit(1)
+        os.close(self._descriptor)
+
+
+def become_worker(request: dict[str, Any], streams: list[int], line: Line) -> None:
+    """Turn this process into the worker of a request: `argv`, `environ`, `cpus` (or null), `node` (its process id)."""
+    os.setsid()
+    _show_mark(request["environ"][MARK_VARIABLE].encode())
+    line.wait_for_go()
+    # Bound to the node's life only now: before it was the node's child, it would have died with the one in between.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != request["node"]:
+        os._exit(1)
+    _take_streams(streams)
+    _take_arguments(request["argv"])
+    _take_environment(request["environ"], request["cpus"])
+    _differ()
+
+
+def _show_mark(mark: bytes) -> None:
+    """Write the mark over that of the parent where /proc shows it, as no call of the system does that."""
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    place = getenv(MARK_VARIABLE.encode())
+    if place and len(ctypes.string_at(place)) == len(mark):
+        ctypes.memmove(place, mark, len(mark))
+
+
+def _take_arguments(argv: list[str]) -> None:
+    """Put in the worker's own arguments; what is before them is the same in all workers."""
+    own = len(sys.argv) - 1
+    sys.argv[1:] = argv[len(argv) - own :]
+    sys.orig_argv[:] = argv
+
+
+def _take_environment(environ: dict[str, str], cpus: list[int] | None) -> None:
+    before = _threads()
+    os.environ.clear()
+    os.environ.update(environ)
+    if cpus is not None:
+        os.sched_setaffinity(0, cpus)
+    if _threads() != before and "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(_threads())  # else it goes by what OpenMP read when it was imported
+
+
+def _threads() -> int:
+    """Return how many threads OpenMP would start in a process of its own."""
+    given = os.environ.get(OMP, "")
+    return int(given) if given.isdecimal() and int(given) else len(os.sched_getaffinity(0))
+
+
+def _take_streams(descriptors: list[int]) -> None:
+    """Put in the worker's own streams; what Python decides of them at its start, it decides of the parent's."""
+    for target, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, target, inheritable=True)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        stream = _stream(getattr(sys, f"__{name}__"), descriptor, mode)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _stream(old: io.TextIOWrapper, descriptor: int, mode: str) -> io.TextIOWrapper:
+    """Open a standard stream in the way of CPython (`create_stdio` in pylifecycle.c) and of the one before it."""
+    unbuffered = old.write_through
+    binary: Any = open(descriptor, mode + "b", 0 if unbuffered and mode == "w" else -1, closefd=False)  # noqa: SIM115
+    raw = getattr(binary, "raw", binary)
+    raw.name = old.name
+    stream = io.TextIOWrapper(
+        binary,
+        encoding=old.encoding,
+        errors=old.errors,
+        newline="\n",
+        line_buffering=not unbuffered and (raw.isatty() or descriptor == 2),  # noqa: PLR2004 - stderr
+        write_through=unbuffered,
+    )
+    stream.mode = mode  # type: ignore[misc]  # as CPython does
+    return stream
+
+
+def _differ() -> None:
+    """Draw anew what each process draws for itself; `random` does so by itself in every fork."""
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
+    if "multiprocessing.process" in sys.modules:
+        sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)

@@ -1,0 +1,20 @@
+"""Stands in for the user's module of this name in the parent interpreter of `--preload`, and takes over from there.
+
+Python goes on with the user's program when this import is over, which must never be but in a worker: so whatever goes
+wrong here ends the process.
+"""
+
+import os
+import sys
+
+try:
+    from preload_parent import serve
+
+    customized = serve()
+except BaseException as error:  # noqa: BLE001 - see above
+    sys.stderr.write(f"nodeclient: --preload: {type(error).__name__}: {error}\n")
+    os._exit(1)
+
+if not customized:
+    # As Python says it where there is no such module, and then it forgets about this one.
+    raise ImportError("this host has no sitecustomize", name="sitecustomize")

@@ -1,0 +1,181 @@
+"""One life of the parent interpreter, as the node sees it: its start, its progress, its forks, its end.
+
+When there is to be one, and what is done without it, is in `starter`; what goes on inside of it is in `hook`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from coordinatord.wire.exits import describe_exit
+from nodeclient.processes import MARK_VARIABLE
+from nodeclient.spawn import WorkerCommand, die_with_parent
+
+HOOK = Path(__file__).parent / "hook"
+"""The directory with our `sitecustomize`."""
+
+SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
+"""As in `hook/preload_parent.py`."""
+
+IMPORT_WITHIN_S = 300.0
+"""For all imports, which take seconds; on a network file system under the load of a whole cluster, a minute or two."""
+
+FORK_WITHIN_S = 2.0
+"""The node waits for a fork (10 ms with torch), and hears nobody meanwhile: two heartbeats of the five of its lease."""
+
+LINE_BYTES_MAX = 65_536
+
+PID_BYTES_MAX = 20
+
+
+class ParentError(Exception):
+    """The parent interpreter cannot do what it is for; the text says why."""
+
+
+class Parent:
+    """A running parent interpreter. All methods are for the main thread, in the running event loop."""
+
+    def __init__(self, command: WorkerCommand, modules: Sequence[str], along: Sequence[str]) -> None:
+        """Start it with the command line of a worker. Raises `OSError` if no process can be started."""
+        self._loop = asyncio.get_running_loop()
+        self._link, theirs = socket.socketpair()
+        self._link.setblocking(False)
+        self._unread = b""
+        with theirs:
+            settings = {
+                "socket": theirs.fileno(),
+                "modules": list(modules),
+                "along": list(along),
+                "hook": str(HOOK),
+                "pythonpath": command.environ.get("PYTHONPATH"),
+            }
+            pythonpath = filter(None, (str(HOOK), command.environ.get("PYTHONPATH")))
+            self._process = subprocess.Popen(  # noqa: S603 - the worker's own command
+                command.argv,
+                env={
+                    **command.environ,
+                    "PYTHONPATH": os.pathsep.join(pythonpath),
+                    SETTINGS_VARIABLE: json.dumps(settings),
+                    # It must outlive the sweep of a round. As long as a worker's, which is written over it there.
+                    MARK_VARIABLE: secrets.token_hex(16),
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # what modules say when they are imported is not the words of a worker
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                preexec_fn=die_with_parent(command.cpus),  # noqa: PLW1509 - see `spawn`
+            )
+        self.ended = asyncio.Event()
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._loop.add_reader(self._pidfd, self._note_end)
+        self.usable = False
+        """It has imported everything, and nothing has gone wrong since."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def how_it_ended(self) -> str:
+        """Say how it ended, when it has."""
+        return describe_exit(self._process.wait())
+
+    async def prepare(self) -> int:
+        """Wait until it has imported everything; return how many modules it has. Raises `ParentError`."""
+        importing = ""
+        try:
+            async with asyncio.timeout(IMPORT_WITHIN_S):
+                while True:
+                    match await self._receive():
+                        case {"importing": name}:
+                            importing = name
+                        case {"refused": reason}:
+                            raise ParentError(reason)
+                        case {"ready": count}:
+                            self._link.settimeout(FORK_WITHIN_S)
+                            self.usable = True
+                            return int(count)
+        except TimeoutError:
+            raise ParentError(f"module {importing} is still not imported after {IMPORT_WITHIN_S:g} s") from None
+        except EOFError:
+            during = f" in the import of module {importing}" if importing else ""
+            raise ParentError(f"the interpreter ended{during} ({self.how_it_ended()})") from None
+
+    def fork(self, command: WorkerCommand, streams: Sequence[int]) -> int:
+        """Fork a worker; return its process id, as that of a child. `streams` are its stdin, stdout and stderr.
+
+        Raises `ParentError`; then there is no worker, and the interpreter is ended.
+        """
+        request = {
+            "argv": list(command.argv),
+            "environ": dict(command.environ),
+            "cpus": None if command.cpus is None else sorted(command.cpus),
+            "node": os.getpid(),
+        }
+        ours, theirs = socket.socketpair()
+        try:
+            with ours, theirs:
+                ours.settimeout(FORK_WITHIN_S)
+                self._ask(request, [*streams, theirs.fileno()])
+                theirs.close()
+                pid = int(_some(ours.recv(PID_BYTES_MAX)))
+                ours.sendall(b"!")  # only now it begins: one that was given up would have its rank twice
+                return pid
+        except (OSError, EOFError, ParentError) as error:
+            self._end()
+            why = f"no answer within {FORK_WITHIN_S:g} s" if isinstance(error, TimeoutError) else str(error)
+            raise ParentError(f"the interpreter of --preload has not forked it: {why}") from error
+
+    def close(self) -> None:
+        """End it; its workers live on."""
+        self._end()
+        self._process.wait()
+        if not self.ended.is_set():
+            self._note_end()
+        self._link.close()
+
+    def _end(self) -> None:
+        self.usable = False
+        self._process.kill()  # which does nothing if it has ended
+
+    def _note_end(self) -> None:
+        self.usable = False
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self.ended.set()
+
+    def _ask(self, request: dict[str, Any], descriptors: Sequence[int]) -> None:
+        """Send a request, and wait until it is done. Raises `OSError`, `EOFError` and `ParentError`."""
+        text = json.dumps(request).encode() + b"\n"
+        sent = socket.send_fds(self._link, [text], list(descriptors))
+        self._link.sendall(text[sent:])
+        while b"\n" not in self._unread:
+            self._unread += _some(self._link.recv(LINE_BYTES_MAX))
+        answer = self._line()
+        if "failed" in answer:
+            raise ParentError(str(answer["failed"]))
+
+    async def _receive(self) -> dict[str, Any]:
+        while b"\n" not in self._unread:
+            self._unread += _some(await self._loop.sock_recv(self._link, LINE_BYTES_MAX))
+        return self._line()
+
+    def _line(self) -> dict[str, Any]:
+        line, _, self._unread = self._unread.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+
+def _some(received: bytes) -> bytes:
+    """Return what was received. Raises `EOFError` if that is nothing."""
+    if not received:
+        raise EOFError("it ended")
+    return received

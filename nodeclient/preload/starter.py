@@ -1,0 +1,92 @@
+"""Starts workers: warm as long as there is a parent interpreter for them, cold otherwise.
+
+What the parent interpreter is, is in `parent`. Here is when there is one: from the node's start on; and if it ends,
+the next round starts cold, and another one is made ready for those that follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from nodeclient.core.effects import Level
+from nodeclient.preload.along import along
+from nodeclient.preload.command import ColdError, check
+from nodeclient.preload.parent import Parent, ParentError
+from nodeclient.spawn import WorkerCommand, spawn, stdin_of_worker
+
+Say = Callable[[Level, str], None]
+
+
+class Starter:
+    """Starts one node's workers; without `modules`, all of them cold."""
+
+    def __init__(self, modules: Sequence[str], command: WorkerCommand, macro: str, say: Say) -> None:
+        """Take the `command` that all workers have in common, with `macro` where their arguments differ."""
+        self._modules = tuple(modules)
+        self._command = command
+        self._macro = macro
+        self._say = say
+        self._parent: Parent | None = None
+        self._settled = asyncio.Event()
+        """It is known whether the first parent is there."""
+        self._missed = asyncio.Event()
+        """A worker was started cold for want of a parent."""
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """The processes that are ours to reap."""
+        return frozenset() if self._parent is None else frozenset({self._parent.pid})
+
+    async def settled(self) -> None:
+        """Wait until the first parent is ready, or is known not to be: cold workers would import the same now."""
+        await self._settled.wait()
+
+    async def run(self) -> None:
+        """Keep a parent as long as the node lives and there can be one."""
+        try:
+            if self._modules:
+                check(self._command.argv, self._command.environ, self._macro)
+            while self._modules:
+                self._missed.clear()
+                await self._live()
+                await self._missed.wait()
+        except (ColdError, ParentError, OSError) as error:
+            self._say(Level.WARNING, f"--preload has no effect, workers start cold: {error}")
+        finally:
+            self._settled.set()
+
+    async def _live(self) -> None:
+        """Have a parent from its start to its end. Raises `ParentError` and `OSError` if there cannot be one."""
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        parent = self._parent = Parent(self._command, self._modules, along(self._modules))
+        try:
+            count = await parent.prepare()
+            took_s = loop.time() - began_at
+            self._say(
+                Level.INFO,
+                f"preloaded {', '.join(self._modules)} ({count} modules) in {took_s:.1f} s: workers start warm",
+            )
+            self._settled.set()
+            await parent.ended.wait()
+        finally:
+            parent.close()
+            self._parent = None
+        how = parent.how_it_ended()
+        self._say(Level.WARNING, f"the interpreter of --preload ended ({how}): the next round starts cold")
+
+    def spawn(
+        self, command: WorkerCommand, local_rank: int, stdout: int | None, stderr: int | None, with_stdin: bool
+    ) -> int:
+        """Start a worker; return its process id, as `nodeclient.spawn.spawn` does. Raises `SpawnError`."""
+        parent = self._parent
+        if parent is not None and parent.usable:
+            own = (1 if stdout is None else stdout, 2 if stderr is None else stderr)
+            try:
+                with stdin_of_worker(with_stdin) as stdin:
+                    return parent.fork(command, (stdin, *own))
+            except ParentError as error:
+                self._say(Level.WARNING, f"worker {local_rank} starts cold: {error}")
+        self._missed.set()
+        return spawn(command, local_rank, stdout, stderr, with_stdin)
