@@ -10,6 +10,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from typing import Any
 
 MARK_VARIABLE = "COORDINATORD_MARK"
@@ -113,10 +114,12 @@ def _stream(old: io.TextIOWrapper, descriptor: int, mode: str) -> io.TextIOWrapp
 
 
 def _differ() -> None:
-    """Draw anew what each process draws for itself; `random` does so by itself in every fork."""
+    """Take anew what each process has for itself; `random` sees to that in every fork."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     if "torch" in sys.modules:
         sys.modules["torch"].default_generator.seed()
+    # Python leaves it as it was at a fork, and no public name sets it.
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # noqa: SLF001
     if "multiprocessing.process" in sys.modules:
         sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)

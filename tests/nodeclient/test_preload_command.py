@@ -1,0 +1,66 @@
+"""Which command lines can be started warm, and what is said of those that cannot."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from nodeclient.launch import LOCAL_RANK_MACRO
+from nodeclient.preload.command import ColdError, check
+
+WARM = [
+    ["train.py"],
+    ["-u", "train.py", "-I"],
+    ["-uO", "-X", "dev", "-Werror", "-W", "ignore", "train.py"],
+    ["-Xutf8", "-m", "package.train", "--lr", "1"],
+    ["-mpackage.train", "-S"],
+    ["-c", "print(1)", "-E"],
+    ["-cprint(1)"],
+    ["--check-hash-based-pycs", "always", "train.py"],
+    ["-"],
+    ["train.py", f"--local-rank={LOCAL_RANK_MACRO}"],
+]
+
+COLD = [
+    (["-I", "train.py"], "isolated (-I)"),
+    (["-uE", "train.py"], "told to ignore PYTHONPATH (-E)"),
+    (["-S", "-m", "train"], "told not to import site (-S)"),
+    ([], "no program"),
+    (["-u"], "no program"),
+    (["-X", "dev"], "no program"),
+    ([f"train-{LOCAL_RANK_MACRO}.py"], "another program"),
+    (["-c", f"print({LOCAL_RANK_MACRO})"], "another program"),
+    (["-m", f"train{LOCAL_RANK_MACRO}"], "another program"),
+    (["-X", f"cpu_count={LOCAL_RANK_MACRO}", "train.py"], "another program"),
+]
+
+
+@pytest.mark.parametrize("arguments", WARM, ids=" ".join)
+def test_pythons_own_command_lines_can_be_started_warm(arguments: list[str]) -> None:
+    check([sys.executable, *arguments], os.environ, LOCAL_RANK_MACRO)
+
+
+@pytest.mark.parametrize(("arguments", "why"), COLD)
+def test_what_would_not_find_the_hook_cannot(arguments: list[str], why: str) -> None:
+    with pytest.raises(ColdError) as cold:
+        check([sys.executable, *arguments], os.environ, LOCAL_RANK_MACRO)
+    assert why in str(cold.value)
+
+
+def test_a_program_of_another_kind_cannot_whatever_its_name(tmp_path: Path) -> None:
+    wrapper = tmp_path / "python3"
+    wrapper.write_text('#!/bin/sh\nexec /usr/bin/env -i python3 "$@"\n')
+    wrapper.chmod(0o755)
+    for program in ("sh", str(wrapper), str(tmp_path / "missing")):
+        with pytest.raises(ColdError) as cold:
+            check([program, "train.py"], os.environ, LOCAL_RANK_MACRO)
+        assert program in str(cold.value)
+
+
+def test_a_link_to_an_interpreter_is_one(tmp_path: Path) -> None:
+    link = tmp_path / "our-python"
+    link.symlink_to(sys.executable)
+    check([str(link), "train.py"], os.environ, LOCAL_RANK_MACRO)
