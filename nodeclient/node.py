@@ -108,9 +108,9 @@ class Node:
                 self._events.start()
                 for remark in (*self._config.remarks, *self._launcher.remarks):
                     self._remark(Level.INFO, remark)
-                runners = (("preload", self._starter), ("session", self._session), ("accounts", self._accounts))
-                for name, run in runners:
+                for name, run in (("preload", self._starter), ("accounts", self._accounts)):
                     self._tasks.spawn(run.run(), name=name)
+                self._tasks.spawn(self._attend(), name="session")
                 self._tasks.spawn(self._output.watch(), name="output")
                 return await self._tasks.guard(self._exit)
             finally:
@@ -119,6 +119,11 @@ class Node:
                 await self._output.close()
                 self._port.close()
                 self._listener.close()
+
+    async def _attend(self) -> None:
+        # Not before workers can start: while this node imports, a job that it is to join trains on.
+        await self._starter.settled()
+        await self._session.run()
 
     def _children(self) -> frozenset[int]:
         guard = () if self._guard.pid is None else (self._guard.pid,)
@@ -161,8 +166,7 @@ class Node:
                 self._end(effect)
 
     async def _probe(self, probe: Probe) -> None:
-        found, _ = await asyncio.gather(look_for_master(probe), self._starter.settled())
-        self.submit(found)
+        self.submit(await look_for_master(probe))
 
     def _start(self, start: Start) -> None:
         part = start.assignment

@@ -29,7 +29,6 @@ class Starter:
         self._say = say
         self._parent: Parent | None = None
         self._settled = asyncio.Event()
-        """It is known whether the first parent is there."""
         self._missed = asyncio.Event()
         """A worker was started cold for want of a parent."""
 
@@ -39,7 +38,7 @@ class Starter:
         return frozenset() if self._parent is None else frozenset({self._parent.pid})
 
     async def settled(self) -> None:
-        """Wait until the first parent is ready, or is known not to be: cold workers would import the same now."""
+        """Wait until it is known whether there is a parent: until the first one is ready, or cannot be."""
         await self._settled.wait()
 
     async def run(self) -> None:
@@ -52,7 +51,7 @@ class Starter:
                 await self._live()
                 await self._missed.wait()
         except (ColdError, ParentError, OSError) as error:
-            self._say(Level.WARNING, f"--preload has no effect, workers start cold: {error}")
+            self._say(Level.WARNING, f"--preload: workers start cold: {error}")
         finally:
             self._settled.set()
 
@@ -60,14 +59,13 @@ class Starter:
         """Have a parent from its start to its end. Raises `ParentError` and `OSError` if there cannot be one."""
         loop = asyncio.get_running_loop()
         began_at = loop.time()
+        names = ", ".join(self._modules)
+        self._say(Level.INFO, f"preloading {names}")
         parent = self._parent = Parent(self._command, self._modules, along(self._modules))
         try:
             count = await parent.prepare()
             took_s = loop.time() - began_at
-            self._say(
-                Level.INFO,
-                f"preloaded {', '.join(self._modules)} ({count} modules) in {took_s:.1f} s: workers start warm",
-            )
+            self._say(Level.INFO, f"preloaded {names} ({count} modules) in {took_s:.1f} s: workers start warm")
             self._settled.set()
             await parent.ended.wait()
         finally:
