@@ -46,6 +46,7 @@ def serve() -> bool:
     link.set_inheritable(False)
     _leave_no_trace(settings["hook"], settings["pythonpath"])
     customized = _customize()
+    inherited = dict(os.environ)
     try:
         _preload(link, settings["modules"], settings["along"])
     except PreloadError as error:
@@ -57,6 +58,7 @@ def serve() -> bool:
     _send(link, {"ready": len(sys.modules)})
     while (received := _receive(link)) is not None:
         request, descriptors = received
+        _let_imports_count(request["environ"], inherited)
         if _fork(link, request, descriptors):
             return customized
     os._exit(0)
@@ -78,6 +80,18 @@ def _customize() -> bool:
     """Import the user's own `sitecustomize` in Python's own way; return whether there is one."""
     site.execsitecustomize()
     return "sitecustomize" in sys.modules
+
+
+def _let_imports_count(environ: dict[str, str], inherited: dict[str, str]) -> None:
+    """Do to a worker's environment what the imports did to the parent's, where it is not another one before."""
+    for name in inherited.keys() | os.environ.keys():
+        before, after = inherited.get(name), os.environ.get(name)
+        if before == after or environ.get(name) != before:
+            continue
+        if after is None:
+            del environ[name]
+        else:
+            environ[name] = after
 
 
 # Import

@@ -84,33 +84,35 @@ def _threads() -> int:
 
 
 def _take_streams(descriptors: list[int]) -> None:
-    """Put in the worker's own streams; what Python decides of them at its start, it decides of the parent's."""
+    """Put in the worker's own streams."""
     for target, descriptor in enumerate(descriptors):
         os.dup2(descriptor, target, inheritable=True)
-    for descriptor in descriptors:
         os.close(descriptor)
-    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
-        stream = _stream(getattr(sys, f"__{name}__"), descriptor, mode)
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
+        _begin_anew((sys.__stdin__, sys.__stdout__, sys.__stderr__)[target], target)
 
 
-def _stream(old: io.TextIOWrapper, descriptor: int, mode: str) -> io.TextIOWrapper:
-    """Open a standard stream in the way of CPython (`create_stdio` in pylifecycle.c) and of the one before it."""
-    unbuffered = old.write_through
-    binary: Any = open(descriptor, mode + "b", 0 if unbuffered and mode == "w" else -1, closefd=False)  # noqa: SIM115
-    raw = getattr(binary, "raw", binary)
-    raw.name = old.name
-    stream = io.TextIOWrapper(
+def _begin_anew(stream: Any, descriptor: int) -> None:
+    """Let a standard stream see what it is connected to now.
+
+    Python decides at its start by what a stream is connected to (`create_stdio` in pylifecycle.c); here it has been
+    connected to something else. The object has to stay the same, as modules may have kept it when they were imported.
+    """
+    unbuffered, binary = stream.write_through, stream.buffer
+    raw: Any = io.FileIO(descriptor, "rb" if descriptor == 0 else "wb", closefd=False)
+    raw.name = stream.name
+    if isinstance(binary, io.FileIO):
+        binary = raw
+    else:
+        type(binary).__init__(binary, raw, raw._blksize)  # noqa: SLF001 - as `io.open` does
+    io.TextIOWrapper.__init__(
+        stream,
         binary,
-        encoding=old.encoding,
-        errors=old.errors,
+        encoding=stream.encoding,
+        errors=stream.errors,
         newline="\n",
         line_buffering=not unbuffered and (raw.isatty() or descriptor == 2),  # noqa: PLR2004 - stderr
         write_through=unbuffered,
     )
-    stream.mode = mode  # type: ignore[misc]  # as CPython does
-    return stream
 
 
 def _differ() -> None:
