@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import secrets
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from coordinatord.wire.exits import describe_exit
-from nodeclient.processes import MARK_VARIABLE
 from nodeclient.spawn import WorkerCommand, die_with_parent
 
 HOOK = Path(__file__).parent / "hook"
@@ -30,6 +28,9 @@ IMPORT_WITHIN_S = 300.0
 
 FORK_WITHIN_S = 2.0
 """The node waits for a fork (10 ms with torch), and hears nobody meanwhile: two heartbeats of the five of its lease."""
+
+ROOM_BYTES = 16_384
+"""For what a worker's environment in /proc has more than the parent's: its ranks and places, why its round began."""
 
 LINE_BYTES_MAX = 65_536
 
@@ -56,6 +57,7 @@ class Parent:
                 "along": list(along),
                 "hook": str(HOOK),
                 "pythonpath": command.environ.get("PYTHONPATH"),
+                "room": " " * ROOM_BYTES,
             }
             pythonpath = filter(None, (str(HOOK), command.environ.get("PYTHONPATH")))
             self._process = subprocess.Popen(  # noqa: S603 - the worker's own command
@@ -64,8 +66,6 @@ class Parent:
                     **command.environ,
                     "PYTHONPATH": os.pathsep.join(pythonpath),
                     SETTINGS_VARIABLE: json.dumps(settings),
-                    # It must outlive the sweep of a round. As long as a worker's, which is written over it there.
-                    MARK_VARIABLE: secrets.token_hex(16),
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what modules say when they are imported is not the words of a worker

@@ -21,7 +21,7 @@ from preload_worker import Line, become_worker
 
 SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
 """Holds this side's settings as JSON: `socket` (a descriptor), `modules`, `along`, `hook` (the directory on PYTHONPATH
-that is ours), `pythonpath` (what it was before, or null)."""
+that is ours), `pythonpath` (what it was before, or null), and `room`, which only makes the environment larger."""
 
 DESCRIPTORS = 4
 """That come with a request: stdin, stdout, stderr, and the line to the node."""

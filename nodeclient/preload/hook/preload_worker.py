@@ -21,6 +21,9 @@ OMP = "OMP_NUM_THREADS"
 PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
 
+ENV_START = 47
+"""The field of /proc/self/stat that says where the environment begins, counted after the name; see proc_pid_stat(5)."""
+
 
 class Line:
     """A socket to the node, on which a worker says who it is and is told to go on."""
@@ -39,7 +42,8 @@ class Line:
 def become_worker(request: dict[str, Any], streams: list[int], line: Line) -> None:
     """Turn this process into the worker of a request: `argv`, `environ`, `cpus` (or null), `node` (its process id)."""
     os.setsid()
-    _show_mark(request["environ"][MARK_VARIABLE].encode())
+    _take_environment(request["environ"], request["cpus"])
+    _show_environment()
     line.wait_for_go()
     # Bound to the node's life only now: before it was the node's child, it would have died with the one in between.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -47,17 +51,7 @@ def become_worker(request: dict[str, Any], streams: list[int], line: Line) -> No
         os._exit(1)
     _take_streams(streams)
     _take_arguments(request["argv"])
-    _take_environment(request["environ"], request["cpus"])
     _differ()
-
-
-def _show_mark(mark: bytes) -> None:
-    """Write the mark over that of the parent where /proc shows it, as no call of the system does that."""
-    getenv = ctypes.CDLL(None).getenv
-    getenv.restype = ctypes.c_void_p
-    place = getenv(MARK_VARIABLE.encode())
-    if place and len(ctypes.string_at(place)) == len(mark):
-        ctypes.memmove(place, mark, len(mark))
 
 
 def _take_arguments(argv: list[str]) -> None:
@@ -75,6 +69,23 @@ def _take_environment(environ: dict[str, str], cpus: list[int] | None) -> None:
         os.sched_setaffinity(0, cpus)
     if _threads() != before and "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(_threads())  # else it goes by what OpenMP read when it was imported
+
+
+def _show_environment() -> None:
+    """Write the environment over the parent's where /proc shows it: the mark first, the rest as far as there is room.
+
+    No call of the system does that. The node has made room, and nothing reads the old one any more: `os.environ` has
+    moved all variables elsewhere.
+    """
+    with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - see `preload_parent`
+        fields = file.read().rpartition(b")")[2].split()
+    start, end = int(fields[ENV_START]), int(fields[ENV_START + 1])
+    shown = b""
+    for name in (MARK_VARIABLE, *os.environ):
+        variable = os.fsencode(f"{name}={os.environ[name]}") + b"\0"
+        if len(shown) + len(variable) <= end - start and not (shown and name == MARK_VARIABLE):
+            shown += variable
+    ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
 
 
 def _threads() -> int:
