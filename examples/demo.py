@@ -47,7 +47,7 @@ TITLE = "Three nodes train on handwritten digits, twice: first undisturbed, then
 LEGEND = """
 went on after: so long there was no new training step; it is the sum of
   next round:  the old workers were stopped, and ranks assigned anew
-  new workers: they imported torch, connected, and loaded the checkpoint
+  new workers: they began with torch imported (--preload), connected, and loaded the checkpoint
 """
 
 
@@ -99,7 +99,7 @@ class View:
             return str(training.status.get("reason", "nodes start"))
         if last is None or last.round < training.round:
             seconds = time.monotonic() - training.round_seen_s
-            return f"round {training.round}: its workers import torch and connect, {seconds:.0f} s"
+            return f"round {training.round}: its workers connect, {seconds:.0f} s"
         done = round(20 * (last.epoch + 1) / training.epochs)
         bar = "#" * done + "." * (20 - done)
         return f"[{bar}] epoch {last.epoch + 1} of {training.epochs}, step {last.step}, world size {last.world_size}"
@@ -150,7 +150,7 @@ def add_node(training: Training) -> str:
     return f"{node} added back"
 
 
-DEEDS = ((5, kill_worker), (10, kill_node), (15, add_node))
+DEEDS = ((2, kill_worker), (4, kill_node), (6, add_node))
 """What is done after how many epochs. Many are left after the last: a node needs a moment to arrive."""
 
 

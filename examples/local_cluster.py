@@ -26,6 +26,12 @@ from typing import Any
 BIN = Path(sys.executable).parent
 """Where pip has put the programs of the packages that this Python knows."""
 
+PRELOAD = "torch,sklearn.datasets"
+"""What `digits.py` imports that is big."""
+
+BATCH_SIZE = 32
+"""With larger batches, training might be over before a node is back that has to import all this."""
+
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
@@ -226,9 +232,9 @@ class Training:
 
     def start_node(self, node: str) -> None:
         """Start a nodeclient with one worker, by the command that would be typed on a host. Raises `ClusterError`."""
-        flags = ("--nnodes", "2:3", "--nproc-per-node", "1", "--max-restarts", "3")
+        flags = ("--nnodes", "2:3", "--nproc-per-node", "1", "--max-restarts", "3", "--preload", PRELOAD)
         script = (sys.executable, str(Path(__file__).with_name("digits.py")), "--epochs", str(self.epochs))
-        files = ("--checkpoint", str(self.cluster.folder / f"{self.job}.pt"), "--progress", str(self._progress))
+        files = ("--batch-size", str(BATCH_SIZE), "--checkpoint", str(self.cluster.folder / f"{self.job}.pt"), "--progress", str(self._progress))
         self.cluster.start_node(node, self.job, *flags, "--", *script, *files)
 
     def until(self, reached: Callable[[], bool]) -> None:

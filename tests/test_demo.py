@@ -18,7 +18,7 @@ DEMO = Path(__file__).resolve().parents[1] / "examples" / "demo.py"
 FOLDER = "coordinatord-demo-*"
 
 TIMEOUT_S = 180.0
-"""It takes 45 s on two idle cores, most of it for the imports of torch in 15 workers."""
+"""It takes 40 s on two idle cores, most of it for training, and for the imports of torch by seven nodes."""
 
 
 @contextmanager
