@@ -233,9 +233,10 @@ class Training:
     def start_node(self, node: str) -> None:
         """Start a nodeclient with one worker, by the command that would be typed on a host. Raises `ClusterError`."""
         flags = ("--nnodes", "2:3", "--nproc-per-node", "1", "--max-restarts", "3", "--preload", PRELOAD)
-        script = (sys.executable, str(Path(__file__).with_name("digits.py")), "--epochs", str(self.epochs))
-        files = ("--batch-size", str(BATCH_SIZE), "--checkpoint", str(self.cluster.folder / f"{self.job}.pt"), "--progress", str(self._progress))
-        self.cluster.start_node(node, self.job, *flags, "--", *script, *files)
+        script = (sys.executable, str(Path(__file__).with_name("digits.py")))
+        work = ("--epochs", str(self.epochs), "--batch-size", str(BATCH_SIZE))
+        files = ("--checkpoint", str(self.cluster.folder / f"{self.job}.pt"), "--progress", str(self._progress))
+        self.cluster.start_node(node, self.job, *flags, "--", *script, *work, *files)
 
     def until(self, reached: Callable[[], bool]) -> None:
         """Watch until something is reached. Raises `ClusterError` if a node ends before, or nothing moves any more."""

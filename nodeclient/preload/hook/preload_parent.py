@@ -6,6 +6,7 @@ how many, is no business of this side; what a fork has to do to be a worker is i
 
 from __future__ import annotations
 
+import _thread
 import gc
 import importlib
 import json
@@ -134,9 +135,11 @@ def _place_of_main() -> list[str]:
 
 def _check(name: str) -> None:
     """Raise `PreloadError` if a fork of this process would not be as good as a process of its own."""
-    started = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-    if started:
-        raise PreloadError(f"module {name} starts a thread ({started[0]}), which no forked worker would have")
+    if _thread._count():  # noqa: SLF001 - the only one that knows all of Python's
+        started = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+        raise PreloadError(
+            f"module {name} starts a thread ({', '.join(started) or 'without a name'}), which forks lose"
+        )
     opened = [path for path in map(_target, os.listdir("/proc/self/fd")) if path in DRIVERS]  # noqa: PTH208
     if opened:
         raise PreloadError(f"module {name} initialises the GPU ({opened[0]} is open), which forked workers cannot use")
