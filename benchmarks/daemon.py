@@ -1,19 +1,24 @@
-"""A coordinatord in a process of its own, and what it costs its host; what is done to it is not in here."""
+"""A server in a process of its own, mostly a coordinatord, and what it costs its host; nothing is done to it here."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-HEARTBEAT_S = 60
-"""Granted to the nodes, so that no heartbeat falls into a measurement: what they cost is another figure."""
+from ledger import Ledger
+from tables import BenchmarkError
+
+NO_HEARTBEAT_S = 60.0
+"""Granted to the nodes where no heartbeat is to fall into a measurement: what they cost is another figure."""
 
 START_WITHIN_S = 30.0
 STOP_WITHIN_S = 30.0
@@ -22,26 +27,22 @@ STOP_WITHIN_S = 30.0
 COMPLAINT_BYTES = 2_000
 """How much of the end of its log is shown when it fails."""
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-"""The unit of processor time in /proc, see proc_pid_stat(5): 10 ms."""
+LISTENING = re.compile(rb" listening on (\S+)")
+"""The line on standard output that tells where it serves."""
 
-
-class DaemonError(Exception):
-    """The coordinatord under test did not start, or did not end well; the text holds the end of its log."""
+COORDINATORD = (sys.executable, "-m", "coordinatord", "--host", "127.0.0.1", "--port", "0")
 
 
 @dataclass(frozen=True, slots=True)
-class Daemon:
-    """A coordinatord that serves."""
+class Server:
+    """A process that serves."""
 
     url: str
     pid: int
 
     def cpu_s(self) -> float:
-        """Return the processor time that it has used so far, in seconds; it has one thread that works."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        user, system = fields[11:13]
-        return (int(user) + int(system)) / TICKS_PER_S
+        """Return the processor time that all its threads have used so far, in seconds."""
+        return time.clock_gettime(~self.pid << 3 | 2)  # as clock_getcpuclockid(3) has it, which Python lacks
 
     def resident_kib(self) -> int:
         """Return the memory that it occupies, in KiB, see VmRSS in proc_pid_status(5)."""
@@ -49,34 +50,60 @@ class Daemon:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
-@asynccontextmanager
-async def coordinatord() -> AsyncIterator[Daemon]:
-    """Run a coordinatord on a free port of the loopback while the context lasts. Raises `DaemonError`.
+@dataclass(frozen=True, slots=True)
+class Daemon(Server):
+    """A coordinatord that serves."""
 
-    It logs as it does by default, into a file that nobody reads unless it fails.
+    ledger: Ledger
+
+
+@asynccontextmanager
+async def coordinatord(heartbeat_s: float | None = None, core: int | None = None) -> AsyncIterator[Daemon]:
+    """Run a coordinatord on a free port of the loopback while the context lasts. Raises `BenchmarkError`.
+
+    It is as it is by default, but for the heartbeat if one is given, and may be kept on one core of the host.
     """
-    command = (sys.executable, "-m", "coordinatord", "--host", "127.0.0.1", "--port", "0")
-    with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory() as state:
-        process = await asyncio.create_subprocess_exec(
-            *(*command, "--state-dir", state, "--heartbeat", str(HEARTBEAT_S)),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=log,
-        )
+    flags = () if heartbeat_s is None else ("--heartbeat", f"{heartbeat_s:g}")
+    with tempfile.TemporaryDirectory() as state:
+        async with server((*COORDINATORD, "--state-dir", state, *flags), core) as served:
+            yield Daemon(served.url, served.pid, Ledger(Path(state)))
+
+
+@asynccontextmanager
+async def server(command: Sequence[str], core: int | None = None) -> AsyncIterator[Server]:
+    """Run a program that prints ` listening on URL`, and ends well on SIGTERM. Raises `BenchmarkError`.
+
+    It is kept on one core of the host, if one is given. Its log goes into a file that nobody reads unless it fails.
+    """
+    with tempfile.TemporaryFile() as log:
+        with _kept_on(core):
+            process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=log)
         try:
-            yield Daemon(await _read_url(process, log), process.pid)
+            yield Server(await _read_url(process, log), process.pid)
         finally:
             await _end(process)
         if process.returncode != 0:
-            raise DaemonError(f"coordinatord exited with {process.returncode}: {_tail(log)}")
+            raise BenchmarkError(f"{command[2]} exited with {process.returncode}: {_tail(log)}")
+
+
+@contextmanager
+def _kept_on(core: int | None) -> Iterator[None]:
+    """Have programs that are started in this context inherit that they run on one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, before if core is None else {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 async def _read_url(process: asyncio.subprocess.Process, log: IO[bytes]) -> str:
     assert process.stdout is not None  # noqa: S101 - a pipe was asked for
     async with asyncio.timeout(START_WITHIN_S):
-        line = await process.stdout.readline()
-    if b" listening on " not in line:
-        raise DaemonError(f"coordinatord did not start: {_tail(log)}")
-    return line.decode().split()[-1]
+        found = LISTENING.search(await process.stdout.readline())
+    if found is None:
+        raise BenchmarkError(f"the server did not start: {_tail(log)}")
+    return found[1].decode()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

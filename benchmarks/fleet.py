@@ -1,31 +1,31 @@
 """Simulated nodes: they say what real ones say over real sockets, but their workers start and end in no time.
 
-They count what goes over the wire and note when everybody has a rank; figures are made of that in `rendezvous`.
+They count what goes over the wire, and note when everybody has a rank and how late heartbeats are answered; figures
+are made of that elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import time
+from array import array
 from asyncio import TaskGroup
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-import msgpack
-from aiohttp import ClientError, ClientSession, ClientTimeout, ClientWebSocketResponse, TCPConnector, WSMsgType
+from link import Link, framed
+from tables import BenchmarkError
 
 from coordinatord.wire.codec import decode, encode
 from coordinatord.wire.messages import (
-    FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
     SESSION_PATH,
     Assignment,
     Desired,
     Goal,
+    Held,
     Join,
     Observed,
     Offer,
@@ -33,8 +33,6 @@ from coordinatord.wire.messages import (
     Refused,
     Spec,
 )
-
-JOB = "rendezvous"
 
 MASTER_PORT = 29_500
 """Offered by every node; nobody connects to it."""
@@ -49,10 +47,6 @@ REPORTS = {
     Goal.EXIT: (),
 }
 """What a nodeclient whose workers do as they are asked says after each new goal."""
-
-
-class NodeError(Exception):
-    """A node was not told what it should have been, which makes every figure void."""
 
 
 @dataclass(slots=True)
@@ -76,67 +70,99 @@ class Node:
         self._join = join
         self._fleet = fleet
         self._observed = join.observed
-        self._socket: ClientWebSocketResponse | None = None
+        self.link: Link | None = None
+        self._last_heard = b""
+        self._aim: tuple[str, int, Goal] | None = None
+        self._heartbeat_s = 0.0
+        """Granted; 0 until the first word of the coordinator."""
+        self._beat_at = 0.0
+        """When the heartbeat that is not answered yet was sent, or 0."""
         self._lost = False
 
-    async def live(self, client: ClientSession, url: str) -> None:
-        """Join, and do what is asked until the connection ends. Raises `NodeError` if that is not by `lose`."""
-        why = "the coordinator closed the connection"
+    async def live(self, url: str, after_s: float) -> None:
+        """Join, and do what is asked until the connection ends. Raises `BenchmarkError` if that is not by `lose`."""
+        await asyncio.sleep(after_s)
+        self._fleet.note_begun()
         try:
-            async with client.ws_connect(
-                f"{url}{SESSION_PATH}", max_msg_size=FRAME_BYTES_MAX, compress=0
-            ) as connection:
-                self._socket = connection
-                await self._send(self._join)
-                self._fleet.note_joined()
-                async for message in connection:
-                    if message.type is WSMsgType.BINARY:
-                        await self._receive(message.data)
-        except (ClientError, OSError) as error:
+            self.link = await Link.connect(url, SESSION_PATH, self._receive)
+            self._send(self._join)
+            self._fleet.note_joined()
+            why = await self.link.ended
+        except OSError as error:
             why = str(error)
         if not self._lost:
-            raise NodeError(f"{self.name}: {why}")
+            raise BenchmarkError(f"{self.name}: {why}")
 
     def lose(self) -> None:
-        """End the connection as the kernel does when a process is killed: no closing handshake."""
-        assert self._socket is not None  # noqa: S101 - it has joined
+        """End the connection as the kernel does when a process is killed."""
+        assert self.link is not None  # noqa: S101 - it has joined
         self._lost = True
-        with socket.socket(fileno=os.dup(self._socket.get_extra_info("socket").fileno())) as connection:
-            connection.shutdown(socket.SHUT_RDWR)
+        self.link.cut()
 
-    async def _receive(self, frame: bytes) -> None:
-        self.traffic.frames_received += 1
-        self.traffic.bytes_received += len(frame)
-        desired = decode(frame, Desired, Refused)
-        if isinstance(desired, Refused):
-            raise NodeError(f"{self.name}: refused: {desired.message}")
+    def heartbeat(self) -> Observed:
+        """Say what it says at each heartbeat."""
+        return replace(self._observed, beat=True, heard_s=self._heartbeat_s)
+
+    def _receive(self, message: bytes) -> None:
+        traffic = self.traffic
+        traffic.frames_received += 1
+        traffic.bytes_received += len(message)
+        if self._beat_at:
+            self._fleet.answers_s.append(time.monotonic() - self._beat_at)
+            self._beat_at = 0.0
+        if message != self._last_heard:  # said before, it asks for nothing new
+            self._last_heard = message
+            self._heed(decode(message, Desired, Refused, Held))
+
+    def _heed(self, desired: Desired | Refused | Held) -> None:
+        if not isinstance(desired, Desired):
+            raise BenchmarkError(f"{self.name}: {type(desired).__name__.lower()}: {_words(desired)}")
+        if not self._heartbeat_s and self._fleet.beating:
+            asyncio.get_running_loop().call_later(desired.heartbeat_s, self._beat)
+        self._heartbeat_s = desired.heartbeat_s
         self.traffic.goals[desired.goal] += 1
+        aim = (desired.run, desired.round, desired.goal)
+        if aim == self._aim:
+            return  # the same in other words
+        self._aim = aim
         self._observed = replace(self._observed, run=desired.run, round=desired.round)
         if desired.goal is Goal.RUN:
             self.assignment = desired.assignment
             self._fleet.note_ranked(desired.round)
         for phase in REPORTS[desired.goal]:
             self._observed = replace(self._observed, phase=phase)
-            await self._send(self._observed)
+            self._send(self._observed)
 
-    async def _send(self, message: Join | Observed) -> None:
-        assert self._socket is not None  # noqa: S101 - only `live` and what it calls send
-        frame = encode(message)
+    def _beat(self) -> None:
+        if self._lost:
+            return
+        asyncio.get_running_loop().call_later(self._heartbeat_s, self._beat)
+        if self._beat_at:
+            self._fleet.overdue += 1
+            return
+        self._beat_at = time.monotonic()
+        self._send(self.heartbeat())
+
+    def _send(self, message: Join | Observed) -> None:
+        assert self.link is not None  # noqa: S101 - only `live` and what it calls send
+        packed = encode(message)
         self.traffic.frames_sent += 1
-        self.traffic.bytes_sent += len(frame)
-        await self._socket.send_bytes(frame)
+        self.traffic.bytes_sent += len(packed)
+        self.link.send(framed(packed))
+
+
+def _words(message: Refused | Held) -> str:
+    return message.message if isinstance(message, Refused) else message.reason
 
 
 @asynccontextmanager
-async def fleet_of(size: int, url: str) -> AsyncIterator[Fleet]:
-    """Have nodes for the coordinator at `url` while the context lasts.
+async def fleet_of(size: int, url: str, job: str, *, beating: bool = False) -> AsyncIterator[Fleet]:
+    """Have nodes for a coordinator at `url` while the context lasts; if `beating`, they beat from their first goal on.
 
-    If one of them fails, the context ends with its `NodeError`, in an exception group.
+    If one of them fails, the context ends with its `BenchmarkError`, in an exception group.
     """
-    # A connection for each node, held for as long as it lives.
-    connector = TCPConnector(limit=0)
-    async with ClientSession(connector=connector, timeout=ClientTimeout(total=None)) as client, TaskGroup() as tasks:
-        fleet = Fleet(size, url, client, tasks)
+    async with TaskGroup() as tasks:
+        fleet = Fleet(size, url, job, tasks, beating=beating)
         yield fleet
         fleet.disband()
 
@@ -147,22 +173,28 @@ class Fleet:
     Those of uvloop's own would be of the beginning of its turn, which at a thousand nodes is many milliseconds back.
     """
 
-    def __init__(self, size: int, url: str, client: ClientSession, tasks: TaskGroup) -> None:
-        self.nodes = [Node(_join(index, size), self) for index in range(size)]
+    def __init__(self, size: int, url: str, job: str, tasks: TaskGroup, *, beating: bool) -> None:
+        self.nodes = [Node(_join(job, index, size), self) for index in range(size)]
+        self.beating = beating
         self._url = url
-        self._client = client
         self._tasks = tasks
+        self.first_began_at = 0.0
         self.last_joined_at = 0.0
         self.last_ranked_at = 0.0
-        self._round = 0
+        self.answers_s = array("d")
+        """How late each heartbeat was answered."""
+        self.overdue = 0
+        """Heartbeats that were due before the last one had been answered, and so were not sent."""
+        self.round = 0
         self._ranked = 0
         self._all_ranked = asyncio.Event()
 
-    def join(self) -> None:
-        """Let all nodes join at once."""
+    def join(self, within_s: float = 0.0) -> None:
+        """Let all nodes join, at once or spread evenly."""
         self._expect_round()
-        for node in self.nodes:
-            self._tasks.create_task(node.live(self._client, self._url), name=node.name)
+        for index, node in enumerate(self.nodes):
+            after_s = within_s * index / len(self.nodes)
+            self._tasks.create_task(node.live(self._url, after_s), name=node.name)
 
     def lose_one(self) -> None:
         """Lose the node in the middle of the ranks, so that half of the others move up."""
@@ -181,29 +213,32 @@ class Fleet:
         await self._all_ranked.wait()
         return sorted((part for node in self.nodes if (part := node.assignment)), key=lambda part: part.group_rank)
 
-    async def running(self) -> None:
-        """Wait until the coordinator has taken in that all workers run, so that nothing more is under way."""
-        state = ""
-        while state != "running":
-            async with self._client.get(f"{self._url}/v1/jobs/{JOB}") as reply:
-                state = msgpack.unpackb(await reply.read())["state"]
-
-    def _expect_round(self) -> None:
-        self._round += 1
-        self._ranked = 0
-        self._all_ranked.clear()
+    def count_anew(self) -> None:
+        """Forget what was counted so far."""
+        self.answers_s = array("d")
+        self.overdue = 0
         for node in self.nodes:
             node.traffic = Traffic()
+
+    def _expect_round(self) -> None:
+        self.round += 1
+        self._ranked = 0
+        self._all_ranked.clear()
+        self.count_anew()
+
+    def note_begun(self) -> None:
+        """Take note that one node begins to connect."""
+        self.first_began_at = self.first_began_at or time.monotonic()
 
     def note_joined(self) -> None:
         """Take note that one node has sent its first message."""
         self.last_joined_at = time.monotonic()
 
     def note_ranked(self, number: int) -> None:
-        """Take note that one more node has its part of a round. Raises `NodeError` for a round that is not expected."""
+        """Take note that one more node has its part of a round. Raises `BenchmarkError` if it should not."""
         self._ranked += 1
-        if number != self._round or self._ranked > len(self.nodes):
-            raise NodeError(f"round {number} was assigned to more nodes, or earlier, than it should be")
+        if number != self.round or self._ranked > len(self.nodes):
+            raise BenchmarkError(f"round {number} was assigned to more nodes, or earlier, than it should be")
         if self._ranked == len(self.nodes):
             self.last_ranked_at = time.monotonic()
             self._all_ranked.set()
@@ -213,7 +248,7 @@ def _group_rank(node: Node) -> int:
     return node.assignment.group_rank if node.assignment else -1
 
 
-def _join(index: int, size: int) -> Join:
+def _join(job: str, index: int, size: int) -> Join:
     name = f"node-{index:05}"
     offer = Offer(
         host=name,
@@ -231,5 +266,5 @@ def _join(index: int, size: int) -> Join:
     observed = Observed(
         run="", round=0, phase=Phase.IDLE, port=MASTER_PORT, leaving=False, failure=None, heard_s=0.0, beat=False
     )
-    spec = Spec(nodes_min=size - 1, nodes_max=size, max_restarts=0)
-    return Join(version=PROTOCOL_VERSION, job=JOB, node=name, incarnation=1, spec=spec, offer=offer, observed=observed)
+    spec = Spec(nodes_min=max(1, size - 1), nodes_max=size, max_restarts=0)
+    return Join(version=PROTOCOL_VERSION, job=job, node=name, incarnation=1, spec=spec, offer=offer, observed=observed)

@@ -15,10 +15,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median
+
+from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, sizes, spread, write_report
 
 from nodeclient.output.output import Output
 from nodeclient.output.places import RoundPlace
@@ -50,13 +51,6 @@ class Figure:
     def lines_per_s(self) -> float:
         """Lines that arrived in a second."""
         return self.lines / self.elapsed_s
-
-    def row(self, reference: Figure) -> str:
-        """Show the figure next to that of the bare workers."""
-        mb_per_s = self.lines_per_s * len(LINE) / 1e6
-        cpu = f"{1e6 * self.cpu_s / self.lines:.2f}" if self.cpu_s else "-"
-        ratio = self.lines_per_s / reference.lines_per_s
-        return f"  {self.way:<40}{self.lines_per_s:>12,.0f}{mb_per_s:>8,.0f}{ratio:>8.3f}{cpu:>10}"
 
 
 class Counter:
@@ -135,15 +129,15 @@ def through_torchrun(file: Path, workers: int, lines: int) -> Figure:
 def _figure(way: str, counter: Counter, workers: int, lines: int, began_at: float, cpu_s: float) -> Figure:
     arrived = counter.finish()
     if arrived != workers * lines:
-        sys.exit(f"output.py: {way}: of {workers * lines} lines {arrived} arrived")
+        raise BenchmarkError(f"{way}: of {workers * lines} lines {arrived} arrived")
     return Figure(way, workers, arrived, time.monotonic() - began_at, cpu_s)
 
 
-def measure(workers: int, lines: int, repeat: int, *, torchrun: bool) -> Iterator[str]:
-    """Time each way, and show the medians."""
+def measure(workers: int, lines: int, repeat: int, *, torchrun: bool) -> list[list[Figure]]:
+    """Time each way so many times, the bare one first. Raises `BenchmarkError`."""
     with tempfile.TemporaryDirectory() as folder:
         file, short = Path(folder, "lines"), Path(folder, "fewer-lines")
-        for path, count in ((file, lines), (short, TORCHRUN_LINES)):
+        for path, count in ((file, lines), (short, min(lines, TORCHRUN_LINES))):
             with path.open("wb") as written:
                 written.writelines(LINE for _ in range(count))
         kept = OutputSettings(log_dir=Path(folder, "logs"))
@@ -154,28 +148,41 @@ def measure(workers: int, lines: int, repeat: int, *, torchrun: bool) -> Iterato
             lambda: through_node(f"node, {name}, and into log files", file, workers, lines, kept),
         ]
         if torchrun:
-            ways.append(lambda: through_torchrun(short, workers, TORCHRUN_LINES))
-        yield f"{f'{workers} workers, {lines:,} lines each':<42}{'lines/s':>12}{'MB/s':>8}{'ratio':>8}{'us/line':>10}"
-        figures = [_median([way() for _ in range(repeat)]) for way in ways]
-        yield from (figure.row(figures[0]) for figure in figures)
+            ways.append(lambda: through_torchrun(short, workers, min(lines, TORCHRUN_LINES)))
+        rounds = [[way() for way in ways] for _ in range(repeat)]
+    return [list(of_one_way) for of_one_way in zip(*rounds, strict=True)]
 
 
-def _median(figures: Sequence[Figure]) -> Figure:
-    middle = median(figure.elapsed_s for figure in figures)
-    return min(figures, key=lambda figure: abs(figure.elapsed_s - middle))
+def table(ways: Sequence[Sequence[Figure]]) -> Table:
+    """Show the ways next to that of the bare workers."""
+    bare_ones = ways[0]
+    title = f"{bare_ones[0].workers} workers, {bare_ones[0].lines:,} lines in all, {runs_words(len(bare_ones))}"
+    shown = Table(title, "lines/s", "ratio to bare", "µs of processor time a line")
+    for figures in ways:
+        ratios = [figure.lines_per_s / one.lines_per_s for figure, one in zip(figures, bare_ones, strict=True)]
+        cpu_us = [1e6 * figure.cpu_s / figure.lines for figure in figures if figure.cpu_s]
+        lines_per_s = [figure.lines_per_s for figure in figures]
+        shown.add(figures[0].way, spread(lines_per_s, ",.0f"), spread(ratios, ".3f"), spread(cpu_us, ".2f"))
+    return shown
 
 
 def main() -> None:
     """Run as the flags say. Exits with 0, or with 1 after one line that says why not."""
-    parser = argparse.ArgumentParser(prog="output.py", description="Time what workers' output costs in a node.")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 8], help="how many (default: 1 8)")
-    parser.add_argument("--lines", type=int, default=1_000_000, help="of each worker (default: 1000000)")
-    parser.add_argument("--repeat", type=int, default=3, help="runs of each, for medians (default: 3)")
+    parser = argparse.ArgumentParser(prog="output", description="Time what workers' output costs in a node.")
+    parser.add_argument("--workers", type=sizes, default=[1, 8], help="how many, separated by commas (default: 1,8)")
+    parser.add_argument("--lines", type=positive, default=1_000_000, help="of each worker (default: 1000000)")
+    add_flags(parser, repeat=3)
     parser.add_argument("--torchrun", action="store_true", help="next to torchrun, which must be installed")
     options = parser.parse_args()
-    for workers in options.workers:
-        for line in measure(workers, options.lines, options.repeat, torchrun=options.torchrun):
-            print(line, flush=True)
+    report = []
+    try:
+        for workers in options.workers:
+            ways = measure(workers, options.lines, options.repeat, torchrun=options.torchrun)
+            print(table(ways), flush=True)
+            report += [asdict(figure) for figures in ways for figure in figures]
+    except BenchmarkError as error:
+        give_up("output", error)
+    write_report(options.json, "output", report)
 
 
 if __name__ == "__main__":

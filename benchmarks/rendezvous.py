@@ -9,29 +9,37 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
-import os
-import platform
-import resource
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 
 import uvloop
-from daemon import Daemon, DaemonError, coordinatord
-from fleet import Fleet, NodeError, Traffic, fleet_of
+from daemon import NO_HEARTBEAT_S, Daemon, coordinatord
+from fleet import Fleet, Traffic, fleet_of
+from rivals import RIVALS, RivalRun, rival_table, run_rival
+from tables import (
+    BenchmarkError,
+    Table,
+    add_flags,
+    allow_open_files,
+    give_up,
+    runs_words,
+    sizes,
+    spread,
+    write_report,
+)
 
 from coordinatord.core.policy import Policy
 from coordinatord.wire.messages import Assignment, Goal
+
+JOB = "rendezvous"
 
 FILES_BESIDE = 64
 """Open files that either process needs beside one connection for each node."""
 
 RUN_WITHIN_S = 300.0
-"""A bound for one run, so that a benchmark of something broken ends; 4,000 nodes take a few seconds."""
+"""A bound for one run, so that a benchmark of something broken ends; 10,000 nodes take some ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,8 @@ class Step:
     messages_to_node: int
     bytes_from_node: int
     bytes_to_node: int
+    commits: int
+    records: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,34 +71,30 @@ class Run:
 
 
 async def measure(size: int) -> Run:
-    """Start a coordinatord, let a job of `size` nodes join and lose one. Raises `NodeError` and `DaemonError`."""
-    async with asyncio.timeout(RUN_WITHIN_S), coordinatord() as daemon, fleet_of(size, daemon.url) as fleet:
+    """Start a coordinatord, let a job of `size` nodes join and lose one. Raises `BenchmarkError`."""
+    async with (
+        asyncio.timeout(RUN_WITHIN_S),
+        coordinatord(NO_HEARTBEAT_S) as daemon,
+        fleet_of(size, daemon.url, JOB) as fleet,
+    ):
         resident_kib = daemon.resident_kib()
-        join = await _join(fleet, daemon)
+        join = await _step(fleet, daemon, fleet.join, {Goal.WAIT: (0, 1), Goal.RUN: (1, 1)})
         resident_kib = daemon.resident_kib() - resident_kib
-        reform = await _reform(fleet, daemon)
+        reform = await _step(fleet, daemon, fleet.lose_one, {Goal.STOP: (0, 1), Goal.RUN: (1, 1)})
     return Run(size, join, reform, resident_kib / size)
 
 
-async def _join(fleet: Fleet, daemon: Daemon) -> Step:
-    cpu_s, began_at = daemon.cpu_s(), time.monotonic()
-    fleet.join()
+async def _step(fleet: Fleet, daemon: Daemon, begin: Callable[[], None], goals: dict[Goal, tuple[int, int]]) -> Step:
+    entries, cpu_s, began_at = daemon.ledger.entries(), daemon.cpu_s(), time.monotonic()
+    begin()
     check_ranks(await fleet.ranked())
-    await fleet.running()
-    check_goals(fleet, {Goal.WAIT: (0, 1), Goal.RUN: (1, 1)})
-    return _step(fleet, began_at, fleet.last_joined_at, daemon.cpu_s() - cpu_s)
+    await daemon.ledger.started(JOB, fleet.round)
+    cpu_s = daemon.cpu_s() - cpu_s
+    check_goals(fleet, goals)
+    entries = daemon.ledger.entries() - entries
+    joining = began_at < fleet.last_joined_at
+    decided_at = fleet.last_joined_at if joining else began_at + Policy().reconnect_grace_s
 
-
-async def _reform(fleet: Fleet, daemon: Daemon) -> Step:
-    cpu_s, began_at = daemon.cpu_s(), time.monotonic()
-    fleet.lose_one()
-    check_ranks(await fleet.ranked())
-    await fleet.running()
-    check_goals(fleet, {Goal.STOP: (0, 1), Goal.RUN: (1, 1)})
-    return _step(fleet, began_at, began_at + Policy().reconnect_grace_s, daemon.cpu_s() - cpu_s)
-
-
-def _step(fleet: Fleet, began_at: float, decided_at: float, cpu_s: float) -> Step:
     def most(count: Callable[[Traffic], int]) -> int:
         return max(count(node.traffic) for node in fleet.nodes)
 
@@ -100,25 +106,27 @@ def _step(fleet: Fleet, began_at: float, decided_at: float, cpu_s: float) -> Ste
         messages_to_node=most(lambda traffic: traffic.frames_received),
         bytes_from_node=most(lambda traffic: traffic.bytes_sent),
         bytes_to_node=most(lambda traffic: traffic.bytes_received),
+        commits=entries.commits,
+        records=entries.records,
     )
 
 
 def check_ranks(parts: Sequence[Assignment]) -> None:
-    """Hold the round to its promise: ranks 0 to N - 1 each once, one master for all. Raises `NodeError`."""
+    """Hold the round to its promise: ranks 0 to N - 1 each once, one master for all. Raises `BenchmarkError`."""
     size = len(parts)
     ranks = sorted(part.first_rank for part in parts)
     shared = {(part.world_size, part.group_world_size, part.master_address, part.master_port) for part in parts}
     if ranks != list(range(size)) or len(shared) != 1 or parts[0].world_size != size:
-        raise NodeError(f"the ranks of {size} nodes are not 0 to {size - 1}, each once")
+        raise BenchmarkError(f"the ranks of {size} nodes are not 0 to {size - 1}, each once")
 
 
 def check_goals(fleet: Fleet, allowed: dict[Goal, tuple[int, int]]) -> None:
-    """Hold the coordinator to so many messages of each goal for each node, none of any other. Raises `NodeError`."""
+    """Hold the coordinator to so many messages of each goal for each node. Raises `BenchmarkError`."""
     for node in fleet.nodes:
         for goal in Goal:
             least, most = allowed.get(goal, (0, 0))
             if not least <= node.traffic.goals[goal] <= most:
-                raise NodeError(f"{node.name} was told to {goal} {node.traffic.goals[goal]} times in one round")
+                raise BenchmarkError(f"{node.name} was told to {goal} {node.traffic.goals[goal]} times in one round")
 
 
 # What people read
@@ -126,31 +134,34 @@ def check_goals(fleet: Fleet, allowed: dict[Goal, tuple[int, int]]) -> None:
 FIGURES: tuple[tuple[str, str, Callable[[Step], float]], ...] = (
     ("ranks after the first connection / the loss, s", ".3f", lambda step: step.elapsed_s),
     ("ranks after the last join / the decision, s", ".3f", lambda step: step.decided_s),
-    ("coordinator's processor time, ms per node", ".2f", lambda step: step.cpu_ms_per_node),
+    ("coordinator's processor time, ms per node", ".3f", lambda step: step.cpu_ms_per_node),
     ("messages from a node", "d", lambda step: step.messages_from_node),
     ("messages to a node", "d", lambda step: step.messages_to_node),
     ("bytes from a node", "d", lambda step: step.bytes_from_node),
     ("bytes to a node", "d", lambda step: step.bytes_to_node),
+    ("commits", "d", lambda step: step.commits),
+    ("records", "d", lambda step: step.records),
 )
 
 
-def table(runs: Sequence[Run]) -> Iterator[str]:
-    """Show the runs with one number of nodes: medians, and ranges where there is one."""
-    count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-    yield f"{f'{runs[0].nodes:,} nodes, {count}: median (least - most)':<52}{'join':<26}re-form"
-    for title, unit, figure in FIGURES:
-        join = _spread([figure(run.join) for run in runs], unit)
-        reform = _spread([figure(run.reform) for run in runs], unit)
-        yield f"  {title:<50}{join:<26}{reform}"
+def table(runs: Sequence[Run]) -> Table:
+    """Show the runs with one number of nodes."""
+    shown = Table(f"{runs[0].nodes:,} nodes, {runs_words(len(runs))}", "join", "re-form")
+    for title, spec, figure in FIGURES:
+        join = spread([figure(run.join) for run in runs], spec)
+        shown.add(title, join, spread([figure(run.reform) for run in runs], spec))
     memory = [run.resident_kib_per_node for run in runs]
-    yield f"  {'memory of the coordinator, KiB per node':<50}{_spread(memory, '.1f')}"
+    shown.add("memory of the coordinator, KiB per node", spread(memory, ".1f"))
+    return shown
 
 
-def _spread(values: Sequence[float], unit: str) -> str:
-    middle = type(values[0])(median(values))
-    text = format(middle, unit)
-    least, most = format(min(values), unit), format(max(values), unit)
-    return text if least == most else f"{text} ({least} - {most})"
+def _compare(runs: Sequence[Run], rivals: Sequence[RivalRun]) -> str:
+    """Say how much longer the rival took to join."""
+    theirs = [run.join.elapsed_s for run in rivals if run.join is not None]
+    if len(theirs) < len(rivals):
+        return ""
+    ratio = median(theirs) / median(run.join.elapsed_s for run in runs)
+    return f"  {rivals[0].rival} takes {ratio:.0f} times as long to join as coordinatord in this run"
 
 
 # The program
@@ -159,73 +170,59 @@ def _spread(values: Sequence[float], unit: str) -> str:
 def main() -> None:
     """Run as the flags say. Exits with 0, or with 1 after one line that says why not."""
     options = _parse()
-    _allow_connections(max(options.nodes))
-    runs: list[Run] = []
-    gc.disable()  # A collection would halt all nodes together, which on hosts of their own never happens.
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        for size in options.nodes:
-            repeated = [_run(runner, size) for _ in range(options.repeat)]
-            print("\n".join(table(repeated)), flush=True)
-            runs += repeated
-    if options.json is not None:
-        options.json.write_text(json.dumps(_report(runs), indent=2) + "\n")
+    try:
+        allow_open_files(max(options.nodes) + FILES_BESIDE, f"{max(options.nodes)} nodes")
+        gc.disable()  # A collection would halt all nodes together, which on hosts of their own never happens.
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            _measure_all(runner, options)
+    except (BenchmarkError, TimeoutError, BaseExceptionGroup) as error:
+        give_up("rendezvous", error)
+
+
+def _measure_all(runner: asyncio.Runner, options: argparse.Namespace) -> None:
+    report: list[dict[str, object]] = []
+    beside = [RIVALS[name] for name in options.beside]
+    for size in options.nodes:
+        runs = []
+        for _ in range(options.repeat):
+            gc.collect()
+            runs.append(runner.run(measure(size)))
+        print(table(runs), flush=True)
+        report += [{"side": "coordinatord", **asdict(run)} for run in runs]
+        for rival in [rival for rival in beside if size <= options.beside_most]:
+            if missing := rival.missing():
+                print(f"  {rival.name}: skipped: {missing}")
+                continue
+            rivals = [runner.run(run_rival(rival, size, options.beside_within)) for _ in range(options.repeat)]
+            print(rival_table(rivals), _compare(runs, rivals), sep="\n", flush=True)
+            report += [{"side": rival.name, **asdict(run)} for run in rivals]
+    write_report(options.json, "rendezvous", report)
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="rendezvous.py", description="Time rendezvous with simulated nodes.")
+    parser = argparse.ArgumentParser(prog="rendezvous", description="Time rendezvous with simulated nodes.")
     parser.add_argument("--nodes", type=_sizes, default=[1_000], help="how many, separated by commas (default: 1000)")
-    parser.add_argument("--repeat", type=_positive, default=3, help="runs of each, for medians (default: 3)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run into this file as well")
+    add_flags(parser, repeat=3)
+    parser.add_argument("--beside", type=_rivals, default=[], metavar="RIVALS", help=f"of {', '.join(RIVALS)}")
+    parser.add_argument("--beside-most", type=int, default=128, metavar="N", help="no rival with more (default: 128)")
+    parser.add_argument(
+        "--beside-within", type=float, default=60.0, metavar="S", help="of a rival's step (default: 60)"
+    )
     return parser.parse_args()
 
 
 def _sizes(text: str) -> list[int]:
-    sizes = [int(part) for part in text.split(",")]
-    if min(sizes) < 2:  # noqa: PLR2004 - one is lost, and one must be left
+    numbers = sizes(text)
+    if min(numbers) < 2:  # noqa: PLR2004 - one is lost, and one must be left
         raise argparse.ArgumentTypeError("at least 2 nodes are needed")
-    return sizes
+    return numbers
 
 
-def _positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return int(text)
-
-
-def _allow_connections(nodes: int) -> None:
-    """Raise the limit of open files, here and for the coordinatord to come; end the program where it is too low."""
-    needed = nodes + FILES_BESIDE
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        why = f"{nodes} nodes need {needed} open files, but the hard limit is {hard}"
-        sys.exit(f"rendezvous.py: {why}: raise it (ulimit -Hn), or give fewer --nodes")
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _run(runner: asyncio.Runner, size: int) -> Run:
-    gc.collect()
-    why = ""
-    try:
-        return runner.run(measure(size))
-    except* (NodeError, DaemonError, TimeoutError) as errors:
-        why = _first(errors)
-    sys.exit(f"rendezvous.py: {size} nodes: {why}")
-
-
-def _first(error: BaseException) -> str:
-    """Say what is in an exception group, at any depth: of nodes that fail together, one is enough."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return str(error) or "not done in time"
-
-
-def _report(runs: Sequence[Run]) -> dict[str, object]:
-    return {
-        "python": platform.python_version(),
-        "processors": os.cpu_count(),
-        "runs": [asdict(run) for run in runs],
-    }
+def _rivals(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := set(names) - set(RIVALS):
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(RIVALS)}")
+    return names
 
 
 if __name__ == "__main__":

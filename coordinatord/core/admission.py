@@ -51,6 +51,8 @@ def superseded(job: str, younger: Member) -> Refused:
 
 def check_spec(run: Run, join: Join) -> None:
     """Refuse a node that disagrees with the run on what all must agree on. Raises `RefusedError`."""
+    if join.spec == run.spec:
+        return
     differences = [
         f"{flag} is {theirs} on this node ({join.node}), but {ours} on {run.opener}, which was first"
         for flag, theirs, ours in (

@@ -125,8 +125,10 @@ def given_up(run: Run) -> float | None:
 
     torchrun counts restarts by itself, and leaves when it has none left, so there is nothing to come back.
     """
+    if run.unhalted or run.spec.launcher is not Launcher.TORCHRUN:
+        return None
     cause = run.verdict.charged
-    if run.unhalted or run.spec.launcher is not Launcher.TORCHRUN or cause is None:
+    if cause is None:
         return None
     left = [node for node, member in run.members.items() if member.outcome is None and node not in run.leaving]
     return _when(cause.node not in left and len(left) < run.spec.nodes_min)

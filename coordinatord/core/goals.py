@@ -8,7 +8,7 @@ from coordinatord.core.member import Member, Standing
 from coordinatord.core.reports import report_for
 from coordinatord.core.run import Run, State
 from coordinatord.core.words import Words
-from coordinatord.wire.messages import Desired, Goal, clip
+from coordinatord.wire.messages import Desired, Goal, Outcome, clip
 
 _OUTSIDE = {
     Standing.READY: Goal.WAIT,
@@ -40,10 +40,41 @@ def goal_of(run: Run, member: Member) -> Goal:
     return GOALS[run.state][member.standing]
 
 
-def desired(run: Run, member: Member, nodes: int, now: float) -> Desired:
-    """Put into words and numbers what is asked of a node; `nodes` of all jobs share the heartbeats."""
+def is_told(run: Run, member: Member) -> bool:
+    """Whether a node knows its goal; for mere words that have changed it need not be told at once."""
+    sent = member.sent
+    if sent is None:
+        return False
     goal = goal_of(run, member)
-    heartbeat_s = run.policy.heartbeat_for(nodes)
+    return (
+        sent.goal is goal
+        and sent.round == run.round
+        and sent.run == run.id
+        and sent.planned is _is_planned(run, goal)
+        and sent.outcome == _outcome(run, member, goal)
+    )
+
+
+def is_current(run: Run, member: Member, heartbeat_s: float) -> bool:
+    """Whether a node that runs would hear again, word for word, what it heard last: most heartbeats are answered so.
+
+    To make the same message anew, compare it and pack it would take half of the time that the machine has for one.
+    """
+    sent = member.sent
+    return (
+        sent is not None
+        and member.standing is Standing.RUNNING  # no wait, which gets shorter, and no report
+        and sent.report is None
+        and is_told(run, member)
+        and sent.heartbeat_s == heartbeat_s
+        and sent.lease_s == lease_s(member, run.policy, heartbeat_s)
+        and sent.reason == clip(run.reason)
+    )
+
+
+def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
+    """Put into words and numbers what is asked of a node, and grant it this heartbeat."""
+    goal = goal_of(run, member)
     until = _wait_until(run, member) if goal is Goal.WAIT else None
     return Desired(
         run=run.id,
@@ -54,11 +85,19 @@ def desired(run: Run, member: Member, nodes: int, now: float) -> Desired:
         heartbeat_s=heartbeat_s,
         lease_s=lease_s(member, run.policy, heartbeat_s),
         outage_grace_s=run.policy.outage_grace_s,
-        planned=goal is Goal.STOP and run.state is State.STOPPING and run.planned_at is not None,
+        planned=_is_planned(run, goal),
         assignment=run.assignments[member.node] if goal is Goal.RUN else None,
-        outcome=(member.outcome or run.outcome) if goal is Goal.EXIT else None,
+        outcome=_outcome(run, member, goal),
         report=report_for(run, member, goal, now),
     )
+
+
+def _is_planned(run: Run, goal: Goal) -> bool:
+    return goal is Goal.STOP and run.state is State.STOPPING and run.planned_at is not None
+
+
+def _outcome(run: Run, member: Member, goal: Goal) -> Outcome | None:
+    return (member.outcome or run.outcome) if goal is Goal.EXIT else None
 
 
 def _wait_until(run: Run, member: Member) -> float | None:

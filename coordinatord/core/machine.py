@@ -23,14 +23,14 @@ from coordinatord.core.events import (
     Reported,
     Tick,
 )
-from coordinatord.core.goals import desired
+from coordinatord.core.goals import desired, is_current, is_told
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.outbox import Outbox
 from coordinatord.core.policy import Policy
 from coordinatord.core.records import AGE_MAX, JobForgotten, Record, RunOpened
 from coordinatord.core.run import Run, State
-from coordinatord.core.table import next_due, take_due_rows
-from coordinatord.wire.messages import Desired, Held, Join, Observed, RefusalCode, Refused, clip
+from coordinatord.core.table import next_row, take_due_rows
+from coordinatord.wire.messages import Held, Join, Observed, RefusalCode, Refused, clip
 
 
 class Coordinator:
@@ -58,6 +58,8 @@ class Coordinator:
         """Runs by their id: the last one of each job, and older ones as long as they have members."""
         self._run_deadlines = Deadlines[str]()
         """When the table of a job's run may have a row to take."""
+        self._due: float | None = None
+        """When the first of all this is due."""
 
     @property
     def sessions(self) -> int:
@@ -87,10 +89,14 @@ class Coordinator:
                     member.heard_at, member.closed_at = now, now - AGE_MAX
                     member.awaited_from = now + self.policy.restart_grace_s
                     self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
-            self._plan(run)
+            self._plan(run, next_row(run, -math.inf)[1])
+        self._due = self._first_due()
 
     def next_deadline(self) -> float | None:
         """Return when `Tick` is wanted next, or None."""
+        return self._due
+
+    def _first_due(self) -> float | None:
         if self.trouble is not None:
             return None
         lease_ends = self._leases.next()
@@ -104,10 +110,10 @@ class Coordinator:
             self._forgive_stall(now)
         outbox = Outbox(self.jobs, self.policy, now)
         match event:
-            case Connected():
-                self._connect(event, now, outbox)
             case Reported():
                 self._report(event, now, outbox)
+            case Connected():
+                self._connect(event, now, outbox)
             case Disconnected():
                 self._disconnect(event, now, outbox)
             case Tick():
@@ -118,6 +124,7 @@ class Coordinator:
                 self._resume(now, outbox)
         for ending in outbox.endings:
             self._sessions.pop(ending.session, None)
+        self._due = self._first_due()
         if self.trouble is not None:
             held = (Reassure(session, Held(clip(self.trouble))) for session in outbox.answers)
             return Batch((), (*outbox.endings, *held), hurry=True)
@@ -129,8 +136,7 @@ class Coordinator:
         A timer that is late by more than a heartbeat shows it; what the nodes sent meanwhile is read next. It may have
         fallen asleep at any time after the last event, so that is how far all that nodes may be late for is moved.
         """
-        due = self.next_deadline()
-        if due is not None and now - due > self.policy.heartbeat_s:
+        if self._due is not None and now - self._due > self.policy.heartbeat_s:
             self._wake(now)
         self._awake_at = now
         if now >= self._watch_at:
@@ -166,12 +172,16 @@ class Coordinator:
         if event.session not in self._sessions:
             return  # refused or replaced a moment ago
         run, member = self._sessions[event.session]
-        self._hear(run, member, event.observed, now)
-        if event.observed.beat:
+        observed = event.observed
+        if observed.beat:
             outbox.answer(run, member)
         else:
             outbox.tell(run, member)
-        self._advance(run, now, outbox)
+        if membership.is_as_before(run, member, observed):
+            self._note_heard(run, member, observed, now)
+        else:
+            self._hear(run, member, observed, now)
+            self._advance(run, now, outbox)
 
     def _disconnect(self, event: Disconnected, now: float, outbox: Outbox) -> None:
         run, member = self._sessions.pop(event.session, (None, None))
@@ -295,22 +305,28 @@ class Coordinator:
     def _hear(self, run: Run, member: Member, observed: Observed, now: float) -> None:
         if run.all_silent:
             self._renew_all(run, now)
-        deaf_s = min(observed.heard_s, now - self._woke_at)  # while we slept, there was nothing to hear
-        leases.note_heard(member, deaf_s, self.policy, self._heartbeat_s, now)
-        self._renew(run, member, now)
-        membership.hear(run, member, observed, now)
+        self._note_heard(run, member, observed, now)
+        membership.hear(run, member, observed)
 
-    def _renew(self, run: Run, member: Member, now: float) -> None:
+    def _note_heard(self, run: Run, member: Member, observed: Observed, now: float) -> None:
+        """Note that a member lives, whatever it says: that is all that most heartbeats come to."""
+        member.heard_at = run.heard_at = now
+        heartbeat_s = self._heartbeat_s
+        deaf_s = min(observed.heard_s, now - self._woke_at)  # while we slept, there was nothing to hear
+        leases.note_heard(member, deaf_s, self.policy, heartbeat_s, now)
+        self._renew(run, member, heartbeat_s, now)
+
+    def _renew(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
         # Never less than the node was granted last, as it keeps its heartbeat to that.
-        granted = member.sent.lease_s if member.sent else 0.0
-        lease_s = leases.lease_s(member, self.policy, self._heartbeat_s)
+        granted = 0.0 if member.sent is None else member.sent.lease_s
+        lease_s = leases.lease_s(member, self.policy, heartbeat_s)
         self._leases.set((run.id, member.node), now + max(granted, lease_s))
 
     def _renew_all(self, run: Run, now: float) -> None:
         """The first node is heard after all were silent: the others get a full lease to be heard as well."""
         for member in list(run.standing(Standing.SILENT)):
             member.expired = False
-            self._renew(run, member, now)
+            self._renew(run, member, self._heartbeat_s, now)
             run.place(member)
 
     @property
@@ -349,8 +365,7 @@ class Coordinator:
         if self.trouble is not None or run.state.ended:
             return
         membership.settle_claims(run, outbox)
-        take_due_rows(run, now, outbox)
-        self._plan(run)
+        self._plan(run, take_due_rows(run, now, outbox))
         self._forget_absent(run, outbox)
 
     def _forget_absent(self, run: Run, outbox: Outbox) -> None:
@@ -359,32 +374,20 @@ class Coordinator:
             for member in [member for member in run.members.values() if member.session is None]:
                 self._forget(run, member, outbox)
 
-    def _plan(self, run: Run) -> None:
+    def _plan(self, run: Run, row_due: float | None) -> None:
         """Note when a row of the run's table may be due, or a node has waited for long enough."""
-        dues = [due for due in (next_due(run), run.give_up.next()) if due is not None]
+        dues = [due for due in (row_due, run.give_up.next()) if due is not None]
         if dues:
             self._run_deadlines.set(run.job, min(dues))
         else:
             self._run_deadlines.discard(run.job)
 
     def _messages(self, outbox: Outbox, now: float) -> Iterator[Send]:
+        heartbeat_s = self._heartbeat_s
         for session, (run, member) in (outbox.news | outbox.answers).items():
             if member.session != session:
                 continue
-            message = desired(run, member, len(self._sessions), now)
-            if session in outbox.answers or _is_news(member.sent, message):
-                member.sent = message
-                yield Send(session, message)
-
-
-def _is_news(sent: Desired | None, message: Desired) -> bool:
-    """Whether a node has to be told at once; mere words ride along with the next heartbeat's answer."""
-    if sent is None:
-        return True
-    return (sent.run, sent.round, sent.goal, sent.planned, sent.outcome) != (
-        message.run,
-        message.round,
-        message.goal,
-        message.planned,
-        message.outcome,
-    )
+            if session in outbox.answers or not is_told(run, member):
+                if member.sent is None or not is_current(run, member, heartbeat_s):
+                    member.sent = desired(run, member, heartbeat_s, now)
+                yield Send(session, member.sent)

@@ -48,24 +48,47 @@ def take_in(run: Run, member: Member, remembered_round: int, now: float, outbox:
     return run.members[member.node]
 
 
-def hear(run: Run, member: Member, observed: Observed, now: float) -> None:
-    """Take in what a member says of itself."""
-    was = member.standing
-    member.observed, member.heard_at, run.heard_at = observed, now, now
-    member.expired = False
+def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
+    """Whether nothing can follow from what a member says of itself: it has said the same, and all are heard.
+
+    It is so for most heartbeats. What time alone brings about is no node's to say.
+    """
+    said = member.observed
+    return (
+        observed.phase is said.phase
+        and observed.round == said.round
+        and observed.run == said.run
+        and observed.port == said.port
+        and not (observed.leaving or said.leaving or observed.failure or said.failure)  # grounds for more
+        and not (member.expired or run.count(Standing.SILENT))
+        and not _is_to_be_recorded(run, member, observed)
+    )
+
+
+def hear(run: Run, member: Member, observed: Observed) -> None:
+    """Take in what a member says of itself, that it was heard being known already."""
+    was, now = member.standing, member.heard_at
+    member.observed, member.expired = observed, False
     run.place(member)
     if member.standing is Standing.READY and was is not Standing.READY:
         if was is Standing.ABSENT and member.arrived:
             run.wait(member, now)  # to have been out of sight for a moment is not to arrive
         else:
             run.arrive(member, now)
-    at_hand = observed.run == run.id and run.round <= observed.round <= ROUNDS_REMEMBERED_MAX
-    speaks_of_now = member.in_round and at_hand and observed.round == run.round
-    if speaks_of_now and observed.failure:
+    if _speaks_of_now(run, member, observed) and observed.failure:
         run.blame(member, observed.failure, now)
-    succeeds = speaks_of_now and observed.phase is Phase.SUCCEEDED and not member.succeeded
-    if observed.leaving or succeeds or (at_hand and observed.round > run.round):
+    if _is_to_be_recorded(run, member, observed):
         run.claims[member.node] = None
+
+
+def _speaks_of_now(run: Run, member: Member, observed: Observed) -> bool:
+    return member.in_round and observed.round == run.round and observed.run == run.id
+
+
+def _is_to_be_recorded(run: Run, member: Member, observed: Observed) -> bool:
+    succeeds = observed.phase is Phase.SUCCEEDED and not member.succeeded and _speaks_of_now(run, member, observed)
+    knows_more = observed.run == run.id and run.round < observed.round <= ROUNDS_REMEMBERED_MAX
+    return observed.leaving or succeeds or knows_more
 
 
 def settle_claims(run: Run, outbox: Outbox) -> None:

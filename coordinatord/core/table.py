@@ -81,26 +81,25 @@ ROWS = _rows()
 _BY_STATE = {state: [row for row in ROWS if row.source is state] for state in State}
 
 
-def due_row(run: Run, now: float) -> Row | None:
-    """Return the row to take now, or None."""
+def next_row(run: Run, now: float) -> tuple[Row | None, float | None]:
+    """Return the row to take now, or None; and when it, or else the first one, is due if nothing happens before."""
+    first = None
     for row in _BY_STATE[run.state]:
         due = row.when(run)
-        if due is not None and due <= now:
-            return row
-    return None
+        if due is None:
+            continue
+        if due <= now:
+            return row, due
+        if first is None or due < first:
+            first = due
+    return None, first
 
 
-def take_due_rows(run: Run, now: float, outbox: Outbox) -> None:
-    """Take rows until none is due. Raises `TransitionLoopError`."""
+def take_due_rows(run: Run, now: float, outbox: Outbox) -> float | None:
+    """Take rows until none is due; return when the next one is, or None. Raises `TransitionLoopError`."""
     for _ in range(TRANSITIONS_MAX):
-        row = due_row(run, now)
+        row, due = next_row(run, now)
         if row is None:
-            return
+            return due
         row.action(run, row.reason.format(words=Words(run)), now, outbox)
     raise TransitionLoopError(f"job {run.job}: still moving after {TRANSITIONS_MAX} steps")
-
-
-def next_due(run: Run) -> float | None:
-    """Return when the next row is due if nothing happens before, or None."""
-    dues = [due for row in _BY_STATE[run.state] if (due := row.when(run)) is not None]
-    return min(dues, default=None)

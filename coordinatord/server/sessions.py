@@ -17,7 +17,7 @@ from coordinatord.server.driver import Driver
 from coordinatord.shared.logs import fields
 from coordinatord.shared.mailbox import Mailbox
 from coordinatord.wire.codec import VersionError, decode, encode
-from coordinatord.wire.messages import FRAME_BYTES_MAX, Join, Observed, RefusalCode, Refused
+from coordinatord.wire.messages import FRAME_BYTES_MAX, Desired, Join, Observed, RefusalCode, Refused
 from coordinatord.wire.schema import SchemaError
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,8 @@ class Sessions:
 
     def __init__(self) -> None:
         self._mailboxes: dict[int, Mailbox] = {}
+        self._told: dict[int, tuple[Desired, bytes]] = {}
+        """By session, what it was last told, and its frame: most answers to heartbeats repeat it."""
         self._numbers = count(1)
         self._driver: Driver | None = None
 
@@ -45,13 +47,20 @@ class Sessions:
             return
         match effect:
             case Send():
-                mailbox.put(encode(effect.message))
+                mailbox.put(self._frame_for(effect))
             case Reassure():
                 mailbox.put_if_empty(encode(effect.message))
             case Refuse():
                 mailbox.close(encode(effect.message))
             case Close():
                 mailbox.close()
+
+    def _frame_for(self, send: Send) -> bytes:
+        message, frame = self._told.get(send.session, (None, b""))
+        if message is not send.message:
+            frame = encode(send.message)
+            self._told[send.session] = send.message, frame
+        return frame
 
     def close(self) -> None:
         """End all sessions: the nodes go on and look for the coordinator again."""
@@ -67,29 +76,33 @@ class Sessions:
             join = await _receive_join(socket, request)
         except ConnectionError:
             return socket  # gone before it said who it is
-        if join is not None:
-            await self._serve(socket, request, join)
+        if join is not None and request.transport is not None:
+            await self._serve(socket, request.transport, join)
         return socket
 
-    async def _serve(self, socket: web.WebSocketResponse, request: web.Request, join: Join) -> None:
+    async def _serve(self, socket: web.WebSocketResponse, transport: asyncio.WriteTransport, join: Join) -> None:
         assert self._driver is not None  # noqa: S101 - attached before the first request can come
         session = next(self._numbers)
         mailbox = self._mailboxes[session] = Mailbox()
-        peer, local = _address(request, "peername"), _address(request, "sockname")
+        peer, local = _address(transport, "peername"), _address(transport, "sockname")
         self._driver.submit(Connected(session, join, peer, local))
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(mailbox.empty_into(socket), name=f"send to {join.node}")
-                await self._receive(socket, session, join, mailbox)
+                await self._receive(socket, transport, session, join)
                 mailbox.close()
         except* ConnectionError as errors:
             log.debug("connection lost: %s", errors.exceptions[0], extra=fields(job=join.job, node=join.node))
         finally:
             del self._mailboxes[session]
+            self._told.pop(session, None)
             self._driver.submit(Disconnected(session))
 
-    async def _receive(self, socket: web.WebSocketResponse, session: int, join: Join, mailbox: Mailbox) -> None:
+    async def _receive(
+        self, socket: web.WebSocketResponse, transport: asyncio.WriteTransport, session: int, join: Join
+    ) -> None:
         assert self._driver is not None  # noqa: S101 - see above
+        mailbox = self._mailboxes[session]
         async for message in socket:
             try:
                 observed = decode(_frame(message.type, message.data), Observed)
@@ -97,7 +110,9 @@ class Sessions:
                 log.warning("malformed message: %s", error, extra=fields(job=join.job, node=join.node))
                 mailbox.close(encode(Refused(RefusalCode.MALFORMED, str(error), retry=False)))
             else:
+                mailbox.attend()
                 self._driver.submit(Reported(session, observed))
+                await mailbox.flush(socket, transport)
 
 
 async def _receive_join(socket: web.WebSocketResponse, request: web.Request) -> Join | None:
@@ -112,7 +127,7 @@ async def _receive_join(socket: web.WebSocketResponse, request: web.Request) -> 
         refused = Refused(RefusalCode.VERSION, str(error), retry=False)
     except SchemaError as error:
         refused = Refused(RefusalCode.MALFORMED, str(error), retry=False)
-    peer = _address(request, "peername")
+    peer = _address(request.transport, "peername")
     log.warning("refused: %s", refused.message, extra=fields(peer=peer, code=refused.code))
     await socket.send_bytes(encode(refused))
     await socket.close(code=WSCloseCode.POLICY_VIOLATION)
@@ -125,7 +140,6 @@ def _frame(kind: WSMsgType, data: object) -> bytes:
     return data
 
 
-def _address(request: web.Request, which: str) -> str:
-    transport = request.transport
+def _address(transport: asyncio.BaseTransport | None, which: str) -> str:
     name = transport.get_extra_info(which) if transport is not None else None
     return str(name[0]) if name else "unknown"

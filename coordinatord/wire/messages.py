@@ -315,9 +315,10 @@ class Desired:
 
     def __post_init__(self) -> None:
         """Hold the goal together with what belongs to it. Raises `SchemaError`."""
-        for name, part, owner in (("assignment", self.assignment, Goal.RUN), ("outcome", self.outcome, Goal.EXIT)):
-            if (part is not None) != (self.goal is owner):
-                raise SchemaError(f"{name} belongs to the goal {owner} and only there, not to {self.goal}")
+        if (self.assignment is not None) != (self.goal is Goal.RUN):
+            raise SchemaError(f"assignment belongs to the goal {Goal.RUN} and only there, not to {self.goal}")
+        if (self.outcome is not None) != (self.goal is Goal.EXIT):
+            raise SchemaError(f"outcome belongs to the goal {Goal.EXIT} and only there, not to {self.goal}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,26 @@ from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-Check = Callable[[object, str], Any]
-"""Takes a decoded value and the path to it; returns what the field is to hold, or raises `SchemaError`."""
+Check = Callable[[object], Any]
+"""Takes a decoded value; returns what the field is to hold, or raises `_WrongError`."""
 
 MessageT = TypeVar("MessageT")
 
 
 class SchemaError(ValueError):
     """The data is not the message that it says it is; the text names the field. State: unchanged."""
+
+
+class _WrongError(Exception):
+    """A value is not what it should be. Where it stands is added on the way out: who is right pays nothing for it."""
+
+    def __init__(self, what: str, path: str = "") -> None:
+        super().__init__(what)
+        self.what, self.path = what, path
+
+    def within(self, step: str) -> _WrongError:
+        """Return the same, as seen from one step further out."""
+        return _WrongError(self.what, step + self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +57,13 @@ def check_for(message: type[MessageT]) -> Callable[[object, str], MessageT]:
 
     Fields that are missing or unknown are errors: both sides speak exactly one version of the protocol.
     """
-    hints = get_type_hints(message, include_extras=True)
-    checks = [(field.name, _check_of(hints[field.name])) for field in fields(message)]  # type: ignore[arg-type]
-    names = frozenset(hints)
+    check_fields = _message(message)
 
     def check(value: object, path: str) -> MessageT:
-        if type(value) is not dict:
-            raise SchemaError(f"{path} must be a map, not {_show(value)}")
-        if value.keys() != names:
-            raise SchemaError(f"{path} {_difference(names, value)}")
-        return message(*[one(value[name], f"{path}.{name}") for name, one in checks])
+        try:
+            return check_fields(value)
+        except _WrongError as error:
+            raise SchemaError(f"{path}{error.path} {error.what}") from None
 
     return check
 
@@ -67,32 +76,67 @@ def fields_of(message: Any) -> dict[str, Any]:
 def _check_of(annotation: Any) -> Check:
     if get_origin(annotation) is Annotated:
         kind, *bounds = get_args(annotation)
-        return _several(kind, bounds[0]) if get_origin(kind) is tuple else _bounded(kind, bounds[0])
+        if get_origin(kind) is tuple:
+            return _several(kind, bounds[0])
+        return _text(bounds[0]) if kind is str else _number(kind, bounds[0])
     if get_origin(annotation) in {UnionType, Union}:
         return _optional(annotation)
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return _member(annotation)
     if annotation is bool:
         return _boolean
-    return check_for(annotation)
+    return _message(annotation)
 
 
-def _bounded(kind: type, bound: Length | Range) -> Check:
+def _message(message: type[MessageT]) -> Callable[[object], MessageT]:
+    hints = get_type_hints(message, include_extras=True)
+    checks = [(field.name, _check_of(hints[field.name])) for field in fields(message)]  # type: ignore[arg-type]
+    names = frozenset(hints)
+
+    def check(value: object) -> MessageT:
+        if type(value) is not dict:
+            raise _WrongError(f"must be a map, not {_show(value)}")
+        if value.keys() != names:
+            raise _WrongError(_difference(names, value))
+        checked: list[Any] = []
+        name = ""
+        try:
+            for name, one in checks:
+                checked.append(one(value[name]))
+        except _WrongError as error:
+            raise error.within(f".{name}") from None
+        return message(*checked)
+
+    return check
+
+
+def _text(bound: Length) -> Check:
+    least, most = bound.least, bound.most
+
+    def check(value: object) -> str:
+        if type(value) is not str:
+            raise _WrongError(f"must be of type str, not {_show(value)}")
+        if not least <= len(value) <= most:
+            raise _WrongError(f"must be within {least} and {most} characters, not {_show(value)}")
+        # Texts end up in environments, logs and terminals: no null byte, escape sequence or line end gets that far.
+        if not value.isprintable():
+            raise _WrongError(f"must consist of printable characters, not {_show(value)}")
+        return value
+
+    return check
+
+
+def _number(kind: type[int | float], bound: Range) -> Check:
     least, most = bound.least, bound.most
     accepted = {int, float} if kind is float else {kind}
-    measure: Callable[[Any], float] = len if isinstance(bound, Length) else _itself
-    unit = " characters" if isinstance(bound, Length) else ""
 
-    def check(value: object, path: str) -> object:
+    def check(value: Any) -> Any:
         if type(value) not in accepted:
-            raise SchemaError(f"{path} must be of type {kind.__name__}, not {_show(value)}")
+            raise _WrongError(f"must be of type {kind.__name__}, not {_show(value)}")
         # Written so that a NaN, which compares as False, is outside every range.
-        if not least <= measure(value) <= most:
-            raise SchemaError(f"{path} must be within {least} and {most}{unit}, not {_show(value)}")
-        # Texts end up in environments, logs and terminals: no null byte, escape sequence or line end gets that far.
-        if kind is str and not str(value).isprintable():
-            raise SchemaError(f"{path} must consist of printable characters, not {_show(value)}")
-        return value
+        if least <= value <= most:
+            return value
+        raise _WrongError(f"must be within {least} and {most}, not {_show(value)}")
 
     return check
 
@@ -100,26 +144,28 @@ def _bounded(kind: type, bound: Length | Range) -> Check:
 def _several(kind: Any, bound: Length) -> Check:
     check_item = _check_of(get_args(kind)[0])
 
-    def check(value: object, path: str) -> tuple[Any, ...]:
+    def check(value: object) -> tuple[Any, ...]:
         if type(value) is not list:
-            raise SchemaError(f"{path} must be a list, not {_show(value)}")
+            raise _WrongError(f"must be a list, not {_show(value)}")
         if not bound.least <= len(value) <= bound.most:
-            raise SchemaError(f"{path} must have {bound.least} to {bound.most} items, not {len(value)}")
-        return tuple([check_item(item, f"{path}[{index}]") for index, item in enumerate(value)])
+            raise _WrongError(f"must have {bound.least} to {bound.most} items, not {len(value)}")
+        checked: list[Any] = []
+        try:
+            for item in value:
+                checked.append(check_item(item))  # noqa: PERF401 - how many there are is said in the error
+        except _WrongError as error:
+            raise error.within(f"[{len(checked)}]") from None
+        return tuple(checked)
 
     return check
-
-
-def _itself(number: float) -> float:
-    return number
 
 
 def _optional(annotation: Any) -> Check:
     (inner,) = [part for part in get_args(annotation) if part is not NoneType]
     check_inner = _check_of(inner)
 
-    def check(value: object, path: str) -> object:
-        return None if value is None else check_inner(value, path)
+    def check(value: object) -> object:
+        return None if value is None else check_inner(value)
 
     return check
 
@@ -127,18 +173,18 @@ def _optional(annotation: Any) -> Check:
 def _member(choices: type[StrEnum]) -> Check:
     members = {choice.value: choice for choice in choices}
 
-    def check(value: object, path: str) -> StrEnum:
+    def check(value: object) -> StrEnum:
         member = members.get(value) if type(value) is str else None
         if member is None:
-            raise SchemaError(f"{path} must be one of {', '.join(members)}, not {_show(value)}")
+            raise _WrongError(f"must be one of {', '.join(members)}, not {_show(value)}")
         return member
 
     return check
 
 
-def _boolean(value: object, path: str) -> bool:
+def _boolean(value: object) -> bool:
     if type(value) is not bool:
-        raise SchemaError(f"{path} must be true or false, not {_show(value)}")
+        raise _WrongError(f"must be true or false, not {_show(value)}")
     return value
 
 

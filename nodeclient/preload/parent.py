@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinatord.wire.exits import describe_exit
+from nodeclient.preload.command import ColdError
 from nodeclient.spawn import WorkerCommand, die_with_parent
 
 HOOK = Path(__file__).parent / "hook"
@@ -73,7 +74,7 @@ class Parent:
                 start_new_session=True,
                 preexec_fn=die_with_parent(command.cpus),  # noqa: PLW1509 - see `spawn`
             )
-        self.ended = asyncio.Event()
+        self._ended = asyncio.Event()
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._note_end)
         self.usable = False
@@ -84,12 +85,16 @@ class Parent:
         """Its process id."""
         return self._process.pid
 
-    def how_it_ended(self) -> str:
-        """Say how it ended, when it has."""
-        return describe_exit(self._process.wait())
+    async def end(self) -> None:
+        """Wait for its end. Raises `ParentError`, which says how it came."""
+        await self._ended.wait()
+        raise ParentError(f"the interpreter ended ({describe_exit(self._process.wait())})")
 
     async def prepare(self) -> int:
-        """Wait until it has imported everything; return how many modules it has. Raises `ParentError`."""
+        """Wait until it has imported everything; return how many modules it has.
+
+        Raises `ParentError`, and `ColdError` if another one would fare no better.
+        """
         importing = ""
         try:
             async with asyncio.timeout(IMPORT_WITHIN_S):
@@ -98,7 +103,7 @@ class Parent:
                         case {"importing": name}:
                             importing = name
                         case {"refused": reason}:
-                            raise ParentError(reason)
+                            raise ColdError(reason)
                         case {"ready": count}:
                             self._link.settimeout(FORK_WITHIN_S)
                             self.usable = True
@@ -106,8 +111,8 @@ class Parent:
         except TimeoutError:
             raise ParentError(f"module {importing} is still not imported after {IMPORT_WITHIN_S:g} s") from None
         except EOFError:
-            during = f" in the import of module {importing}" if importing else ""
-            raise ParentError(f"the interpreter ended{during} ({self.how_it_ended()})") from None
+            how = describe_exit(self._process.wait())
+            raise ParentError(f"the interpreter ended in the import of module {importing or 'site'} ({how})") from None
 
     def fork(self, command: WorkerCommand, streams: Sequence[int]) -> int:
         """Fork a worker; return its process id, as that of a child. `streams` are its stdin, stdout and stderr.
@@ -138,7 +143,7 @@ class Parent:
         """End it; its workers live on."""
         self._end()
         self._process.wait()
-        if not self.ended.is_set():
+        if not self._ended.is_set():
             self._note_end()
         self._link.close()
 
@@ -150,7 +155,7 @@ class Parent:
         self.usable = False
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self.ended.set()
+        self._ended.set()
 
     def _ask(self, request: dict[str, Any], descriptors: Sequence[int]) -> None:
         """Send a request, and wait until it is done. Raises `OSError`, `EOFError` and `ParentError`."""

@@ -48,15 +48,19 @@ class Starter:
                 check(self._command.argv, self._command.environ, self._macro)
             while self._modules:
                 self._missed.clear()
-                await self._live()
+                try:
+                    await self._live()
+                except ParentError as error:
+                    self._say(Level.WARNING, f"--preload: {error}: the next round starts cold")
+                self._settled.set()
                 await self._missed.wait()
-        except (ColdError, ParentError, OSError) as error:
+        except (ColdError, OSError) as error:
             self._say(Level.WARNING, f"--preload: workers start cold: {error}")
         finally:
             self._settled.set()
 
     async def _live(self) -> None:
-        """Have a parent from its start to its end. Raises `ParentError` and `OSError` if there cannot be one."""
+        """Have a parent from its start to its end, which is a `ParentError`. Raises `ColdError` and `OSError` too."""
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         names = ", ".join(self._modules)
@@ -67,12 +71,10 @@ class Starter:
             took_s = loop.time() - began_at
             self._say(Level.INFO, f"preloaded {names} ({count} modules) in {took_s:.1f} s: workers start warm")
             self._settled.set()
-            await parent.ended.wait()
+            await parent.end()
         finally:
             parent.close()
             self._parent = None
-        how = parent.how_it_ended()
-        self._say(Level.WARNING, f"the interpreter of --preload ended ({how}): the next round starts cold")
 
     def spawn(
         self, command: WorkerCommand, local_rank: int, stdout: int | None, stderr: int | None, with_stdin: bool

@@ -13,11 +13,12 @@ small worlds skip nothing, so the claim is tested too.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from coordinatord.core.member import Standing
 from coordinatord.core.run import Run, State
-from coordinatord.core.table import next_due
+from coordinatord.core.table import next_row
 from coordinatord.wire.messages import Goal, Phase
 
 if TYPE_CHECKING:  # the world skips its lulls
@@ -71,7 +72,7 @@ class Lulls:
     def _is_calm(self, run: Run) -> bool:
         if run.state.ended:
             return not run.members
-        if run.state is not State.RUNNING or next_due(run) is not None or run.give_up.next() is not None:
+        if run.state is not State.RUNNING or next_row(run, -math.inf)[1] is not None or run.give_up.next() is not None:
             return False
         return run.count(Standing.RUNNING, Standing.READY, Standing.SUCCEEDED) == len(run.members)
 

@@ -19,16 +19,16 @@ from nodeclient.core.table import TABLE, Stimulus
 def run_rows_taken() -> Iterator[set[table.Row]]:
     """Collect the rows that coordinators take."""
     taken: set[table.Row] = set()
-    look = table.due_row
+    look = table.next_row
 
-    def due_row(run: Run, now: float) -> table.Row | None:
-        row = look(run, now)
+    def next_row(run: Run, now: float) -> tuple[table.Row | None, float | None]:
+        row, due = look(run, now)
         if row is not None:
             taken.add(row)
-        return row
+        return row, due
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table, "due_row", due_row)
+        patch.setattr(table, "next_row", next_row)
         yield taken
 
 
