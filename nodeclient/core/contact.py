@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from coordinatord.wire.messages import DURATION_S_MAX, Desired, Observed
+from coordinatord.wire.messages import DURATION_S_MAX, Desired, Observed, Phase
 
 HEARTBEAT_S = 1.0
 LEASE_S = 5.0
@@ -91,17 +91,33 @@ class Contact:
         beat = self.beat_at <= now
         if beat:
             self.beat_at = now + self.heartbeat_s
-        changed = self._reported is None or _substance(observed) != _substance(self._reported)
-        self._reported = observed
-        return beat or changed
+        said = beat or self._reported is None or _is_change(self._reported, observed)
+        if said:
+            self._reported = observed
+        return said
 
 
-def _substance(observed: Observed) -> tuple[object, ...]:
-    """Leave out what changes by itself."""
+ON_THE_WAY = frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING})
+"""Phases that a node goes through because it was told to. The coordinator waits for what they lead to, and takes the
+node for on its way there since it said so: to hear of it with the next heartbeat is early enough. So a round costs each
+node one report that it runs and one that it has stopped, which is half of what it would."""
+
+
+def _is_change(before: Observed, observed: Observed) -> bool:
+    """Whether a node has something to say at once; what changes by itself, such as an age, is nothing."""
+    arrived = observed.phase not in ON_THE_WAY and _place(before) != _place(observed)
+    return arrived or _case(before) != _case(observed)
+
+
+def _place(observed: Observed) -> tuple[object, ...]:
+    return observed.run, observed.round, observed.phase
+
+
+def _case(observed: Observed) -> tuple[object, ...]:
     failure = observed.failure
     failed = (
         None
         if failure is None
         else (failure.rank, failure.local_rank, failure.exit_code, failure.message, failure.followers)
     )
-    return observed.run, observed.round, observed.phase, observed.port, observed.leaving, failed
+    return observed.port, observed.leaving, failed

@@ -51,29 +51,12 @@ class Parent:
         self._link, theirs = socket.socketpair()
         self._link.setblocking(False)
         self._unread = b""
-        with theirs:
-            settings = {
-                "socket": theirs.fileno(),
-                "modules": list(modules),
-                "along": list(along),
-                "hook": str(HOOK),
-                "pythonpath": command.environ.get("PYTHONPATH"),
-                "room": " " * ROOM_BYTES,
-            }
-            pythonpath = filter(None, (str(HOOK), command.environ.get("PYTHONPATH")))
-            self._process = subprocess.Popen(  # noqa: S603 - the worker's own command
-                command.argv,
-                env={
-                    **command.environ,
-                    "PYTHONPATH": os.pathsep.join(pythonpath),
-                    SETTINGS_VARIABLE: json.dumps(settings),
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # what modules say when they are imported is not the words of a worker
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                preexec_fn=die_with_parent(command.cpus),  # noqa: PLW1509 - see `spawn`
-            )
+        try:
+            with theirs:
+                self._process = _start(command, theirs.fileno(), {"modules": list(modules), "along": list(along)})
+        except OSError:
+            self._link.close()
+            raise
         self._ended = asyncio.Event()
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._note_end)
@@ -111,6 +94,7 @@ class Parent:
         except TimeoutError:
             raise ParentError(f"module {importing} is still not imported after {IMPORT_WITHIN_S:g} s") from None
         except EOFError:
+            self._end()  # lest it lives on with its end of the link closed
             how = describe_exit(self._process.wait())
             raise ParentError(f"the interpreter ended in the import of module {importing or 'site'} ({how})") from None
 
@@ -120,8 +104,8 @@ class Parent:
         Raises `ParentError`; then there is no worker, and the interpreter is ended.
         """
         request = {
-            "argv": list(command.argv),
-            "environ": dict(command.environ),
+            "argv": [_as_bytes(word) for word in command.argv],
+            "environ": {_as_bytes(name): _as_bytes(value) for name, value in command.environ.items()},
             "cpus": None if command.cpus is None else sorted(command.cpus),
             "node": os.getpid(),
         }
@@ -177,6 +161,35 @@ class Parent:
         line, _, self._unread = self._unread.partition(b"\n")
         message: dict[str, Any] = json.loads(line)
         return message
+
+
+def _start(command: WorkerCommand, link: int, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Start the process, with one end of the link as a descriptor. Raises `OSError`."""
+    pythonpath = command.environ.get("PYTHONPATH")
+    settings |= {
+        "socket": link,
+        "hook": _as_bytes(str(HOOK)),
+        "pythonpath": None if pythonpath is None else _as_bytes(pythonpath),
+        "room": " " * ROOM_BYTES,
+    }
+    return subprocess.Popen(  # noqa: S603 - the worker's own command
+        command.argv,
+        env={
+            **command.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(HOOK), pythonpath))),
+            SETTINGS_VARIABLE: json.dumps(settings),
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=2,  # what modules say when they are imported is not the words of a worker
+        pass_fds=(link,),
+        start_new_session=True,
+        preexec_fn=die_with_parent(command.cpus),  # noqa: PLW1509 - see `spawn`
+    )
+
+
+def _as_bytes(text: str) -> str:
+    """Return the bytes that the system has for a text, as characters; see `hook/preload_parent.py`."""
+    return os.fsencode(text).decode("latin-1")
 
 
 def _some(received: bytes) -> bytes:

@@ -16,13 +16,17 @@ import socket
 import sys
 import threading
 import warnings
+from collections.abc import MutableMapping
 from typing import Any
 
 from preload_worker import Line, become_worker
 
 SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
 """Holds this side's settings as JSON: `socket` (a descriptor), `modules`, `along`, `hook` (the directory on PYTHONPATH
-that is ours), `pythonpath` (what it was before, or null), and `room`, which only makes the environment larger."""
+that is ours), `pythonpath` (what it was before, or null), and `room`, which only makes the environment larger.
+
+What comes from outside of Python, paths, arguments and environment, is given as bytes, each of them as the character of
+that number: the node may decode them otherwise than the user's interpreter does."""
 
 DESCRIPTORS = 4
 """That come with a request: stdin, stdout, stderr, and the line to the node."""
@@ -40,16 +44,21 @@ class PreloadError(Exception):
     """The modules cannot be preloaded, and workers are to be started cold; the text says why."""
 
 
-def serve() -> bool:
-    """Be the parent until the node ends; return only in a worker, with whether the user has a `sitecustomize`."""
-    settings = json.loads(os.environ.pop(SETTINGS_VARIABLE))
+def serve(needed: frozenset[str]) -> bool:
+    """Be the parent until the node ends; return only in a worker, with whether the user has a `sitecustomize`.
+
+    `needed` are the modules that have been imported for this.
+    """
+    settings = json.loads(os.environ[SETTINGS_VARIABLE])
     link = socket.socket(fileno=settings["socket"])
     link.set_inheritable(False)
-    _leave_no_trace(settings["hook"], settings["pythonpath"])
+    inherited = _inherited()
+    for environ in inherited, os.environ:
+        _leave_no_trace(environ, settings["pythonpath"])
+    _forget_hook(_decoded(settings["hook"]))
     customized = _customize()
-    inherited = dict(os.environ)
     try:
-        _preload(link, settings["modules"], settings["along"])
+        _preload(link, needed, settings["modules"], settings["along"])
     except PreloadError as error:
         _send(link, {"refused": str(error)})
         os._exit(0)
@@ -59,22 +68,40 @@ def serve() -> bool:
     _send(link, {"ready": len(sys.modules)})
     while (received := _receive(link)) is not None:
         request, descriptors = received
+        request["argv"] = [_decoded(word) for word in request["argv"]]
+        request["environ"] = {_decoded(name): _decoded(value) for name, value in request["environ"].items()}
         _let_imports_count(request["environ"], inherited)
         if _fork(link, request, descriptors):
             return customized
     os._exit(0)
 
 
-def _leave_no_trace(hook: str, pythonpath: str | None) -> None:
-    """Let everything look as if Python had found no hook."""
+def _inherited() -> dict[str, str]:
+    """Return the environment that the process began with; it may have been changed even before the hook."""
+    with open("/proc/self/environ", "rb") as file:  # noqa: PTH123 - pathlib would be one more module
+        variables = (variable.partition(b"=") for variable in file.read().split(b"\0"))
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in variables if name}
+
+
+def _leave_no_trace(environ: MutableMapping[str, str], pythonpath: str | None) -> None:
+    """Let an environment look as if there were no hook."""
+    del environ[SETTINGS_VARIABLE]
+    if pythonpath is None:
+        del environ["PYTHONPATH"]
+    else:
+        environ["PYTHONPATH"] = _decoded(pythonpath)
+
+
+def _forget_hook(hook: str) -> None:
+    """Let the interpreter look as if it had found no hook."""
     sys.path.remove(hook)
     sys.path_importer_cache.pop(hook, None)
     for name in ("sitecustomize", *HOOK_MODULES):
         sys.modules.pop(name, None)
-    if pythonpath is None:
-        del os.environ["PYTHONPATH"]
-    else:
-        os.environ["PYTHONPATH"] = pythonpath
+
+
+def _decoded(given: str) -> str:
+    return os.fsdecode(given.encode("latin-1"))
 
 
 def _customize() -> bool:
@@ -98,9 +125,10 @@ def _let_imports_count(environ: dict[str, str], inherited: dict[str, str]) -> No
 # Import
 
 
-def _preload(link: socket.socket, modules: list[str], along: list[str]) -> None:
+def _preload(link: socket.socket, needed: frozenset[str], modules: list[str], along: list[str]) -> None:
     """Import modules that must be there and those that may be. Raises `PreloadError`."""
     place = _place_of_main()
+    _look_for_namesakes(place, needed)
     sys.path[:0] = place
     for name in modules:
         _send(link, {"importing": name})
@@ -125,12 +153,35 @@ def _preload(link: socket.socket, modules: list[str], along: list[str]) -> None:
 
 def _place_of_main() -> list[str]:
     """Return where the program's own modules are found, which Python itself adds only when it begins with it."""
+    main = sys.argv[0]
+    named = main not in {"-m", "-c", "-", ""}
+    if named and _is_importable(main):
+        return [main]
     if getattr(sys.flags, "safe_path", False):
         return []
-    main = sys.argv[0]
-    if main in {"-m", "-c", "-", ""}:
-        return [os.getcwd()]  # noqa: PTH109 - pathlib would be one more module that a cold worker has not
-    return [os.path.dirname(os.path.realpath(main))]  # noqa: PTH120 - the same
+    if not named:
+        return [os.getcwd()]  # noqa: PTH109 - see `_inherited`
+    return [os.path.dirname(os.path.realpath(main))]  # noqa: PTH120
+
+
+def _look_for_namesakes(place: list[str], needed: frozenset[str]) -> None:
+    """Raise `PreloadError` if the program has a module for itself that hides one of Python's which is here already."""
+    for directory in place:
+        for name in needed - set(HOOK_MODULES):
+            path = os.path.join(directory, name)  # noqa: PTH118 - see `_inherited`
+            if os.path.isfile(f"{path}.py") or os.path.isdir(path):  # noqa: PTH112, PTH113
+                raise PreloadError(f"{path} hides a module of Python's that --preload needs: give it another name")
+
+
+def _is_importable(path: str) -> bool:
+    """Return whether a path is a directory or an archive, whose `__main__` is then the program."""
+    for hook in sys.path_hooks:
+        try:
+            hook(path)
+        except ImportError:
+            continue
+        return True
+    return False
 
 
 def _check(name: str) -> None:
@@ -147,7 +198,7 @@ def _check(name: str) -> None:
 
 def _target(descriptor: str) -> str:
     try:
-        return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - see `_place_of_main`
+        return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
     except OSError:  # that of the listing itself
         return ""
 

@@ -51,6 +51,7 @@ def become_worker(request: dict[str, Any], streams: list[int], line: Line) -> No
         os._exit(1)
     _take_streams(streams)
     _take_arguments(request["argv"])
+    _look_again()
     _differ()
 
 
@@ -97,20 +98,26 @@ def _threads() -> int:
 def _take_streams(descriptors: list[int]) -> None:
     """Put in the worker's own streams."""
     for target, descriptor in enumerate(descriptors):
+        was_terminal = os.isatty(target)
         os.dup2(descriptor, target, inheritable=True)
         os.close(descriptor)
-        _begin_anew((sys.__stdin__, sys.__stdout__, sys.__stderr__)[target], target)
+        _begin_anew((sys.__stdin__, sys.__stdout__, sys.__stderr__)[target], target, was_terminal)
 
 
-def _begin_anew(stream: Any, descriptor: int) -> None:
+def _begin_anew(stream: Any, descriptor: int, was_terminal: bool) -> None:
     """Let a standard stream see what it is connected to now.
 
     Python decides at its start by what a stream is connected to (`create_stdio` in pylifecycle.c); here it has been
-    connected to something else. The object has to stay the same, as modules may have kept it when they were imported.
+    connected to something else. The object has to stay the same, as modules may have kept it when they were imported;
+    and so has what they have decided themselves.
     """
-    unbuffered, binary = stream.write_through, stream.buffer
+    binary = stream.buffer
+    unbuffered = isinstance(sys.__stdout__.buffer, io.FileIO)  # type: ignore[union-attr]  # there is a stdout
     raw: Any = io.FileIO(descriptor, "rb" if descriptor == 0 else "wb", closefd=False)
     raw.name = stream.name
+    line_buffering = stream.line_buffering
+    if line_buffering == _by_lines(descriptor, was_terminal, unbuffered):
+        line_buffering = _by_lines(descriptor, raw.isatty(), unbuffered)
     if isinstance(binary, io.FileIO):
         binary = raw
     else:
@@ -121,9 +128,23 @@ def _begin_anew(stream: Any, descriptor: int) -> None:
         encoding=stream.encoding,
         errors=stream.errors,
         newline="\n",
-        line_buffering=not unbuffered and (raw.isatty() or descriptor == 2),  # noqa: PLR2004 - stderr
-        write_through=unbuffered,
+        line_buffering=line_buffering,
+        write_through=stream.write_through,
     )
+
+
+def _by_lines(descriptor: int, terminal: bool, unbuffered: bool) -> bool:
+    """Return whether Python writes a stream line by line, if nobody says otherwise."""
+    return not unbuffered and (terminal or descriptor == 2)  # noqa: PLR2004 - stderr
+
+
+def _look_again() -> None:
+    """Have directories read again that were read, or were not there, when the parent imported its modules."""
+    for path, finder in list(sys.path_importer_cache.items()):
+        if finder is None:
+            del sys.path_importer_cache[path]
+        elif hasattr(finder, "invalidate_caches"):
+            finder.invalidate_caches()
 
 
 def _differ() -> None:

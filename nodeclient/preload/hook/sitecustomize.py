@@ -7,10 +7,12 @@ wrong here ends the process.
 import os
 import sys
 
+before = frozenset(sys.modules)
+
 try:
     from preload_parent import serve
 
-    customized = serve()
+    customized = serve(frozenset(sys.modules) - before)
 except BaseException as error:  # noqa: BLE001 - see above
     sys.stderr.write(f"nodeclient: --preload: {type(error).__name__}: {error}\n")
     os._exit(1)
