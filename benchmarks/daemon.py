@@ -42,7 +42,7 @@ class Server:
 
     def cpu_s(self) -> float:
         """Return the processor time that all its threads have used so far, in seconds."""
-        return time.clock_gettime(~self.pid << 3 | 2)  # as clock_getcpuclockid(3) has it, which Python lacks
+        return cpu_s_of(self.pid)
 
     def resident_kib(self) -> int:
         """Return the memory that it occupies, in KiB, see VmRSS in proc_pid_status(5)."""
@@ -55,6 +55,11 @@ class Daemon(Server):
     """A coordinatord that serves."""
 
     ledger: Ledger
+
+
+def cpu_s_of(pid: int) -> float:
+    """Return the processor time that all threads of a process have used so far, in seconds."""
+    return time.clock_gettime(~pid << 3 | 2)  # as clock_getcpuclockid(3) has it, which Python lacks
 
 
 @asynccontextmanager

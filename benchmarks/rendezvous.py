@@ -52,6 +52,9 @@ class Step:
     """The same from the last node's join, or from the end of the reconnect grace: what the coordinator is to answer
     for."""
     cpu_ms_per_node: float
+    """Of the coordinatord."""
+    nodes_cpu_ms_per_node: float
+    """Of the process that plays the nodes."""
     messages_from_node: int
     messages_to_node: int
     bytes_from_node: int
@@ -85,11 +88,12 @@ async def measure(size: int) -> Run:
 
 
 async def _step(fleet: Fleet, daemon: Daemon, begin: Callable[[], None], goals: dict[Goal, tuple[int, int]]) -> Step:
-    entries, cpu_s, began_at = daemon.ledger.entries(), daemon.cpu_s(), time.monotonic()
+    entries, cpu_s, nodes_cpu_s = daemon.ledger.entries(), daemon.cpu_s(), time.process_time()
+    began_at = time.monotonic()
     begin()
     check_ranks(await fleet.ranked())
     await daemon.ledger.started(JOB, fleet.round)
-    cpu_s = daemon.cpu_s() - cpu_s
+    cpu_s, nodes_cpu_s = daemon.cpu_s() - cpu_s, time.process_time() - nodes_cpu_s
     check_goals(fleet, goals)
     entries = daemon.ledger.entries() - entries
     joining = began_at < fleet.last_joined_at
@@ -102,6 +106,7 @@ async def _step(fleet: Fleet, daemon: Daemon, begin: Callable[[], None], goals: 
         elapsed_s=fleet.last_ranked_at - began_at,
         decided_s=fleet.last_ranked_at - decided_at,
         cpu_ms_per_node=1_000 * cpu_s / len(fleet.nodes),
+        nodes_cpu_ms_per_node=1_000 * nodes_cpu_s / len(fleet.nodes),
         messages_from_node=most(lambda traffic: traffic.frames_sent),
         messages_to_node=most(lambda traffic: traffic.frames_received),
         bytes_from_node=most(lambda traffic: traffic.bytes_sent),
@@ -135,6 +140,7 @@ FIGURES: tuple[tuple[str, str, Callable[[Step], float]], ...] = (
     ("ranks after the first connection / the loss, s", ".3f", lambda step: step.elapsed_s),
     ("ranks after the last join / the decision, s", ".3f", lambda step: step.decided_s),
     ("coordinator's processor time, ms per node", ".3f", lambda step: step.cpu_ms_per_node),
+    ("nodes' own processor time, ms per node", ".3f", lambda step: step.nodes_cpu_ms_per_node),
     ("messages from a node", "d", lambda step: step.messages_from_node),
     ("messages to a node", "d", lambda step: step.messages_to_node),
     ("bytes from a node", "d", lambda step: step.bytes_from_node),

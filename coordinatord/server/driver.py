@@ -28,6 +28,10 @@ PATIENCE_S = 1.0
 """A write that takes longer, a hundred times the usual, is trouble: nodes are answered without it from then on, well
 before the five seconds of silence after which they take a coordinator for dead."""
 
+LOOKS = 4
+"""At the clock within that time: what a loop does not see that is busy itself, as when 10,000 nodes join, is no trouble
+of the disk. Between two looks it has heard of all that was done."""
+
 RETRY_S = 1.0
 """Between attempts to write: whoever makes room on a disk sees the jobs go on at once."""
 
@@ -110,7 +114,7 @@ class Driver:
             written = await self._try_to_write(records)
 
     async def _try_to_write(self, records: tuple[Record, ...]) -> bool:
-        late = self._loop.call_later(PATIENCE_S, self._stop_deciding, f"the disk has not answered for {PATIENCE_S:g} s")
+        waiting = self._tasks.spawn(self._lose_patience(), name="wait for the disk")
         try:
             await self._store.append(records, self._wall_ahead + self._journal.decided_at)
         except StoreError as error:
@@ -119,7 +123,12 @@ class Driver:
         else:
             return True
         finally:
-            late.cancel()
+            waiting.cancel()
+
+    async def _lose_patience(self) -> None:
+        for _ in range(LOOKS):
+            await asyncio.sleep(PATIENCE_S / LOOKS)
+        self._stop_deciding(f"the disk has not answered for {PATIENCE_S:g} s")
 
     def _stop_deciding(self, why: str) -> None:
         if self.machine.trouble != why:

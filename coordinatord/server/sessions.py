@@ -25,6 +25,10 @@ log = logging.getLogger(__name__)
 JOIN_WITHIN_S = 10.0
 """A connection that has not said who it is by then is not a node; the nodeclient says it in its first packet."""
 
+UNSENT_BYTES_MAX = 4 * 1024
+"""Ten of the usual messages: as much is written ahead for a node that does not read, in aiohttp's count and again in
+the transport, and then nothing until it does: 8 KiB of our memory at most, where the defaults make it 128."""
+
 
 class Sessions:
     """All nodes' connections."""
@@ -70,7 +74,7 @@ class Sessions:
     async def serve(self, request: web.Request) -> web.WebSocketResponse:
         """Be the handler of a node's connection, for as long as it lasts."""
         # No compression (messages are small) and no ping: heartbeats are the protocol's own, in both directions.
-        socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES_MAX, compress=False)
+        socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES_MAX, compress=False, writer_limit=UNSENT_BYTES_MAX)
         try:
             await socket.prepare(request)
             join = await _receive_join(socket, request)
@@ -84,6 +88,7 @@ class Sessions:
         assert self._driver is not None  # noqa: S101 - attached before the first request can come
         session = next(self._numbers)
         mailbox = self._mailboxes[session] = Mailbox()
+        transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         peer, local = _address(transport, "peername"), _address(transport, "sockname")
         self._driver.submit(Connected(session, join, peer, local))
         try:

@@ -32,6 +32,11 @@ _OF_ROUNDS = (
 )
 
 
+def makes_forget(newest: Record) -> bool:
+    """Whether a record may make others superfluous."""
+    return isinstance(newest, JobForgotten | RunOpened | RoundFormed | NodeLost | NodeDismissed)
+
+
 def forget(connection: sqlite3.Connection, newest: Record) -> None:
     """Delete what this record, the newest one, makes superfluous."""
     match newest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from coordinatord.wire.messages import DURATION_S_MAX, Desired, Observed, Phase
+from coordinatord.wire.messages import DURATION_S_MAX, Desired, Failure, Observed, Phase
 
 HEARTBEAT_S = 1.0
 LEASE_S = 5.0
@@ -17,6 +17,11 @@ stretched to three times what it is by itself."""
 
 TROUBLES_MAX = 16
 """Said in one outage: as many as anybody has coordinators, twice over."""
+
+ON_THE_WAY = frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING})
+"""Phases that a node goes through because it was told to. The coordinator waits for what they lead to, and takes the
+node for on its way there since it said so: to hear of it with the next heartbeat is early enough. So a round costs each
+node one report that it runs and one that it has stopped, which is half of what it would."""
 
 
 class Contact:
@@ -97,27 +102,22 @@ class Contact:
         return said
 
 
-ON_THE_WAY = frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING})
-"""Phases that a node goes through because it was told to. The coordinator waits for what they lead to, and takes the
-node for on its way there since it said so: to hear of it with the next heartbeat is early enough. So a round costs each
-node one report that it runs and one that it has stopped, which is half of what it would."""
-
-
 def _is_change(before: Observed, observed: Observed) -> bool:
     """Whether a node has something to say at once; what changes by itself, such as an age, is nothing."""
-    arrived = observed.phase not in ON_THE_WAY and _place(before) != _place(observed)
-    return arrived or _case(before) != _case(observed)
+    failed = _substance(observed.failure)
+    return (
+        (observed.phase not in ON_THE_WAY and _place(before) != _place(observed))
+        or before.port != observed.port
+        or before.leaving is not observed.leaving
+        or (failed is not None and failed != _substance(before.failure))
+    )
 
 
 def _place(observed: Observed) -> tuple[object, ...]:
     return observed.run, observed.round, observed.phase
 
 
-def _case(observed: Observed) -> tuple[object, ...]:
-    failure = observed.failure
-    failed = (
-        None
-        if failure is None
-        else (failure.rank, failure.local_rank, failure.exit_code, failure.message, failure.followers)
-    )
-    return observed.port, observed.leaving, failed
+def _substance(failure: Failure | None) -> tuple[object, ...] | None:
+    if failure is None:
+        return None
+    return failure.rank, failure.local_rank, failure.exit_code, failure.message, failure.followers

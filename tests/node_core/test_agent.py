@@ -32,10 +32,10 @@ LEFT = Outcome(Result.LEFT, 143, "left the job, as asked")
 def test_a_round_goes_from_assignment_to_success() -> None:
     bench = Bench()
     bench.open()
-    assert kinds(bench.told(Goal.RUN)) == [Notice, Probe, Say, Start]
-    start, said = bench.last(Start), bench.last(Say).observed
+    assert kinds(bench.told(Goal.RUN)) == [Notice, Probe, Start]
+    start, now = bench.last(Start), bench.observed
     assert (start.run, start.round, start.assignment) == ("e-1", 1, an_assignment())
-    assert (said.run, said.round, said.phase) == ("e-1", 1, Phase.STARTING)
+    assert (now.run, now.round, now.phase) == ("e-1", 1, Phase.STARTING)
     assert kinds(bench.started()) == [Say]
     assert bench.last(Say).observed.phase == Phase.RUNNING
     assert bench.exited(0, 0) == []
@@ -144,7 +144,7 @@ def test_a_start_that_fails_after_the_stop_began_is_no_failure(ended: int) -> No
 @pytest.mark.parametrize(("planned", "grace"), [(True, SETTINGS.stop_timeout_s), (False, ABORT_TIMEOUT_S)])
 def test_workers_get_time_to_save_their_state_only_in_a_planned_stop(planned: bool, grace: float) -> None:
     bench = Bench().running()
-    assert kinds(bench.told(Goal.STOP, planned=planned)) == [Terminate, Notice, Say]
+    assert kinds(bench.told(Goal.STOP, planned=planned)) == [Terminate, Notice]
     bench.advance(grace - 0.01)
     assert not bench.count(Kill)
     bench.advance(0.02)
@@ -363,7 +363,7 @@ def test_to_ask_twice_is_to_leave_at_once() -> None:
 def test_a_failed_run_ends_with_its_code_in_an_error() -> None:
     bench = Bench().running()
     bench.told(Goal.EXIT, outcome=Outcome(Result.FAILED, 137, "worker of rank 3 failed"))
-    assert kinds(bench.effects)[-3:] == [Terminate, Notice, Say]
+    assert kinds(bench.effects)[-2:] == [Terminate, Notice]
     bench.all_exited(-15)
     bench.swept()
     assert bench.last(Exit) == Exit(137, "worker of rank 3 failed", Level.ERROR)

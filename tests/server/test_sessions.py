@@ -10,6 +10,7 @@ import pytest
 
 from coordinatord.server import sessions
 from coordinatord.shared.logs import LineFormatter
+from coordinatord.shared.mailbox import Mailbox
 from coordinatord.wire.codec import encode
 from coordinatord.wire.messages import (
     FRAME_BYTES_MAX,
@@ -213,16 +214,26 @@ async def test_more_nodes_than_the_limit_are_asked_to_come_later(start: Start) -
             assert (refused.code, refused.retry) == (RefusalCode.LIMIT, True)
 
 
+async def _is_stuck(mailbox: Mailbox) -> bool:
+    for _ in range(10):
+        await asyncio.sleep(0)
+        if mailbox._frame is None:
+            return False
+    return True
+
+
 async def test_a_slow_reader_costs_one_message_and_hears_the_latest_word(start: Start) -> None:
-    async with start(heartbeat_s=3600.0) as server, connect(server.url, join("slow", nodes=3)) as slow:
+    async with (
+        start(heartbeat_s=3600.0) as server,
+        connect(server.url, join("slow", nodes=3), buffer_bytes=4096) as slow,
+    ):
         await slow.hear(Desired)
         transport = slow.socket._conn.transport  # type: ignore[union-attr]  # how else to stop reading
         assert transport is not None
         transport.pause_reading()
         [mailbox] = server.driver._deliver.__self__._mailboxes.values()  # type: ignore[attr-defined]
-        while mailbox._frame is None:  # until all buffers in between are full
+        while not await _is_stuck(mailbox):  # until all buffers in between are full
             await slow.beat()
-            await asyncio.sleep(0)
         unsent = mailbox._frame
         async with connect(server.url, join("b", nodes=3)) as b, connect(server.url, join("c", nodes=3)):
             await b.hear_goal(Goal.RUN)

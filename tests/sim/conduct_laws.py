@@ -73,7 +73,7 @@ class ConductLaws(NodeLaws):
         assert agent is not None
         self._judge_patience(host, conduct, now)
         news = _ageless(agent.observed(now, beat=False))
-        kept = agent._contact.connected and conduct.said is not None and news != conduct.said
+        kept = agent._contact.connected and conduct.said is not None and _is_due(news, conduct.said)
         self.check(not kept, "%s keeps to itself that it is %s", host.name, news)
         if isinstance(event, events.WorkerExited | events.StartFailed):
             if event.exit_code and agent.phase in {Phase.STARTING, Phase.RUNNING} and conduct.failed_at is None:
@@ -203,6 +203,13 @@ def _ageless(observed: Observed) -> tuple[object, ...]:
     """Leave out what changes by itself."""
     failed = observed.failure is not None
     return observed.run, observed.round, str(observed.phase), observed.port, observed.leaving, failed
+
+
+def _is_due(news: tuple[object, ...], said: tuple[object, ...]) -> bool:
+    """Whether a node has to say this at once, after it said that: where it only goes as it was told, it may wait."""
+    if news[2] in {Phase.IDLE, Phase.STARTING, Phase.STOPPING}:
+        return news[3:5] != said[3:5] or news[5] > said[5]  # type: ignore[operator]  # port, leaving; a failure
+    return news != said
 
 
 def _is_planned(desired: Desired | None) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import msgpack
-from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
+from aiohttp import AddrInfoType, ClientSession, ClientWebSocketResponse, TCPConnector, WSMsgType
 from yarl import URL
 
 from coordinatord.wire.codec import decode, encode
@@ -105,10 +106,21 @@ class Peer:
 
 
 @asynccontextmanager
-async def connect(url: str, message: Join | None = None) -> AsyncIterator[Peer]:
-    """Open a session, and join at once if `message` is given."""
-    async with ClientSession() as client, client.ws_connect(f"{url}{SESSION_PATH}", autoping=False) as socket:
-        peer = Peer(socket)
+async def connect(url: str, message: Join | None = None, *, buffer_bytes: int | None = None) -> AsyncIterator[Peer]:
+    """Open a session, and join at once if `message` is given; the kernel may hold so many bytes that are unread."""
+
+    def make_socket(found: AddrInfoType) -> socket.socket:
+        made = socket.socket(*found[:3])
+        if buffer_bytes is not None:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+        return made
+
+    connector = TCPConnector(socket_factory=make_socket)
+    async with (
+        ClientSession(connector=connector) as client,
+        client.ws_connect(f"{url}{SESSION_PATH}", autoping=False) as opened,
+    ):
+        peer = Peer(opened)
         if message is not None:
             await peer.say(message)
         yield peer

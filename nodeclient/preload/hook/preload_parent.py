@@ -69,8 +69,8 @@ def serve(needed: frozenset[str]) -> bool:
     while (received := _receive(link)) is not None:
         request, descriptors = received
         request["argv"] = [_decoded(word) for word in request["argv"]]
-        request["environ"] = {_decoded(name): _decoded(value) for name, value in request["environ"].items()}
-        _let_imports_count(request["environ"], inherited)
+        given = {_decoded(name): _decoded(value) for name, value in request["environ"].items()}
+        request |= {"given": given, "environ": _as_imports_left_it(given, inherited)}
         if _fork(link, request, descriptors):
             return customized
     os._exit(0)
@@ -110,16 +110,21 @@ def _customize() -> bool:
     return "sitecustomize" in sys.modules
 
 
-def _let_imports_count(environ: dict[str, str], inherited: dict[str, str]) -> None:
-    """Do to a worker's environment what the imports did to the parent's, where it is not another one before."""
+def _as_imports_left_it(given: dict[str, str], inherited: dict[str, str]) -> dict[str, str]:
+    """Return the environment that a worker would have after the imports: what they changed in the parent's is changed.
+
+    Where a worker is given something else than the parent inherited, they would have found something else.
+    """
+    environ = dict(given)
     for name in inherited.keys() | os.environ.keys():
         before, after = inherited.get(name), os.environ.get(name)
-        if before == after or environ.get(name) != before:
+        if before == after or given.get(name) != before:
             continue
         if after is None:
             del environ[name]
         else:
             environ[name] = after
+    return environ
 
 
 # Import

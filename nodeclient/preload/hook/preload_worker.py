@@ -40,10 +40,14 @@ class Line:
 
 
 def become_worker(request: dict[str, Any], streams: list[int], line: Line) -> None:
-    """Turn this process into the worker of a request: `argv`, `environ`, `cpus` (or null), `node` (its process id)."""
+    """Turn this process into the worker of a request.
+
+    That is `argv`, the environment that it is `given` and the `environ` that it has after the imports, `cpus` (or
+    null), and `node`, the process id of its parent to be.
+    """
     os.setsid()
     _take_environment(request["environ"], request["cpus"])
-    _show_environment()
+    _show_environment(request["given"])
     line.wait_for_go()
     # Bound to the node's life only now: before it was the node's child, it would have died with the one in between.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -72,7 +76,7 @@ def _take_environment(environ: dict[str, str], cpus: list[int] | None) -> None:
         sys.modules["torch"].set_num_threads(_threads())  # else it goes by what OpenMP read when it was imported
 
 
-def _show_environment() -> None:
+def _show_environment(given: dict[str, str]) -> None:
     """Write the environment over the parent's where /proc shows it: the mark first, the rest as far as there is room.
 
     No call of the system does that. The node has made room, and nothing reads the old one any more: `os.environ` has
@@ -82,8 +86,8 @@ def _show_environment() -> None:
         fields = file.read().rpartition(b")")[2].split()
     start, end = int(fields[ENV_START]), int(fields[ENV_START + 1])
     shown = b""
-    for name in (MARK_VARIABLE, *os.environ):
-        variable = os.fsencode(f"{name}={os.environ[name]}") + b"\0"
+    for name in (MARK_VARIABLE, *given):
+        variable = os.fsencode(f"{name}={given[name]}") + b"\0"
         if len(shown) + len(variable) <= end - start and not (shown and name == MARK_VARIABLE):
             shown += variable
     ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
