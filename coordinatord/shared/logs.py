@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -19,9 +18,17 @@ def fields(**values: object) -> dict[str, Any]:
 
 
 def replace_closed_streams() -> None:
-    """Write to nowhere if the program was started without standard output or error (`2>&-`): it works all the same."""
-    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - for as long as the process
-    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+    """Let the program work all the same if it was started without standard input, output or error (`2>&-`).
+
+    To be called before anything is opened, which would take the place of what is missing.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free is this one
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def configure(level: str, name: str) -> None:
@@ -56,4 +63,6 @@ def _value(value: object) -> str:
 
 def _printable(text: str) -> str:
     """Take the power from what could steer a terminal or break a line."""
+    if text.isprintable():
+        return text
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

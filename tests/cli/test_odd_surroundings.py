@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,6 +63,26 @@ def children(parent: int) -> list[int]:
     """Return the direct children of a process."""
     found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     return [int(pid) for pid in found]
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+@pytest.mark.parametrize("flags", [(), ("--preload", "json")], ids=["cold", "warm"])
+def test_a_node_without_a_standard_stream_gives_its_worker_an_empty_one(
+    tmp_path: Path, closed: int, flags: tuple[str, ...]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\n"
+        f"with open({str(tmp_path / 'seen')!r}, 'w') as seen:\n"
+        f"    print(os.readlink('/proc/self/fd/{closed}'), 'json.decoder' in sys.modules, file=seen)\n"
+    )
+    join = [str(BIN / "nodeclient"), "join", "--standalone", *flags, "--", sys.executable, str(script)]
+    ended = run("sh", "-c", f'exec "$@" {closed}<&-', "sh", *join)
+    assert ended.returncode == 0, ended.stderr
+    where, warm = (tmp_path / "seen").read_text().split()
+    if closed == 0:
+        assert where == "/dev/null"
+    assert warm == str(bool(flags))
 
 
 def test_a_standalone_node_whose_coordinator_is_killed_ends_its_workers_and_says_so() -> None:

@@ -139,7 +139,7 @@ def _preload(link: socket.socket, needed: frozenset[str], modules: list[str], al
         _send(link, {"importing": name})
         try:
             importlib.import_module(name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             reason = str(error).partition("\n")[0]
             raise PreloadError(f"module {name} cannot be imported: {type(error).__name__}: {reason}") from error
         _check(name)
@@ -174,7 +174,7 @@ def _look_for_namesakes(place: list[str], needed: frozenset[str]) -> None:
     for directory in place:
         for name in needed - set(HOOK_MODULES):
             path = os.path.join(directory, name)  # noqa: PTH118 - see `_inherited`
-            if os.path.isfile(f"{path}.py") or os.path.isdir(path):  # noqa: PTH112, PTH113
+            if os.path.isfile(f"{path}.py") or os.path.isfile(f"{path}/__init__.py"):  # noqa: PTH113
                 raise PreloadError(f"{path} hides a module of Python's that --preload needs: give it another name")
 
 
