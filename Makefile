@@ -40,8 +40,18 @@ types: setup
 tests: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-bench: setup  ## time rendezvous with a thousand simulated nodes
-	$(BIN)/python benchmarks/rendezvous.py
+BENCH := $(BIN)/python -m benchmarks
+REPORTS := build/bench
+
+bench: setup  ## time everything beside torchrun, in sizes that take a quarter of an hour; JSON goes into build/bench
+	mkdir -p $(REPORTS)
+	$(BENCH).rendezvous --nodes 16,128,1000 --beside c10d,etcd-v2 --beside-most 16 --json $(REPORTS)/rendezvous.json
+	$(BENCH).idle --nodes 1000 --seconds 20 --json $(REPORTS)/idle.json
+	$(BENCH).storm --members 500 --nodes 5000 --json $(REPORTS)/storm.json
+	$(BENCH).throughput --json $(REPORTS)/throughput.json
+	$(BENCH).output --lines 200000 --json $(REPORTS)/output.json
+	$(BENCH).host --json $(REPORTS)/host.json
+	$(BENCH).recovery --repeat 1 --json $(REPORTS)/recovery.json
 
 SECONDS ?= 60
 
@@ -55,4 +65,4 @@ chaos: setup  ## kill, stop and cut off real processes, a few hundred times
 	$(BIN)/python -m benchmarks.chaos
 
 clean:  ## remove what setup and the tests made
-	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

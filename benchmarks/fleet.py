@@ -33,6 +33,7 @@ from coordinatord.wire.messages import (
     Refused,
     Spec,
 )
+from nodeclient.core.contact import ON_THE_WAY
 
 MASTER_PORT = 29_500
 """Offered by every node; nobody connects to it."""
@@ -40,13 +41,13 @@ MASTER_PORT = 29_500
 PATIENCE_S = 600.0
 """The join timeout: no node gives up while it is measured."""
 
-REPORTS = {
+PHASES = {
     Goal.WAIT: (Phase.IDLE,),
     Goal.RUN: (Phase.STARTING, Phase.RUNNING),
     Goal.STOP: (Phase.STOPPING, Phase.STOPPED),
     Goal.EXIT: (),
 }
-"""What a nodeclient whose workers do as they are asked says after each new goal."""
+"""What a nodeclient whose workers do as they are asked goes through after each new goal."""
 
 
 @dataclass(slots=True)
@@ -129,9 +130,10 @@ class Node:
         if desired.goal is Goal.RUN:
             self.assignment = desired.assignment
             self._fleet.note_ranked(desired.round)
-        for phase in REPORTS[desired.goal]:
+        for phase in PHASES[desired.goal]:
             self._observed = replace(self._observed, phase=phase)
-            self._send(self._observed)
+            if phase not in ON_THE_WAY:
+                self._send(self._observed)
 
     def _beat(self) -> None:
         if self._lost:

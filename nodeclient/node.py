@@ -166,7 +166,9 @@ class Node:
                 self._end(effect)
 
     async def _probe(self, probe: Probe) -> None:
-        self.submit(await look_for_master(probe))
+        found = await look_for_master(probe)
+        await self._starter.give_way(probe.assignment.group_rank)
+        self.submit(found)
 
     def _start(self, start: Start) -> None:
         part = start.assignment

@@ -17,6 +17,10 @@ from nodeclient.spawn import WorkerCommand, spawn, stdin_of_worker
 
 Say = Callable[[Level, str], None]
 
+HEAD_START_S = 0.03
+"""For the worker of rank 0, to listen before others connect to it: torch's TCPStore, refused once, tries again after
+0.25 to 0.75 s. Forked at the same time, one warm round in three was late by that; a fork with torch takes 10 to 20 ms."""
+
 
 class Starter:
     """Starts one node's workers; without `modules`, all of them cold."""
@@ -40,6 +44,11 @@ class Starter:
     async def settled(self) -> None:
         """Wait until it is known whether there is a parent: until the first one is ready, or cannot be."""
         await self._settled.wait()
+
+    async def give_way(self, group_rank: int) -> None:
+        """Let the node of rank 0 start its workers first, if they are warm; cold ones differ by more than this."""
+        if group_rank > 0 and self._parent is not None and self._parent.usable:
+            await asyncio.sleep(HEAD_START_S)
 
     async def run(self) -> None:
         """Keep a parent as long as the node lives and there can be one."""

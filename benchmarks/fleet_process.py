@@ -1,0 +1,137 @@
+"""A fleet in a process of its own, so that its work is not taken for the coordinator's, nor for another fleet's.
+
+It prints `running` once the last node has its rank, and then, for each line on standard input, what was counted since
+the last one. How busy the host is otherwise is for who starts it to arrange: see `politeness`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import sys
+from array import array
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import uvloop
+from fleet import fleet_of
+from tables import BenchmarkError, first_of
+
+PROGRAM = (sys.executable, "-m", "benchmarks.fleet_process")
+
+LINE_BYTES = 1 << 16
+"""Of its answers; they have a few numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beats:
+    """What the nodes have said and heard in a span of time."""
+
+    answers: int
+    overdue: int
+    """Heartbeats that could not be sent, for the last one had not been answered."""
+    median_ms: float
+    late_ms: float
+    """One in a hundred answers came later."""
+    worst_ms: float
+    bytes_to_coordinator: int
+    bytes_from_coordinator: int
+
+
+class FleetProcess:
+    """The process, seen from outside."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    async def running(self) -> dict[str, float]:
+        """Wait until all nodes have their ranks; return when the first began and the last had its own."""
+        return await self._told()
+
+    async def beats(self) -> Beats:
+        """Return what has been counted since the last time, or since the ranks were there."""
+        assert self._process.stdin is not None  # noqa: S101 - a pipe was asked for
+        self._process.stdin.write(b"tell\n")
+        return Beats(**await self._told())
+
+    async def _told(self) -> dict[str, Any]:
+        assert self._process.stdout is not None  # noqa: S101 - a pipe was asked for
+        line = await self._process.stdout.readline()
+        told: dict[str, Any] = json.loads(line) if line else {"error": "it ended"}
+        if "error" in told:
+            raise BenchmarkError(f"simulated nodes: {told['error']}")
+        return told
+
+
+@asynccontextmanager
+async def fleet_process(
+    size: int, url: str, job: str, *, join_within_s: float = 0.0, politeness: int = 0
+) -> AsyncIterator[FleetProcess]:
+    """Have beating nodes join while the context lasts, with so much `politeness` as nice(1) has it."""
+    place = (url, job, str(size), "--join-within", str(join_within_s), "--politeness", str(politeness))
+    process = await asyncio.create_subprocess_exec(*PROGRAM, *place, stdin=PIPE, stdout=PIPE, limit=LINE_BYTES)
+    try:
+        yield FleetProcess(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+# The process, from inside
+
+
+async def _play(options: argparse.Namespace) -> None:
+    commands = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
+    async with fleet_of(options.size, options.url, options.job, beating=True) as fleet:
+        fleet.join(options.join_within)
+        await fleet.ranked()
+        _say(began_at=fleet.first_began_at, joined_at=fleet.last_joined_at, ranked_at=fleet.last_ranked_at)
+        fleet.count_anew()
+        while await commands.readline():
+            sent = sum(node.traffic.bytes_sent for node in fleet.nodes)
+            received = sum(node.traffic.bytes_received for node in fleet.nodes)
+            _say(**asdict(_beats(fleet.answers_s, fleet.overdue, sent, received)))
+            fleet.count_anew()
+
+
+def _beats(answers_s: array[float], overdue: int, sent: int, received: int) -> Beats:
+    late = sorted(answers_s) or [0.0]
+
+    def share_ms(share: float) -> float:
+        return 1_000 * late[min(len(late) - 1, int(share * len(late)))]
+
+    return Beats(len(answers_s), overdue, share_ms(0.5), share_ms(0.99), share_ms(1.0), sent, received)
+
+
+def _say(**facts: float) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def main() -> None:
+    """Do as the arguments say, until standard input ends."""
+    parser = argparse.ArgumentParser(prog="fleet_process")
+    parser.add_argument("url")
+    parser.add_argument("job")
+    parser.add_argument("size", type=int)
+    parser.add_argument("--join-within", type=float, required=True)
+    parser.add_argument("--politeness", type=int, required=True)
+    options = parser.parse_args()
+    os.nice(options.politeness)
+    gc.disable()  # A collection would halt all nodes together, which on hosts of their own never happens.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(_play(options))
+        except* (BenchmarkError, OSError) as errors:
+            print(json.dumps({"error": str(first_of(errors))}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

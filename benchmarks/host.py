@@ -1,0 +1,165 @@
+"""What a launcher costs the host that trains: its own start, and its processor time and memory while training goes on.
+
+    python -m benchmarks.host --repeat 5 --seconds 20
+
+nodeclient, without and with `--preload torch`, beside torchrun's agent with the same worker. The jobs are those of
+`recovery_jobs`; the coordinatord is not counted, for it runs on another host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from threading import Event
+
+from recovery_jobs import SIDES, TRAINING, Job, prepare, running_job
+from recovery_parts import last
+from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, spread, write_report
+
+from tests.support.programs import BIN, TIMEOUT_S, Program, clean_environ
+
+SECONDS = 20
+"""Of training that are watched: some ten heartbeats, and a few hundred looks of torchrun at its worker."""
+
+STEPS_BEFORE = 20
+"""Of training, until everybody has done whatever is done once."""
+
+COMMANDS = {"torchrun": "torchrun", "cold": "nodeclient", "warm": "nodeclient"}
+
+ROWS = {
+    "help_s": ("--help, seconds", ".2f"),
+    "help_cpu_s": ("--help, seconds of processor time", ".2f"),
+    "connects_s": ("until it connects to the rendezvous, seconds", ".2f"),
+    "connects_cpu_s": ("until it connects, seconds of processor time", ".2f"),
+    "starts_s": ("until its worker's first line, seconds", ".2f"),
+    "cpu_percent": ("launcher while training: % of a core", ".2f"),
+    "rss_mb": ("launcher and its helpers: RSS, MB", ".0f"),
+    "pss_mb": ("launcher and its helpers: PSS, MB", ".0f"),
+    "workers_mb": ("worker, and what it was forked from: PSS, MB", ".0f"),
+}
+"""What is measured: what the table calls it, and how it shows it."""
+
+MB = 1_000
+
+
+def help_times(side: str) -> dict[str, float]:
+    """Time `--help`, which is the start of the program and nothing else."""
+    began = time.monotonic()
+    command = [str(BIN / COMMANDS[side]), *(() if side == "torchrun" else ("join",)), "--help"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=clean_environ())  # noqa: S603 - ours
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise BenchmarkError(f"{' '.join(command)} ended with {process.returncode}")
+    return {"help_s": time.monotonic() - began, "help_cpu_s": usage.ru_utime + usage.ru_stime}
+
+
+def connection_time(side: str) -> dict[str, float]:
+    """Time the start of a launcher until it connects to its rendezvous; here nobody answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(TIMEOUT_S)
+        where = f"127.0.0.1:{server.getsockname()[1]}"
+        commands = {
+            "torchrun": ("--rdzv-backend=c10d", f"--rdzv-endpoint={where}", "--rdzv-conf=is_host=false", str(TRAINING)),
+            "cold": ("join", "--coord", where, "--", sys.executable, str(TRAINING)),
+        }
+        began = time.monotonic()
+        launcher = Program(BIN / COMMANDS[side], *commands[side])
+        try:
+            server.accept()[0].close()
+            return {"connects_s": time.monotonic() - began, "connects_cpu_s": cpu_s(launcher.pid)}
+        except TimeoutError:
+            raise BenchmarkError(f"{launcher.command} does not connect\n{launcher.output}") from None
+        finally:
+            launcher.close()
+
+
+def training_costs(job: Job, seconds: float) -> dict[str, float]:
+    """Let one node train, and see what its processes take. Raises `BenchmarkError`."""
+    began = time.monotonic()
+    job.start("a")
+    if not job.await_steps(STEPS_BEFORE, world_size=1):
+        raise BenchmarkError(f"nothing is trained; what was said:\n{job.output()}")
+    starts_s = last(job.marks, "begun") - began
+    launcher = job.nodes["a"].pid
+    # A parent interpreter has the command line of the workers that are forked from it.
+    family = {pid: str(TRAINING) in Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(launcher)}
+    workers = [pid for pid, trains in family.items() if trains and pid != launcher]
+    helpers = [launcher, *(pid for pid in family if pid not in workers and pid != launcher)]
+    parents = [pid for pid in workers if pid not in {mark.pid for mark in job.marks}]
+    at, before = time.monotonic(), sum(map(cpu_s, [*helpers, *parents]))
+    Event().wait(seconds)
+    used, watched_s = sum(map(cpu_s, [*helpers, *parents])) - before, time.monotonic() - at
+    return {
+        "starts_s": starts_s,
+        "cpu_percent": 100 * used / watched_s,
+        "rss_mb": sum(memory_mb(pid, "Rss") for pid in helpers),
+        "pss_mb": sum(memory_mb(pid, "Pss") for pid in helpers),
+        "workers_mb": sum(memory_mb(pid, "Pss") for pid in workers),
+    }
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Return a process and all that it started, or that those started."""
+    yield pid
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        for child in (thread / "children").read_text().split():
+            yield from descendants(int(child))
+
+
+def cpu_s(pid: int) -> float:
+    """Return how long the living threads of a process were on a core, to the nanosecond."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
+def memory_mb(pid: int, kind: str) -> float:
+    """Return a process's memory: `Rss`, all that it uses, or `Pss`, where what is shared is divided by the users."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith(f"{kind}:"):
+            return int(line.split()[1]) / MB
+    raise BenchmarkError(f"the kernel does not tell the {kind} of a process")
+
+
+def measure(side: str, seconds: float) -> dict[str, float]:
+    """Measure everything once. Raises `BenchmarkError`."""
+    own = {} if side == "warm" else help_times(side) | connection_time(side)
+    with tempfile.TemporaryDirectory(prefix="host-") as folder, running_job(side, "1", Path(folder)) as job:
+        return own | training_costs(job, seconds)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description="Measure what a launcher costs the host that trains.")
+    add_flags(parser, 5)
+    watched = f"of training that are watched, each time (default: {SECONDS})"
+    parser.add_argument("--seconds", type=positive, default=SECONDS, metavar="S", help=watched)
+    options = parser.parse_args(arguments)
+    prepare()
+    runs: list[dict[str, object]] = []
+    figures: dict[tuple[str, str], list[float]] = {}
+    try:
+        for _, side in product(range(options.repeat), SIDES):
+            measured = measure(side, options.seconds)
+            runs.append({"side": side, **measured})
+            for name, value in measured.items():
+                figures.setdefault((side, name), []).append(value)
+    except BenchmarkError as error:
+        give_up("host", error)
+    table = Table(f"on the training host; {runs_words(options.repeat)}", *SIDES)
+    for name, (words, spec) in ROWS.items():
+        table.add(words, *(spread(figures.get((side, name), []), spec) for side in SIDES))
+    print(table)
+    write_report(options.json, "host", runs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Times what N nodes cost a coordinatord that have their ranks and do nothing but beat.
+
+What the figures mean is in README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+
+import uvloop
+from daemon import coordinatord
+from fleet_process import Beats, fleet_process
+from probe import probe
+from tables import (
+    BenchmarkError,
+    Table,
+    add_flags,
+    allow_open_files,
+    give_up,
+    runs_words,
+    sizes,
+    spread,
+    write_report,
+)
+
+FILES_BESIDE = 64
+"""Open files that a process needs beside one connection for each node."""
+
+RUNNING_WITHIN_S = 300.0
+"""A bound for the join, so that a benchmark of something broken ends."""
+
+JOIN_WITHIN_S = 1.0
+JOIN_RATE_MOST = 2_000.0
+"""Nodes come over a second, or at so many a second, so that their heartbeats do not all fall together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One life of a coordinatord with so many idle nodes."""
+
+    nodes: int
+    seconds: float
+    cpu_s: float
+    resident_kib: int
+    """Of the whole process."""
+    resident_before_kib: int
+    """The same, before the first node came."""
+    beats: Beats
+    health_median_ms: float
+    health_worst_ms: float
+
+
+async def measure(size: int, seconds: float) -> Run:
+    """Start a coordinatord, have nodes, and watch for so many seconds. Raises `BenchmarkError`."""
+    async with coordinatord() as daemon:
+        before_kib = daemon.resident_kib()
+        async with fleet_process(
+            size, daemon.url, "idle", join_within_s=max(JOIN_WITHIN_S, size / JOIN_RATE_MOST)
+        ) as fleet:
+            async with asyncio.timeout(RUNNING_WITHIN_S):
+                await fleet.running()
+                await daemon.ledger.started("idle", 1)
+            await fleet.beats()
+            cpu_s = daemon.cpu_s()
+            async with probe(daemon.url) as answers_s:
+                await asyncio.sleep(seconds)
+            cpu_s = daemon.cpu_s() - cpu_s
+            beats = await fleet.beats()
+            lost = daemon.ledger.lost()
+            resident_kib = daemon.resident_kib()
+    if lost:
+        raise BenchmarkError(f"{lost} times a node was lost")
+    health = [1_000 * answer for answer in answers_s]
+    return Run(size, seconds, cpu_s, resident_kib, before_kib, beats, median(health), max(health))
+
+
+FIGURES: tuple[tuple[str, str, Callable[[Run], float]], ...] = (
+    ("coordinator's processor time, % of a core", ".1f", lambda run: 100 * run.cpu_s / run.seconds),
+    ("heartbeats a second", ".0f", lambda run: run.beats.answers / run.seconds),
+    ("processor time of a heartbeat, µs", ".1f", lambda run: 1e6 * run.cpu_s / run.beats.answers),
+    ("bytes a second to the coordinator", ",.0f", lambda run: run.beats.bytes_to_coordinator / run.seconds),
+    ("bytes a second from the coordinator", ",.0f", lambda run: run.beats.bytes_from_coordinator / run.seconds),
+    ("memory of the coordinator, MiB", ".1f", lambda run: run.resident_kib / 1_024),
+    ("  of it for each node, KiB", ".1f", lambda run: (run.resident_kib - run.resident_before_kib) / run.nodes),
+    ("answer to a heartbeat, median, ms", ".2f", lambda run: run.beats.median_ms),
+    ("  one in a hundred is later than, ms", ".2f", lambda run: run.beats.late_ms),
+    ("  the worst, ms", ".1f", lambda run: run.beats.worst_ms),
+    ("answer to /healthz, median, ms", ".2f", lambda run: run.health_median_ms),
+    ("  the worst, ms", ".1f", lambda run: run.health_worst_ms),
+)
+
+
+def table(runs: Sequence[Run]) -> Table:
+    """Show the runs with one number of nodes."""
+    shown = Table(f"{runs[0].nodes:,} idle nodes, {runs[0].seconds:g} s, {runs_words(len(runs))}", "")
+    for label, spec, figure in FIGURES:
+        shown.add(label, spread([figure(run) for run in runs], spec))
+    return shown
+
+
+def main() -> None:
+    """Run as the flags say. Exits with 0, or with 1 after one line that says why not."""
+    parser = argparse.ArgumentParser(prog="idle", description="Time what nodes cost that do nothing but beat.")
+    parser.add_argument("--nodes", type=sizes, default=[1_000], help="how many, separated by commas (default: 1000)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="to watch them (default: 60)")
+    add_flags(parser, repeat=1)
+    options = parser.parse_args()
+    report = []
+    try:
+        allow_open_files(max(options.nodes) + FILES_BESIDE, f"{max(options.nodes)} nodes")
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            for size in options.nodes:
+                runs = [runner.run(measure(size, options.seconds)) for _ in range(options.repeat)]
+                print(table(runs), flush=True)
+                report += [asdict(run) for run in runs]
+    except (BenchmarkError, TimeoutError, BaseExceptionGroup) as error:
+        give_up("idle", error)
+    write_report(options.json, "idle", report)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""What a coordinatord under test has made durable, read from its state directory beside it, at no cost to it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import struct
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinatord.core.records import NodeLost, RoundStarted
+from coordinatord.store.directory import DATABASE
+
+CHANGES_AT = 8
+"""Where the index beside SQLite's log counts transactions, in 4 bytes: `iChange` in its WAL-mode file format."""
+
+LOOK_AGAIN_S = 0.01
+"""Nothing tells us of a commit; this much later at most it is seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """How much has been made durable so far, or in a step."""
+
+    commits: int
+    records: int
+
+    def __sub__(self, before: Entries) -> Entries:
+        return Entries(self.commits - before.commits, self.records - before.records)
+
+
+class Ledger:
+    """The state directory of a coordinatord that runs."""
+
+    def __init__(self, directory: Path) -> None:
+        self._database = directory / DATABASE
+
+    def entries(self) -> Entries:
+        """Count what is there."""
+        index = self._database.with_name(f"{DATABASE}-shm").read_bytes()
+        (commits,) = struct.unpack_from("=I", index, CHANGES_AT)
+        return Entries(commits, self._select("SELECT count(*) FROM records"))
+
+    async def started(self, job: str, number: int) -> None:
+        """Wait until it is durable that the workers of a round are all started: then nothing more is under way."""
+        where = f"kind = '{RoundStarted.__name__}' AND job = '{job}' AND round = {number}"
+        while not self._select(f"SELECT count(*) FROM records WHERE {where}"):  # noqa: ASYNC110, S608 - see above; our own words
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    def lost(self) -> int:
+        """Count how often a node was lost."""
+        return self._select(f"SELECT count(*) FROM records WHERE kind = '{NodeLost.__name__}'")  # noqa: S608 - our own words
+
+    def _select(self, query: str) -> int:
+        with closing(sqlite3.connect(f"file:{self._database}?mode=ro", uri=True)) as connection:
+            (count,) = connection.execute(query).fetchone()
+        return int(count)

@@ -1,0 +1,333 @@
+"""Real training jobs under nodeclient and under torchrun: started, watched by what they note and log, and broken.
+
+A job has one worker on each node, all on this machine. What is done to them, and what comes of it, is in `recovery`.
+"""
+
+from __future__ import annotations
+
+import compileall
+import os
+import re
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from recovery_parts import Mark, of_round, parse, steps
+from tables import BenchmarkError
+
+from tests.support.cluster import Coordinator
+from tests.support.hosts import Hosts
+from tests.support.programs import BIN, Program, clean_environ, kill_quietly
+
+Result = TypeVar("Result")
+
+ROOT = Path(__file__).parents[1]
+
+TRAINING = Path(__file__).with_name("recovery_training.py")
+
+COORDINATOR_HOST = "coord"
+
+LOOK_AGAIN_S = 0.02
+"""For marks and log lines, which carry their own times; the end of a process is seen at once."""
+
+START_WITHIN_S = 120.0
+"""Whatever is measured, before it the job has to run: seconds, if nothing is wrong."""
+
+RESTARTS = "3"
+"""More than any scenario takes, torchrun's included: there every agent counts the loss of a peer as a failure."""
+
+LAST_CALL_S = 2
+"""torchrun waits so long for more nodes than its minimum: what coordinatord does. Its default is 30."""
+
+PRELOAD = ("--preload", "torch")
+
+SETTINGS = {"OMP_NUM_THREADS": "1", "TZ": "UTC", "PYTHONUNBUFFERED": "1"}
+"""For all programs: the same threads under each launcher, logs whose times can be read."""
+
+TORCHRUN_SETTINGS = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "LOGLEVEL": "INFO"}
+"""Without the first, a restart finds the keys of the last round in the store, and most jobs die of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a launcher logs, as regular expressions: how its times look, and what it says when."""
+
+    time: re.Pattern[str]
+    time_format: str
+    ready: str
+    """It begins to look for the others."""
+    detected: str
+    """Something is wrong, or somebody new is there: the workers are to be stopped."""
+    ranked: str
+    """It has its ranks, and starts workers."""
+
+
+NODECLIENT_WORDS = Words(
+    time=re.compile(r"(\S+)Z (?:DEBUG|INFO|WARNING|ERROR)"),
+    time_format="%Y-%m-%dT%H:%M:%S.%f",
+    ready="connected to the coordinator",
+    detected=r"worker of rank \d+ failed|stopping the workers of round",
+    ranked=r"starting round \d+",
+)
+
+TORCHRUN_WORDS = Words(
+    time=re.compile(r"[IWE](\d{4} \d\d:\d\d:\d\d\.\d+)"),
+    time_format="%Y%m%d %H:%M:%S.%f",
+    ready="Rendezvous'ing worker group",
+    detected=r"Worker group FAILED|Detected \d+ new nodes|failed \(exitcode",
+    ranked="Rendezvous complete for workers",
+)
+
+
+SIDES = ("torchrun", "cold", "warm")
+"""torchrun, nodeclient, and nodeclient with `PRELOAD`."""
+
+
+def prepare() -> None:
+    """See that SIGTERM leaves no job behind, as Ctrl-C does, and compile our packages.
+
+    pip does that when it installs them; in a clone each start might have to do it.
+    """
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, lambda number, _: sys.exit(128 + number))
+    for package in ("coordinatord", "nodeclient", "workerlib"):
+        compileall.compile_dir(ROOT / package, quiet=1)
+
+
+class Job:
+    """One job and its nodes, named by one letter each; see `NodeclientJob` and `TorchrunJob`."""
+
+    words: Words
+
+    def __init__(self, nnodes: str, folder: Path, hosts: Hosts | None) -> None:
+        """With `hosts`, each node is on the one that has its name."""
+        self.nnodes = nnodes
+        self.nodes: dict[str, Program] = {}
+        self.marks: list[Mark] = []
+        self.ends: dict[int, float] = {}
+        """When processes ended, by their ids: those of nodes and of workers."""
+        self._hosts = hosts
+        self._marks_file, self._finish_file = folder / "marks", folder / "finish"
+        self._marks_file.touch()
+        self._watched: dict[int, int] = {}
+        """By pidfd."""
+        self._poll = select.poll()
+        self._wall_ahead = time.clock_gettime(time.CLOCK_REALTIME) - time.monotonic()
+
+    def start(self, name: str) -> None:
+        """Start a node."""
+        script = (str(TRAINING), str(self._marks_file), str(self._finish_file))
+        environ = clean_environ(**SETTINGS, **self.settings())
+        if self._hosts is not None:
+            environ["GLOO_SOCKET_IFNAME"] = "eth0"
+        prefix = () if self._hosts is None else self._hosts.on(name)
+        self.nodes[name] = Program(*prefix, *self.command(name), *script, environ=environ)
+        self._watch(self.nodes[name].pid)
+
+    def settings(self) -> Mapping[str, str]:
+        """Return what the launcher's environment has besides."""
+        raise NotImplementedError
+
+    def command(self, name: str) -> Sequence[str]:
+        """Return what starts a node, up to the script and its arguments."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Let all ranks end well."""
+        self._finish_file.touch()
+
+    def close(self) -> None:
+        """Kill all that is left."""
+        for node in self.nodes.values():
+            node.close()
+        for pidfd in self._watched:
+            os.close(pidfd)
+
+    # What is done to it
+
+    def kill_worker(self, name: str) -> None:
+        """Kill the worker of a node with -9."""
+        for pid in self.workers_of(name):
+            kill_quietly(pid)
+
+    def kill_node(self, name: str) -> None:
+        """Kill a launcher and its worker with -9, as whatever takes the whole host would."""
+        workers = self.workers_of(name)
+        for pid in (self.nodes[name].pid, *workers):
+            kill_quietly(pid)
+
+    def cut_node(self, name: str) -> None:
+        """Let nothing get to a node's host or away from it any more. Raises `BenchmarkError` without hosts."""
+        if self._hosts is None:
+            raise BenchmarkError("this job is on one host, and that has no cable")
+        self._hosts.cut(name)
+
+    def workers_of(self, name: str) -> list[int]:
+        """Return the living workers of a node."""
+        return [pid for pid in {mark.pid for mark in self.marks} - set(self.ends) if self.node_of(pid) == name]
+
+    def node_of(self, pid: int) -> str | None:
+        """Return the node to which a living process belongs."""
+        names = {node.pid: name for name, node in self.nodes.items()}
+        while pid > 1 and pid not in names:
+            pid = _parent(pid)
+        return names.get(pid)
+
+    def node_of_rank(self, rank: int) -> str:
+        """Return the node whose worker has this rank in the last round. Raises `BenchmarkError`."""
+        mark = next(mark for mark in reversed(self.marks) if mark.rank == rank)
+        name = self.node_of(mark.pid)
+        if name is None:
+            raise BenchmarkError(f"the worker of rank {rank} has ended before anything was done to it\n{self.output()}")
+        return name
+
+    # What is seen of it
+
+    def await_steps(self, count: int, world_size: int, without: str = "", patience_s: float = START_WITHIN_S) -> str:
+        """Wait until a round of this size, other than `without`, has done so many steps; return which, "" for none."""
+
+        def look() -> str | None:
+            rounds = dict.fromkeys(mark.round for mark in self.marks if mark.world_size == world_size)
+            return next(
+                (one for one in rounds if one != without and len(steps(of_round(self.marks, one))) >= count), None
+            )
+
+        return self.wait(look, patience_s) or ""
+
+    def wait(self, look: Callable[[], Result | None], patience_s: float) -> Result | None:
+        """Look again and again until there is something true; None if all nodes have ended, or it takes too long."""
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            over = self.over
+            self._look()
+            if found := look():
+                return found
+            if over:
+                break
+        return None
+
+    @property
+    def over(self) -> bool:
+        """Whether all nodes have ended."""
+        return all(node.pid in self.ends for node in self.nodes.values())
+
+    def logged(self, pattern: str, names: Sequence[str] = ()) -> Iterator[float]:
+        """Return when lines with `pattern` were logged, by the nodes `names` or by all."""
+        for name in names or list(self.nodes):
+            for line in list(self.nodes[name].lines):
+                stamp = self.words.time.match(line)
+                if stamp and re.search(pattern, line):
+                    yield self._moment(stamp[1])
+
+    def output(self) -> str:
+        """Return what the nodes have said last."""
+        return "\n".join(f"--- {name}\n{node.output}" for name, node in self.nodes.items())
+
+    def _moment(self, stamp: str) -> float:
+        year = f"{datetime.now(UTC).year}" if self.words is TORCHRUN_WORDS else ""
+        when = datetime.strptime(f"{year}{stamp}", self.words.time_format).replace(tzinfo=UTC)
+        return when.timestamp() - self._wall_ahead
+
+    def _look(self) -> None:
+        for pidfd, _ in self._poll.poll(LOOK_AGAIN_S * 1000):
+            self.ends[self._watched.pop(pidfd)] = time.monotonic()
+            self._poll.unregister(pidfd)
+            os.close(pidfd)
+        new = parse(self._marks_file.read_text())[len(self.marks) :]
+        for pid in {mark.pid for mark in new} - {mark.pid for mark in self.marks}:
+            self._watch(pid)
+        self.marks += new
+
+    def _watch(self, pid: int) -> None:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self.ends[pid] = time.monotonic()
+        else:
+            self._watched[pidfd] = pid
+            self._poll.register(pidfd, select.POLLIN)
+
+
+class NodeclientJob(Job):
+    """A job with a coordinatord of its own."""
+
+    words = NODECLIENT_WORDS
+
+    def __init__(self, nnodes: str, folder: Path, hosts: Hosts | None, coord: str, flags: Sequence[str]) -> None:
+        """`flags` are for nodeclient, besides the usual."""
+        super().__init__(nnodes, folder, hosts)
+        self._coord = coord
+        self._flags = flags
+
+    def settings(self) -> Mapping[str, str]:
+        """Nothing."""
+        return {}
+
+    def command(self, name: str) -> Sequence[str]:
+        """Return what one would type on the host."""
+        where = ("--coord", self._coord, "--job-id", "recovery", "--node-id", name)
+        nodes = ("--nnodes", self.nnodes, "--nproc-per-node", "1", "--max-restarts", RESTARTS)
+        return (str(BIN / "nodeclient"), "join", *where, *nodes, *self._flags, "--", sys.executable)
+
+
+class TorchrunJob(Job):
+    """A job of torchrun's with c10d; its first node hosts the store."""
+
+    words = TORCHRUN_WORDS
+
+    def __init__(self, nnodes: str, folder: Path, hosts: Hosts | None) -> None:
+        super().__init__(nnodes, folder, hosts)
+        self._port = _free_port()
+
+    def settings(self) -> Mapping[str, str]:
+        """Return what lets it recover at all, and say when it does what."""
+        return TORCHRUN_SETTINGS
+
+    def command(self, name: str) -> Sequence[str]:
+        """Return what one would type on the host, at its best."""
+        first = next(iter(self.nodes), name)
+        address = {one: "127.0.0.1" if self._hosts is None else self._hosts.address[one] for one in (first, name)}
+        conf = f"last_call_timeout={LAST_CALL_S},is_host={'true' if name == first else 'false'}"
+        where = ("--rdzv-backend=c10d", f"--rdzv-endpoint={address[first]}:{self._port}", "--rdzv-id=recovery")
+        nodes = (f"--nnodes={self.nnodes}", "--nproc-per-node=1", f"--max-restarts={RESTARTS}")
+        return (str(BIN / "torchrun"), *where, f"--rdzv-conf={conf}", *nodes, f"--local-addr={address[name]}")
+
+
+@contextmanager
+def running_job(side: str, nnodes: str, folder: Path, hosts: Hosts | None = None) -> Iterator[Job]:
+    """Make a job without nodes of one of the `SIDES`, and leave no process of it behind."""
+    with ExitStack() as stack:
+        job: Job
+        if side == "torchrun":
+            job = TorchrunJob(nnodes, folder, hosts)
+        else:
+            if hosts is None:
+                address, coordinator = "127.0.0.1", Coordinator()
+            else:
+                address = hosts.address[COORDINATOR_HOST]
+                coordinator = Coordinator(host=address, prefix=hosts.on(COORDINATOR_HOST))
+            stack.callback(coordinator.close)
+            flags = PRELOAD if side == "warm" else ()
+            job = NodeclientJob(nnodes, folder, hosts, f"{address}:{coordinator.port}", flags)
+        stack.callback(job.close)
+        yield job
+
+
+def _parent(pid: int) -> int:
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

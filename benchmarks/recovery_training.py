@@ -1,0 +1,74 @@
+"""What trains in the benchmark `recovery`: a small model on gloo, which notes when each thing has happened.
+
+    python recovery_training.py MARKS FINISH
+
+Each mark is one line of JSON at the end of the file MARKS, with the time of the monotonic clock, which all processes
+of a machine share. When there is a file FINISH, all ranks end well after the same step. It is written as one would
+write it for torchrun, so what torch imports late is not imported early here. `recovery_parts` makes figures of marks.
+"""
+
+import time
+
+BEGUN = time.monotonic()
+
+import json  # noqa: E402 - the first thing is to look at the clock
+import os  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
+from threading import Event  # noqa: E402
+
+STEP_S = 0.05
+"""A step takes so long, and hardly any of it is work: on few cores the workers must not starve what is measured."""
+
+
+class Marks:
+    """Where this worker notes what has happened."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        environ = os.environ
+        self._who = {
+            "pid": os.getpid(),
+            "rank": int(environ["RANK"]),
+            "world_size": int(environ["WORLD_SIZE"]),
+            # No two rounds have the same, whoever starts the workers.
+            "round": f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}",
+        }
+
+    def note(self, mark: str, at: float | None = None, step: int = 0) -> None:
+        """Add a mark, in one write."""
+        line = {"mark": mark, "at": time.monotonic() if at is None else at, "step": step, **self._who}
+        os.write(self._file, f"{json.dumps(line)}\n".encode())
+
+
+def main(marks: Marks, finish: Path) -> None:
+    """Train."""
+    import torch  # noqa: PLC0415 - the time that it takes is what is to be known
+    import torch.distributed as dist  # noqa: PLC0415
+    from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
+
+    marks.note("imported")
+    dist.init_process_group("gloo")
+    marks.note("connected")
+    model = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    done, step, pause = torch.zeros(1), 0, Event()
+    while not done:
+        loss = model(torch.randn(8, 16)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        done.fill_(finish.exists())
+        dist.all_reduce(done)
+        step += 1
+        marks.note("step", step=step)
+        pause.wait(STEP_S)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    own_marks = Marks(Path(sys.argv[1]))
+    own_marks.note("begun", BEGUN)
+    main(own_marks, Path(sys.argv[2]))

@@ -1,0 +1,167 @@
+"""Times how many heartbeats a coordinatord answers on one core, beside the bare echo of `echo` in the same run.
+
+The clients are the same, and so are the frames. Each client has one heartbeat under way; there are enough of them that
+the server never waits. Server and clients have a core each, where there are two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import uvloop
+from daemon import NO_HEARTBEAT_S, Server, coordinatord, server
+from fleet import fleet_of
+from link import Link, framed
+from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, spread, write_report
+
+from coordinatord.wire.codec import encode
+from coordinatord.wire.messages import SESSION_PATH
+
+ECHO = (sys.executable, "-m", "benchmarks.echo")
+
+SETTLE_S = 0.5
+"""From the first message until the count begins."""
+
+RUNNING_WITHIN_S = 60.0
+"""A bound for the join, so that a benchmark of something broken ends."""
+
+JOB = "throughput"
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What one server answered."""
+
+    messages: int
+    seconds: float
+    cpu_s: float
+
+    @property
+    def per_s(self) -> float:
+        """Messages in a second."""
+        return self.messages / self.seconds
+
+    @property
+    def cpu_us(self) -> float:
+        """The server's processor time for a message, in millionths of a second."""
+        return 1e6 * self.cpu_s / self.messages
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Both servers, one after the other."""
+
+    clients: int
+    bytes_to_server: int
+    bytes_from_server: int
+    coordinatord: Flow
+    echo: Flow
+
+
+async def measure(clients: int, seconds: float, cores: tuple[int, int]) -> Run:
+    """Measure the one server, and then the other with the same frames. Raises `BenchmarkError`."""
+    for_server, for_clients = cores
+    os.sched_setaffinity(0, {for_clients})
+    async with coordinatord(NO_HEARTBEAT_S, core=for_server) as daemon, fleet_of(clients, daemon.url, JOB) as fleet:
+        fleet.join()
+        async with asyncio.timeout(RUNNING_WITHIN_S):
+            await fleet.ranked()
+            await daemon.ledger.started(JOB, 1)
+        heartbeat = encode(fleet.nodes[0].heartbeat())
+        links = [node.link for node in fleet.nodes if node.link is not None]
+        ours, answer = await _flow(links, heartbeat, seconds, daemon)
+    async with server((*ECHO, answer.hex()), core=for_server) as bare:
+        links = [await Link.connect(bare.url, SESSION_PATH, _ignore) for _ in range(clients)]
+        echo, echoed = await _flow(links, heartbeat, seconds, bare)
+        for link in links:
+            link.cut()
+    if len(echoed) != len(answer):
+        raise BenchmarkError(f"the echo has {len(echoed)} bytes, and the coordinator's answer {len(answer)}")
+    return Run(clients, len(heartbeat), len(answer), ours, echo)
+
+
+async def _flow(links: Sequence[Link], message: bytes, seconds: float, served: Server) -> tuple[Flow, bytes]:
+    """Let each link send the message again as soon as it is answered; return what was done, and the last answer."""
+    frame = framed(message)
+    answers, last = 0, b""
+
+    def start(link: Link) -> None:
+        def receive(answer: bytes) -> None:
+            nonlocal answers, last
+            answers, last = answers + 1, answer
+            link.send(frame)
+
+        link.receive = receive
+        link.send(frame)
+
+    for link in links:
+        start(link)
+    await asyncio.sleep(SETTLE_S)
+    before, cpu_s, began_at = answers, served.cpu_s(), time.monotonic()
+    await asyncio.sleep(seconds)
+    flow = Flow(answers - before, time.monotonic() - began_at, served.cpu_s() - cpu_s)
+    for link in links:
+        link.receive = _ignore
+    return flow, last
+
+
+def _ignore(_: bytes) -> None:
+    pass
+
+
+FIGURES: tuple[tuple[str, str, Callable[[Flow], float]], ...] = (
+    ("messages answered a second", ",.0f", lambda flow: flow.per_s),
+    ("the server's processor time for one, µs", ".2f", lambda flow: flow.cpu_us),
+    ("messages that one core could answer in a second", ",.0f", lambda flow: 1e6 / flow.cpu_us),
+    ("the server's core was in use, %", ".0f", lambda flow: 100 * flow.cpu_s / flow.seconds),
+)
+
+
+def table(runs: Sequence[Run]) -> Table:
+    """Show the runs."""
+    run = runs[0]
+    frames = f"{run.clients} clients, {run.bytes_to_server} bytes there, {run.bytes_from_server} back"
+    shown = Table(f"{frames}, {runs_words(len(runs))}", "coordinatord", "bare echo", "ratio")
+    for label, spec, figure in FIGURES:
+        ours, bare = ([figure(flow) for flow in flows] for flows in _sides(runs))
+        ratios = [mine / its for mine, its in zip(ours, bare, strict=True)]
+        shown.add(label, spread(ours, spec), spread(bare, spec), spread(ratios, ".2f"))
+    return shown
+
+
+def _sides(runs: Sequence[Run]) -> tuple[list[Flow], list[Flow]]:
+    return [run.coordinatord for run in runs], [run.echo for run in runs]
+
+
+def main() -> None:
+    """Run as the flags say. Exits with 0, or with 1 after one line that says why not."""
+    parser = argparse.ArgumentParser(prog="throughput", description="Time how many heartbeats are answered on a core.")
+    parser.add_argument("--clients", type=positive, default=256, help="each with a message under way (default: 256)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each server and run (default: 5)")
+    add_flags(parser, repeat=3)
+    options = parser.parse_args()
+    available = sorted(os.sched_getaffinity(0))
+    if len(available) == 1:
+        print("throughput: server and clients share the one core there is: look at the processor time, not at the rate")
+    runs: list[Run] = []
+    try:
+        gc.disable()  # The clients have no cycles, and a collection would be a pause of all of them.
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            for _ in range(options.repeat):
+                cores = (available[0], available[-1])
+                runs.append(runner.run(measure(options.clients, options.seconds, cores)))
+    except (BenchmarkError, TimeoutError, BaseExceptionGroup) as error:
+        give_up("throughput", error)
+    print(table(runs))
+    write_report(options.json, "throughput", [asdict(run) for run in runs])
+
+
+if __name__ == "__main__":
+    main()

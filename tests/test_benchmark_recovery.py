@@ -1,0 +1,69 @@
+"""The recovery benchmark runs, and its parts add up to the whole. Times are not looked at."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+recovery_parts = importlib.import_module("benchmarks.recovery_parts")
+"""Not imported as others are, since for mypy it is a script beside other scripts."""
+
+ROOT = Path(__file__).resolve().parents[1]
+
+TIMEOUT_S = 170
+
+LINE = {"mark": "step", "at": 7.5, "step": 1, "pid": 9, "rank": 0, "world_size": 2, "round": "127.0.0.1:4"}
+
+
+def a_mark(mark: str, at: float, rank: int, step: int = 0) -> Any:
+    return recovery_parts.Mark(mark, at, step, 9 + rank, rank, 2, "127.0.0.1:4")
+
+
+def test_marks_are_read_but_not_one_that_is_still_being_written() -> None:
+    line = json.dumps(LINE)
+    assert recovery_parts.parse(f"{line}\n{line[:20]}") == [recovery_parts.Mark(**LINE)]
+
+
+def test_a_step_is_done_when_the_last_rank_has_done_it() -> None:
+    marks = [a_mark("step", 1.0, 0, 1), a_mark("step", 1.5, 1, 1), a_mark("step", 2.0, 0, 2)]
+    assert recovery_parts.steps(marks) == [1.5]
+
+
+def test_the_slowest_rank_says_when_a_part_was_over() -> None:
+    kinds = ("begun", "imported", "connected", "step")
+    marks = [a_mark(kind, 10.0 * index + rank, rank, 1) for index, kind in enumerate(kinds) for rank in (0, 1)]
+    assert recovery_parts.worker_parts(marks) == (1.0, 11.0, 21.0, 31.0)
+
+
+def test_parts_add_up_even_if_one_was_over_before_it_began() -> None:
+    divided = recovery_parts.parts(("detect", "stop", "rendezvous"), 10.0, 9.5, 12.0, 13.5)
+    assert divided == {"detect": 0.0, "stop": 2.0, "rendezvous": 1.5}
+
+
+@pytest.mark.slow
+def test_training_goes_on_after_a_kill_and_every_part_of_the_pause_is_known(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    words = ("--repeat", "1", "--nodes", "1", "--scenarios", "worker", "--sides", "cold", "--patience", "100")
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.recovery", *words, "--json", str(report)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    [run] = json.loads(report.read_text())["runs"]
+    assert (run["scenario"], run["side"], run["why_not"]) == ("worker", "cold", "")
+    assert tuple(run["parts"]) == recovery_parts.STOPPED_PARTS
+    assert sum(run["parts"].values()) == pytest.approx(run["seconds"])
+    assert all(run["parts"][part] > 0 for part in ("import", "process group", "first step"))
+    shown = f"{run['seconds']:.2f}"
+    assert re.search(rf"^  worker killed -9 +{shown}$", done.stdout, re.MULTILINE)

@@ -1,0 +1,151 @@
+"""Every benchmark runs, in a short form, and what it counts is what is expected of it. Times are not looked at.
+
+What a change of the protocol, of the machine or of the store may change are the numbers at the top, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+TIMEOUT_S = 120
+
+JOIN_MESSAGES_FROM = 2
+"""Of each node: its join, and that its workers run."""
+JOIN_MESSAGES_TO = (1, 2)
+"""To each node: wait, unless a round is formed before that is sent, and run."""
+JOIN_BYTES_FROM = 491
+JOIN_BYTES_TO_MOST = 814
+"""A wait has words of different lengths, by how many have come."""
+
+REFORM_MESSAGES_FROM = 2
+"""Of each node: that its workers have stopped, and that they run."""
+REFORM_MESSAGES_TO = 2
+"""To each node: stop and run."""
+REFORM_BYTES_FROM = 196
+REFORM_BYTES_TO = {16: 684, 64: 685}
+"""One more for each digit more that a count has."""
+REFORM_COMMITS = 3
+"""The loss with the stop; the end of the old round with the new one; that its workers are started."""
+REFORM_RECORDS = 5
+
+BEAT_BYTES = 98
+BEAT_ANSWER_BYTES = {4: 462, 128: 526}
+"""Of a heartbeat, and of its answer by the number of nodes that run: its words name some of them."""
+
+HEARTBEAT_COST_MOST = 4.0
+"""The processor time of a heartbeat, as a multiple of a bare echo's: twice what has been measured."""
+
+
+def run(benchmark: str, folder: Path, *flags: str) -> tuple[str, list[Any]]:
+    """Run a benchmark; return what it printed and what it reported. It fails by itself where promises are broken."""
+    report = folder / f"{benchmark}.json"
+    command = [sys.executable, "-m", f"benchmarks.{benchmark}", "--repeat", "1", "--json", str(report), *flags]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(report.read_text())
+    assert told["benchmark"] == benchmark
+    assert told["versions"]["aiohttp"]
+    return done.stdout, told["runs"]
+
+
+@pytest.fixture(scope="module")
+def rendezvous(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
+    """Run it with 16 and with 64 nodes."""
+    printed, runs = run("rendezvous", tmp_path_factory.mktemp("rendezvous"), "--nodes", "16,64")
+    assert "64 nodes, 1 run" in printed
+    return {run["nodes"]: run for run in runs}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [16, 64])
+def test_a_node_joins_with_few_and_small_messages(rendezvous: dict[int, Any], nodes: int) -> None:
+    join = rendezvous[nodes]["join"]
+    assert join["messages_from_node"] == JOIN_MESSAGES_FROM
+    assert join["messages_to_node"] in JOIN_MESSAGES_TO
+    assert join["bytes_from_node"] == JOIN_BYTES_FROM
+    assert join["bytes_to_node"] <= JOIN_BYTES_TO_MOST
+    # Those who come while one is being written share the next commit, so how many there are is chance.
+    assert join["records"] == nodes + 3, "the run, each node, the round, its start"
+    assert join["commits"] < join["records"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [16, 64])
+def test_a_new_round_costs_each_node_one_stop_and_one_run(rendezvous: dict[int, Any], nodes: int) -> None:
+    reform = rendezvous[nodes]["reform"]
+    assert reform["messages_from_node"] == REFORM_MESSAGES_FROM
+    assert reform["messages_to_node"] == REFORM_MESSAGES_TO
+    assert reform["bytes_from_node"] == REFORM_BYTES_FROM
+    assert reform["bytes_to_node"] == REFORM_BYTES_TO[nodes]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [16, 64])
+def test_a_new_round_costs_the_disk_the_same_whatever_its_size(rendezvous: dict[int, Any], nodes: int) -> None:
+    reform = rendezvous[nodes]["reform"]
+    assert reform["commits"] == REFORM_COMMITS
+    assert reform["records"] == REFORM_RECORDS
+
+
+@pytest.mark.slow
+def test_an_idle_node_costs_one_small_message_each_way_a_heartbeat(tmp_path: Path) -> None:
+    _, [idle] = run("idle", tmp_path, "--nodes", "4", "--seconds", "1.5")
+    beats = idle["beats"]
+    assert beats["answers"] >= 4
+    sent, rest = divmod(beats["bytes_to_coordinator"], BEAT_BYTES)
+    assert rest == 0, "something else was sent, or a heartbeat has another size"
+    assert abs(sent - beats["answers"]) <= 4, "each node may have one under way at either end of the time"
+    assert beats["bytes_from_coordinator"] == beats["answers"] * BEAT_ANSWER_BYTES[4]
+
+
+@pytest.mark.slow
+def test_a_heartbeat_costs_no_more_than_a_few_bare_messages(tmp_path: Path) -> None:
+    _, runs = run("throughput", tmp_path, "--clients", "128", "--seconds", "0.5", "--repeat", "3")
+    assert {flows["bytes_to_server"] for flows in runs} == {BEAT_BYTES}
+    assert {flows["bytes_from_server"] for flows in runs} == {BEAT_ANSWER_BYTES[128]}
+    costs = [[flows[side]["cpu_s"] / flows[side]["messages"] for side in ("coordinatord", "echo")] for flows in runs]
+    assert median(ours / bare for ours, bare in costs) < HEARTBEAT_COST_MOST
+
+
+@pytest.mark.slow
+def test_nobody_is_lost_while_others_join(tmp_path: Path) -> None:
+    flags = ("--members", "8", "--nodes", "100", "--within", "1", "--quiet", "1")
+    _, [storm] = run("storm", tmp_path, *flags)
+    assert storm["lost"] == 0
+    assert storm["quiet"]["beats"]["answers"] > 0
+    assert storm["storm"]["beats"]["answers"] > 0
+
+
+@pytest.mark.slow
+def test_all_output_of_workers_arrives(tmp_path: Path) -> None:
+    _, figures = run("output", tmp_path, "--workers", "1,2", "--lines", "1000")
+    assert [figure["lines"] for figure in figures] == [1_000] * 3 + [2_000] * 3
+    assert [figure["way"].startswith("bare") for figure in figures] == [True, False, False] * 2
+
+
+@pytest.mark.slow
+def test_the_rendezvous_of_torch_is_measured_beside_ours(tmp_path: Path) -> None:
+    flags = ("--nodes", "2", "--beside", "c10d", "--beside-within", "3")
+    printed, [ours, theirs] = run("rendezvous", tmp_path, *flags)
+    assert (ours["side"], theirs["side"]) == ("coordinatord", "c10d")
+    assert "2 nodes with torch's c10d" in printed
+    assert "not within 3 s" in printed, "a node that was killed is missed after 15 s"
+
+
+@pytest.mark.slow
+def test_a_limit_of_open_files_that_is_too_low_is_said() -> None:
+    benchmark = [sys.executable, "-m", "benchmarks.rendezvous", "--nodes", "64"]
+    limited = ["sh", "-c", 'ulimit -n 80; exec "$@"', "sh", *benchmark]
+    done = subprocess.run(limited, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 1
+    assert "rendezvous: 64 nodes need 128 open files, but the hard limit is 80" in done.stderr
+    assert "Traceback" not in done.stderr
