@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -22,11 +23,17 @@ from coordinatord.wire.exits import ExitCode
 
 log = logging.getLogger(__name__)
 
+GARBAGE_THRESHOLD = 10_000
+"""New objects after which Python looks for garbage, instead of after 700: when thousands of nodes join, all that is new
+stays, and looking at it took 40 % of the time (3,000 nodes: 1.07 ms of CPU a node, 0.70 so, 0.59 if it never looked).
+To freeze what is left after each full look, so that none sees it again, gained nothing on top."""
+
 
 def serve_until_told(settings: ServeConfig) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code. Raises `StoreError` if the state cannot be kept or read."""
     logs.configure(settings.log_level, "coordinatord")
     _allow_many_connections()
+    gc.set_threshold(GARBAGE_THRESHOLD)
     store = _open_store(settings)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

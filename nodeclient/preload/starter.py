@@ -18,8 +18,8 @@ from nodeclient.spawn import WorkerCommand, spawn, stdin_of_worker
 Say = Callable[[Level, str], None]
 
 HEAD_START_S = 0.03
-"""For the worker of rank 0, to listen before others connect to it: torch's TCPStore, refused once, tries again after
-0.25 to 0.75 s. Forked at the same time, one warm round in three was late by that; a fork with torch takes 10 to 20 ms."""
+"""For the worker of rank 0, to listen before others connect to it. TCPStore, refused once, tries again after 0.25 to
+0.75 s: forked at the same time, one warm round in three was late by that. A fork with torch takes 10 to 20 ms."""
 
 
 class Starter:

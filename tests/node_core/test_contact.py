@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from coordinatord.wire.messages import Goal, Phase, RefusalCode
-from nodeclient.core.effects import Effect, Exit, Kill, Level, Notice, Reconnect, Start, Sweep, Terminate, Waiting
+from nodeclient.core.contact import HEARTBEAT_S
+from nodeclient.core.effects import Effect, Exit, Kill, Level, Notice, Reconnect, Say, Start, Sweep, Terminate, Waiting
 from nodeclient.core.settings import ABORT_TIMEOUT_S
 from tests.support.bench import SETTINGS, Bench
 from tests.support.builders import OUTAGE_GRACE_S
@@ -209,3 +212,30 @@ def test_workers_go_on_for_the_grace_that_the_coordinator_grants() -> None:
     assert bench.count(Terminate) == 0
     bench.advance(0.2)
     assert bench.count(Terminate) == 1
+
+
+# What it says
+
+
+def test_a_round_costs_a_node_two_reports_that_it_runs_and_that_it_has_stopped() -> None:
+    bench = Bench()
+    bench.open()
+    bench.told(Goal.WAIT, round=0)
+    bench.told(Goal.RUN)
+    bench.started()
+    bench.told(Goal.STOP)
+    bench.all_exited(-15)
+    bench.swept()
+    said = [effect.observed.phase for effect in bench.effects if isinstance(effect, Say)]
+    assert said == [Phase.RUNNING, Phase.STOPPED]
+
+
+@pytest.mark.parametrize("goals", [[Goal.WAIT], [Goal.RUN], [Goal.RUN, Goal.STOP]])
+def test_what_a_node_does_on_the_way_it_says_with_its_next_heartbeat(goals: list[Goal]) -> None:
+    bench = Bench()
+    bench.open()
+    for goal in goals:
+        bench.told(goal)
+    assert bench.count(Say) == 0
+    bench.advance(HEARTBEAT_S)
+    assert bench.last(Say).observed == dataclasses.replace(bench.observed, beat=True)

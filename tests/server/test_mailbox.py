@@ -94,3 +94,41 @@ async def test_what_says_less_takes_no_place() -> None:
     mailbox.close()
     await carrying
     assert socket.sent == [b"news"]
+
+
+class Unsent:
+    """A transport that holds so many bytes which the peer has not made room for."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def get_write_buffer_size(self) -> int:
+        """Tell."""
+        return self.size
+
+
+@pytest.mark.parametrize(("unsent", "sender_wakes"), [(0, False), (1, True)])
+async def test_an_answer_is_sent_at_once_unless_the_peer_reads_slowly(unsent: int, *, sender_wakes: bool) -> None:
+    mailbox, socket = Mailbox(), SlowSocket()
+    socket.allowed.set()
+    mailbox.attend()
+    mailbox.put(b"answer")
+    assert not mailbox._filled.is_set(), "nobody is woken for what is sent at once"
+    await mailbox.flush(cast("WebSocket", socket), cast("asyncio.WriteTransport", Unsent(unsent)))
+    assert (socket.sent, mailbox._filled.is_set()) == ([] if sender_wakes else [b"answer"], sender_wakes)
+    mailbox.close()
+    await _carry(mailbox, socket)
+    assert socket.closed
+
+
+async def test_what_comes_after_the_answer_wakes_the_sender_again() -> None:
+    mailbox, socket = Mailbox(), SlowSocket()
+    socket.allowed.set()
+    mailbox.attend()
+    await mailbox.flush(cast("WebSocket", socket), cast("asyncio.WriteTransport", Unsent(0)))
+    carrying = asyncio.ensure_future(_carry(mailbox, socket))
+    mailbox.put(b"news")
+    await socket.sending.wait()
+    mailbox.close()
+    await carrying
+    assert socket.sent == [b"news"]

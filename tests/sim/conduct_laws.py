@@ -11,7 +11,7 @@ from coordinatord.wire.exits import ExitCode
 from coordinatord.wire.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import events
 from nodeclient.core.agent import LEAVE_WITHIN_S
-from nodeclient.core.effects import Effect, Exit, Kill, Reconnect, Say, Start, Terminate
+from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, Say, Start, Terminate
 from tests.sim.node_laws import NodeLaws
 
 if TYPE_CHECKING:  # the world imports its laws
@@ -131,8 +131,9 @@ class ConductLaws(NodeLaws):
         """Check an effect that is about to be carried out."""
         conduct, now = self.conduct(host), host.clock.read()
         match effect:
+            case Probe():
+                conduct.failed_at = None  # another round, which may fail before a worker of it is started
             case Start():
-                conduct.failed_at = None
                 self._judge_start(host, conduct, effect)
             case Terminate():
                 desired = host.agent._desired if host.agent else None

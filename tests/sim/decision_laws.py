@@ -56,7 +56,7 @@ class AllLaws(EvidenceLaws):
         """By node and incarnation: what it came with, and when it first did."""
         self._came: dict[tuple[str, int], float] = {}
         """When each first came in this life of the coordinator."""
-        self._heard: dict[str, float] = {}
+        self._heard: dict[tuple[str, int], float] = {}
         """When each node is known to have heard and to have been heard."""
         self._spoke: dict[str, float] = {}
         """When each node last said anything to the coordinator."""
@@ -103,15 +103,16 @@ class AllLaws(EvidenceLaws):
             self._troubled_at = now
         self._event_at = now
         if isinstance(event, Connected):
-            node, observed = event.join.node, event.join.observed
+            node, incarnation, observed = event.join.node, event.join.incarnation, event.join.observed
         elif isinstance(event, Reported) and event.session in machine._sessions:
-            node, observed = machine._sessions[event.session][1].node, event.observed
+            member = machine._sessions[event.session][1]
+            node, incarnation, observed = member.node, member.incarnation, event.observed
         else:
             return
         run = machine.jobs.get("job")
         if run is not None and run.all_silent:
             self._revived |= {(run.id, member.node): now for member in run.standing(Standing.SILENT)}
-        self._heard[node], self._spoke[node] = now - observed.heard_s, now
+        self._heard[node, incarnation], self._spoke[node] = now - observed.heard_s, now
         if observed.failure is not None:
             failed_at = self.world.daemon.clock.read() - observed.failure.age_s
             self._dated.setdefault((observed.run, observed.round, node), failed_at)
@@ -220,7 +221,7 @@ class AllLaws(EvidenceLaws):
             return
         least = ROUGHLY * policy.reconnect_grace_s
         closed = record.reason.startswith("its connection")
-        heard = self._heard.get(record.node, 0.0)
+        heard = self._heard.get((record.node, record.incarnation), 0.0)
         patient = record.silent_s >= least or now - heard >= ROUGHLY * policy.leases_per_heartbeat * policy.heartbeat_s
         self.check(not closed or patient, "%s was lost %.2f s after it closed", record.node, record.silent_s)
         stops = stopped is not None and stopped.reason.startswith("lost")

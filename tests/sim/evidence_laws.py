@@ -56,7 +56,9 @@ class EvidenceLaws(Laws, ConductLaws):
             self._vague.add(key)
         training = self.world.trainings.get(key)
         if first and training is not None and not training.broken and key in self.formed and self._was_quiet(key):
-            wait = self.world.scene.policy.collateral_s / ROUGHLY + REMEMBERED_S
+            policy = self.world.scene.policy
+            # One that dies counts as silent since its last word, up to a heartbeat before.
+            wait = (policy.collateral_s + policy.heartbeat_s) / ROUGHLY + REMEMBERED_S
             self.world.agenda.plan(wait, self._look_again, key)
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.store.connections import connect_in_memory
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
 from coordinatord.store.layout import STEPS
@@ -80,6 +81,19 @@ def test_a_record_that_cannot_be_written_leaves_nothing_of_its_batch() -> None:
         database.append([an_opening(), broken], 0.0)
     database.append([an_opening()], 1.0)
     assert database.load() == [Entry(1.0, an_opening())]
+
+
+def test_records_that_make_nothing_superfluous_are_added_in_one_statement() -> None:
+    statements: list[str] = []
+    with closing(connect_in_memory()) as connection:
+        database = Database(connection, "in memory")
+        database.append([an_opening()], 0.0)
+        connection.set_trace_callback(statements.append)
+        joins = [a_join_of(f"n{number}") for number in range(300)]
+        database.append([*joins, a_loss_of("n7"), a_join_of("n7")], 0.0)
+        assert [entry.record for entry in database.load()] == [an_opening(), *joins, a_loss_of("n7"), a_join_of("n7")]
+    added = [statement for statement in statements if statement.split()[:2] == ["INSERT", "INTO"]]
+    assert len(added) == 2, "up to the loss, which may make something superfluous, and after it"
 
 
 def test_a_database_that_another_process_writes_is_in_use_until_it_has_ended(path: Path) -> None:

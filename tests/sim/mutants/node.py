@@ -153,8 +153,8 @@ MUTANTS = (
         "node-no-heartbeat",
         "nodeclient.core.contact",
         "a node to which nothing happens says nothing",
-        "return beat or changed",
-        "return changed",
+        "said = beat or self._reported is None or _is_change(self._reported, observed)",
+        "said = self._reported is None or _is_change(self._reported, observed)",
     ),
     Mutant(
         "node-no-beat-when-back",
@@ -168,8 +168,22 @@ MUTANTS = (
         "node-news-held-back",
         "nodeclient.core.contact",
         "what happens to a node is only told with its next heartbeat",
-        "return beat or changed",
-        "return beat",
+        "said = beat or self._reported is None or _is_change(self._reported, observed)",
+        "said = beat or self._reported is None",
+    ),
+    Mutant(
+        "node-arrival-held-back",
+        "nodeclient.core.contact",
+        "that its workers have ended, a node tells only with its next heartbeat",
+        "frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING})",
+        "frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING, Phase.STOPPED, Phase.FAILED})",
+    ),
+    Mutant(
+        "node-failure-held-back",
+        "nodeclient.core.contact",
+        "that a worker failed, a node tells only once all of them have ended",
+        "        or (failed is not None and failed != _substance(before.failure))\n",
+        "",
     ),
     # Out of touch
     Mutant(

@@ -143,18 +143,17 @@ MUTANTS = (
     ),
     Mutant(
         "stop-told-late",
-        "coordinatord.core.machine",
+        "coordinatord.core.goals",
         "that there is another goal is only told with the next heartbeat",
-        "(sent.run, sent.round, sent.goal, sent.planned, sent.outcome) != (\n"
-        "        message.run,\n        message.round,\n        message.goal,\n",
-        "(sent.run, sent.round, sent.planned, sent.outcome) != (\n        message.run,\n        message.round,\n",
+        "        sent.goal is goal\n        and sent.round",
+        "        sent.round",
     ),
     Mutant(
         "planned-forgotten",
         "coordinatord.core.goals",
         "workers get no time to save in a planned stop",
-        "planned=goal is Goal.STOP and run.state is State.STOPPING and run.planned_at is not None",
-        "planned=goal is Goal.STOP and run.state is State.STOPPING and run.planned_at is None",
+        "goal is Goal.STOP and run.state is State.STOPPING and run.planned_at is not None",
+        "goal is Goal.STOP and run.state is State.STOPPING and run.planned_at is None",
     ),
     Mutant(
         "stop-hidden-from-halted",

@@ -95,8 +95,8 @@ MUTANTS = (
         "failure-of-older-round",
         "coordinatord.core.membership",
         "a failure in an older round is held against the present one",
-        "speaks_of_now = member.in_round and at_hand and observed.round == run.round",
-        "speaks_of_now = member.in_round and observed.run == run.id",
+        "return member.in_round and observed.round == run.round and observed.run == run.id",
+        "return member.in_round and observed.run == run.id",
     ),
     Mutant(
         "evidence-outlives-round",
@@ -131,8 +131,8 @@ MUTANTS = (
         "lease-not-renewed",
         "coordinatord.core.machine",
         "a node that only sends heartbeats is lost after its first lease",
-        "        self._renew(run, member, now)\n        membership.hear",
-        "        if not observed.beat:\n            self._renew(run, member, now)\n        membership.hear",
+        "        self._renew(run, member, heartbeat_s, now)\n\n",
+        "        if not observed.beat:\n            self._renew(run, member, heartbeat_s, now)\n\n",
     ),
     Mutant(
         "no-grace-to-reconnect",
@@ -187,7 +187,7 @@ MUTANTS = (
         "stall-not-forgiven",
         "coordinatord.core.machine",
         "after the coordinator was asleep, all nodes are lost",
-        "if due is not None and now - due > self.policy.heartbeat_s:",
-        "if due is not None and due - now > self.policy.heartbeat_s:",
+        "if self._due is not None and now - self._due > self.policy.heartbeat_s:",
+        "if self._due is not None and self._due - now > self.policy.heartbeat_s:",
     ),
 )

@@ -1,0 +1,191 @@
+"""What things cost, in messages, records, commits and looks, counted exactly: never in time.
+
+A cost that grows with the number of nodes where it should not, or a message more for each node, shows here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+from coordinatord.core import goals, membership, table
+from coordinatord.core.effects import Effect, Send
+from coordinatord.core.events import Connected, Disconnected, Event, Reported, Tick
+from coordinatord.core.journal import Journal
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.member import Member
+from coordinatord.core.records import Record, RoundEnded, RoundFormed, RoundStarted, RoundStopped
+from coordinatord.core.run import Run
+from coordinatord.wire.codec import encode
+from coordinatord.wire.messages import Goal, Observed, Phase
+from tests.support.builders import a_coordinator, a_join, a_spec, an_observed
+
+SIZES = (8, 64)
+
+
+class Cluster:
+    """Nodes that do at once what they are asked for, and a disk that is asked for one commit at a time."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.now = 0.0
+        self.machine: Coordinator = a_coordinator()
+        self.journal = Journal()
+        self.commits: list[list[type[Record]]] = []
+        self.told: list[Send] = []
+        for session in range(1, size + 1):
+            join = a_join(f"n{session}", spec=a_spec(nodes_min=size - 1, nodes_max=size))
+            self.handle(Connected(session, join, f"10.0.0.{session}", "10.0.0.254"))
+        self.commit()
+
+    @property
+    def run(self) -> Run:
+        """The one that there is."""
+        return self.machine.jobs["default"]
+
+    def handle(self, event: Event) -> None:
+        """Let something happen."""
+        self._say(self.journal.take(self.machine.handle(event, self.now), self.now))
+
+    def commit(self) -> None:
+        """Make durable what was decided, until there is nothing more to be."""
+        while records := self.journal.begin():
+            self.commits.append([type(record) for record in records])
+            self._say(self.journal.finish())
+
+    def report(self, phase: Phase, *, beat: bool = False) -> None:
+        """Let all nodes that are there say where they are in the current round."""
+        for member in list(self.run.members.values()):
+            assert member.session is not None
+            self.handle(Reported(member.session, self.observed(phase, beat=beat)))
+
+    def observed(self, phase: Phase, *, beat: bool) -> Observed:
+        """What a node says."""
+        return an_observed(run=self.run.id, round=self.run.round, phase=phase, beat=beat)
+
+    def lose_one(self) -> None:
+        """Let one node go without a word."""
+        self.handle(Disconnected(1))
+        self.now += self.machine.policy.reconnect_grace_s
+        self.handle(Tick())
+        self.commit()
+
+    def goals(self) -> dict[int, list[Goal]]:
+        """Return what each session was told since the last question."""
+        told: dict[int, list[Goal]] = {}
+        for send in self.told:
+            told.setdefault(send.session, []).append(send.message.goal)
+        self.told.clear()
+        return told
+
+    def running(self) -> Cluster:
+        """Be in a round that runs, and have forgotten what that has cost."""
+        self.report(Phase.RUNNING)
+        self.commit()
+        self.commits.clear()
+        self.told.clear()
+        return self
+
+    def _say(self, effects: Iterable[Effect]) -> None:
+        self.told += [effect for effect in effects if isinstance(effect, Send)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_round_is_one_message_each_way_for_every_node_and_two_commits(size: int) -> None:
+    cluster = Cluster(size)
+    assert {tuple(goals) for goals in cluster.goals().values()} == {(Goal.RUN,)}, "in place of the wait of the join"
+    cluster.commits.clear()
+    cluster.report(Phase.RUNNING)
+    cluster.commit()
+    assert cluster.goals() == {}
+    assert cluster.commits == [[RoundStarted]]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_to_form_again_is_two_messages_each_way_for_every_node_that_is_left(size: int) -> None:
+    cluster = Cluster(size).running()
+    cluster.lose_one()
+    assert cluster.goals() == {session: [Goal.STOP] for session in range(2, size + 1)}
+    cluster.report(Phase.STOPPED)
+    cluster.commit()
+    assert cluster.goals() == {session: [Goal.RUN] for session in range(2, size + 1)}
+    cluster.report(Phase.RUNNING)
+    cluster.commit()
+    assert cluster.goals() == {}
+    stop, again, start = cluster.commits
+    assert stop[0] is RoundStopped
+    assert (again, start) == ([RoundEnded, RoundFormed], [RoundStarted])
+
+
+def test_what_each_node_is_told_of_a_round_does_not_grow_with_their_number() -> None:
+    lengths = []
+    for size in SIZES:
+        cluster = Cluster(size).running()
+        cluster.lose_one()
+        cluster.report(Phase.STOPPED)
+        cluster.commit()
+        lengths.append(max(len(encode(send.message)) for send in cluster.told))
+    assert max(lengths) < 600
+    assert abs(lengths[0] - lengths[1]) <= 40, "names are counted beyond eight, numbers have a digit more"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_heartbeat_touches_one_member_and_looks_at_no_row(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(size).running()
+    cluster.report(Phase.RUNNING, beat=True)
+    cluster.told.clear()
+    looks = _count_calls(monkeypatch, (table, "next_row"), (Run, "place"), (membership, "hear"), (goals, "Desired"))
+    cluster.now += 1.0
+    before = {member.node: (member.heard_at, member.sent) for member in cluster.run.members.values()}
+    cluster.handle(Reported(2, cluster.observed(Phase.RUNNING, beat=True)))
+    touched = [node for node, member in cluster.run.members.items() if member.heard_at != before[node][0]]
+    assert (touched, len(cluster.told), cluster.commits, dict(looks)) == (["n2"], 1, [], {})
+    assert cluster.told[0].message is before["n2"][1], "the very same message, so that it is not encoded again"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_report_looks_once_at_the_rows_and_moves_one_member(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(size)
+    looks = _count_calls(monkeypatch, (table, "next_row"), (Run, "place"))
+    cluster.handle(Reported(2, cluster.observed(Phase.RUNNING, beat=False)))
+    assert dict(looks) == {"next_row": 1, "place": 1}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_tick_at_rest_looks_at_no_member(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(size).running()
+    looks = _count_calls(monkeypatch, (table, "next_row"), (Run, "place"), (Member, "stand"))
+    cluster.now += cluster.machine.policy.heartbeat_s
+    cluster.handle(Tick())
+    assert dict(looks) == {}
+
+
+def test_an_answer_that_is_repeated_is_the_one_that_would_be_made() -> None:
+    cluster = Cluster(8).running()
+    heartbeat_s = cluster.machine.policy.heartbeat_for(cluster.size)
+    for late_s in (0.0, 2.5, 0.0):
+        cluster.now += heartbeat_s + late_s
+        for member in cluster.run.members.values():
+            assert member.session is not None
+            cluster.handle(Reported(member.session, cluster.observed(Phase.RUNNING, beat=True)))
+            assert member.sent == goals.desired(cluster.run, member, heartbeat_s, cluster.now)
+
+
+def _count_calls(patch: pytest.MonkeyPatch, *places: tuple[object, str]) -> Counter[str]:
+    """Count from now on how often some functions are called; they do what they did."""
+    calls: Counter[str] = Counter()
+
+    def watch(owner: object, name: str) -> None:
+        function = getattr(owner, name)
+
+        def counted(*arguments: object, **options: object) -> object:
+            calls[name] += 1
+            return function(*arguments, **options)
+
+        patch.setattr(owner, name, counted)
+
+    for owner, name in places:
+        watch(owner, name)
+    return calls
