@@ -61,17 +61,24 @@ class Deadlines(Generic[Key]):
 
     def next(self) -> float | None:
         """Return a time before which nothing is due, or None if nothing ever is."""
-        self._drop_dead()
-        return self._heap[0][0] + self._shift if self._heap else None
+        while self._heap:
+            filed, _, key = self._heap[0]
+            first = self._filed.get(key) == filed
+            if first and key in self._at:
+                return filed + self._shift
+            heapq.heappop(self._heap)  # dead
+            if first:
+                del self._filed[key]
+        return None
 
     def first(self) -> float | None:
         """Return when the first thing is due, exactly; `next` costs less where many deadlines move all the time."""
-        self._drop_dead()
-        while self._heap and self._at[self._heap[0][2]] > self._heap[0][0]:
+        at = self.next()
+        while at is not None and self._at[self._heap[0][2]] > self._heap[0][0]:
             _, _, key = heapq.heappop(self._heap)
             self._file(key, self._at[key])
-            self._drop_dead()
-        return self.next()
+            at = self.next()
+        return at
 
     def pop_due(self, now: float) -> list[Key]:
         """Remove and return the keys whose deadline is not after `now`, in the order of their deadlines."""
@@ -112,9 +119,3 @@ class Deadlines(Generic[Key]):
     def _is_live(self, entry: tuple[float, int, Key]) -> bool:
         filed, _, key = entry
         return key in self._at and self._filed.get(key) == filed
-
-    def _drop_dead(self) -> None:
-        while self._heap and not self._is_live(self._heap[0]):
-            filed, _, key = heapq.heappop(self._heap)
-            if self._filed.get(key) == filed:
-                del self._filed[key]

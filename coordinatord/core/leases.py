@@ -33,8 +33,9 @@ def note_heard(member: Member, deaf_s: float, policy: Policy, heartbeat_s: float
     member.deaf_s = deaf_s
     due_s = heartbeat_s * (1 + LATENESS_IGNORED)
     late_s = max(0.0, now - member.awaited_from - due_s, was_deaf_s - due_s)
-    most_s = _promised_s(policy, heartbeat_s) * (policy.lease_stretch_max - 1) / LATENESS_FORGIVEN
-    member.late_s = min(max(late_s, member.late_s * FADES_TO + late_s * ADDS_UP_BY), most_s)
+    if late_s or member.late_s:
+        most_s = _promised_s(policy, heartbeat_s) * (policy.lease_stretch_max - 1) / LATENESS_FORGIVEN
+        member.late_s = min(max(late_s, member.late_s * FADES_TO + late_s * ADDS_UP_BY), most_s)
     member.awaited_from = now
 
 

@@ -99,10 +99,10 @@ class Coordinator:
     def _first_due(self) -> float | None:
         if self.trouble is not None:
             return None
-        lease_ends = self._leases.next()
-        watch_at = None if lease_ends is None else self._watch_at  # who has nobody to lose may sleep
-        dues = (lease_ends, watch_at, self._run_deadlines.next())
-        return min((due for due in dues if due is not None), default=None)
+        lease_ends, row_due = self._leases.next(), self._run_deadlines.next()
+        if lease_ends is None:
+            return row_due  # who has nobody to lose may sleep
+        return min(lease_ends, self._watch_at, lease_ends if row_due is None else row_due)
 
     def handle(self, event: Event, now: float) -> Batch:
         """Take in one event, at `now` in seconds of a clock that never goes back."""
@@ -169,9 +169,9 @@ class Coordinator:
         self._advance(run, now, outbox)
 
     def _report(self, event: Reported, now: float, outbox: Outbox) -> None:
-        if event.session not in self._sessions:
+        run, member = self._sessions.get(event.session, (None, None))
+        if run is None or member is None:
             return  # refused or replaced a moment ago
-        run, member = self._sessions[event.session]
         observed = event.observed
         if observed.beat:
             outbox.answer(run, member)

@@ -72,6 +72,8 @@ class AllLaws(EvidenceLaws):
         """By run and node: when it was silent, as all were, and another one was heard again."""
         self._stopped: dict[Round, float] = {}
         """When each round was stopped, as far as the coordinator was awake since."""
+        self._arrived_at: dict[str, float] = {}
+        """When the first node came to each run since its last round was formed; it may have gone since."""
         self._ended_at: dict[str, float] = {}
         """When the last round of each run ended."""
         self._out: set[tuple[Round, str, int]] = set()
@@ -166,6 +168,7 @@ class AllLaws(EvidenceLaws):
     def _judge_joined(self, run: Run, record: NodeJoined) -> None:
         join, _ = self._joins[record.node, record.incarnation]
         self.check(join.spec == run.spec, "%s is let in with %s", record.node, join.spec)
+        self._arrived_at.setdefault(run.id, self.world.agenda.now)
 
     def _judge_forming(self, run: Run, record: RoundFormed) -> None:
         self._rounds[run.id] = record.round
@@ -183,11 +186,12 @@ class AllLaws(EvidenceLaws):
             self.check(not run.count(Standing.ABSENT), "a round is formed without a node that may be back")
             if new:
                 self._judge_settled(run, new)
+        self._arrived_at.pop(run.id, None)
 
     def _judge_settled(self, run: Run, new: set[str]) -> None:
         now, policy, scene = self.world.agenda.now, self.world.scene.policy, self.world.scene
         came = [self._joins[node, run.members[node].incarnation][1] for node in new]
-        last, first = now - max(came), now - min(came)
+        last, first = now - max(came), now - min(*came, self._arrived_at.get(run.id, now))
         waited = max(first, now - self._ended_at.get(run.id, now))
         settled = last >= ROUGHLY * policy.settle_s or first >= ROUGHLY * policy.settle_max_s
         settled = settled or waited >= ROUGHLY * scene.join_timeout_s
