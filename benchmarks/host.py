@@ -47,7 +47,8 @@ ROWS = {
 }
 """What is measured: what the table calls it, and how it shows it."""
 
-MB = 1_000
+KB_OF_KERNEL = 1_024
+MB = 1_000_000
 
 
 def help_times(side: str) -> dict[str, float]:
@@ -125,7 +126,7 @@ def memory_mb(pid: int, kind: str) -> float:
     """Return a process's memory: `Rss`, all that it uses, or `Pss`, where what is shared is divided by the users."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith(f"{kind}:"):
-            return int(line.split()[1]) / MB
+            return int(line.split()[1]) * KB_OF_KERNEL / MB
     raise BenchmarkError(f"the kernel does not tell the {kind} of a process")
 
 

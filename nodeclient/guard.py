@@ -71,7 +71,9 @@ class Guard:
         self._pipe(self._process).close()
         # Popen's own wait looks again after 1, 2, 4 ... 32 ms, which was half of the time that the end of a job took.
         pidfd = os.pidfd_open(self._process.pid)
-        ended, _, _ = select.select([pidfd], [], [], CLOSE_TIMEOUT_S)
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        ended = poll.poll(CLOSE_TIMEOUT_S * 1000)
         os.close(pidfd)
         if ended:
             self._process.wait()

@@ -40,6 +40,7 @@ from nodeclient.core.events import (
     Account,
     Event,
     LeaveAsked,
+    SearchBegan,
     StartFailed,
     SweepFailed,
     Swept,
@@ -105,7 +106,6 @@ class Node:
             adopt_orphans()  # what makes warm workers children of this process
         with reaping_orphans(self._children):
             try:
-                self._events.start()
                 for remark in (*self._config.remarks, *self._launcher.remarks):
                     self._remark(Level.INFO, remark)
                 for name, run in (("preload", self._starter), ("accounts", self._accounts)):
@@ -123,6 +123,7 @@ class Node:
     async def _attend(self) -> None:
         # Not before workers can start: while this node imports, a job that it is to join trains on.
         await self._starter.settled()
+        self.submit(SearchBegan())  # with which the agent's deadlines begin
         await self._session.run()
 
     def _children(self) -> frozenset[int]:

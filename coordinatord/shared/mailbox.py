@@ -47,8 +47,8 @@ class Mailbox:
     async def flush(self, socket: WebSocket, transport: asyncio.WriteTransport) -> None:
         """Send what was put in since `attend`, in the task that heard the peer. Raises `ConnectionError`.
 
-        To wake the other one for each answer to a heartbeat would take a fifth of the time that all of it takes. This
-        never waits: where the peer reads slowly the other task sends it, and this one goes on listening.
+        So no other task has to be woken for each answer to a heartbeat. This never waits: where the peer reads slowly
+        the other task sends it, and this one goes on listening.
         """
         self._attended = False
         if self._frame is None or self._closing:

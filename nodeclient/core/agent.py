@@ -51,6 +51,7 @@ class Agent:
 
         self._effects: list[effects.Effect] = []
         self._handlers: dict[type[events.Event], Callable[[Any, float], None]] = {
+            events.SearchBegan: lambda _, now: self._contact.begin(now),
             events.SessionOpened: self._opened,
             events.SessionClosed: self._closed,
             events.Told: self._told,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from coordinatord.wire.messages import DURATION_S_MAX, Desired, Failure, Observed, Phase
+from coordinatord.wire.messages import DURATION_S_MAX, Desired, Observed, Phase
 
 HEARTBEAT_S = 1.0
 LEASE_S = 5.0
@@ -45,6 +45,10 @@ class Contact:
         self._told: set[str] = set()
         """Troubles of this outage that the person knows of."""
         self._reported: Observed | None = None
+
+    def begin(self, now: float) -> None:
+        """Begin to look for a coordinator: for how long is counted from here."""
+        self.alone_since = now
 
     def open(self, coordinator: str, joined_with: Observed, now: float) -> None:
         """Begin a session whose first message said `joined_with`."""
@@ -104,12 +108,12 @@ class Contact:
 
 def _is_change(before: Observed, observed: Observed) -> bool:
     """Whether a node has something to say at once; what changes by itself, such as an age, is nothing."""
-    failed = _substance(observed.failure)
     return (
         (observed.phase not in ON_THE_WAY and _place(before) != _place(observed))
+        or (before.phase.has_workers and not observed.phase.has_workers)
         or before.port != observed.port
         or before.leaving is not observed.leaving
-        or (failed is not None and failed != _substance(before.failure))
+        or (observed.failure is not None and _failed(before) != _failed(observed))
     )
 
 
@@ -117,7 +121,9 @@ def _place(observed: Observed) -> tuple[object, ...]:
     return observed.run, observed.round, observed.phase
 
 
-def _substance(failure: Failure | None) -> tuple[object, ...] | None:
+def _failed(observed: Observed) -> tuple[object, ...] | None:
+    failure = observed.failure
     if failure is None:
         return None
-    return failure.rank, failure.local_rank, failure.exit_code, failure.message, failure.followers
+    said = (failure.rank, failure.local_rank, failure.exit_code, failure.message, failure.followers)
+    return observed.run, observed.round, *said

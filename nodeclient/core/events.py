@@ -8,6 +8,11 @@ from coordinatord.wire.messages import Desired, Held, Refused
 
 
 @dataclass(frozen=True, slots=True)
+class SearchBegan:
+    """From now on a coordinator is looked for; before, this node had to be made ready."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionOpened:
     """The coordinator was reached, and the node has said who it is."""
 
@@ -127,7 +132,8 @@ class Tick:
 
 
 Event = (
-    SessionOpened
+    SearchBegan
+    | SessionOpened
     | SessionClosed
     | Told
     | Reassured

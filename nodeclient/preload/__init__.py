@@ -7,5 +7,5 @@ finds `__main__`, sets `sys.path[0]`, reads the script. No second way to run a p
 
 `starter` starts workers, warm or cold; `parent` is one life of the interpreter as the node sees it; `command` tells
 which command lines allow it, `along` what a module imports late. In `hook` are the files that run in the user's
-interpreter, with the standard library alone, from Python 3.9 on.
+interpreter, with the standard library alone, from Python 3.10 on.
 """

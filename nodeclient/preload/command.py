@@ -30,11 +30,11 @@ class ColdError(ValueError):
     """This command line cannot be started warm; the text says why, and what to do about it where something can be."""
 
 
-def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> None:
-    """Make sure that this command line can be started warm. Raises `ColdError`.
+def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> tuple[str, ...]:
+    """Make sure that this command line can be started warm; return the part of it that is the interpreter with options.
 
     `macro` is what stands for something else in each worker: among the arguments of the program it may be, before them
-    all workers must be alike.
+    all workers must be alike. Raises `ColdError`.
     """
     program = shutil.which(argv[0], path=environ.get("PATH", os.defpath))
     if program is None:
@@ -42,18 +42,22 @@ def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> None:
     real = Path(program).resolve()
     if not _PYTHON.fullmatch(real.name) or not _is_program(real):
         raise ColdError(f"{argv[0]} is no Python interpreter: begin the command with one, such as python -m")
-    common = argv[: _main(argv) + 1]
-    if any(macro in word for word in common):
+    options, main = _split(argv)
+    if any(macro in word for word in argv[: main + 1]):
         raise ColdError(f"{macro} stands before the program's own arguments, so that each worker is another program")
+    return (argv[0], *options)
 
 
-def _main(argv: Sequence[str]) -> int:
-    """Return where the program is named: the script, the module, or the text of -c. Raises `ColdError`."""
+def _split(argv: Sequence[str]) -> tuple[Sequence[str], int]:
+    """Return the options of the interpreter, and where the program is named: the script, the module, the text of -c.
+
+    Raises `ColdError`.
+    """
     index = 1
     while index < len(argv):
         word = argv[index]
         if word == "-" or not word.startswith("-"):
-            return index
+            return argv[1:index], index
         if word.startswith("--"):
             index += 2 if word == "--check-hash-based-pycs" else 1
             continue
@@ -62,7 +66,8 @@ def _main(argv: Sequence[str]) -> int:
             if option in _DEAF:
                 raise ColdError(f"Python is {_DEAF[option]} (-{option})")
             if option in _MAIN:
-                return index + follows
+                others = word[: place - 1]
+                return (*argv[1:index], *((others,) if others != "-" else ())), index + follows
             if option in _WITH_VALUE:
                 index += follows
                 break

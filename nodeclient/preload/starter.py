@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from subprocess import SubprocessError
 
 from nodeclient.core.effects import Level
 from nodeclient.preload.along import along
@@ -16,6 +18,9 @@ from nodeclient.preload.parent import Parent, ParentError
 from nodeclient.spawn import WorkerCommand, spawn, stdin_of_worker
 
 Say = Callable[[Level, str], None]
+
+FAILURES_MAX = 3
+"""Parents in a row that forked no worker; then there will be no other one, which would cost each round an import."""
 
 HEAD_START_S = 0.03
 """For the worker of rank 0, to listen before others connect to it. TCPStore, refused once, tries again after 0.25 to
@@ -32,6 +37,8 @@ class Starter:
         self._macro = macro
         self._say = say
         self._parent: Parent | None = None
+        self._failures = 0
+        """Parents that ended, or could not fork, since a worker was forked."""
         self._settled = asyncio.Event()
         self._missed = asyncio.Event()
         """A worker was started cold for want of a parent."""
@@ -54,22 +61,39 @@ class Starter:
         """Keep a parent as long as the node lives and there can be one."""
         try:
             if self._modules:
-                check(self._command.argv, self._command.environ, self._macro)
-            while self._modules:
+                await self._find_hook()
+            while self._modules and self._failures < FAILURES_MAX:
                 self._missed.clear()
                 try:
                     await self._live()
                 except ParentError as error:
-                    self._say(Level.WARNING, f"--preload: {error}: the next round starts cold")
+                    self._failures += 1
+                    until = "" if self._failures == FAILURES_MAX else " until there is another one"
+                    self._say(Level.WARNING, f"--preload: {error}: workers start cold{until}")
                 self._settled.set()
                 await self._missed.wait()
-        except (ColdError, OSError) as error:
+        except (ColdError, OSError, SubprocessError, ValueError) as error:
             self._say(Level.WARNING, f"--preload: workers start cold: {error}")
         finally:
             self._settled.set()
 
+    async def _find_hook(self) -> None:
+        """Make sure that the command begins with a Python that comes to the hook. Raises `ColdError`.
+
+        If it did not, it would go on with the user's program, as nobody's worker.
+        """
+        interpreter = check(self._command.argv, self._command.environ, self._macro)
+        self._parent = finder = Parent(replace(self._command, argv=(*interpreter, "-c", "pass")), modules=None)
+        try:
+            await finder.prepare()
+        except ParentError as error:
+            raise ColdError(f"{interpreter[0]} does not import sitecustomize from PYTHONPATH") from error
+        finally:
+            await finder.close()
+            self._parent = None
+
     async def _live(self) -> None:
-        """Have a parent from its start to its end, which is a `ParentError`. Raises `ColdError` and `OSError` too."""
+        """Have a parent from its start to its end, which is a `ParentError`. Raises `ColdError` too."""
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         names = ", ".join(self._modules)
@@ -82,7 +106,7 @@ class Starter:
             self._settled.set()
             await parent.end()
         finally:
-            parent.close()
+            await parent.close()
             self._parent = None
 
     def spawn(
@@ -94,8 +118,11 @@ class Starter:
             own = (1 if stdout is None else stdout, 2 if stderr is None else stderr)
             try:
                 with stdin_of_worker(with_stdin) as stdin:
-                    return parent.fork(command, (stdin, *own))
+                    pid = parent.fork(command, (stdin, *own))
             except ParentError as error:
                 self._say(Level.WARNING, f"worker {local_rank} starts cold: {error}")
+            else:
+                self._failures = 0
+                return pid
         self._missed.set()
         return spawn(command, local_rank, stdout, stderr, with_stdin)

@@ -19,6 +19,7 @@ from nodeclient.core.effects import (
     Terminate,
     Waiting,
 )
+from nodeclient.core.events import SearchBegan
 from nodeclient.core.settings import ABORT_TIMEOUT_S
 from tests.support.bench import PORT, SETTINGS, Bench, kinds
 from tests.support.builders import OUTAGE_GRACE_S, an_assignment
@@ -281,6 +282,17 @@ def test_a_node_without_workers_looks_for_a_coordinator_until_its_join_timeout()
     assert bench.last(Exit) == Exit(
         69, "no coordinator reached within 60 s: connection refused; see --coord and --join-timeout"
     )
+
+
+def test_the_join_timeout_counts_from_when_the_search_begins() -> None:
+    bench = Bench()
+    bench.now += 1_000.0  # it had to be made ready, and nobody asked it meanwhile
+    bench.submit(SearchBegan())
+    assert bench.agent.next_deadline() == bench.now + SETTINGS.join_timeout_s
+    bench.advance(SETTINGS.join_timeout_s - 0.1)
+    assert not bench.count(Exit)
+    bench.advance(0.2)
+    assert bench.last(Exit).code == 69
 
 
 # Leaving

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import nodeclient
 from tests.preload.support import DESCRIBE, LIBRARY, Stage, assert_same_start, python
 
 pytestmark = pytest.mark.slow
@@ -36,9 +38,22 @@ MODULES = {
         "module threaded starts a thread",
     ),
     "nameless": (NAMELESS, "module nameless starts a thread"),
+    "stopped": ("raise KeyboardInterrupt", "module stopped cannot be imported: KeyboardInterrupt"),
+    "starting": ("import subprocess; subprocess.Popen(['sleep', '1000'])", "module starting starts a process"),
+    "hiding": (
+        "import subprocess; subprocess.Popen(['sleep', '1000'], start_new_session=True)",
+        "module hiding starts a process",
+    ),
+    "endless": ("raise ValueError('x' * 10_000)", "ValueError: x{200} "),
     "missing": (None, "module missing cannot be imported: ModuleNotFoundError"),
 }
 """What is in a module, and what is said of it."""
+
+SLOW = """
+import os, time
+while os.times().elapsed < float(os.environ["BEGAN"]) + 2.5:
+    time.sleep(0.05)
+"""
 
 ENDINGS = {
     "leaping": ("import os; os._exit(3)", "exit code 3"),
@@ -101,7 +116,7 @@ def test_a_module_that_ends_the_interpreter_leaves_workers_cold(stage: Stage, mo
     text, how = ENDINGS[module]
     stage.write(f"{module}.py", text)
     lines = cold_run(stage, *python(stage.write("train.py", TELL)), preload=f"json,{module}")
-    said = f"--preload: the interpreter ended in the import of module {module} ({how}): the next round starts cold"
+    said = f"--preload: the interpreter ended ({how}) in the import of module {module}: workers start cold"
     assert lines
     assert all(line.startswith(said) for line in lines)
 
@@ -134,6 +149,48 @@ def test_a_module_that_initialises_a_gpu_leaves_workers_cold(stage: Stage) -> No
     stage.write("gpu.py", "driver = open('/dev/nvidia-uvm')")
     script = stage.write("train.py", TELL)
     assert_cold(stage, *python(script), why="module gpu initialises the GPU", preload="json,gpu", prefix=prefix)
+
+
+def test_a_module_that_leaves_threads_of_openmp_leaves_workers_cold(stage: Stage) -> None:
+    stage.write("parallel.py", "import torch\ntorch.set_num_threads(2)\ntorch.ones(4_000_000).sum()")
+    script = stage.write("train.py", f"import torch\ntorch.ones(4_000_000).sum()\n{TELL}")
+    assert_cold(stage, *python(script), why="module parallel starts a thread", preload="parallel")
+
+
+def test_the_program_never_runs_in_the_parent_even_if_nothing_works_there_and_nothing_can_be_said(stage: Stage) -> None:
+    stage.write("saboteur.py", "import json, os, sys\njson.dumps = sys.stderr = None\nos.close(2)")
+    script = stage.write("train.py", f"import os\nassert 'RANK' in os.environ\n{TELL}")
+    job = stage.run(*python(script), preload="beacon,saboteur")
+    assert (job.code, job.stdout) == (0, "trained\n")
+    assert [one.warm for one in job.told] == [False]
+
+
+def test_a_python_that_does_not_come_to_the_hook_is_found_out_before_it_has_a_program(
+    stage: Stage, tmp_path: Path
+) -> None:
+    # PYTHONPATH cannot name a directory with a colon.
+    place = tmp_path / "in:between"
+    place.mkdir()
+    (place / "nodeclient").symlink_to(Path(nodeclient.__file__).parent)
+    main = f"import sys; sys.path.insert(0, {str(place)!r}); from nodeclient.cli import main; main()"
+    script = stage.write("train.py", TELL)
+    node = stage.command(*python(script), preload="beacon")[1:]
+    run = subprocess.run(
+        [sys.executable, "-c", main, *node], cwd=stage.folder, env=stage.environ(), capture_output=True, check=True
+    )
+    assert run.stdout == b"trained\n"
+    assert b"does not import sitecustomize" in run.stderr
+    assert [one.warm for one in stage.told()] == [False]
+
+
+def test_a_long_import_is_no_time_without_a_coordinator(stage: Stage) -> None:
+    stage.write(
+        "slow.py", "import os, time\nwhile os.times().elapsed - float(os.environ['BEGAN']) < 2.5: time.sleep(0.05)"
+    )
+    script = stage.write("train.py", TELL)
+    began = {"BEGAN": str(os.times().elapsed)}
+    job = stage.run(*python(script), preload="beacon,slow", flags=("--join-timeout", "1.5"), environ=began)
+    assert (job.code, [one.warm for one in job.told]) == (0, [True]), job.stderr
 
 
 def test_what_a_module_says_when_it_is_imported_is_not_a_worker_s_word(stage: Stage) -> None:

@@ -87,7 +87,7 @@ def test_a_parent_that_is_killed_takes_nobody_along_and_is_replaced(job: Job) ->
     job.end_round(first)
     second = job.await_round(2)
     assert not second.warm
-    job.node.await_line(r"--preload: the interpreter ended \(killed by SIGKILL\): the next round starts cold")
+    job.node.await_line(r"the interpreter ended \(killed by SIGKILL\): workers start cold until there is another one")
     wait_until("another parent", lambda: job.node.output.count("workers start warm") == 2)
     assert job.parent != parent
     job.end_round(second)

@@ -209,7 +209,8 @@ def _ageless(observed: Observed) -> tuple[object, ...]:
 def _is_due(news: tuple[object, ...], said: tuple[object, ...]) -> bool:
     """Whether a node has to say this at once, after it said that: where it only goes as it was told, it may wait."""
     if news[2] in {Phase.IDLE, Phase.STARTING, Phase.STOPPING}:
-        return news[3:5] != said[3:5] or news[5] > said[5]  # type: ignore[operator]  # port, leaving; a failure
+        failed = bool(news[5]) and (*news[:2], news[5]) != (*said[:2], said[5])
+        return failed or news[3:5] != said[3:5]  # port, leaving
     return news != said
 
 

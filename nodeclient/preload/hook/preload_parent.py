@@ -11,6 +11,7 @@ import gc
 import importlib
 import json
 import os
+import signal
 import site
 import socket
 import sys
@@ -22,8 +23,9 @@ from typing import Any
 from preload_worker import Line, become_worker
 
 SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
-"""Holds this side's settings as JSON: `socket` (a descriptor), `modules`, `along`, `hook` (the directory on PYTHONPATH
-that is ours), `pythonpath` (what it was before, or null), and `room`, which only makes the environment larger.
+"""Holds this side's settings as JSON: `socket` (a descriptor), `modules` (null: only say that Python has come here),
+`along`, `hook` (the directory on PYTHONPATH that is ours), `pythonpath` (what it was before, or null), and `room`,
+which only makes the environment larger.
 
 What comes from outside of Python, paths, arguments and environment, is given as bytes, each of them as the character of
 that number: the node may decode them otherwise than the user's interpreter does."""
@@ -36,6 +38,9 @@ CHUNK_BYTES = 1 << 16
 DRIVERS = ("/dev/nvidia-uvm", "/dev/kfd")
 """A process that has one of these open has initialised CUDA (cuInit opens it, NVML does not) or ROCm, and no fork of it
 can use a GPU."""
+
+REASON_MAX = 200
+"""Characters of what an exception says: enough for one line."""
 
 HOOK_MODULES = ("preload_parent", "preload_worker")
 
@@ -56,6 +61,9 @@ def serve(needed: frozenset[str]) -> bool:
     for environ in inherited, os.environ:
         _leave_no_trace(environ, settings["pythonpath"])
     _forget_hook(_decoded(settings["hook"]))
+    if settings["modules"] is None:  # the node only wants to know whether Python comes here
+        _send(link, {"ready": 0})
+        os._exit(0)
     customized = _customize()
     try:
         _preload(link, needed, settings["modules"], settings["along"])
@@ -65,6 +73,7 @@ def serve(needed: frozenset[str]) -> bool:
     # What is garbage now would be collected in every worker, and to look at what is not would copy its pages there.
     gc.collect()
     gc.freeze()
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who ignores it cannot wait for a child
     _send(link, {"ready": len(sys.modules)})
     while (received := _receive(link)) is not None:
         request, descriptors = received
@@ -72,6 +81,8 @@ def serve(needed: frozenset[str]) -> bool:
         given = {_decoded(name): _decoded(value) for name, value in request["environ"].items()}
         request |= {"given": given, "environ": _as_imports_left_it(given, inherited)}
         if _fork(link, request, descriptors):
+            if handler is not None:  # one that was not made in Python cannot be put back
+                signal.signal(signal.SIGCHLD, handler)
             return customized
     os._exit(0)
 
@@ -139,8 +150,8 @@ def _preload(link: socket.socket, needed: frozenset[str], modules: list[str], al
         _send(link, {"importing": name})
         try:
             importlib.import_module(name)
-        except (Exception, SystemExit) as error:
-            reason = str(error).partition("\n")[0]
+        except BaseException as error:
+            reason = str(error).partition("\n")[0][:REASON_MAX]
             raise PreloadError(f"module {name} cannot be imported: {type(error).__name__}: {reason}") from error
         _check(name)
     for name in along:
@@ -191,7 +202,9 @@ def _is_importable(path: str) -> bool:
 
 def _check(name: str) -> None:
     """Raise `PreloadError` if a fork of this process would not be as good as a process of its own."""
-    if _thread._count():  # noqa: SLF001 - the only one that knows all of Python's
+    if _has_children():
+        raise PreloadError(f"module {name} starts a process, which would not end with the workers")
+    if _thread._count() or _has_lasting_threads():  # noqa: SLF001 - the only one that knows all of Python's
         started = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
         raise PreloadError(
             f"module {name} starts a thread ({', '.join(started) or 'without a name'}), which forks lose"
@@ -199,6 +212,36 @@ def _check(name: str) -> None:
     opened = [path for path in map(_target, os.listdir("/proc/self/fd")) if path in DRIVERS]  # noqa: PTH208
     if opened:
         raise PreloadError(f"module {name} initialises the GPU ({opened[0]} is open), which forked workers cannot use")
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _has_lasting_threads() -> bool:
+    """Return whether there are threads that do not end before a fork.
+
+    OpenBLAS ends its own and starts them again when they are needed. Those of OpenMP, which begin with the first
+    parallel operation, would be missed in every worker, and the next such operation would wait for them for ever.
+    """
+    if len(os.listdir("/proc/self/task")) == 1:  # noqa: PTH208 - see `_inherited`
+        return False
+    child = _quiet_fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return len(os.listdir("/proc/self/task")) > 1  # noqa: PTH208
+
+
+def _quiet_fork() -> int:
+    with warnings.catch_warnings():
+        # Python 3.12 warns of threads, and here they are looked for.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def _target(descriptor: str) -> str:
@@ -217,21 +260,18 @@ def _fork(link: socket.socket, request: dict[str, Any], descriptors: list[int]) 
     It is forked by a process in between, which ends at once: then the kernel makes it a child of the node, which has
     asked for orphans, and which sees its end and its exit code as those of any other worker.
     """
-    with warnings.catch_warnings():
-        # Python 3.12 warns of threads: those of Python's were looked for, and OpenBLAS ends its own before a fork.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    try:
+        between = _quiet_fork()
+    except OSError as error:
+        _close(descriptors)
+        _send(link, {"failed": f"no process can be forked: {error.strerror}"})
+        return False
+    if between == 0:
         try:
-            between = os.fork()
-        except OSError as error:
-            _close(descriptors)
-            _send(link, {"failed": f"no process can be forked: {error.strerror}"})
-            return False
-        if between == 0:
-            try:
-                if os.fork():
-                    os._exit(0)
-            except OSError:
-                os._exit(1)
+            if _quiet_fork():
+                os._exit(0)
+        except OSError:
+            os._exit(1)
     if between == 0:
         link.close()
         become_worker(request, descriptors[:3], Line(descriptors[3]))

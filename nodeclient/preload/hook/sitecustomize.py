@@ -14,8 +14,10 @@ try:
 
     customized = serve(frozenset(sys.modules) - before)
 except BaseException as error:  # noqa: BLE001 - see above
-    sys.stderr.write(f"nodeclient: --preload: {type(error).__name__}: {error}\n")
-    os._exit(1)
+    try:
+        os.write(2, ascii(f"nodeclient: --preload: {type(error).__name__}: {error}").encode() + b"\n")
+    finally:
+        os._exit(1)
 
 if not customized:
     # As Python says it where there is no such module, and then it forgets about this one.
