@@ -59,3 +59,14 @@ def test_an_answer_of_an_older_round_is_void() -> None:
     bench.told(Goal.RUN, round=2)
     assert bench.reached(1) == []
     assert kinds(bench.reached(2)) == [Start]
+
+
+def test_a_round_that_fails_as_the_one_before_says_so_at_once_as_well() -> None:
+    bench = Bench()
+    bench.reaches = False
+    bench.open()
+    for number in (1, 2):
+        bench.told(Goal.RUN, round=number)
+        assert Say in kinds(bench.unreached(number))
+        bench.swept()
+        assert bench.last(Say).observed.round == number
