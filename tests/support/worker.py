@@ -72,6 +72,9 @@ def connect() -> list[socket.socket]:
 def main() -> None:
     """Run until a signal or a broken connection ends it."""
     options = set(sys.argv[1:])
+    waking, woken = os.pipe()
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken)  # a signal that comes just before the wait is seen in it
     signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
     signal.signal(signal.SIGUSR2, lambda *_: sys.exit(17))
     signal.signal(signal.SIGTERM, signal.SIG_IGN if "--deaf" in options else save)
@@ -83,7 +86,7 @@ def main() -> None:
     connections = connect() if "--mesh" in options else []
     if connections:
         say("connected")
-    select.select(connections, [], [])
+    select.select([waking, *connections], [], [])
     say("broken")
     sys.exit(1)
 

@@ -182,7 +182,7 @@ MUTANTS = (
         "node-failure-held-back",
         "nodeclient.core.contact",
         "that a worker failed, a node tells only once all of them have ended",
-        "        or (failed is not None and failed != _substance(before.failure))\n",
+        "        or (observed.failure is not None and _failed(before) != _failed(observed))\n",
         "",
     ),
     # Out of touch
