@@ -86,7 +86,8 @@ def main() -> None:
     connections = connect() if "--mesh" in options else []
     if connections:
         say("connected")
-    select.select([waking, *connections], [], [])
+    waited_for: list[int | socket.socket] = [waking, *connections]
+    select.select(waited_for, [], [])
     say("broken")
     sys.exit(1)
 
