@@ -6,6 +6,7 @@ outlives the daemon is changed by `history` alone, the rest by `actions` and the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
@@ -185,8 +186,14 @@ class Run:
             self.emptied_at += by
 
     def give_time(self, until: float, now: float) -> None:
-        """After a start: leave no node behind before `until`, and count an empty run as empty from now."""
+        """After a start: leave no node behind before `until`, and count an empty run as empty from now.
+
+        What fails in a round that was being stopped on purpose counts as a consequence of that: whether it was earlier
+        is not known, since when the stop was rests on a clock that may have been set meanwhile.
+        """
         self.stop_overdue_at = max(self.stop_overdue_at, until)
+        if self.planned_at is not None:
+            self.planned_at = -math.inf
         if self.emptied_at is not None:
             self.emptied_at = now
 

@@ -344,3 +344,16 @@ def test_an_empty_history_is_a_beginning() -> None:
     assert life.coordinator.next_deadline() is None
     life.connect(1)
     assert life.run.members["n1"].offer == an_offer("n1")
+
+
+def test_what_failed_in_a_planned_stop_is_free_even_if_the_clock_was_set_back_while_nobody_coordinated() -> None:
+    life = a_running_pair()
+    life.report(1, **HERE, leaving=True)
+    assert life.run.state is State.STOPPING
+    # By the clock of the next life, all of it was only a moment ago.
+    second = Life([(life.now + AWAY_S, record) for _, record in life.past], life.now + AWAY_S)
+    stopped: dict[str, Any] = {"run": "e-1", "round": 1, "phase": Phase.STOPPED}
+    second.connect(1, **stopped, leaving=True)
+    batch = second.connect(2, **stopped, failure=a_failure(age_s=AWAY_S))
+    [ended] = [record for record in batch.records if isinstance(record, RoundEnded)]
+    assert not ended.charged
