@@ -19,16 +19,13 @@ from tables import (
     BenchmarkError,
     Table,
     add_flags,
-    allow_open_files,
+    allow_connections,
     give_up,
     runs_words,
     sizes,
     spread,
     write_report,
 )
-
-FILES_BESIDE = 64
-"""Open files that a process needs beside one connection for each node."""
 
 RUNNING_WITHIN_S = 300.0
 """A bound for the join, so that a benchmark of something broken ends."""
@@ -111,7 +108,7 @@ def main() -> None:
     options = parser.parse_args()
     report = []
     try:
-        allow_open_files(max(options.nodes) + FILES_BESIDE, f"{max(options.nodes)} nodes")
+        allow_connections(max(options.nodes))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             for size in options.nodes:
                 runs = [runner.run(measure(size, options.seconds)) for _ in range(options.repeat)]

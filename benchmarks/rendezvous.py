@@ -22,7 +22,7 @@ from tables import (
     BenchmarkError,
     Table,
     add_flags,
-    allow_open_files,
+    allow_connections,
     give_up,
     runs_words,
     sizes,
@@ -34,9 +34,6 @@ from coordinatord.core.policy import Policy
 from coordinatord.wire.messages import Assignment, Goal
 
 JOB = "rendezvous"
-
-FILES_BESIDE = 64
-"""Open files that either process needs beside one connection for each node."""
 
 RUN_WITHIN_S = 300.0
 """A bound for one run, so that a benchmark of something broken ends; 10,000 nodes take some ten seconds."""
@@ -177,7 +174,7 @@ def main() -> None:
     """Run as the flags say. Exits with 0, or with 1 after one line that says why not."""
     options = _parse()
     try:
-        allow_open_files(max(options.nodes) + FILES_BESIDE, f"{max(options.nodes)} nodes")
+        allow_connections(max(options.nodes))
         gc.disable()  # A collection would halt all nodes together, which on hosts of their own never happens.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             _measure_all(runner, options)

@@ -19,16 +19,13 @@ from tables import (
     BenchmarkError,
     Table,
     add_flags,
-    allow_open_files,
+    allow_connections,
     give_up,
     positive,
     runs_words,
     spread,
     write_report,
 )
-
-FILES_BESIDE = 64
-"""Open files that a process needs beside one connection for each node."""
 
 WITHIN_S = 300.0
 """A bound for each of the two joins, so that a benchmark of something broken ends."""
@@ -142,8 +139,7 @@ def main() -> None:
     options = parser.parse_args()
     runs: list[Run] = []
     try:
-        all_nodes = options.members + options.nodes
-        allow_open_files(all_nodes + FILES_BESIDE, f"{all_nodes} nodes")
+        allow_connections(options.members + options.nodes)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             for _ in range(options.repeat):
                 run = measure(options.members, options.nodes, options.within, options.quiet)

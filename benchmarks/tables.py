@@ -26,6 +26,9 @@ LABEL_WIDTH = 56
 CELL_WIDTH = 28
 """In characters; what is wider moves the rest of its row."""
 
+FILES_BESIDE = 64
+"""Open files that a process needs beside one connection for each node."""
+
 Value = int | float
 
 
@@ -107,14 +110,15 @@ def sizes(text: str) -> list[int]:
     return [positive(part) for part in text.split(",")]
 
 
-def allow_open_files(needed: int, what: str) -> None:
-    """Raise the limit of open files, here and for programs started later. Raises `BenchmarkError` where it is fixed.
+def allow_connections(nodes: int) -> None:
+    """Raise the limit of open files to what so many nodes need, here and for programs started later.
 
-    `what` needs them, such as "64 nodes".
+    Raises `BenchmarkError` where it is fixed.
     """
+    needed = nodes + FILES_BESIDE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
-        why = f"{what} need {needed} open files, but the hard limit is {hard}"
+        why = f"{nodes} nodes need {needed} open files, but the hard limit is {hard}"
         raise BenchmarkError(f"{why}: raise it (ulimit -Hn), or ask for fewer")
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -7,13 +7,13 @@ to the nodeclient is a pipe: the kernel closes it however the nodeclient ends.
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import IO
 
-from nodeclient.processes import MARK_VARIABLE
+from nodeclient.processes import MARK_VARIABLE, await_ends
 
 CLOSE_TIMEOUT_S = 5.0
 """After a clean end the guard finds nothing and exits in milliseconds; this leaves room for an overloaded host."""
@@ -71,14 +71,12 @@ class Guard:
         self._pipe(self._process).close()
         # Popen's own wait looks again after 1, 2, 4 ... 32 ms, which was half of the time that the end of a job took.
         pidfd = os.pidfd_open(self._process.pid)
-        poll = select.poll()
-        poll.register(pidfd, select.POLLIN)
-        ended = poll.poll(CLOSE_TIMEOUT_S * 1000)
+        kills_on = await_ends({pidfd}, time.monotonic() + CLOSE_TIMEOUT_S)
         os.close(pidfd)
-        if ended:
-            self._process.wait()
-        else:  # it is still killing, and goes on with that when this process is gone
+        if kills_on:  # which it does when this process is gone as well
             self._process.returncode = 0  # keeps Popen from warning that it is left to itself
+        else:
+            self._process.wait()
         self._process = None
 
     @staticmethod

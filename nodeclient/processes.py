@@ -139,7 +139,7 @@ def kill_marked(mark: str, groups: frozenset[int] = frozenset(), timeout_s: floa
         try:
             for pidfd in found.values():
                 _kill(pidfd)
-            left = _wait(set(found.values()), deadline)
+            left = await_ends(set(found.values()), deadline)
         finally:
             for pidfd in found.values():
                 os.close(pidfd)
@@ -194,8 +194,11 @@ def _kill(pidfd: int) -> None:
         return
 
 
-def _wait(pidfds: set[int], deadline: float) -> set[int]:
-    """Wait until the processes have ended, and return the pidfds of those that have not by then."""
+def await_ends(pidfds: set[int], deadline: float) -> set[int]:
+    """Wait until processes have ended, at the latest until `deadline` of the monotonic clock.
+
+    Returns the pidfds of those that have not by then.
+    """
     left = set(pidfds)
     poll = select.poll()
     for pidfd in left:

@@ -272,7 +272,6 @@ def _fork(link: socket.socket, request: dict[str, Any], descriptors: list[int]) 
                 os._exit(0)
         except OSError:
             os._exit(1)
-    if between == 0:
         link.close()
         become_worker(request, descriptors[:3], Line(descriptors[3]))
         return True
