@@ -77,6 +77,7 @@ def train(ctx: workerlib.Context, arguments: argparse.Namespace) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         steps += 1
+        ctx.step(steps)
 
         note_progress(ctx, arguments.progress, steps, epoch)
         stopping = ctx.should_stop()

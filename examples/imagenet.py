@@ -134,6 +134,7 @@ class Training:
             self.optimizer.step()
             self.sampler.advance()
             self.steps += 1
+            self.ctx.step(self.steps)
 
             self._trace(epoch, numbers)
             self.stopping = self.ctx.should_stop()

@@ -6,13 +6,14 @@
         model = DistributedDataParallel(Model().to(ctx.device))
 
 `env` is the contract with nodeclient, `init` reads it and prepares torch, `sampler` deals out the samples of an epoch,
-`record` leaves word of an exception.
+`progress` leaves word of each step, `record` of an exception.
 Importing this package imports no torch.
 """
 
 from workerlib.env import NotLaunchedError, WorkerEnvironment
 from workerlib.init import Context, init
+from workerlib.progress import step
 from workerlib.record import record
 from workerlib.sampler import ElasticDistributedSampler
 
-__all__ = ["Context", "ElasticDistributedSampler", "NotLaunchedError", "WorkerEnvironment", "init", "record"]
+__all__ = ["Context", "ElasticDistributedSampler", "NotLaunchedError", "WorkerEnvironment", "init", "record", "step"]

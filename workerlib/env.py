@@ -36,6 +36,8 @@ Standard library only, since both sides import it. These variables tell a worker
 `COORDINATORD_ROUND`                 The round: one formation of the worker group; only goes up.
 `COORDINATORD_NODE`                  The node id; the same in all rounds.
 `COORDINATORD_REASON`                Why this round was formed, in words.
+`COORDINATORD_PROGRESS`              Where `workerlib.step` leaves word of this worker's steps, as
+                                     `FILE:BYTE`; see `SLOT_BYTES`. Not set where nobody reads it.
 ===================================  =============================================================
 
 The names without `COORDINATORD_` mean what they mean under torchrun
@@ -48,6 +50,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+
+PROGRESS = "COORDINATORD_PROGRESS"
+"""Names the slot of this worker: the file that holds those of all workers of its node, and the byte where it begins."""
+
+SLOT_BYTES = 64
+"""One cache line each, so that no worker's stores slow down another's.
+
+A slot begins with three 64-bit words in the host's byte order: the last step, the time when it was done in nanoseconds
+of CLOCK_MONOTONIC, which is one for all processes of a host, and both of them combined by exclusive or. The last word
+tells a reader whether the others belong together: they are stored one after the other while it may be reading, and in
+whatever order the processor likes. A slot of zeros has not been written yet.
+"""
+
+STEP_MAX = 2**53 - 1
+"""The highest step that can be reported, as in the protocol."""
 
 DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
 """Offered to workers below what nodeclient inherited.

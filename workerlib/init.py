@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from workerlib import progress
 from workerlib.env import WorkerEnvironment
 from workerlib.stop import StopRequest
 
@@ -61,6 +62,10 @@ class Context:
     def restart_count(self) -> int:
         """How many restarts of the run's budget are used up; a change of membership uses none."""
         return self.environment.restart_count
+
+    def step(self, number: int) -> None:
+        """Leave word that this worker has done a step, for `nodeclient status` to show; see `workerlib.step`."""
+        progress.step(number)
 
     def should_stop(self) -> bool:
         """Whether the node of any worker asked for a stop: save a checkpoint now, and exit.

@@ -5,5 +5,6 @@ remembered (records) and then said (effects). Read in this order: `events` and `
 collects what goes out; `run` holds the state of one execution of a job, `member` that of a node in it, and `words` says
 it; `policy` has the numbers to decide by; `table` says which state follows which, when (`conditions`), by doing what
 (`actions`), and why; `goals` says what each node is asked for meanwhile; `admission` says who is let in; `ranks`,
-`verdict`, `addresses` and `deadlines` are the small sums; `view` shows it all to people.
+`verdict`, `addresses` and `deadlines` are the small sums; `ledger` and `timeline` say where the time went, `spending`
+where it is cut; `view` shows it all to people.
 """

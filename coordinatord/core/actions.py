@@ -8,6 +8,7 @@ from coordinatord.core.addresses import master_address
 from coordinatord.core.member import UNHEARD, Member, Standing
 from coordinatord.core.outbox import Outbox
 from coordinatord.core.ranks import assign
+from coordinatord.core.reason import Reason
 from coordinatord.core.records import (
     AGE_MAX,
     FirstFailure,
@@ -21,7 +22,8 @@ from coordinatord.core.records import (
     RunEnded,
 )
 from coordinatord.core.reports import report_on
-from coordinatord.core.run import MAY_HAVE_WORKERS, Run
+from coordinatord.core.run import MAY_HAVE_WORKERS, Run, State
+from coordinatord.core.spending import spent, spent_when_broken
 from coordinatord.core.words import Words
 from coordinatord.wire.exits import ExitCode, shell_exit_code
 from coordinatord.wire.messages import DURATION_S_MAX, Outcome, Report, Result, clip
@@ -29,41 +31,40 @@ from coordinatord.wire.messages import DURATION_S_MAX, Outcome, Report, Result, 
 # Transitions: each leads to a state, for `reason`, at `now`
 
 
-def form(run: Run, reason: str, now: float, outbox: Outbox) -> None:
+def form(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
     """Give the ready nodes their ranks; nodes beyond the maximum stay as spares."""
-    del now
     nodes = run.candidates
     outbox.record(
         RoundFormed(
             run.job,
             run.id,
-            reason,
+            reason.words,
             round=run.round + 1,
             nodes=tuple(assign([member.seat for member in nodes])),
             master_address=master_address(nodes[0], nodes),
             master_port=nodes[0].observed.port,
+            spent=spent(run, now),
         )
     )
     outbox.tell_all(run)
 
 
-def proceed(run: Run, reason: str, now: float, outbox: Outbox) -> None:
+def proceed(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
     """Go on with the same round and the same goals."""
-    del now
-    outbox.record(RoundStarted(run.job, run.id, reason, run.round))
+    outbox.record(RoundStarted(run.job, run.id, reason.words, run.round, run.ledger.reports_steps, spent(run, now)))
 
 
-def stop_planned(run: Run, reason: str, now: float, outbox: Outbox) -> None:
+def stop_planned(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
     """End the round on purpose: workers get the time to save their state."""
     _stop(run, reason, now, outbox, planned=True)
 
 
-def stop_at_once(run: Run, reason: str, now: float, outbox: Outbox) -> None:
+def stop_at_once(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
     """End a round that cannot go on: nobody waits for workers that are blocked in a collective."""
     _stop(run, reason, now, outbox, planned=False)
 
 
-def reform(run: Run, reason: str, now: float, outbox: Outbox) -> None:
+def reform(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
     """Judge the round that is over, charge the budget, and let the nodes that are left form the next one."""
     report = report_on(run, now)
     charged = report is not None
@@ -72,15 +73,16 @@ def reform(run: Run, reason: str, now: float, outbox: Outbox) -> None:
         RoundEnded(
             run.job,
             run.id,
-            reason,
+            reason.words,
             run.round,
             charged=charged,
             restarts_used=run.restarts_used + charged,
             report=report,
+            spent=spent(run, now),
         )
     )
     for member in leaving:
-        dismiss(run, member, left(), outbox)
+        dismiss(run, member, left(member), outbox)
     for member in [member for member in run.standing(Standing.DISMISSED) if member.expired]:
         outbox.close(member)
         run.remove(member)
@@ -89,33 +91,40 @@ def reform(run: Run, reason: str, now: float, outbox: Outbox) -> None:
     outbox.tell_all(run)
 
 
-def leave_behind(run: Run, reason: str, now: float, outbox: Outbox) -> None:
+def leave_behind(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
     """Go on without the nodes that cannot end their workers; they may come back as new arrivals when they have."""
     for member in list(run.standing(*MAY_HAVE_WORKERS)):
         outbox.record(
             NodeLeftBehind(
-                run.job, run.id, reason, member.node, member.incarnation, run.round, _silent_for(member, now)
+                run.job, run.id, reason.words, member.node, member.incarnation, run.round, _silent_for(member, now)
             )
         )
 
 
-def fail_workers(run: Run, reason: str, now: float, outbox: Outbox) -> None:
+def fail_workers(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
     """End the run because its workers fail for good, with the code of the first cause."""
     verdict = run.verdict
     code = shell_exit_code(verdict.charged.failure.exit_code) if verdict.charged else ExitCode.INTERNAL
-    _end(run, f"{reason} ({Words(run).budget})", Result.FAILED, code, outbox, report_on(run, now))
+    reason = replace(reason, words=f"{reason.words} ({Words(run).budget})")
+    end(run, reason, Result.FAILED, code, outbox, report_on(run, now))
 
 
-def fail_abandoned(run: Run, reason: str, now: float, outbox: Outbox) -> None:
+def end_as_asked(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+    """End the run because an operator wants it; its last round has been judged."""
+    del now
+    end(run, reason, Result.STOPPED, ExitCode.STOPPED, outbox)
+
+
+def fail_abandoned(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
     """End the run because nobody is left to go on with it."""
     del now
-    _end(run, reason, Result.FAILED, ExitCode.TEMPFAIL, outbox)
+    end(run, reason, Result.FAILED, ExitCode.TEMPFAIL, outbox)
 
 
-def succeed(run: Run, reason: str, now: float, outbox: Outbox) -> None:
+def succeed(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
     """End the run well: everyone is told at once, there is no exit barrier."""
     del now
-    _end(run, reason, Result.SUCCEEDED, ExitCode.OK, outbox)
+    end(run, reason, Result.SUCCEEDED, ExitCode.OK, outbox)
 
 
 # Members
@@ -131,14 +140,21 @@ def lose(run: Run, member: Member, reason: str, now: float, outbox: Outbox) -> N
     """Count a node as gone without a word: evidence of why the round ended, unless it had done its part of it."""
     outbox.close(member)
     silent_s, leaving = _silent_for(member, now), member.observed.leaving
+    if member.in_round:
+        run.ledger.lost_at = min(run.ledger.lost_at, member.lived_at)
     outbox.record(NodeLost(run.job, run.id, reason, member.node, member.incarnation, silent_s, leaving))
 
 
 # Parts of the above
 
 
-def _stop(run: Run, reason: str, now: float, outbox: Outbox, *, planned: bool) -> None:
-    outbox.record(RoundStopped(run.job, run.id, reason, run.round, planned, _first_failure(run, now)))
+def _stop(run: Run, reason: Reason, now: float, outbox: Outbox, *, planned: bool) -> None:
+    well = planned and not run.count(Standing.SILENT)
+    so_far = spent(run, now) if well else spent_when_broken(run, now)
+    first = _first_failure(run, now)
+    outbox.record(
+        RoundStopped(run.job, run.id, reason.words, run.round, planned, first, so_far, condition=reason.condition)
+    )
     for member in [member for member in run.inside if member.expired and member.outcome is None]:
         lose(run, member, silence(member), now, outbox)
     outbox.tell_all(run)
@@ -156,8 +172,12 @@ def _first_failure(run: Run, now: float) -> FirstFailure | None:
     return FirstFailure(first.node, first.host, replace(first.failure, age_s=age_s))
 
 
-def _end(run: Run, reason: str, result: Result, exit_code: int, outbox: Outbox, report: Report | None = None) -> None:
-    outbox.record(RunEnded(run.job, run.id, reason, Outcome(result, exit_code, clip(reason)), report))
+def end(run: Run, reason: Reason, result: Result, exit_code: int, outbox: Outbox, report: Report | None = None) -> None:
+    """Let a run be over, with what every node is to exit with."""
+    broken = run.state in {State.STARTING, State.RUNNING} and result is not Result.SUCCEEDED
+    so_far = spent_when_broken(run, outbox.now) if broken else run.ledger.at(outbox.now)
+    outcome = Outcome(result, exit_code, clip(reason.words))
+    outbox.record(RunEnded(run.job, run.id, reason.words, outcome, report, so_far, condition=reason.condition))
     outbox.tell_all(run)
 
 
@@ -168,9 +188,10 @@ def silence(member: Member) -> str:
     return "its connection closed, and it did not come back" if member.session is None else "silent for its whole lease"
 
 
-def left() -> Outcome:
+def left(member: Member) -> Outcome:
     """Return the outcome of a node that left because it was asked to."""
-    return Outcome(Result.LEFT, ExitCode.TERMINATED, "left the job, as asked")
+    why = f"left the job: {member.drained}" if member.drained else "left the job, as asked"
+    return Outcome(Result.LEFT, ExitCode.TERMINATED, clip(why))
 
 
 def timed_out(run: Run, member: Member) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinatord.core.cluster import Cluster
 from coordinatord.core.member import Member
 from coordinatord.core.run import Run
 from coordinatord.wire.messages import RANKS_MAX, Join, RefusalCode, Refused, Spec, clip
@@ -20,6 +21,21 @@ def check_room(nodes: int, nodes_max: int) -> None:
     if nodes >= nodes_max:
         text = f"this coordinator already has {nodes_max} nodes, its limit"
         raise RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
+
+
+def too_many_jobs(jobs_max: int) -> RefusedError:
+    """Return what the first node of a job beyond the limit is told."""
+    text = f"this coordinator already has {jobs_max} live jobs, its limit"
+    return RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
+
+
+def check_drained(cluster: Cluster, join: Join) -> None:
+    """Refuse a node that an operator keeps out, until that is taken back. Raises `RefusedError`."""
+    why = cluster.why_drained(join.node, join.offer.host)
+    if why is not None:
+        name = join.node if join.node in cluster.drained else join.offer.host
+        text = f"{why}; it is taken in after: nodeclient undrain {name}"
+        raise RefusedError(Refused(RefusalCode.DRAINED, clip(text), retry=True))
 
 
 def check_recording(trouble: str | None) -> None:

@@ -106,8 +106,18 @@ def outage(run: Run) -> float | None:
 
 
 def node_leaving(run: Run) -> float | None:
-    """A node of the round was asked by its user to leave."""
+    """A node of the round is to leave: its user wants it, or an operator."""
     return _when(run.leaving)
+
+
+def stop_asked(run: Run) -> float | None:
+    """An operator wants the run to end."""
+    return _when(run.stop_asked)
+
+
+def restart_asked(run: Run) -> float | None:
+    """An operator wants another round."""
+    return _when(run.restart_asked)
 
 
 def node_halted(run: Run) -> float | None:

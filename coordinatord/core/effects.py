@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinatord.core.records import Record
+from coordinatord.core.requests import Verdict
 from coordinatord.wire.messages import Desired, Held, Refused
 
 
@@ -41,7 +42,16 @@ class Close:
     session: int
 
 
-Effect = Send | Reassure | Refuse | Close
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Tell an operator what became of a request."""
+
+    session: int
+    verdict: Verdict
+    text: str
+
+
+Effect = Send | Reassure | Refuse | Close | Answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinatord.core.policy import Policy
+from coordinatord.core.requests import Request
 from coordinatord.wire.messages import Join, Observed
 
 
@@ -36,6 +38,15 @@ class Disconnected:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """An operator wants something; answered by `Answer`, with the same number."""
+
+    session: int
+    """Numbered like a node's."""
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """The time that `next_deadline` named has come."""
 
@@ -52,4 +63,11 @@ class RecordingResumed:
     """All that was decided is durable, and more can be."""
 
 
-Event = Connected | Reported | Disconnected | Tick | RecordingStopped | RecordingResumed
+@dataclass(frozen=True, slots=True)
+class PolicyChanged:
+    """An operator has changed the settings; what is decided from now on is decided by these."""
+
+    policy: Policy
+
+
+Event = Connected | Reported | Disconnected | Asked | Tick | RecordingStopped | RecordingResumed | PolicyChanged

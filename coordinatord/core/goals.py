@@ -29,6 +29,7 @@ GOALS: dict[State, dict[Standing, Goal]] = {
     State.STOPPING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.STOP),
     State.SUCCEEDED: dict.fromkeys(Standing, Goal.EXIT),
     State.FAILED: dict.fromkeys(Standing, Goal.EXIT),
+    State.STOPPED: dict.fromkeys(Standing, Goal.EXIT),
 }
 """Nodes that cannot be told anything (absent, silent) have no goal while the run lives."""
 
@@ -67,6 +68,7 @@ def is_current(run: Run, member: Member, heartbeat_s: float) -> bool:
         and sent.report is None
         and is_told(run, member)
         and sent.heartbeat_s == heartbeat_s
+        and sent.outage_grace_s == run.policy.outage_grace_s
         and sent.lease_s == lease_s(member, run.policy, heartbeat_s)
         and (sent.reason == run.reason or sent.reason == clip(run.reason))  # mostly there is nothing to clip
     )

@@ -10,15 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from coordinatord.core.cluster import Cluster
+from coordinatord.core.ledger import Cause
 from coordinatord.core.member import Member
 from coordinatord.core.policy import Policy
+from coordinatord.core.reason import Reason
 from coordinatord.core.records import (
     JobForgotten,
+    JobStopAsked,
     NodeDismissed,
+    NodeDrained,
     NodeJoined,
     NodeLeftBehind,
     NodeLost,
     NodeSucceeded,
+    NodeUndrained,
     Record,
     RoundEnded,
     RoundFormed,
@@ -27,6 +33,7 @@ from coordinatord.core.records import (
     RoundStopped,
     RunEnded,
     RunOpened,
+    TrainingBegan,
 )
 from coordinatord.core.run import Run, State
 from coordinatord.core.verdict import Loss, WorkerFailure
@@ -37,12 +44,19 @@ class HistoryError(Exception):
     """A record does not follow from those before it: it was not this program that wrote them. State: as before it."""
 
 
-def apply(jobs: dict[str, Run], record: Record, at: float, policy: Policy) -> None:
+def apply(cluster: Cluster, record: Record, at: float, policy: Policy) -> None:
     """Let a record of time `at`, in the coordinator's clock, take effect. Raises `HistoryError`."""
+    jobs = cluster.jobs
     match record:
+        case NodeDrained():
+            cluster.drained[record.node] = record.reason
+            return
+        case NodeUndrained():
+            cluster.drained.pop(record.node, None)
+            return
         case RunOpened():
             jobs.pop(record.job, None)  # the newest job is the last one
-            jobs[record.job] = Run(record.job, record.run, record.spec, record.opener, policy)
+            jobs[record.job] = Run(record.job, record.run, record.spec, record.opener, policy, at)
             return
         case JobForgotten():
             jobs.pop(record.job, None)
@@ -113,7 +127,6 @@ def _node_left_behind(run: Run, record: NodeLeftBehind, at: float) -> None:
 
 
 def _round_formed(run: Run, record: RoundFormed, at: float) -> None:
-    del at
     members = [run.members[ranks.node] for ranks in record.nodes]
     world_size = sum(ranks.workers for ranks in record.nodes)
     master = members[0]
@@ -139,7 +152,9 @@ def _round_formed(run: Run, record: RoundFormed, at: float) -> None:
         members,
     )
     run.origin = record.reason
-    run.enter(State.STARTING, record.reason)
+    run.timeline.form(record)
+    run.ledger.settle(record.spent, Cause.STARTING, at)
+    run.enter(State.STARTING, record.reason, at)
 
 
 def _rounds_missed(run: Run, record: RoundsMissed, at: float) -> None:
@@ -150,8 +165,15 @@ def _rounds_missed(run: Run, record: RoundsMissed, at: float) -> None:
 
 
 def _round_started(run: Run, record: RoundStarted, at: float) -> None:
-    del at
-    run.enter(State.RUNNING, record.reason)
+    run.ledger.reports_steps = record.steps_awaited
+    run.timeline.start(record)
+    run.ledger.settle(record.spent, Cause.STARTING if record.steps_awaited else Cause.TRAINING, at)
+    run.enter(State.RUNNING, record.reason, at)
+
+
+def _training_began(run: Run, record: TrainingBegan, at: float) -> None:
+    run.ledger.reports_steps = run.ledger.stepped = True
+    run.ledger.settle(record.spent, Cause.TRAINING, at)
 
 
 def _round_stopped(run: Run, record: RoundStopped, at: float) -> None:
@@ -159,11 +181,13 @@ def _round_stopped(run: Run, record: RoundStopped, at: float) -> None:
     if first is not None:
         failure = WorkerFailure(first.node, first.host, at - first.failure.age_s, first.failure)
         run.failures.setdefault(first.node, failure)
-    run.trigger = record.reason
+    run.trigger = Reason(record.condition, record.reason)
     run.planned_at = at if record.planned else None
     slowest = max((member.offer.stop_timeout_s for member in run.inside), default=0)
     run.stop_overdue_at = at + slowest + run.policy.stop_limit_s
-    run.enter(State.STOPPING, record.reason)
+    run.timeline.stop(record)
+    run.ledger.settle(record.spent, Cause.STOPPING, at)
+    run.enter(State.STOPPING, record.reason, at)
 
 
 def _round_ended(run: Run, record: RoundEnded, at: float) -> None:
@@ -172,15 +196,26 @@ def _round_ended(run: Run, record: RoundEnded, at: float) -> None:
     run.cause = record.reason
     for member in list(run.inside):
         run.release(member)
-    run.enter(State.FORMING, record.reason)
+    run.timeline.end(record)
+    run.ledger.settle(record.spent, Cause.WAITING, at)
+    run.enter(State.FORMING, record.reason, at)
 
 
 def _run_ended(run: Run, record: RunEnded, at: float) -> None:
     run.keep(record.report, at)
     run.outcome = record.outcome
     run.give_up.clear()
-    well = record.outcome.result is Result.SUCCEEDED
-    run.enter(State.SUCCEEDED if well else State.FAILED, record.reason)
+    run.timeline.end_all(record)
+    run.ledger.settle(record.spent, None, at)
+    run.enter(_ENDS.get(record.outcome.result, State.FAILED), record.reason, at)
+
+
+_ENDS = {Result.SUCCEEDED: State.SUCCEEDED, Result.STOPPED: State.STOPPED}
+
+
+def _job_stop_asked(run: Run, record: JobStopAsked, at: float) -> None:
+    del at
+    run.stop_asked = record.reason
 
 
 _CHANGES: dict[type[Record], Callable[[Run, Any, float], None]] = {
@@ -192,7 +227,9 @@ _CHANGES: dict[type[Record], Callable[[Run, Any, float], None]] = {
     RoundFormed: _round_formed,
     RoundsMissed: _rounds_missed,
     RoundStarted: _round_started,
+    TrainingBegan: _training_began,
     RoundStopped: _round_stopped,
     RoundEnded: _round_ended,
     RunEnded: _run_ended,
+    JobStopAsked: _job_stop_asked,
 }

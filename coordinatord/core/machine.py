@@ -7,17 +7,21 @@ up to date; what follows for the run is in `table`, who is let in is in `admissi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from coordinatord.core import actions, admission, history, leases, membership
+from coordinatord.core import actions, admission, history, leases, membership, operations
 from coordinatord.core.addresses import plain
 from coordinatord.core.admission import RefusedError
+from coordinatord.core.cluster import Cluster
 from coordinatord.core.deadlines import Deadlines
-from coordinatord.core.effects import Batch, Reassure, Refuse, Send
+from coordinatord.core.effects import Answer, Batch, Reassure, Refuse, Send
 from coordinatord.core.events import (
+    Asked,
     Connected,
     Disconnected,
     Event,
+    PolicyChanged,
     RecordingResumed,
     RecordingStopped,
     Reported,
@@ -27,10 +31,12 @@ from coordinatord.core.goals import desired, is_current, is_told
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.outbox import Outbox
 from coordinatord.core.policy import Policy
-from coordinatord.core.records import AGE_MAX, JobForgotten, Record, RunOpened
+from coordinatord.core.records import AGE_MAX, Record
+from coordinatord.core.registry import Registry
+from coordinatord.core.requests import Verdict
 from coordinatord.core.run import Run, State
 from coordinatord.core.table import next_row, take_due_rows
-from coordinatord.wire.messages import Held, Join, Observed, RefusalCode, Refused, clip
+from coordinatord.wire.messages import Held, Join, Observed, clip
 
 
 class Coordinator:
@@ -39,12 +45,11 @@ class Coordinator:
     def __init__(self, policy: Policy, epoch: str) -> None:
         """Begin without jobs; `epoch` makes the run ids of this life of the daemon differ from those of all others."""
         self.policy = policy
-        self.jobs: dict[str, Run] = {}
-        """The live or last run of each job, in the order in which they were opened."""
+        self.cluster = Cluster()
+        """All that outlives this life of the daemon."""
         self.trouble: str | None = None
         """Why nothing can be recorded at present, and so nothing is decided."""
-        self._epoch = epoch
-        self._runs_opened = 0
+        self._registry = Registry(self.cluster, policy, epoch)
         self._awake_at = -math.inf
         """When it last handled an event, and could decide what follows."""
         self._watch_at = -math.inf
@@ -54,12 +59,23 @@ class Coordinator:
         self._sessions: dict[int, tuple[Run, Member]] = {}
         self._leases = Deadlines[tuple[str, str]]()
         """Of each member, by run id and node."""
-        self._live: dict[str, Run] = {}
-        """Runs by their id: the last one of each job, and older ones as long as they have members."""
-        self._run_deadlines = Deadlines[str]()
-        """When the table of a job's run may have a row to take."""
         self._due: float | None = None
         """When the first of all this is due."""
+        self._handlers: dict[type[Event], Callable[[Any, float, Outbox], None]] = {
+            Reported: self._report,
+            Connected: self._connect,
+            Disconnected: self._disconnect,
+            Asked: self._ask,
+            Tick: self._tick,
+            RecordingStopped: self._stop_deciding,
+            RecordingResumed: self._resume,
+            PolicyChanged: self._change_policy,
+        }
+
+    @property
+    def jobs(self) -> dict[str, Run]:
+        """The live or last run of each job, in the order in which they were opened."""
+        return self.cluster.jobs
 
     @property
     def sessions(self) -> int:
@@ -75,12 +91,12 @@ class Coordinator:
         last = self._awake_at = self._woke_at = now
         self._watch_at = now + self.policy.heartbeat_s
         for last, record in past:
-            history.apply(self.jobs, record, last, self.policy)
+            history.apply(self.cluster, record, last, self.policy)
         for run in self.jobs.values():
             run.postpone(now - last)
             run.give_time(now + self.policy.restart_grace_s + self.policy.heartbeat_s, now)
             run.heard_at = now
-            self._live[run.id] = run
+            self._registry.live[run.id] = run
             for member in list(run.members.values()):
                 if run.state.ended:
                     run.remove(member)
@@ -89,7 +105,8 @@ class Coordinator:
                     member.heard_at, member.closed_at = now, now - AGE_MAX
                     member.awaited_from = now + self.policy.restart_grace_s
                     self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
-            self._plan(run, next_row(run, -math.inf)[1])
+            self._registry.plan(run, next_row(run, -math.inf)[1])
+        operations.mark_drained(self.cluster)
         self._due = self._first_due()
 
     def next_deadline(self) -> float | None:
@@ -99,7 +116,7 @@ class Coordinator:
     def _first_due(self) -> float | None:
         if self.trouble is not None:
             return None
-        lease_ends, row_due = self._leases.next(), self._run_deadlines.next()
+        lease_ends, row_due = self._leases.next(), self._registry.deadlines.next()
         if lease_ends is None:
             return row_due  # who has nobody to lose may sleep
         return min(lease_ends, self._watch_at, lease_ends if row_due is None else row_due)
@@ -108,20 +125,8 @@ class Coordinator:
         """Take in one event, at `now` in seconds of a clock that never goes back."""
         if self.trouble is None:
             self._forgive_stall(now)
-        outbox = Outbox(self.jobs, self.policy, now)
-        match event:
-            case Reported():
-                self._report(event, now, outbox)
-            case Connected():
-                self._connect(event, now, outbox)
-            case Disconnected():
-                self._disconnect(event, now, outbox)
-            case Tick():
-                self._tick(now, outbox)
-            case RecordingStopped():
-                self.trouble = event.reason
-            case RecordingResumed():
-                self._resume(now, outbox)
+        outbox = Outbox(self.cluster, self.policy, now)
+        self._handlers[type(event)](event, now, outbox)
         for ending in outbox.endings:
             self._sessions.pop(ending.session, None)
         self._due = self._first_due()
@@ -147,7 +152,7 @@ class Coordinator:
         self._awake_at = self._woke_at = now
         self._watch_at = now + self.policy.heartbeat_s
         self._leases.shift(by)
-        for run in self._live.values():
+        for run in self._registry.live.values():
             run.postpone(by)
             for member in run.members.values():
                 member.awaited_from += by
@@ -197,7 +202,22 @@ class Coordinator:
             self._leases.set((run.id, member.node), min(lease, grace))
         self._advance(run, now, outbox)
 
-    def _resume(self, now: float, outbox: Outbox) -> None:
+    def _ask(self, event: Asked, now: float, outbox: Outbox) -> None:
+        if self.trouble is not None:
+            text = f"nothing is done, since nothing can be recorded: {self.trouble}"
+            outbox.endings.append(Answer(event.session, Verdict.UNRECORDED, text))
+            return
+        reply = operations.carry_out(event.request, outbox)
+        for run in reply.touched:
+            self._advance(run, now, outbox)
+            self._forget_absent(run, outbox)
+            self._registry.drop_if_over(run)
+        outbox.endings.append(Answer(event.session, reply.verdict, reply.text))
+
+    def _stop_deciding(self, event: RecordingStopped, _: float, __: Outbox) -> None:
+        self.trouble = event.reason
+
+    def _resume(self, _: RecordingResumed, now: float, outbox: Outbox) -> None:
         """Decide all that had to wait; the time during which nobody could be judged counts against nobody."""
         if self.trouble is None:
             return
@@ -206,18 +226,31 @@ class Coordinator:
         for run, member in self._sessions.values():
             if not member.expired:  # nothing is asked of one that fell silent before
                 outbox.answer(run, member)
-        for run in list(self._live.values()):
+        for run in list(self._registry.live.values()):
             self._advance(run, now, outbox)
 
-    def _tick(self, now: float, outbox: Outbox) -> None:
+    def _change_policy(self, event: PolicyChanged, now: float, outbox: Outbox) -> None:
+        """Decide by other numbers; nodes are told theirs at once, and none is judged by what it has not heard."""
+        self.policy = self._registry.policy = event.policy
+        self._watch_at = now + self.policy.heartbeat_s
+        for run in self._registry.live.values():
+            run.policy = event.policy
+        for run, member in self._sessions.values():
+            if not member.expired:
+                member.awaited_from, member.deaf_s = now, 0.0
+                outbox.answer(run, member)
+        for run in list(self._registry.live.values()):
+            self._advance(run, now, outbox)
+
+    def _tick(self, _: Tick, now: float, outbox: Outbox) -> None:
         if self.trouble is not None:
             return
         touched: dict[str, Run] = {}
         for run_id, node in self._leases.pop_due(now):
-            run = self._live[run_id]
+            run = self._registry.live[run_id]
             touched[run_id] = run
             self._expire(run, run.members[node], now, outbox)
-        for job in self._run_deadlines.pop_due(now):
+        for job in self._registry.deadlines.pop_due(now):
             run = self.jobs[job]
             touched[run.id] = run
         for run in touched.values():
@@ -233,46 +266,22 @@ class Coordinator:
         """Find the run that a node belongs to, or open one. Raises `RefusedError`."""
         run = self.jobs.get(join.job)
         if run is None or (run.state.ended and join.observed.run != run.id):
-            return self._open(join, outbox)
+            admission.check_drained(self.cluster, join)
+            return self._registry.open(join, self.trouble, outbox)
         known = run.members.get(join.node)
         if known is None or known.incarnation != join.incarnation:
             # First of all: a refusal for good must not rest on what is not recorded either, such as a younger namesake.
             admission.check_recording(self.trouble)
+            if not run.state.ended:  # else it only comes to hear how it ended
+                admission.check_drained(self.cluster, join)
         admission.check_incarnation(known, join)
         if run.spec != join.spec and run.deserted:
             run.replaced = True
             self._advance(run, now, outbox)
-            return self._open(join, outbox)
+            return self._registry.open(join, self.trouble, outbox)
         admission.check_spec(run, join)
         admission.check_size(run, join)
         return run
-
-    def _open(self, join: Join, outbox: Outbox) -> Run:
-        admission.check_recording(self.trouble)
-        old = self.jobs.get(join.job)
-        if old is None:
-            self._make_room(outbox)
-        self._runs_opened += 1
-        run_id = f"{self._epoch}-{self._runs_opened}"
-        outbox.record(RunOpened(join.job, run_id, f"opened by node {join.node}", join.node, join.spec))
-        if old is not None:
-            self._drop_if_over(old)
-        run = self.jobs[join.job]
-        self._live[run_id] = run
-        return run
-
-    def _make_room(self, outbox: Outbox) -> None:
-        """Forget the job that was opened first of those that have ended. Raises `RefusedError` if all live."""
-        if len(self.jobs) < self.policy.jobs_max:
-            return
-        for job, run in self.jobs.items():
-            if run.state.ended:
-                outbox.record(JobForgotten(job, run.id, "it had ended, and another job needed its place"))
-                self._drop_if_over(run)
-                self._run_deadlines.discard(job)
-                return
-        text = f"this coordinator already has {self.policy.jobs_max} live jobs, its limit"
-        raise RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
 
     def _enroll(self, run: Run, event: Connected, now: float, outbox: Outbox) -> Member:
         """Make the session's node a member, or give a member that comes back its new session. Raises `RefusedError`."""
@@ -315,6 +324,8 @@ class Coordinator:
         deaf_s = min(observed.heard_s, now - self._woke_at)  # while we slept, there was nothing to hear
         leases.note_heard(member, deaf_s, self.policy, heartbeat_s, now)
         self._renew(run, member, heartbeat_s, now)
+        if observed.steps:
+            membership.note_steps(run, member, observed)
 
     def _renew(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
         # Never less than the node was granted last, as it keeps its heartbeat to that.
@@ -352,11 +363,7 @@ class Coordinator:
         self._leases.discard((run.id, member.node))
         run.remove(member)
         outbox.close(member)
-        self._drop_if_over(run)
-
-    def _drop_if_over(self, run: Run) -> None:
-        if not run.members and self.jobs.get(run.job) is not run:
-            self._live.pop(run.id, None)
+        self._registry.drop_if_over(run)
 
     # Consequences
 
@@ -365,7 +372,7 @@ class Coordinator:
         if self.trouble is not None or run.state.ended:
             return
         membership.settle_claims(run, outbox)
-        self._plan(run, take_due_rows(run, now, outbox))
+        self._registry.plan(run, take_due_rows(run, now, outbox))
         self._forget_absent(run, outbox)
 
     def _forget_absent(self, run: Run, outbox: Outbox) -> None:
@@ -373,14 +380,6 @@ class Coordinator:
         if run.state.ended:
             for member in [member for member in run.members.values() if member.session is None]:
                 self._forget(run, member, outbox)
-
-    def _plan(self, run: Run, row_due: float | None) -> None:
-        """Note when a row of the run's table may be due, or a node has waited for long enough."""
-        dues = [due for due in (row_due, run.give_up.next()) if due is not None]
-        if dues:
-            self._run_deadlines.set(run.job, min(dues))
-        else:
-            self._run_deadlines.discard(run.job)
 
     def _messages(self, outbox: Outbox, now: float) -> Iterator[Send]:
         heartbeat_s = self._heartbeat_s

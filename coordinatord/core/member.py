@@ -76,6 +76,8 @@ class Member:
     """When its session ended, while it has none."""
     expired: bool = False
     """Its lease is over."""
+    drained: str = ""
+    """Why an operator wants it to leave, if so."""
     standing: Standing = Standing.ABSENT
     sent: Desired | None = None
 
@@ -86,9 +88,19 @@ class Member:
         return Seat(self.node, offer.host, offer.topology, offer.workers, offer.role, offer.group_rank)
 
     @property
+    def leaves(self) -> bool:
+        """Whether it is to leave, by its own user's wish or an operator's."""
+        return self.observed.leaving or bool(self.drained)
+
+    @property
     def silent_since(self) -> float:
         """When it was last known to live."""
         return self.heard_at if self.closed_at is None else self.closed_at
+
+    @property
+    def lived_at(self) -> float:
+        """When it was last known to live, or could not have been heard: the first moment of this life of the daemon."""
+        return max(self.heard_at, self.silent_since)
 
     def stand(self, run: str, round_number: int) -> Standing:
         """Work out where the node stands, given the run and its current round."""

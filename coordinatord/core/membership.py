@@ -10,8 +10,9 @@ from coordinatord.core.addresses import plain
 from coordinatord.core.events import Connected
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.outbox import Outbox
-from coordinatord.core.records import NodeJoined, NodeSucceeded, RoundsMissed
+from coordinatord.core.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
 from coordinatord.core.run import Run, State
+from coordinatord.core.spending import spent_with_steps
 from coordinatord.wire.messages import Observed, Phase
 
 ROUNDS_REMEMBERED_MAX = 2**30
@@ -65,6 +66,13 @@ def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
     )
 
 
+def note_steps(run: Run, member: Member, observed: Observed) -> None:
+    """Take in how far a member's workers have come, even if it has nothing else to say."""
+    member.observed = observed
+    if _speaks_of_now(run, member, observed):
+        run.progress.note(run.assignments[member.node].group_rank, observed, member.heard_at)
+
+
 def hear(run: Run, member: Member, observed: Observed) -> None:
     """Take in what a member says of itself, that it was heard being known already."""
     was, now = member.standing, member.heard_at
@@ -88,7 +96,14 @@ def _speaks_of_now(run: Run, member: Member, observed: Observed) -> bool:
 def _is_to_be_recorded(run: Run, member: Member, observed: Observed) -> bool:
     succeeds = observed.phase is Phase.SUCCEEDED and not member.succeeded and _speaks_of_now(run, member, observed)
     knows_more = observed.run == run.id and run.round < observed.round <= ROUNDS_REMEMBERED_MAX
-    return observed.leaving or succeeds or knows_more
+    return observed.leaving or bool(member.drained) or succeeds or knows_more or _begins(run, member, observed)
+
+
+def _begins(run: Run, member: Member, observed: Observed) -> bool:
+    """Whether a member brings word of the first step of the round that runs."""
+    if not observed.steps or run.ledger.stepped or run.state is not State.RUNNING:
+        return False
+    return _speaks_of_now(run, member, observed) and any(step is not None for step in observed.steps)
 
 
 def settle_claims(run: Run, outbox: Outbox) -> None:
@@ -100,17 +115,35 @@ def settle_claims(run: Run, outbox: Outbox) -> None:
     if latest > run.round:
         reason = f"nodes know of round {latest}, but the records end with round {run.round}: they are an old copy"
         outbox.record(RoundsMissed(run.job, run.id, reason, latest))
+    _note_first_step(run, [member for member in claimants if _begins(run, member, member.observed)], outbox)
     for member in claimants:
         if member.standing is Standing.RUNNING and member.observed.phase is Phase.SUCCEEDED:
             reason = f"all workers of node {member.node} succeeded"
             outbox.record(NodeSucceeded(run.job, run.id, reason, member.node, member.incarnation, run.round))
-        if member.observed.leaving:
+        if member.leaves:
             _let_leave(run, member, outbox)
+
+
+def _note_first_step(run: Run, members: list[Member], outbox: Outbox) -> None:
+    if not members:
+        return
+    began_at, who = min((member.heard_at - (member.observed.step_age_s or 0.0), member.node) for member in members)
+    spent = spent_with_steps(run, began_at, outbox.now)
+    step = max(step for step in run.members[who].observed.steps if step is not None)
+    reason = f"a worker of node {who} has reported step {step}"
+    outbox.record(TrainingBegan(run.job, run.id, reason, run.round, spent))
 
 
 def _let_leave(run: Run, member: Member, outbox: Outbox) -> None:
     halted = member.standing is Standing.HALTED and run.state is State.STOPPING
     if member.outcome is None and (halted or member.standing in {Standing.READY, Standing.SUCCEEDED}):
-        actions.dismiss(run, member, actions.left(), outbox)
+        actions.dismiss(run, member, actions.left(member), outbox)
     elif member.in_round:
         run.leaving.add(member.node)
+
+
+def stay(run: Run, member: Member) -> None:
+    """Let a member that an operator wanted to leave stay, unless its own user wants it to leave as well."""
+    member.drained = ""
+    if not member.observed.leaving:
+        run.leaving.discard(member.node)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from coordinatord.core import history
-from coordinatord.core.effects import Close, Refuse
+from coordinatord.core.cluster import Cluster
+from coordinatord.core.effects import Answer, Close, Refuse
 from coordinatord.core.member import Member
 from coordinatord.core.policy import Policy
 from coordinatord.core.records import Record
@@ -13,10 +14,10 @@ from coordinatord.core.run import Run
 class Outbox:
     """Filled while one event is handled, at `now`; the machine makes a `Batch` of it at the end."""
 
-    def __init__(self, jobs: dict[str, Run], policy: Policy, now: float) -> None:
-        self._jobs, self._policy, self._now = jobs, policy, now
+    def __init__(self, cluster: Cluster, policy: Policy, now: float) -> None:
+        self.cluster, self._policy, self.now = cluster, policy, now
         self.records: list[Record] = []
-        self.endings: list[Refuse | Close] = []
+        self.endings: list[Refuse | Close | Answer] = []
         self.answers: dict[int, tuple[Run, Member]] = {}
         """By session: nodes that get their desired state in any case."""
         self.news: dict[int, tuple[Run, Member]] = {}
@@ -24,7 +25,7 @@ class Outbox:
 
     def record(self, record: Record) -> None:
         """Let something happen that is to be remembered: it takes effect, and becomes a part of the history."""
-        history.apply(self._jobs, record, self._now, self._policy)
+        history.apply(self.cluster, record, self.now, self._policy)
         self.records.append(record)
 
     def close(self, member: Member) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from coordinatord.core.ledger import SPAN_MAX, Spent
 from coordinatord.core.ranks import Ranks
 from coordinatord.wire.messages import RANKS_MAX, Address, Counter, Failure, Name, Offer, Outcome, Port, Report, Spec
 from coordinatord.wire.schema import Length, Range
@@ -20,10 +21,12 @@ REASON_MAX = 4_096
 Incarnation = Annotated[int, Range(0, 2**63 - 1)]
 Seen = Annotated[str, Length(1, 253)]
 """An address as a connection showed it."""
-AGE_MAX = 10**9
-"""In seconds; 30 years stand for ever."""
+AGE_MAX = SPAN_MAX
 Age = Annotated[float, Range(0, AGE_MAX)]
 """In seconds before the record was made."""
+
+Condition = Annotated[str, Length(0, 64)]
+"""What the reason is an instance of, in one word (see `reason`); empty in records of old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,8 @@ class RoundFormed(Record):
     """By group rank."""
     master_address: Address
     master_port: Port
+    spent: Spent
+    """By the run so far, as in each record with which the time begins to go to something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,17 @@ class RoundStarted(Record):
     """All workers of a round are started."""
 
     round: Counter
+    steps_awaited: bool
+    """Workers of this run report their steps: they train from the first one, which `TrainingBegan` tells of."""
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBegan(Record):
+    """A worker has reported the first step of a round; what it did before was still a part of its start."""
+
+    round: Counter
+    spent: Spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +162,8 @@ class RoundStopped(Record):
     """All is well: the workers get the time to save their state."""
     first_failure: FirstFailure | None
     """Kept because its node may be gone before it can say it again; what else fails, nodes repeat."""
+    spent: Spent
+    condition: Condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +175,7 @@ class RoundEnded(Record):
     restarts_used: Counter
     report: Report | None
     """The first cause, if a worker failed by itself."""
+    spent: Spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +185,41 @@ class RunEnded(Record):
     outcome: Outcome
     report: Report | None
     """The first cause, if workers failed for good."""
+    spent: Spent
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class JobStopAsked(Record):
+    """An operator wants the run to end: its workers save their state, and no round follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobForgotten(Record):
-    """A job that had ended made room for another."""
+    """A job that had ended made room for another, or an operator wanted it gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord(Record):
+    """A fact about the whole cluster, of no job and no run."""
+
+    job: Annotated[str, Length(0, 0)]
+    run: Annotated[str, Length(0, 0)]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrained(ClusterRecord):
+    """An operator wants a node, or all nodes of a host, to leave its jobs and to be taken in by none."""
+
+    node: Name
+    """A node id or the name of a host."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUndrained(ClusterRecord):
+    """Jobs take the node in again."""
+
+    node: Name
 
 
 KINDS: dict[str, type[Record]] = {
@@ -185,10 +234,14 @@ KINDS: dict[str, type[Record]] = {
         RoundFormed,
         RoundsMissed,
         RoundStarted,
+        TrainingBegan,
         RoundStopped,
         RoundEnded,
         RunEnded,
+        JobStopAsked,
         JobForgotten,
+        NodeDrained,
+        NodeUndrained,
     )
 }
 """Every record by the name that it is kept under."""

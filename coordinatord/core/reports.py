@@ -51,7 +51,7 @@ def report_for(run: Run, member: Member, goal: Goal, now: float) -> Report | Non
     outcome = member.outcome or run.outcome
     starts = goal is Goal.RUN and member.standing is Standing.ASSIGNED and report.round == run.round - 1
     ends = goal is Goal.EXIT and report.round == run.round
-    well = outcome is not None and outcome.result in {Result.SUCCEEDED, Result.LEFT}
+    well = outcome is not None and outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
     return current(report, run, now) if starts or (ends and not well) else None
 
 

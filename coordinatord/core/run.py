@@ -7,14 +7,18 @@ outlives the daemon is changed by `history` alone, the rest by `actions` and the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from enum import StrEnum
 
 from coordinatord.core.deadlines import Deadlines
+from coordinatord.core.ledger import Ledger
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.policy import Policy
+from coordinatord.core.progress import Progress, least_step
 from coordinatord.core.ranks import order
+from coordinatord.core.reason import Reason
+from coordinatord.core.timeline import Timeline
 from coordinatord.core.verdict import Loss, Verdict, WorkerFailure, judge
 from coordinatord.wire.messages import Assignment, Failure, Outcome, Report, Spec
 
@@ -30,18 +34,20 @@ class State(StrEnum):
     STOPPING = "stopping"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    STOPPED = "stopped"
+    """An operator ended it."""
 
     @property
     def ended(self) -> bool:
         """Whether nothing follows any more."""
-        return self in {State.SUCCEEDED, State.FAILED}
+        return self in {State.SUCCEEDED, State.FAILED, State.STOPPED}
 
 
 class Run:
     """The state of one run. Members are indexed by their standing, so that every question below costs O(1)."""
 
     def __init__(  # noqa: PLR0915 - one field a line
-        self, job: str, run_id: str, spec: Spec, opener: str, policy: Policy
+        self, job: str, run_id: str, spec: Spec, opener: str, policy: Policy, opened_at: float
     ) -> None:
         self.job = job
         self.id = run_id
@@ -51,6 +57,8 @@ class Run:
         self.policy = policy
         self.state = State.FORMING
         self.reason = "the first node came"
+        self.ledger = Ledger(opened_at)
+        self.timeline = Timeline()
         self.outcome: Outcome | None = None
         self.restarts_used = 0
 
@@ -83,6 +91,7 @@ class Run:
         """Why the current round cannot be the one that was recorded, if so: nodes know of a later one."""
         self.origin = ""
         """Why the current round was formed."""
+        self.progress = Progress()
         self.arrived_first: float | None = None
         """When the first node arrived that need not have been waited for."""
         self.arrived_last: float | None = None
@@ -91,7 +100,7 @@ class Run:
         """When the others stop waiting for a node that cannot end its workers."""
         self.planned_at: float | None = None
         """When the round was stopped on purpose, all being well."""
-        self.trigger = ""
+        self.trigger = Reason("", "")
         """Why it was stopped."""
         self.failures: dict[str, WorkerFailure] = {}
         """By node: nodes repeat what they said, and all of them may fail of one cause."""
@@ -101,6 +110,10 @@ class Run:
         self.reported_at = 0.0
         self.leaving: set[str] = set()
         """Nodes of the round whose users asked them to leave."""
+        self.stop_asked = ""
+        """Why an operator wants the run to end, if so."""
+        self.restart_asked = ""
+        """Why an operator wants the current round to be followed by another, if so."""
         self.claims: dict[str, None] = {}
         """Nodes that last said something which is to be recorded: that they succeeded, or that they want to leave."""
 
@@ -129,6 +142,7 @@ class Run:
     def remove(self, member: Member) -> None:
         """Forget a member."""
         node = member.node
+        self.progress.gone = self._step_of([member])
         del self.members[node]
         self.workers -= member.offer.workers
         if node in self.assignments:
@@ -144,17 +158,19 @@ class Run:
         member.in_round = member.succeeded = False
         self.place(member)
 
-    def enter(self, state: State, reason: str) -> None:
-        """Be in this state from now on."""
-        self.state, self.reason = state, reason
+    def enter(self, state: State, reason: str, at: float) -> None:
+        """Be in this state from then on."""
+        self.state, self.reason, self.ledger.entered_at = state, reason, at
 
     def begin_round(self, number: int, assignments: dict[str, Assignment], members: list[Member]) -> None:
         """Begin a round with these nodes, by group rank; none is missing yet, nothing is known against any."""
         self.round, self.assignments = number, assignments
         self.order = tuple(assignments)
         self.missing.clear()
-        self.failures, self.losses, self.missed = {}, [], ""
+        self.progress.clear()
+        self.failures, self.losses, self.missed, self.restart_asked = {}, [], "", ""
         self.arrived_first = self.arrived_last = None
+        self.ledger.lost_at, self.ledger.stepped = math.inf, False
         self.give_up.clear()
         for member in members:
             member.in_round = member.arrived = True
@@ -252,6 +268,17 @@ class Run:
         """Whether the round goes on, as far as is known, but nobody can be heard."""
         return bool(self.count(Standing.SILENT)) and not self._connected
 
+    @property
+    def step(self) -> int | None:
+        """The step that all workers of the current or last round have come to, as far as any is known."""
+        return self._step_of(self.members.values())
+
+    def _step_of(self, members: Iterable[Member]) -> int | None:
+        """Return the least step of some members, and of those that are members no more."""
+        known = least_step((member.observed for member in members), self.id, self.round)
+        gone = self.progress.gone
+        return gone if known is None else known if gone is None else min(known, gone)
+
     # Evidence
 
     def blame(self, member: Member, failure: Failure, now: float) -> None:
@@ -272,7 +299,7 @@ class Run:
     @property
     def verdict(self) -> Verdict:
         """The judgement on what ended the round, by the evidence so far."""
-        return judge(self.trigger, self.planned_at, self.failures.values(), self.losses, self.policy.collateral_s)
+        return judge(self.trigger.words, self.planned_at, self.failures.values(), self.losses, self.policy.collateral_s)
 
     @property
     def exhausted(self) -> bool:

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from coordinatord.core import actions, conditions
 from coordinatord.core.conditions import Condition
 from coordinatord.core.outbox import Outbox
+from coordinatord.core.reason import Reason
 from coordinatord.core.run import Run, State
+from coordinatord.core.spending import note_ready
 from coordinatord.core.words import Words
 
 TRANSITIONS_MAX = 16
 """No event can need more steps of one run than there are states; a longer chain is a loop in the table."""
 
-Action = Callable[[Run, str, float, Outbox], None]
+Action = Callable[[Run, Reason, float, Outbox], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +40,14 @@ class TransitionLoopError(RuntimeError):
 
 def _rows() -> list[Row]:
     forming, starting, running = State.FORMING, State.STARTING, State.RUNNING
-    stopping, succeeded, failed = State.STOPPING, State.SUCCEEDED, State.FAILED
+    stopping, succeeded, failed, stopped = State.STOPPING, State.SUCCEEDED, State.FAILED, State.STOPPED
     when, do = conditions, actions
     rows = [
         Row(state, when.replaced, failed, do.fail_abandoned, "all nodes are gone, a run with other settings follows")
         for state in (forming, starting, running)
     ]
     rows += [
+        Row(forming, when.stop_asked, stopped, do.end_as_asked, "{words.stop_asked}"),
         Row(forming, when.abandoned, failed, do.fail_abandoned, "no node is left: all have gone, were lost or gave up"),
         Row(forming, when.full, starting, do.form, "{words.because}formed of {words.chosen}, its maximum"),
         Row(forming, when.settled, starting, do.form, "{words.because}formed of {words.chosen}"),
@@ -56,7 +59,9 @@ def _rows() -> list[Row]:
             Row(state, when.outrun, stopping, do.stop_at_once, "{words.missed}"),
             Row(state, when.worker_failed, stopping, do.stop_at_once, "{words.first_failure}"),
             Row(state, when.node_lost, stopping, do.stop_at_once, "lost {words.lost}"),
-            Row(state, when.node_leaving, stopping, do.stop_planned, "{words.leavers} will leave"),
+            Row(state, when.stop_asked, stopping, do.stop_planned, "{words.stop_asked}"),
+            Row(state, when.node_leaving, stopping, do.stop_planned, "{words.leavers} will leave{words.drains}"),
+            Row(state, when.restart_asked, stopping, do.stop_planned, "{words.restart_asked}"),
             Row(
                 state,
                 when.node_halted,
@@ -98,8 +103,10 @@ def next_row(run: Run, now: float) -> tuple[Row | None, float | None]:
 def take_due_rows(run: Run, now: float, outbox: Outbox) -> float | None:
     """Take rows until none is due; return when the next one is, or None. Raises `TransitionLoopError`."""
     for _ in range(TRANSITIONS_MAX):
+        note_ready(run, now)
         row, due = next_row(run, now)
         if row is None:
             return due
-        row.action(run, row.reason.format(words=Words(run)), now, outbox)
+        reason = Reason(row.when.__name__, row.reason.format(words=Words(run)))
+        row.action(run, reason, now, outbox)
     raise TransitionLoopError(f"job {run.job}: still moving after {TRANSITIONS_MAX} steps")

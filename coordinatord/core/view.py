@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
+from coordinatord.core.cluster import Cluster
+from coordinatord.core.ledger import Cause, Spent
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.reports import current
 from coordinatord.core.run import Run, State
-from coordinatord.core.words import Words
+from coordinatord.core.spending import spent
+from coordinatord.core.timeline import Round
+from coordinatord.core.words import NAMES_MAX, Words
 from coordinatord.wire.exits import describe_exit, shell_exit_code
 from coordinatord.wire.messages import Launcher, Phase, Report
 
 
 def job_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
     """Show the live or last run of a job; `trouble` is why the coordinator cannot decide anything, if so."""
+    return {**head_view(run, now, trouble), "nodes": [_node_view(run, member, now) for member in _in_order(run)]}
+
+
+def head_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
+    """Show a job without its nodes, which costs the same whether it has one or ten thousand."""
     in_round = run.state in {State.STARTING, State.RUNNING, State.STOPPING}
     return {
         "job": run.job,
@@ -21,11 +31,70 @@ def job_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
         "state": str(run.state),
         "reason": Words(run).situation if trouble is None else f"nothing can be decided, {trouble}; {run.reason}",
         "round": run.round,
+        **_time_view(run, now),
         "world_size": sum(member.offer.workers for member in run.inside) if in_round else 0,
+        "progress": {"step": run.step, "steps_per_s": _pace(run)},
         "restarts": {"used": run.restarts_used, "max": _max_restarts(run)},
+        "spares": sum(_state(run, member) == "spare" for member in run.standing(Standing.READY)),
+        "missing": _missing_view(run),
         "failure": None if run.report is None else _failure_view(current(run.report, run, now)),
-        "nodes": [_node_view(run, member, now) for member in _in_order(run)],
     }
+
+
+def drained_view(cluster: Cluster) -> list[dict[str, str]]:
+    """Show which names operators keep out of all jobs, and why."""
+    return [{"node": name, "reason": reason} for name, reason in sorted(cluster.drained.items())]
+
+
+def rounds_view(run: Run, now: float) -> list[dict[str, Any]]:
+    """Show the last rounds of a run, oldest first, with what the time of each went to since the one before it ended."""
+    so_far = spent(run, now)
+    since_end_s = max(0.0, now - run.ledger.entered_at) if run.state.ended else 0.0
+    return [_round_view(one, so_far, so_far.total + since_end_s) for one in run.timeline]
+
+
+def _round_view(one: Round, so_far: Spent, clock_s: float) -> dict[str, Any]:
+    def ago(at: float | None) -> float | None:
+        return None if at is None else round(max(0.0, clock_s - at), 3)
+
+    return {
+        "round": one.number,
+        "nodes": one.nodes,
+        "workers": one.workers,
+        "formed": one.formed,
+        "stopped": one.stopped,
+        "ended": one.ended,
+        "planned": one.planned,
+        "charged": one.charged,
+        "formed_s": ago(one.formed_at),
+        "running_s": ago(one.running_at),
+        "stopped_s": ago(one.stopped_at),
+        "ended_s": ago(one.ended_at),
+        "seconds": _rounded((one.after or so_far).minus(one.before)),
+    }
+
+
+def _time_view(run: Run, now: float) -> dict[str, Any]:
+    seconds = _rounded(spent(run, now))
+    total = round(sum(seconds.values()), 3)  # what is shown adds up to the last digit
+    return {
+        "opened_s": total,
+        "state_s": round(max(0.0, now - run.ledger.entered_at), 3),
+        "ledger": {
+            "seconds": seconds,
+            "total": total,
+            "goodput": round(seconds[Cause.TRAINING] / total, 6) if total else None,
+        },
+    }
+
+
+def _rounded(time: Spent) -> dict[str, float]:
+    return {cause: round(seconds, 3) for cause, seconds in time.by_cause().items()}
+
+
+def _missing_view(run: Run) -> dict[str, Any]:
+    missing = {} if run.state.ended else run.missing
+    return {"count": len(missing), "nodes": list(islice(missing, NAMES_MAX))}
 
 
 def _max_restarts(run: Run) -> int | None:
@@ -50,7 +119,12 @@ def _failure_view(report: Report) -> dict[str, Any]:
         "last_lines": list(failure.last_lines),
         "age_s": round(failure.age_s, 3),
         "consequences": [
-            {"node": other.node, "rank": other.rank, "exit_code": shell_exit_code(other.exit_code)}
+            {
+                "node": other.node,
+                "rank": other.rank,
+                "exit_code": shell_exit_code(other.exit_code),
+                "how": describe_exit(other.exit_code),
+            }
             for other in report.consequences
         ],
         "consequences_count": report.consequences_count,
@@ -71,10 +145,27 @@ def _node_view(run: Run, member: Member, now: float) -> dict[str, Any]:
         "address": member.offer.advertise_address or member.peer_address,
         "state": _state(run, member),
         "reason": _reason(member),
+        "drained": bool(member.drained),
         "group_rank": None if part is None else part.group_rank,
         "ranks": [] if part is None else list(range(part.first_rank, part.first_rank + workers)),
         "last_seen_s": round(max(0.0, now - member.heard_at), 3),
+        **_steps_view(run, member, now),
     }
+
+
+def _steps_view(run: Run, member: Member, now: float) -> dict[str, Any]:
+    observed = member.observed
+    here = (observed.run, observed.round) == (run.id, run.round)
+    age_s = observed.step_age_s if here and observed.steps else None
+    return {
+        "steps": list(observed.steps) if here else [],
+        "step_age_s": None if age_s is None else round(max(0.0, now - member.heard_at) + age_s, 3),
+    }
+
+
+def _pace(run: Run) -> float | None:
+    steps_per_s = run.progress.steps_per_s if run.state is State.RUNNING else None
+    return None if steps_per_s is None else round(steps_per_s, 6)
 
 
 def _state(run: Run, member: Member) -> str:
@@ -86,6 +177,8 @@ def _state(run: Run, member: Member) -> str:
 def _reason(member: Member) -> str:
     if member.outcome is not None:
         return member.outcome.summary
+    if member.drained:
+        return f"leaving: {member.drained}"
     if member.observed.leaving:
         return "leaving"
     if member.session is None:

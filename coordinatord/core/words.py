@@ -85,6 +85,23 @@ class Words:
         return name_some(sorted(self._run.leaving), len(self._run.leaving))
 
     @property
+    def drains(self) -> str:
+        """Say which of them an operator wants to leave, as the end of a sentence."""
+        drained = dict.fromkeys(self._run.members[node].drained for node in sorted(self._run.leaving))
+        whys = list(islice(filter(None, drained), NAMES_MAX))
+        return f": {'; '.join(whys)}" if whys else ""
+
+    @property
+    def stop_asked(self) -> str:
+        """Say who wants the run to end, and why."""
+        return self._run.stop_asked
+
+    @property
+    def restart_asked(self) -> str:
+        """Say who wants another round, and why."""
+        return self._run.restart_asked
+
+    @property
     def because(self) -> str:
         """Say why the last round ended, as the beginning of a sentence."""
         return f"{self._run.cause}; " if self._run.cause else ""

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
-from coordinatord.core.records import JobForgotten, Record
+from coordinatord.core.records import Record
 from coordinatord.store import codec, connections, layout
-from coordinatord.store.interface import Entry
+from coordinatord.store.interface import Entry, Happening
 from coordinatord.store.layout import STEPS, Steps
 from coordinatord.store.pruning import forget, makes_forget
 from coordinatord.store.troubles import explained
@@ -27,6 +27,11 @@ _ADD = """
     FROM json_each(?) ORDER BY key
 """
 """Adds the rows of a JSON list. (`->>` would be shorter, and needs SQLite 3.38.)"""
+
+_HAPPENINGS = """
+    SELECT seq, at, job, run, kind, node, round, json_extract(body, '$.reason') FROM records
+    WHERE seq > :after AND (:job IS NULL OR job = :job) ORDER BY seq DESC LIMIT :most
+"""
 
 
 class Database:
@@ -85,29 +90,35 @@ class Database:
         In one statement: each of them lets go of Python's lock and has to wait for it again, up to 5 ms while the event
         loop is busy. When 10,000 nodes join, one for each of them would keep them from their commit for many seconds.
         """
-        rows = [codec.encode(record, at) for record in new if not isinstance(record, JobForgotten)]
-        if rows:
-            self._connection.execute(_ADD, (json.dumps(rows, ensure_ascii=False),))
         if new:
+            rows = [codec.encode(record, at) for record in new]
+            self._connection.execute(_ADD, (json.dumps(rows, ensure_ascii=False),))
             forget(self._connection, new[-1])
 
     def load(self) -> list[Entry]:
-        """Return the history of the last run of each job, oldest record first. Raises `StoreError`."""
+        """Return the history of the last run of each job, and what is of no job, oldest first. Raises `StoreError`."""
         return self._entries(
             "SELECT * FROM records WHERE (job, run) IN (SELECT job, run FROM ("
-            " SELECT job, run, max(seq) FROM records WHERE kind = 'RunOpened' GROUP BY job)) ORDER BY seq"
+            " SELECT job, run, max(seq) FROM records WHERE kind = 'RunOpened' GROUP BY job)) OR job = '' ORDER BY seq"
         )
 
     def runs(self) -> list[tuple[str, str]]:
         """Return job and run of every history that is kept, oldest first. Raises `StoreError`."""
         with explained(self._where):
             return self._connection.execute(
-                "SELECT job, run FROM records GROUP BY job, run ORDER BY min(seq)"
+                "SELECT job, run FROM records WHERE job <> '' AND kind <> 'JobForgotten'"
+                " GROUP BY job, run ORDER BY min(seq)"
             ).fetchall()
 
     def history(self, job: str, run: str) -> list[Entry]:
         """Return what is kept of one run, oldest record first. Raises `StoreError`."""
         return self._entries("SELECT * FROM records WHERE job = ? AND run = ? ORDER BY seq", (job, run))
+
+    def happenings(self, job: str | None, after: int, most: int) -> list[Happening]:
+        """Return the newest `most` records with a greater number than `after`, oldest first. Raises `StoreError`."""
+        with explained(self._where):
+            found = self._connection.execute(_HAPPENINGS, {"job": job, "after": after, "most": most}).fetchall()
+        return [Happening(*row) for row in reversed(found)]
 
     def count(self) -> int:
         """Return how many records there are. Raises `StoreError`."""

@@ -41,6 +41,23 @@ class Entry:
     record: Record
 
 
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """A record as people want to hear of it: what, when, where and why."""
+
+    number: int
+    """Grows with each record of the store, and is never given again."""
+    at: float
+    """In seconds since 1970 by the clock of the host."""
+    job: str
+    """Empty for what concerns no job."""
+    run: str
+    kind: str
+    node: str | None
+    round: int | None
+    reason: str
+
+
 class Store(Protocol):
     """Keeps the history of all runs."""
 
@@ -51,6 +68,12 @@ class Store(Protocol):
         """Make records that were made at the time `at` durable, in order and all or none. Raises `StoreError`.
 
         When this returns, a crash can no longer forget them. One append is over before the next begins.
+        """
+
+    async def happenings(self, job: str | None, after: int, most: int) -> Sequence[Happening]:
+        """Return the newest `most` records with a greater number than `after`, oldest first. Raises `StoreError`.
+
+        Of one job, or of all and of none.
         """
 
     async def close(self) -> None:

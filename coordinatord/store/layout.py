@@ -41,6 +41,42 @@ STEPS: Steps = (
         """,
         "UPDATE records SET body = json_set(body, '$.report', NULL) WHERE kind IN ('RoundEnded', 'RunEnded')",
     ),
+    ("CREATE INDEX records_of_forgotten ON records (seq) WHERE kind = 'JobForgotten'",),
+    (
+        # What the time of a run went to, as far as the times of its records tell. Of rounds that are forgotten there is
+        # only how the last of them ended, and most of the time up to then was training.
+        "CREATE TABLE sums (seq INTEGER PRIMARY KEY, spent TEXT NOT NULL)",
+        """
+        INSERT INTO sums
+        SELECT seq, json_object(
+            'training', total(CASE cause WHEN 'training' THEN span END) OVER so_far,
+            'waiting', total(CASE cause WHEN 'waiting' THEN span END) OVER so_far,
+            'rendezvous', 0.0,
+            'starting', total(CASE cause WHEN 'starting' THEN span END) OVER so_far,
+            'detecting', 0.0,
+            'stopping', total(CASE cause WHEN 'stopping' THEN span END) OVER so_far)
+        FROM (
+            SELECT seq, job, run, min(max(at - lag(at, 1, at) OVER each, 0.0), 1e8) AS span,
+                CASE lag(kind) OVER each
+                    WHEN 'RoundFormed' THEN 'starting'
+                    WHEN 'RoundStarted' THEN 'training'
+                    WHEN 'RoundStopped' THEN 'stopping'
+                    WHEN 'RunOpened' THEN CASE kind WHEN 'RoundEnded' THEN 'training' ELSE 'waiting' END
+                    ELSE 'waiting'
+                END AS cause
+            FROM records
+            WHERE kind IN ('RunOpened', 'RoundFormed', 'RoundStarted', 'RoundStopped', 'RoundEnded', 'RunEnded')
+            WINDOW each AS (PARTITION BY job, run ORDER BY seq))
+        WINDOW so_far AS (PARTITION BY job, run ORDER BY seq)
+        """,
+        """
+        UPDATE records SET body = json_set(body, '$.spent', json((SELECT spent FROM sums WHERE sums.seq = records.seq)))
+        WHERE kind IN ('RoundFormed', 'RoundStarted', 'RoundStopped', 'RoundEnded', 'RunEnded')
+        """,
+        "UPDATE records SET body = json_set(body, '$.steps_awaited', json('false')) WHERE kind = 'RoundStarted'",
+        "DROP TABLE sums",
+        "UPDATE records SET body = json_set(body, '$.condition', '') WHERE kind IN ('RoundStopped', 'RunEnded')",
+    ),
 )
 """The statements that lead from version 0, which is empty, to version 1, and so on. Steps are added and never edited,
 since there are databases of every version."""

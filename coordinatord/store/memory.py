@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import count, islice
 
 from coordinatord.core.records import Record
-from coordinatord.store.interface import Entry
+from coordinatord.store.interface import Entry, Happening
 
 RECORDS_MAX = 1_000
 """A run leaves about ten a round; one of 10,000 nodes is about a megabyte."""
@@ -16,7 +17,13 @@ class MemoryStore:
     """The newest records of all runs."""
 
     def __init__(self) -> None:
-        self.records: deque[Record] = deque(maxlen=RECORDS_MAX)
+        self._numbers = count(1)
+        self._kept: deque[tuple[int, float, Record]] = deque(maxlen=RECORDS_MAX)
+
+    @property
+    def records(self) -> list[Record]:
+        """What is kept, oldest first."""
+        return [record for _, _, record in self._kept]
 
     async def load(self) -> Sequence[Entry]:
         """Return nothing: a process that starts has no memory."""
@@ -24,8 +31,17 @@ class MemoryStore:
 
     async def append(self, records: Sequence[Record], at: float) -> None:
         """Keep records."""
-        del at
-        self.records.extend(records)
+        self._kept.extend((next(self._numbers), at, record) for record in records)
+
+    async def happenings(self, job: str | None, after: int, most: int) -> Sequence[Happening]:
+        """Return the newest `most` records with a greater number than `after`, oldest first."""
+        newest = (kept for kept in reversed(self._kept) if kept[0] > after and job in {None, kept[2].job})
+        return [_happening(*kept) for kept in islice(newest, most)][::-1]
 
     async def close(self) -> None:
         """Do nothing: there is nothing to let go of."""
+
+
+def _happening(number: int, at: float, record: Record) -> Happening:
+    node, of_round = getattr(record, "node", None), getattr(record, "round", None)
+    return Happening(number, at, record.job, record.run, type(record).__name__, node, of_round, record.reason)

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 import sqlite3
 
-from coordinatord.core.records import JobForgotten, NodeDismissed, NodeLost, Record, RoundFormed, RunOpened
+from coordinatord.core.records import (
+    ClusterRecord,
+    JobForgotten,
+    NodeDismissed,
+    NodeLost,
+    Record,
+    RoundFormed,
+    RunOpened,
+)
 
 RUNS_KEPT = 3
 """Of each job: the last one is what the daemon goes on with; with the two before it, `replay` can tell how this time
@@ -21,10 +29,14 @@ VISITORS_KEPT = 200
 """Of each run and way to go: nodes that came and went while no round was formed. A host that comes and goes every few
 seconds for a month would otherwise leave a million records."""
 
+MARKS_KEPT = 1_000
+"""Of drains and undrains that hold no more, and of forgotten jobs: who looks for one looks at the last weeks."""
+
 _OF_ROUNDS = (
     "RoundFormed",
     "RoundsMissed",
     "RoundStarted",
+    "TrainingBegan",
     "RoundStopped",
     "RoundEnded",
     "NodeSucceeded",
@@ -34,20 +46,43 @@ _OF_ROUNDS = (
 
 def makes_forget(newest: Record) -> bool:
     """Whether a record may make others superfluous."""
-    return isinstance(newest, JobForgotten | RunOpened | RoundFormed | NodeLost | NodeDismissed)
+    return isinstance(newest, JobForgotten | RunOpened | RoundFormed | NodeLost | NodeDismissed | ClusterRecord)
 
 
 def forget(connection: sqlite3.Connection, newest: Record) -> None:
     """Delete what this record, the newest one, makes superfluous."""
     match newest:
         case JobForgotten():
-            connection.execute("DELETE FROM records WHERE job = ?", (newest.job,))
+            _forget_job(connection, newest.job)
         case RunOpened():
             _forget_runs(connection, newest.job)
         case RoundFormed():
             _forget_rounds(connection, newest.job, newest.run, newest.round - ROUNDS_KEPT)
         case NodeLost() | NodeDismissed():
             _forget_visitor(connection, newest.job, newest.run, type(newest).__name__)
+        case ClusterRecord():
+            _forget_marks(connection)
+
+
+def _forget_marks(connection: sqlite3.Connection) -> None:
+    """Forget the oldest drains and undrains, but for drains that hold: these have no later undrain of the same name."""
+    connection.execute(
+        "DELETE FROM records AS old WHERE job = '' AND seq <="
+        " (SELECT seq FROM records WHERE job = '' ORDER BY seq DESC LIMIT 1 OFFSET ?)"
+        " AND (kind = 'NodeUndrained' OR EXISTS (SELECT 1 FROM records AS newer WHERE newer.job = ''"
+        " AND newer.node = old.node AND newer.kind = 'NodeUndrained' AND newer.seq > old.seq))",
+        (MARKS_KEPT,),
+    )
+
+
+def _forget_job(connection: sqlite3.Connection, job: str) -> None:
+    """Forget all of a job but that it is forgotten: the newest record stays, lest its number be given once more."""
+    connection.execute("DELETE FROM records WHERE job = ? AND kind <> 'JobForgotten'", (job,))
+    connection.execute(
+        "DELETE FROM records WHERE kind = 'JobForgotten' AND seq <="
+        " (SELECT seq FROM records WHERE kind = 'JobForgotten' ORDER BY seq DESC LIMIT 1 OFFSET ?)",
+        (MARKS_KEPT,),
+    )
 
 
 def _forget_runs(connection: sqlite3.Connection, job: str) -> None:

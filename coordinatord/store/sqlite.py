@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 from coordinatord.core.records import Record
 from coordinatord.store.database import Database
 from coordinatord.store.directory import StateDirectory
-from coordinatord.store.interface import Entry
+from coordinatord.store.interface import Entry, Happening
 
 Result = TypeVar("Result")
 
@@ -47,6 +47,10 @@ class SqliteStore:
             self._database.append(records, at)
 
         await self._in_thread(work)
+
+    async def happenings(self, job: str | None, after: int, most: int) -> Sequence[Happening]:
+        """Return the newest `most` records with a greater number than `after`, oldest first. Raises `StoreError`."""
+        return await self._in_thread(lambda: self._database.happenings(job, after, most))
 
     async def close(self) -> None:
         """Let go of the directory when all that was asked for is done."""

@@ -28,6 +28,9 @@ class ExitCode(IntEnum):
     """Not enough nodes came in time."""
     REFUSED = 77
     """The coordinator refuses this node."""
+    STOPPED = 79
+    """An operator ended the job. The first number that sysexits leaves free: whoever starts nodes again when they fail
+    or leave can tell that nobody wants these back."""
     INTERRUPTED = 130
     """Left after Ctrl-C (128 + SIGINT)."""
     TERMINATED = 143

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from coordinatord.wire.schema import Length, Range, SchemaError
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Raised by every change that an older peer would misread; the two sides must agree on it exactly."""
 
 DEFAULT_PORT = 29_400
@@ -21,9 +21,10 @@ DEFAULT_PORT = 29_400
 SESSION_PATH = "/v1/session"
 """Where a node opens its WebSocket."""
 
-FRAME_BYTES_MAX = 64 * 1024
-"""A frame holds one message; the largest legal one (`Desired` with a report, all texts at their limits in the widest
-letters) is below 61 KiB. What is usual is below 1 KiB, and 4 KiB with a report."""
+FRAME_BYTES_MAX = 96 * 1024
+"""A frame holds one message; the largest legal one (a `Join` with a failure, all texts at their limits in the widest
+letters, and a step of each of as many workers as a node may have) is below 85 KiB, and the largest `Desired` below 61.
+What is usual is below 1 KiB, and 4 KiB with a report."""
 
 RANKS_MAX = 1_000_000
 """Ten times the largest public training job (about 100,000 GPUs); bounds every rank, count and round size."""
@@ -37,10 +38,14 @@ COUNTER_MAX = 2**31 - 1
 DURATION_S_MAX = 86_400
 """A day: longer durations are mistakes in units."""
 
+STEP_MAX = 2**53 - 1
+"""Steps of a training job: at a million a second, 285 years; and JSON and its readers still tell each from the next."""
+
 
 Seconds = Annotated[float, Range(0, DURATION_S_MAX)]
 Count = Annotated[int, Range(0, RANKS_MAX)]
 Counter = Annotated[int, Range(0, COUNTER_MAX)]
+Step = Annotated[int, Range(0, STEP_MAX)]
 Name = Annotated[str, Length(1, 128)]
 """Job ids, node ids, run ids, roles."""
 Address = Annotated[str, Length(1, 253)]
@@ -101,6 +106,8 @@ class Result(StrEnum):
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    STOPPED = "stopped"
+    """An operator ended it."""
     LEFT = "left"
     TIMED_OUT = "timed_out"
 
@@ -115,6 +122,8 @@ class RefusalCode(StrEnum):
     LIMIT = "limit"
     UNRECORDED = "unrecorded"
     """The coordinator's store fails, so it takes in nobody whom it would forget."""
+    DRAINED = "drained"
+    """An operator keeps this node out for now."""
 
 
 class Launcher(StrEnum):
@@ -241,6 +250,12 @@ class Observed:
     """How long ago it last heard the coordinator in this session, by which that knows how late its own words come."""
     beat: bool
     """A heartbeat: the coordinator answers it even if nothing has changed, so that each side knows the other alive."""
+    steps: Annotated[tuple[Step | None, ...], Length(0, WORKERS_MAX)] = ()
+    """The last step that each worker of the round has reported, by local rank; empty if none has reported any."""
+    step_age_s: Seconds | None = None
+    """How long before this message the newest of them was: as with failures, two hosts' clocks are never compared."""
+    idle_s: Seconds = 0.0
+    """How long before this message the last of its workers was gone; 0 while any may live."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinatord.wire.exits import ExitCode, shell_exit_code
-from coordinatord.wire.messages import Desired, Goal, Observed, Phase, RefusalCode, Result
+from coordinatord.wire.messages import DURATION_S_MAX, Desired, Goal, Observed, Phase, RefusalCode, Result
 from nodeclient.core import effects, events, words
 from nodeclient.core.contact import Contact
 from nodeclient.core.effects import Level
@@ -93,8 +93,7 @@ class Agent:
 
     def next_deadline(self) -> float | None:
         """Return when `Tick` is wanted next, or None."""
-        dues = [at for at, _ in self._deadlines()]
-        return min(dues, default=None)
+        return min((at for at, _ in self._deadlines()), default=None)
 
     def observed(self, now: float, *, beat: bool) -> Observed:
         """Return what is, for the coordinator."""
@@ -109,6 +108,7 @@ class Agent:
             failure=self._group.failure(now),
             heard_s=self._contact.heard_s(now),
             beat=beat,
+            idle_s=0.0 if self.phase.has_workers else min(now - self._resting_since, DURATION_S_MAX),
         )
 
     # Events
@@ -119,7 +119,7 @@ class Agent:
     def _closed(self, event: events.SessionClosed, now: float) -> None:
         if self._contact.close(event.reason, now) and self._last_word is None:
             goes_on = "; the workers go on" if self.phase.has_workers else ""
-            self._notice(Level.WARNING, f"lost the coordinator: {event.reason}{goes_on}")
+            self._notice(Level.WARNING, "coordinator_lost", f"lost the coordinator: {event.reason}{goes_on}")
         elif self._contact.is_new_trouble(event.reason):
             self._effects.append(effects.Waiting(f"looking for the coordinator: {event.reason}", self._limit_alone()))
         if self._leaving is not None:
@@ -129,7 +129,7 @@ class Agent:
         desired = event.desired
         let_in = self._contact.hear(desired, now)
         if let_in:
-            self._notice(Level.INFO, f"connected to the coordinator at {self._contact.coordinator}")
+            self._notice(Level.INFO, "connected", f"connected to the coordinator at {self._contact.coordinator}")
         if desired.run == self.run and desired.round < self.round:
             return  # said before something that this node has already heard
         self._show(desired)
@@ -150,7 +150,7 @@ class Agent:
         self._contact.alive(now)
         reason = event.held.reason
         if self._contact.is_new_trouble(reason):
-            self._notice(Level.WARNING, words.undecided(reason))
+            self._notice(Level.WARNING, "coordinator_undecided", words.undecided(reason))
 
     def _turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused = event.refused
@@ -189,7 +189,7 @@ class Agent:
         if self._leaving is not None and self._hurry:
             self._exit(effects.Exit(ExitCode.OS_ERROR, event.message))
         else:
-            self._notice(Level.ERROR, event.message)
+            self._notice(Level.ERROR, "sweep_failed", event.message)
             self._sweep(now)
 
     def _ticked(self, _: events.Tick, now: float) -> None:
@@ -222,7 +222,7 @@ class Agent:
     def _failed(self, now: float) -> None:
         failure = self._group.failure(now)
         assert failure is not None  # noqa: S101 - the caller has just noted it
-        self._notice(Level.ERROR, words.failed(failure))
+        self._notice(Level.ERROR, "worker_failed", words.failed(failure))
         self._step(Stimulus.FAILED, now)
 
     # Leaving and giving up
@@ -231,7 +231,7 @@ class Agent:
         again = self._leaving is not None
         self._leaving = event.signum
         if not again and (self._contact.connected or self.phase.has_workers):
-            self._notice(Level.INFO, words.leaving(self._settings.stop_timeout_s))
+            self._notice(Level.INFO, "leaving", words.leaving(self._settings.stop_timeout_s))
         if again or not self._contact.connected:
             self._abandon(now, hurry=again)
         else:
@@ -256,7 +256,7 @@ class Agent:
         self._exit(effects.Exit(code, words.gave_up(self._contact.trouble, waited_s, self.phase, failure)))
 
     def _cut_off(self, now: float) -> None:
-        self._notice(Level.ERROR, words.cut_off(self._contact.outage_grace_s, self._settings.join_timeout_s))
+        self._notice(Level.ERROR, "cut_off", words.cut_off(self._contact.outage_grace_s, self._settings.join_timeout_s))
         self._step(Stimulus.ABANDONED, now)
 
     # Time
@@ -336,7 +336,7 @@ class Agent:
             group.kill_at = now + grace
             self._effects.append(effects.Terminate())
             if desired is not None and desired.goal is not Goal.RUN:
-                self._notice(Level.INFO, f"stopping the workers of round {self.round}: {desired.reason}")
+                self._notice(Level.INFO, "stopping", f"stopping the workers of round {self.round}: {desired.reason}")
         elif group.kill_at is not None:
             group.kill_at = min(group.kill_at, now + grace)
 
@@ -361,7 +361,7 @@ class Agent:
         self.phase = self._group.ending
         self._resting_since = now
         if self.phase is Phase.SUCCEEDED:
-            self._notice(Level.INFO, f"all workers of this node succeeded in round {self.round}")
+            self._notice(Level.INFO, "node_succeeded", f"all workers of this node succeeded in round {self.round}")
 
     def _take_round(self, now: float) -> Desired:
         """Be in the round that the goal speaks of; what was known of an older one is void."""
@@ -380,7 +380,7 @@ class Agent:
         code = outcome.exit_code
         if outcome.result is Result.LEFT and self._leaving is not None:
             code = 128 + self._leaving
-        well = outcome.result in {Result.SUCCEEDED, Result.LEFT}
+        well = outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
         report = self._desired.report if self._desired else None
         self._exit(effects.Exit(code, outcome.summary, Level.INFO if well else Level.ERROR, report))
 
@@ -388,8 +388,8 @@ class Agent:
         self.exited = True
         self._effects.append(last_word)
 
-    def _notice(self, level: Level, text: str) -> None:
-        self._effects.append(effects.Notice(level, text))
+    def _notice(self, level: Level, event: str, text: str) -> None:
+        self._effects.append(effects.Notice(level, text, event))
 
     def _tell(self, now: float) -> None:
         """Report what has changed; a heartbeat reports in any case."""

@@ -86,6 +86,7 @@ class Contact:
         """Note that the coordinator lives, and what it grants; return whether it thereby lets the node in."""
         self.heartbeat_s, self.lease_s = desired.heartbeat_s, desired.lease_s
         self.outage_grace_s = desired.outage_grace_s
+        self.beat_at = min(self.beat_at, now + self.heartbeat_s)  # one that was granted for a longer lease is too late
         self._told.clear()
         return self.alive(now)
 

@@ -73,6 +73,8 @@ class Notice:
 
     level: Level
     text: str
+    event: str
+    """What has happened, for machines: the same whatever the words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from coordinatord.wire.exits import describe_exit
-from coordinatord.wire.messages import Failure, Phase
+from coordinatord.wire.messages import Assignment, Failure, Observed, Phase
+
+LOOKING = "looking for the coordinator"
+"""What a node does first."""
 
 
 def failed(failure: Failure) -> str:
@@ -12,6 +15,20 @@ def failed(failure: Failure) -> str:
     if not failure.pid:
         how = "the workers cannot be started"
     return ": ".join([how, *filter(None, (failure.message, failure.error))])
+
+
+def ranks(part: Assignment, workers: int) -> str:
+    """Say which ranks of a round the workers of this node have."""
+    last = part.first_rank + workers - 1
+    own = f"rank {last}" if last == part.first_rank else f"ranks {part.first_rank} to {last}"
+    return f"{own} of {part.world_size}"
+
+
+def standing(observed: Observed, part: Assignment | None, workers: int, waiting_for: str) -> str:
+    """Say where the node is: what it waits for or, since it was given its `part` of the present round, that."""
+    if part is None or observed.phase is Phase.IDLE:
+        return waiting_for
+    return f"round {observed.round}, {ranks(part, workers)}: {observed.phase}"
 
 
 def leaving(grace_s: float) -> str:

@@ -14,7 +14,7 @@ from tests.support.builders import a_join, a_member, a_spec
 
 
 def refusal_of_spec(ours: Spec, theirs: Spec) -> str:
-    run = Run("mnist", "e-1", ours, "first", Policy())
+    run = Run("mnist", "e-1", ours, "first", Policy(), 0.0)
     with pytest.raises(RefusedError) as caught:
         check_spec(run, a_join("second", job="mnist", spec=theirs))
     refused = caught.value.refused
@@ -24,7 +24,7 @@ def refusal_of_spec(ours: Spec, theirs: Spec) -> str:
 
 
 def test_a_node_that_agrees_is_let_in() -> None:
-    check_spec(Run("mnist", "e-1", a_spec(), "first", Policy()), a_join(spec=a_spec()))
+    check_spec(Run("mnist", "e-1", a_spec(), "first", Policy(), 0.0), a_join(spec=a_spec()))
 
 
 def test_another_number_of_nodes_is_named_with_both_values_and_both_nodes() -> None:

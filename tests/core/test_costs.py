@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from coordinatord.core.events import Connected, Disconnected, Event, Reported, T
 from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.member import Member
-from coordinatord.core.records import Record, RoundEnded, RoundFormed, RoundStarted, RoundStopped
+from coordinatord.core.records import Record, RoundEnded, RoundFormed, RoundStarted, RoundStopped, TrainingBegan
 from coordinatord.core.run import Run
 from coordinatord.wire.codec import encode
 from coordinatord.wire.messages import Goal, Observed, Phase
@@ -143,6 +144,21 @@ def test_a_heartbeat_touches_one_member_and_looks_at_no_row(size: int, monkeypat
     touched = [node for node, member in cluster.run.members.items() if member.heard_at != before[node][0]]
     assert (touched, len(cluster.told), cluster.commits, dict(looks)) == (["n2"], 1, [], {})
     assert cluster.told[0].message is before["n2"][1], "the very same message, so that it is not encoded again"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_first_step_is_recorded_and_the_next_ones_cost_what_a_heartbeat_does(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(size).running()
+    for session in (2, 3):
+        cluster.handle(Reported(session, replace(cluster.observed(Phase.RUNNING, beat=True), steps=(0,))))
+    cluster.commit()
+    assert cluster.commits == [[TrainingBegan]]
+    looks = _count_calls(monkeypatch, (table, "next_row"), (Run, "place"), (membership, "hear"))
+    for step, session in enumerate((2, 3, 4), 1):
+        cluster.handle(Reported(session, replace(cluster.observed(Phase.RUNNING, beat=True), steps=(step,))))
+    assert dict(looks) == {}
 
 
 @pytest.mark.parametrize("size", SIZES)

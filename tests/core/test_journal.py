@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from coordinatord.core.effects import Batch, Close, Effect, Reassure, Send
 from coordinatord.core.journal import Journal
+from coordinatord.core.ledger import Spent
 from coordinatord.core.records import Record, RoundStarted
 from coordinatord.wire.messages import Goal, Held
 from tests.support.builders import a_desired
 
 
 def a_record(number: int) -> Record:
-    return RoundStarted("job", "run", "all workers are started", number)
+    return RoundStarted("job", "run", "all workers are started", number, steps_awaited=False, spent=Spent())
 
 
 def a_send(session: int, reason: str = "as it is") -> Send:

@@ -132,7 +132,7 @@ def test_the_status_shows_the_last_failure_with_its_age() -> None:
         "error": "ValueError: no",
         "last_lines": ["Traceback", "ValueError: no"],
         "age_s": 10.5,
-        "consequences": [{"node": "a", "rank": 0, "exit_code": 134}],
+        "consequences": [{"node": "a", "rank": 0, "exit_code": 134, "how": "killed by SIGABRT"}],
         "consequences_count": 1,
     }
 

@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from coordinatord.wire.messages import Goal, Phase, RefusalCode
+from coordinatord.wire.messages import DURATION_S_MAX, Goal, Phase, RefusalCode
 from nodeclient.core.contact import HEARTBEAT_S
 from nodeclient.core.effects import Effect, Exit, Kill, Level, Notice, Reconnect, Say, Start, Sweep, Terminate, Waiting
 from nodeclient.core.settings import ABORT_TIMEOUT_S
 from tests.support.bench import SETTINGS, Bench
 from tests.support.builders import OUTAGE_GRACE_S
 
-CONNECTED = Notice(Level.INFO, "connected to the coordinator at coordinator:29400")
+CONNECTED = Notice(Level.INFO, "connected to the coordinator at coordinator:29400", "connected")
 
 
 def said(effects: list[Effect]) -> list[str]:
@@ -42,6 +42,20 @@ def test_a_node_that_comes_back_says_so_again() -> None:
     bench.open()
     bench.told(Goal.RUN)
     assert bench.effects.count(CONNECTED) == 2
+
+
+def test_a_node_that_comes_back_says_for_how_long_it_has_had_no_workers() -> None:
+    bench = Bench().running(outage_grace_s=7.0)
+    bench.close()
+    bench.advance(7.0)
+    bench.now += 2.0
+    assert bench.observed.idle_s == 0.0, "they are ending"
+    bench.all_exited(-15)
+    bench.swept()
+    bench.now += 4.0
+    assert (bench.observed.phase, bench.observed.idle_s) == (Phase.STOPPED, 4.0)
+    bench.now += 2 * DURATION_S_MAX
+    assert bench.observed.idle_s == DURATION_S_MAX
 
 
 def test_a_refusal_that_may_pass_is_no_connection_and_is_said_once() -> None:
@@ -147,7 +161,7 @@ def test_a_sweep_that_fails_is_said_and_begun_again() -> None:
     bench.all_exited(0)
     for _ in range(3):
         effects = bench.sweep_failed("process 7 outlives SIGKILL")
-        assert effects == [Notice(Level.ERROR, "process 7 outlives SIGKILL"), Sweep()]
+        assert effects == [Notice(Level.ERROR, "process 7 outlives SIGKILL", "sweep_failed"), Sweep()]
     assert bench.agent.phase is Phase.STOPPING
     bench.told(Goal.RUN, round=2)
     assert bench.count(Start) == 1, "no round begins before the old one is swept"

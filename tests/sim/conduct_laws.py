@@ -22,7 +22,8 @@ SLACK_S = 1.0
 """An alarm rings at its time, but what it leads to may wait for another: seconds for that, far below every grace."""
 
 CONNECTING_S = 6.0
-"""While a node tries to connect it does not know yet whether it is alone: one attempt, and the pause before it."""
+"""While a node tries to connect it does not know yet whether it is alone: one attempt, and the pause before it. Nor
+does it while a connection stands in which nothing is said, for as long as the lease that it was granted last."""
 
 FOR_GOOD = {RefusalCode.SUPERSEDED, RefusalCode.SPEC_DIFFERS}
 """Refusals that waiting does not help against."""
@@ -108,16 +109,17 @@ class ConductLaws(NodeLaws):
         recently = self.world.agenda.now - host.troubled_until < SLACK_S
         if conduct.alone_since is not None and not agent._contact.connected and not recently:
             alone = now - conduct.alone_since
+            connecting = max(CONNECTING_S, agent._contact.lease_s + SLACK_S)
             grace = self.world.scene.policy.outage_grace_s
             told = agent._desired is not None
             self.check(
-                not (working and told) or alone < grace + CONNECTING_S,
+                not (working and told) or alone < grace + connecting,
                 "%s lets its workers go on, cut off for %.1f s",
                 host.name,
                 alone,
             )
             waited = now - max(conduct.alone_since, agent._resting_since)
-            most = self.world.scene.join_timeout_s + CONNECTING_S
+            most = self.world.scene.join_timeout_s + connecting
             self.check(agent.phase.has_workers or waited < most, "%s looks for %.1f s", host.name, waited)
         if conduct.leave_asked_at is not None and not recently:
             left = now - conduct.leave_asked_at

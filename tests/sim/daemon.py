@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from coordinatord.core.effects import Effect, Reassure, Refuse, Send
+from coordinatord.core.effects import Answer, Effect, Reassure, Refuse, Send
 from coordinatord.core.events import (
+    Asked,
     Connected,
     Disconnected,
     Event,
+    PolicyChanged,
     RecordingResumed,
     RecordingStopped,
     Reported,
@@ -21,7 +23,9 @@ from coordinatord.core.events import (
 )
 from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
+from coordinatord.core.policy import Policy
 from coordinatord.core.records import Record
+from coordinatord.core.requests import Request
 from coordinatord.server.driver import PATIENCE_S, RETRY_S
 from coordinatord.store.interface import StoreError
 from coordinatord.wire.messages import Join, Observed
@@ -66,6 +70,9 @@ class Daemon:
         self._alarm: Alarm
         self._sessions: dict[int, Session] = {}
         self._numbers = 0
+        self._asked = 0
+        """The last request of an operator, numbered downward."""
+        self._asking: dict[int, Request] = {}
         self._asleep: list[Event] | None = None
         """What it has not read yet, while it is stopped."""
         self._knocking: list[Session] = []
@@ -153,6 +160,20 @@ class Daemon:
             for session in knocking:
                 self._world.wires.welcome(session, self.life)
             self._world.touch()
+
+    def ask(self, request: Request) -> None:
+        """Let an operator ask for something; where nobody answers, nothing comes of it."""
+        if self.up and self._asleep is None:
+            self._asked -= 1
+            self._asking[self._asked] = request
+            self._world.trace.note("operator asks for %s", request)
+            self._submit(Asked(self._asked, request))
+
+    def change_policy(self, policy: Policy) -> None:
+        """Let it read other settings, as on SIGHUP; where nobody reads, nothing comes of it."""
+        if self.up and self._asleep is None:
+            self._world.trace.note("the settings are now %s", policy)
+            self._submit(PolicyChanged(policy))
 
     @property
     def writing(self) -> bool:
@@ -302,6 +323,10 @@ class Daemon:
     def _release(self, effects: Iterable[Effect]) -> None:
         wires = self._world.wires
         for effect in effects:
+            if isinstance(effect, Answer):
+                self._world.trace.note("operator is answered: %s: %s", effect.verdict, effect.text)
+                self._world.laws.answered(self._asking.pop(effect.session), effect)
+                continue
             session = self._sessions.get(effect.session)
             if session is None:
                 continue

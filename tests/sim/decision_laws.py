@@ -98,6 +98,7 @@ class AllLaws(EvidenceLaws):
 
     def hears(self, event: Event) -> None:
         """Take note of what the coordinator is about to hear."""
+        super().hears(event)
         now, machine = self.world.agenda.now, self.world.daemon.machine
         if now - self._event_at > 2 * self.world.scene.policy.heartbeat_s:
             self._slept_at = now
@@ -201,7 +202,7 @@ class AllLaws(EvidenceLaws):
         key = (record.run, record.round)
         self._stopped[key] = self.world.agenda.now
         self._life_of_stop[key] = self.world.daemon.life
-        if record.planned and not run.leaving:
+        if record.planned and not run.leaving and not run.stop_asked:
             done = any(member.in_round and member.succeeded for member in run.members.values())
             self.check(not done, "round %d is stopped for arrivals, and about to succeed", record.round)
         if run.round != record.round or run.state is not State.STOPPING:

@@ -13,7 +13,9 @@ from coordinatord.core.run import Run, State
 from coordinatord.wire.exits import ExitCode, shell_exit_code
 from coordinatord.wire.messages import Result
 from tests.sim.conduct_laws import ConductLaws
-from tests.sim.laws import Laws
+from tests.sim.operator_laws import OperatorLaws
+from tests.sim.progress_laws import ProgressLaws
+from tests.sim.spending_laws import SpendingLaws
 from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its laws
@@ -27,7 +29,7 @@ REMEMBERED_S = 0.5
 """On top of the time within which a loss excuses a failure: for the word of both to come."""
 
 
-class EvidenceLaws(Laws, ConductLaws):
+class EvidenceLaws(SpendingLaws, OperatorLaws, ProgressLaws, ConductLaws):
     """Watches the verdicts of one world."""
 
     def __init__(self, world: World) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from coordinatord.core.requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
 from tests.sim.daemon import CrashPoint
 from tests.sim.disk import Fault
 from tests.sim.host import Host
-from tests.sim.world import World
+from tests.sim.world import JOB, World
 
 HOUR_S = 3600.0
 
@@ -100,6 +101,33 @@ def _node_stops(world: World) -> None:
     host = _victim(world)
     host.pause()
     world.agenda.plan(_soon(world), host.wake)
+
+
+# Operators
+
+
+def _operator_drains(world: World) -> None:
+    host = _victim(world)
+    if world.chance.random() < 0.3:
+        world.daemon.doom(CrashPoint.AFTER)
+        _start_later(world, _soon(world))
+    world.daemon.ask(DrainNode(host.node, "operator", ""))
+    world.agenda.plan(_soon(world), world.daemon.ask, UndrainNode(host.node, "operator", ""))
+    _maybe_boot(world, host)
+
+
+def _operator_restarts(world: World) -> None:
+    world.daemon.ask(RestartJob(JOB, "operator", ""))
+
+
+def _operator_stops(world: World) -> None:
+    world.daemon.ask(StopJob(JOB, "operator", ""))
+    for host in world.hosts.values():
+        _maybe_boot(world, host)
+
+
+def _operator_forgets(world: World) -> None:
+    world.daemon.ask(ForgetJob(JOB, "operator", ""))
 
 
 # The network
@@ -240,6 +268,10 @@ FAULTS: dict[str, Strike] = {
     "arrives": _arrives,
     "other settings": _other_settings,
     "nodeclient stopped": _node_stops,
+    "operator drains": _operator_drains,
+    "operator restarts": _operator_restarts,
+    "operator stops": _operator_stops,
+    "operator forgets": _operator_forgets,
     "connection reset": _reset,
     "all connections reset": _all_reset,
     "connection half open": _half_open,

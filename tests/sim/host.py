@@ -6,9 +6,10 @@ Its methods are what can be done to it: `boot`, `kill`, `vanish`, `leave`, `paus
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coordinatord.wire.messages import PROTOCOL_VERSION, Desired, Held, Join, Offer, Refused
+from coordinatord.wire.messages import PROTOCOL_VERSION, Desired, Held, Join, Observed, Offer, Refused
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, Say, Start, Sweep, Terminate
 from nodeclient.core.events import (
@@ -27,7 +28,7 @@ from nodeclient.core.settings import Settings
 from nodeclient.session import PAUSE_FIRST_S, PAUSE_MOST_S
 from tests.sim.agenda import Alarm, Clock
 from tests.sim.network import DOWN, UP, Said, Session
-from tests.sim.workers import LocalWorkers
+from tests.sim.workers import LocalWorkers, Round
 
 if TYPE_CHECKING:  # the world imports its hosts
     from tests.sim.world import World
@@ -84,6 +85,8 @@ class Host:
         """No two processes begin in the same nanosecond."""
         self._spec = world.scene.spec
         self._alarm: Alarm
+        self._begun: Round = ("", 0)
+        """The round in which this life of the nodeclient last started workers."""
         self._pause_s = PAUSE_FIRST_S
         self._welcome = False
         self._asleep: list[Event] | None = None
@@ -101,6 +104,7 @@ class Host:
         world.trace.note("%s: nodeclient starts, incarnation %d", self.name, self.incarnation)
         world.touch()
         self.exit, self.gone, self._asleep = None, False, None
+        self._begun = ("", 0)
         settings = Settings(scene.workers.each, scene.join_timeout_s, scene.stop_timeout_s)
         agent = Agent(settings, self.draw_port(), self.clock.read())
         self.agent = agent
@@ -223,7 +227,7 @@ class Host:
             self._agenda.after(0.5, self.opened, session)
             return
         session.established = True
-        observed = agent.observed(self.clock.read(), beat=True)
+        observed = self._with_steps(agent.observed(self.clock.read(), beat=True))
         join = Join(PROTOCOL_VERSION, "job", self.node, self.incarnation, self._spec, self._offer, observed)
         self._world.wires.send(session, UP, join)
         self.submit(SessionOpened("coordinator"))
@@ -299,7 +303,7 @@ class Host:
         match effect:
             case Say(observed):
                 if self.session is not None:
-                    self._world.wires.send(self.session, UP, observed)
+                    self._world.wires.send(self.session, UP, self._with_steps(observed))
             case Probe():
                 self._agenda.after(
                     0.005 * self._world.chance.random(), self._probe, self.agent, effect, effect.patience_s
@@ -307,6 +311,7 @@ class Host:
             case Start():
                 self._world.trace.note("%s: starts round %d of %s", self.name, effect.round, effect.run)
                 self._world.laws.starts(self, effect)
+                self._begun = (effect.run, effect.round)
                 self.workers.start(effect)
             case Terminate():
                 self._world.laws.stops(self)
@@ -323,6 +328,16 @@ class Host:
                 self._world.laws.exits(self, effect)
                 self.exit = effect
                 self._end()
+
+    def _with_steps(self, observed: Observed) -> Observed:
+        """As `nodeclient/progress.py` has it: where a round stopped is said until there is another."""
+        training = self._world.trainings.get(self._begun)
+        stepped = None if training is None or training.key != (observed.run, observed.round) else training.stepped()
+        if stepped is not None:
+            step, age_s = stepped
+            observed = replace(observed, steps=(step,) * self._offer.workers, step_age_s=age_s)
+        self._world.laws.says(self, observed)
+        return observed
 
     def _probe(self, agent: Agent, probe: Probe, left_s: float) -> None:
         """Look for the master, and again each second until it answers; who sleeps or is gone does not."""

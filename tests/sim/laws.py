@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.records import (
+    JobForgotten,
     NodeLost,
     Record,
     RoundEnded,
@@ -112,7 +113,8 @@ class Laws(NodeLaws):
         """Check what becomes durable, in its order; `now` in the coordinator's clock."""
         for record in records:
             self.records[type(record).__name__] += 1
-            self.check(record.run not in self.ended, "run %s goes on after its end: %s", record.run, record)
+            over = record.run in self.ended and not isinstance(record, JobForgotten)
+            self.check(not over, "run %s goes on after its end: %s", record.run, record)
             match record:
                 case RoundFormed():
                     self._judge_formed(record)
@@ -212,6 +214,7 @@ class Laws(NodeLaws):
     def restored(self, machine: Coordinator) -> None:
         """Check what a coordinator that starts knows: all that its forerunner recorded, and so all that it said."""
         found = differences(durable_jobs(machine.jobs), durable_jobs(self.shadow.jobs))
+        found += differences(machine.cluster.drained, self.shadow.cluster.drained, "drained ")
         self.check(not found, "the coordinator comes back different: %s", "; ".join(found))
         for run in machine.jobs.values():
             spoken = self._spoken.get(run.id, 0)

@@ -83,7 +83,8 @@ class Lulls:
         desired, contact = agent._desired, agent._contact
         if desired is None or not contact.connected or not contact._heard or session.broken:
             return False
-        known = self._world.run.members.get(host.node)
+        run = self._world.daemon.machine.jobs.get("job")
+        known = None if run is None else run.members.get(host.node)
         if known is None or known.observed.phase is not agent.phase:
             return False  # word of it is on its way
         if agent.phase is Phase.RUNNING:

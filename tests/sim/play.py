@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from coordinatord.core.requests import UndrainNode
 from tests.sim.faults import FAULTS, strike
 from tests.sim.scene import draw_scene, large_scene
 from tests.sim.world import World
@@ -77,5 +78,7 @@ def come_to_rest(world: World) -> None:
         host.heal()
         if host.gone:
             host.boot()
+    for name in list(daemon.machine.cluster.drained):
+        daemon.ask(UndrainNode(name, "operator", ""))
     world.try_until(world.is_over, SETTLED_WITHIN_S)
     world.laws.judge_end()

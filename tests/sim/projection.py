@@ -20,8 +20,11 @@ def durable_run(run: Run) -> dict[str, Any]:
     return {
         "run": (run.job, run.id, run.spec, run.opener),
         "state": (run.state, run.reason, run.outcome),
+        "stop asked": run.stop_asked,
         "restarts used": run.restarts_used,
         "round": run.round,
+        "spent": (run.ledger.settled, run.ledger.cause, run.ledger.reports_steps, run.ledger.stepped),
+        "rounds": list(run.timeline),
         "why": None if ended else (run.cause, run.origin, run.trigger, run.planned_at is not None),
         "lost": [] if ended else [loss.node for loss in run.losses],
     }

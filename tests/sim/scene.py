@@ -55,6 +55,8 @@ class Workers:
     """How many fail when a peer is gone; the rest hang, as in a collective without a time-out."""
     starts_within_s: float = 0.0
     """How long it takes to start them. In life nothing can come between; a shell that does it otherwise may be."""
+    first_step_s: float | None = None
+    """How long after the start of all of them the first step is reported; None if steps are not."""
     fails_at_once: float = 0.0
     cannot_start: float = 0.0
     """How many nodes cannot start their workers in a round."""
@@ -113,6 +115,7 @@ def draw_scene(chance: random.Random) -> Scene:
         starts_within_s=chance.choice([0.0, 0.0, 0.1, 3.0]),
         fails_at_once=chance.choice([0.0, 0.0, 0.0, 0.1]),
         cannot_start=chance.choice([0.0, 0.0, 0.0, 0.1]),
+        first_step_s=chance.choice([None, None, 0.0, 0.7, 6.0]),
     )
     return Scene(
         hosts=max(1, nodes_max + chance.randint(-2, 2)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coordinatord.core import history
+from coordinatord.core.cluster import Cluster
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.member import Standing
 from coordinatord.core.policy import Policy
@@ -23,7 +24,7 @@ class Shadow:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self.jobs: dict[str, Run] = {}
+        self.cluster = Cluster()
         self.dismissed: dict[tuple[str, str, int], Outcome] = {}
         """By run, node and incarnation: what each that was let go was let go with."""
         self.outcomes: dict[str, Outcome] = {}
@@ -33,10 +34,15 @@ class Shadow:
         self._all = False
         """All of them were."""
 
+    @property
+    def jobs(self) -> dict[str, Run]:
+        """The live or last run of each job."""
+        return self.cluster.jobs
+
     def apply(self, records: Sequence[Record], at: float) -> None:
         """Take in what has become durable."""
         for record in records:
-            history.apply(self.jobs, record, at, self._policy)
+            history.apply(self.cluster, record, at, self._policy)
             if isinstance(record, NodeDismissed):
                 self.dismissed[record.run, record.node, record.incarnation] = record.outcome
             if isinstance(record, RunEnded):
@@ -51,9 +57,9 @@ class Shadow:
         """Say how the machine differs from this; in nodes that no record spoke of only if `whole` is asked for."""
         whole, self._all = whole or self._all, False
         named, self._named = self._named, set()
+        found = differences(machine.cluster.drained, self.cluster.drained, "drained ")
         if whole:
-            return differences(durable_jobs(machine.jobs), durable_jobs(self.jobs))
-        found = []
+            return found + differences(durable_jobs(machine.jobs), durable_jobs(self.jobs))
         for job, run in machine.jobs.items():
             other = self.jobs.get(job)
             if other is None:

@@ -5,6 +5,7 @@ What the group of a round has in common is a `Training`: when it is done, and wh
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from coordinatord.wire.exits import ExitCode
@@ -18,6 +19,9 @@ if TYPE_CHECKING:  # hosts import their workers
 
 Round = tuple[str, int]
 """A run and the number of a round."""
+
+STEP_S = 0.4
+"""Of a training that reports its steps."""
 
 LAST_STEP_S = 0.5
 """A training that should be done is tried to be ended as often, while not all of its nodes are there."""
@@ -35,8 +39,13 @@ class Training:
         self.started_at = world.agenda.time
         self.began_at = world.agenda.now
         self.hosts: dict[str, Host] = {}
+        self.whole_at: float | None = None
+        """When workers had been started on all of its nodes."""
         self.broken = False
         """One of its workers has gone, so the others fail or hang."""
+        self.broken_at = math.inf
+        self.done_at = math.inf
+        """When the last step was taken."""
         self.exited_well = 0
         """Workers that exited with 0."""
         self._left_s = world.work_left.get(key[0], world.scene.workers.work_s)
@@ -45,14 +54,28 @@ class Training:
     def join(self, host: Host) -> None:
         """Take in the workers that a host has started."""
         self.hosts[host.name] = host
+        if len(self.hosts) == len(self._world.laws.formed[self.key].nodes):
+            self.whole_at = self._world.agenda.now
         if self.broken:
             host.workers.lose_peer()
+
+    def stepped(self) -> tuple[int, float] | None:
+        """Return the last step that all workers have taken, and how long ago; None before there is one to report."""
+        first_s = self._world.scene.workers.first_step_s
+        if self.whole_at is None or first_s is None:
+            return None
+        now = self._world.agenda.now
+        until = min(now, self.broken_at, self.done_at)
+        if until < self.whole_at + first_s:
+            return None
+        step, since = divmod(until - self.whole_at - first_s, STEP_S)
+        return int(step), now - until + since
 
     def breaks(self) -> None:
         """Let a worker be gone that the others need. What they did so far was saved."""
         if self.broken:
             return
-        self.broken = True
+        self.broken, self.broken_at = True, self._world.agenda.now
         done = self._world.agenda.time - self.started_at
         self._world.work_left[self.key[0]] = max(1.0, self._left_s - done)
         for host in self.hosts.values():
@@ -65,6 +88,7 @@ class Training:
         if len(self.hosts) < len(self._world.laws.formed[self.key].nodes):
             self._world.agenda.plan(LAST_STEP_S, self._done)  # a step takes all of them
         else:
+            self.done_at = self._world.agenda.now
             self._world.touch()
             self._world.trace.note("the training of round %d is done", self.key[1])
             for host in self.hosts.values():

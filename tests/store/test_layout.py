@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.core.ledger import Spent
+from coordinatord.core.ranks import Ranks
+from coordinatord.core.run import Run
 from coordinatord.store import layout
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
-from tests.support.histories import an_opening
+from coordinatord.wire.schema import fields_of
+from tests.support.builders import an_offer
+from tests.support.histories import an_opening, replay
 
 NEXT = (
     *layout.STEPS,
@@ -47,6 +52,9 @@ def test_an_older_database_is_brought_forward_with_what_it_holds(path: Path) -> 
     Database.open(path, NEXT).close()
     assert ask(path, "SELECT * FROM marks") == [("e-1",)], "no step is taken twice"
 
+
+ADDRESSES: dict[str, object] = {"peer_address": "10.0.0.1", "local_address": "10.0.0.9"}
+ALONE = fields_of(Ranks("a", 0, 0, 1, 0, 1))
 
 OLD_BODIES = {
     "RunOpened": {"reason": "r", "opener": "a", "spec": {"nodes_min": 1, "nodes_max": 2, "max_restarts": 3}},
@@ -97,6 +105,58 @@ def test_the_records_of_the_first_version_are_read(tmp_path: Path) -> None:
     read = [type(entry.record).__name__ for entry in database.load()]
     database.close()
     assert read == list(OLD_BODIES)
+
+
+BEFORE_LEDGERS = 3
+"""The last version of the tables of which no record tells what a run's time went to."""
+
+OLD_HISTORY: list[tuple[float, str, int | None, dict[str, object]]] = [
+    (100.0, "RunOpened", None, {"opener": "a", "spec": fields_of(an_opening().spec)}),
+    (103.0, "NodeJoined", 0, {"incarnation": 1, "offer": fields_of(an_offer("a")), **ADDRESSES}),
+    (110.0, "RoundFormed", 1, {"nodes": [ALONE], "master_address": "10.0.0.1", "master_port": 40_001}),
+    (112.0, "RoundStarted", 1, {}),
+    (200.0, "RoundStopped", 1, {"planned": False, "first_failure": None}),
+    (203.0, "RoundEnded", 1, {"charged": False, "restarts_used": 0, "report": None}),
+    (202.5, "RoundFormed", 2, {"nodes": [ALONE], "master_address": "10.0.0.1", "master_port": 40_001}),
+    (210.5, "RoundStarted", 2, {}),
+]
+"""Rows of that version. The clock is set back once."""
+
+
+def fill(path: Path, history: list[tuple[float, str, int | None, dict[str, object]]]) -> None:
+    Database.open(path, layout.STEPS[:BEFORE_LEDGERS]).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for at, kind, number, body in history:
+            node = "a" if kind == "NodeJoined" else None
+            values = (at, "job", "e-1", kind, node, number, json.dumps({"reason": "r"} | body))
+            connection.execute(
+                "INSERT INTO records (at, job, run, kind, node, round, body) VALUES (?, ?, ?, ?, ?, ?, ?)", values
+            )
+
+
+def brought_forward(path: Path) -> Run:
+    database = Database.open(path)
+    run = replay(database.load())["job"]
+    database.close()
+    return run
+
+
+def test_what_the_time_went_to_is_worked_out_for_runs_from_before_that_was_recorded(tmp_path: Path) -> None:
+    fill(tmp_path / "state.db", OLD_HISTORY)
+    run = brought_forward(tmp_path / "state.db")
+    assert run.ledger.at(220.5) == Spent(training=98.0, waiting=10.0, starting=10.0, stopping=3.0)
+    first, second = run.timeline
+    assert (first.formed_at, first.running_at, first.stopped_at, first.ended_at) == (10.0, 12.0, 100.0, 103.0)
+    assert (second.formed_at, second.after) == (103.0, None)
+    assert not run.ledger.reports_steps
+    assert ask(tmp_path / "state.db", "SELECT name FROM sqlite_master WHERE name = 'sums'") == []
+
+
+def test_the_time_of_rounds_that_were_forgotten_before_it_was_recorded_counts_as_training(tmp_path: Path) -> None:
+    fill(tmp_path / "state.db", [OLD_HISTORY[0], OLD_HISTORY[1], *OLD_HISTORY[5:]])
+    run = brought_forward(tmp_path / "state.db")
+    assert run.ledger.at(211.5) == Spent(training=104.0, starting=8.0)
+    assert [one.number for one in run.timeline] == [2]
 
 
 def test_all_steps_are_taken_from_the_beginning(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from typing import Any, get_type_hints
 from hypothesis import strategies as st
 
 from coordinatord.core import history
+from coordinatord.core.cluster import Cluster
+from coordinatord.core.ledger import Spent
 from coordinatord.core.policy import Policy
 from coordinatord.core.ranks import Seat, assign
 from coordinatord.core.records import (
@@ -27,8 +29,10 @@ from coordinatord.core.records import (
     RoundStopped,
     RunEnded,
     RunOpened,
+    TrainingBegan,
 )
 from coordinatord.core.run import Run
+from coordinatord.core.spending import spent
 from coordinatord.store.interface import Entry
 from coordinatord.wire.messages import Outcome, Result
 from tests.support.builders import a_spec, an_offer
@@ -68,7 +72,22 @@ def a_loss_of(node: str, job: str = JOB, run: str = RUN, *, incarnation: int = 1
 def a_round_of(*nodes: str, number: int = 1, job: str = JOB, run: str = RUN) -> RoundFormed:
     """Build the record of a round that got its nodes."""
     ranks = assign([Seat(node, f"host-{node}", "", 1, "default", None) for node in nodes])
-    return RoundFormed(job, run, f"formed of {len(nodes)}", number, tuple(ranks), "10.0.0.1", 40_001)
+    return RoundFormed(job, run, f"formed of {len(nodes)}", number, tuple(ranks), "10.0.0.1", 40_001, Spent())
+
+
+def a_start_of(number: int = 1, job: str = JOB, run: str = RUN, *, steps_awaited: bool = False) -> RoundStarted:
+    """Build the record of a round whose workers are all started."""
+    return RoundStarted(job, run, "all workers are started", number, steps_awaited, Spent())
+
+
+def a_stop_of(number: int = 1, *, planned: bool = False, reason: str = "something failed") -> RoundStopped:
+    """Build the record of a round that is to end."""
+    return RoundStopped(JOB, RUN, reason, number, planned, None, Spent(), "worker_failed")
+
+
+def an_end_of(number: int = 1, *, charged: bool = False, used: int = 0, reason: str = "judged") -> RoundEnded:
+    """Build the record of a round that is over."""
+    return RoundEnded(JOB, RUN, reason, number, charged, used, None, Spent())
 
 
 def a_forgetting(job: str = JOB, run: str = RUN) -> JobForgotten:
@@ -78,10 +97,10 @@ def a_forgetting(job: str = JOB, run: str = RUN) -> JobForgotten:
 
 def replay(entries: Iterable[Entry]) -> dict[str, Run]:
     """Return the jobs that a history leads to."""
-    jobs: dict[str, Run] = {}
+    cluster = Cluster()
     for entry in entries:
-        history.apply(jobs, entry.record, entry.at, Policy())
-    return jobs
+        history.apply(cluster, entry.record, entry.at, Policy())
+    return cluster.jobs
 
 
 def durable(run: Run) -> dict[str, Any]:
@@ -94,7 +113,12 @@ def durable(run: Run) -> dict[str, Any]:
         for member in run.members.values()
         if member.outcome is None or member.in_round
     }
-    return {name: getattr(run, name) for name in (*plain, *rest)} | {"members": members}
+    time = {
+        "ledger": (run.ledger.settled, run.ledger.settled_at, run.ledger.cause),
+        "rounds": list(run.timeline),
+        "time": (run.ledger.entered_at, run.ledger.reports_steps, run.ledger.stepped),
+    }
+    return {name: getattr(run, name) for name in (*plain, *rest)} | {"members": members} | time
 
 
 class Life:
@@ -103,7 +127,7 @@ class Life:
     def __init__(self, seed: int, rounds: int) -> None:
         self._random = random.Random(seed)  # noqa: S311 - the same for the same seed
         self._rounds = rounds
-        self._jobs: dict[str, Run] = {}
+        self._cluster = Cluster()
         self._names = 0
         self._at = 0.0
 
@@ -117,11 +141,13 @@ class Life:
 
     @property
     def _run(self) -> Run:
-        return self._jobs[JOB]
+        return self._cluster.jobs[JOB]
 
     def _made(self, record: Record) -> Entry:
         self._at += self._random.random()
-        history.apply(self._jobs, record, self._at, Policy())
+        if isinstance(record, RoundFormed | RoundStarted | TrainingBegan | RoundStopped | RoundEnded):
+            record = dataclasses.replace(record, spent=spent(self._run, self._at))
+        history.apply(self._cluster, record, self._at, Policy())
         return Entry(self._at, record)
 
     def _arrival(self, remembered: int = 0) -> Iterator[Entry]:
@@ -148,16 +174,18 @@ class Life:
         formed = max(number, self._run.round + 1)
         yield self._made(a_round_of(*able[:8], number=formed))
         if self._random.random() < 0.8:
-            yield self._made(RoundStarted(JOB, RUN, "all workers are started", formed))
+            yield self._made(a_start_of(formed, steps_awaited=self._run.ledger.reports_steps))
+            if number % 3 == 0:
+                yield self._made(TrainingBegan(JOB, RUN, "a worker has reported step 0", formed, Spent()))
         yield from self._wait()
         if self._random.random() < 0.3:
             yield from self._success(formed)
-        yield self._made(RoundStopped(JOB, RUN, "something failed", formed, self._random.random() < 0.5, None))
+        yield self._made(a_stop_of(formed, planned=self._random.random() < 0.5))
         if self._random.random() < 0.3:
             yield from self._left_behind(formed)
         yield from self._departure()
         charged = self._random.random() < 0.5
-        yield self._made(RoundEnded(JOB, RUN, "judged", formed, charged, self._run.restarts_used + charged, None))
+        yield self._made(an_end_of(formed, charged=charged, used=self._run.restarts_used + charged))
 
     def _success(self, number: int) -> Iterator[Entry]:
         for member in list(self._run.inside)[:1]:
@@ -170,4 +198,12 @@ class Life:
 
 def an_end() -> RunEnded:
     """Build the record of a run that is over."""
-    return RunEnded(JOB, RUN, "all workers succeeded", Outcome(Result.SUCCEEDED, 0, "all workers succeeded"), None)
+    return RunEnded(
+        JOB,
+        RUN,
+        "all workers succeeded",
+        Outcome(Result.SUCCEEDED, 0, "all workers succeeded"),
+        None,
+        Spent(),
+        "all_succeeded",
+    )

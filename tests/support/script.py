@@ -12,11 +12,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinatord.core.effects import Close, Effect, Refuse, Send
-from coordinatord.core.events import Connected, Disconnected, Event, Reported, Tick
+from coordinatord.core.effects import Answer, Close, Effect, Refuse, Send
+from coordinatord.core.events import Asked, Connected, Disconnected, Event, Reported, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
-from coordinatord.core.records import Record, RoundEnded, RoundFormed, RoundStarted, RoundStopped, RunEnded
+from coordinatord.core.records import (
+    Record,
+    RoundEnded,
+    RoundFormed,
+    RoundStarted,
+    RoundStopped,
+    RunEnded,
+    TrainingBegan,
+)
+from coordinatord.core.requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
 from coordinatord.core.view import job_view
 from coordinatord.wire.messages import Desired, Goal, Join, Launcher, Observed, Phase, Spec
 from tests.support.builders import EPOCH, a_failure, a_join, an_observed, an_offer
@@ -27,6 +36,14 @@ PHASES = {
     "stopped": Phase.STOPPED,
     "succeed": Phase.SUCCEEDED,
     "failed": Phase.FAILED,
+}
+
+REQUESTS = {
+    "stop": StopJob,
+    "restart": RestartJob,
+    "forget": ForgetJob,
+    "drain": DrainNode,
+    "undrain": UndrainNode,
 }
 
 
@@ -64,11 +81,18 @@ class Stage:
         self._open: set[int] = set()
         self._next_beat = self._heartbeat_s
         self._written: list[str] = []
+        self.past: list[tuple[float, Record]] = []
+        """All records, with their times."""
+        self._asked = 0
+        """The last request of an operator, numbered downward."""
         self._commands: dict[str, Callable[[list[str], dict[str, str]], None]] = {
             "join": self._join,
             "reconnect": self._each(self._connect),
             "fail": self._fail,
             "recall": self._recall,
+            "step": self._step,
+            "die": lambda words, _: self._die(_seconds(words[0])),
+            "ask": self._ask,
             "leave": self._each(lambda puppet: self._say(puppet, leaving=True)),
             "drop": self._each(self._drop),
             "silence": self._each(lambda puppet: setattr(puppet, "silent", True)),
@@ -130,10 +154,33 @@ class Stage:
             )
             self._report(puppet, phase=Phase.STOPPING, failure=failure)
 
+    def _ask(self, words: list[str], options: dict[str, str]) -> None:
+        """Let an operator want something: `ask drain n1 why=broken`."""
+        what, target = words
+        self._asked -= 1
+        request = REQUESTS[what](target, "alice", options.get("why", ""))
+        self._handle(Asked(self._asked, request))
+
     def _recall(self, words: list[str], options: dict[str, str]) -> None:
         """Let nodes say that they run a round that this coordinator need not have told them of."""
         for puppet in self._called(words, options):
             self._report(puppet, phase=Phase.RUNNING, round=int(options["round"]))
+
+    def _step(self, words: list[str], options: dict[str, str]) -> None:
+        """Let a node tell of its workers' last step with a heartbeat: `step n1 7 age=0.5s`."""
+        node, step = words
+        puppet = self.puppets[node]
+        age_s = _seconds(options.get("age", "0s"))
+        puppet.observed = dataclasses.replace(puppet.observed, steps=(int(step),), step_age_s=age_s)
+        self._say_again(puppet)
+
+    def _die(self, seconds: float) -> None:
+        """Kill the coordinator, and start it again after so long; nodes reconnect as the script says."""
+        self.now += seconds
+        self._open.clear()
+        self.coordinator = Coordinator(self.coordinator.policy, EPOCH)
+        self.coordinator.restore(self.past, self.now)
+        self._next_beat = self.now + self._heartbeat_s
 
     def _drop(self, puppet: Puppet) -> None:
         self._open.discard(puppet.session)
@@ -197,8 +244,8 @@ class Stage:
         desired, observed = puppet.desired, puppet.observed
         if desired is not None:
             here = (desired.run, desired.round) == (observed.run, observed.round)
-            known = {"failure": observed.failure if here else None, "run": desired.run, "round": desired.round}
-            changes = known | changes
+            said = {} if here else {"failure": None, "steps": (), "step_age_s": None}
+            changes = said | {"run": desired.run, "round": desired.round} | changes
         self._say(puppet, **changes)
 
     def _say(self, puppet: Puppet, **changes: Any) -> None:
@@ -219,12 +266,16 @@ class Stage:
     def _handle(self, event: Event) -> None:
         batch = self.coordinator.handle(event, self.now)
         for record in batch.records:
+            self.past.append((self.now, record))
             self._write(_record_text(record))
         for effect in batch.effects:
             for line in self._effect_text(effect):
                 self._write(line)
 
     def _effect_text(self, effect: Effect) -> Iterator[str]:
+        if isinstance(effect, Answer):
+            yield f"-> operator: {effect.verdict}: {effect.text}"
+            return
         puppet = self._sessions[effect.session]
         if effect.session not in self._open:
             return  # the shell has no such session any more
@@ -258,7 +309,7 @@ def _record_text(record: Record) -> str:
             facts = f" round {record.round} of {', '.join(ranks.node for ranks in record.nodes)}"
         case RoundEnded():
             facts = f" round {record.round}, {'charged' if record.charged else 'free'}"
-        case RoundStarted():
+        case RoundStarted() | TrainingBegan():
             facts = f" round {record.round}"
         case RoundStopped():
             facts = f" round {record.round}, {'planned' if record.planned else 'at once'}"
@@ -267,7 +318,7 @@ def _record_text(record: Record) -> str:
         case _:
             node = getattr(record, "node", "")
             facts = f" {node}" if node else ""
-    return f"{kind} {record.run}{facts}: {record.reason}"
+    return f"{kind}{f' {record.run}' if record.run else ''}{facts}: {record.reason}"
 
 
 def _desired_text(desired: Desired) -> tuple[str, str]:

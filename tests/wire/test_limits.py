@@ -14,13 +14,17 @@ from coordinatord.wire.messages import (
     COUNTER_MAX,
     FRAME_BYTES_MAX,
     RANKS_MAX,
+    STEP_MAX,
     TEXT_MAX,
+    WORKERS_MAX,
     Desired,
     Goal,
+    Join,
+    Observed,
     Phase,
     clip,
 )
-from tests.support.builders import a_coordinator, a_desired, a_join, a_spec, an_assignment, an_offer
+from tests.support.builders import a_coordinator, a_desired, a_join, a_spec, an_assignment, an_observed, an_offer
 from tests.support.messages import MESSAGES, largest
 
 
@@ -32,6 +36,24 @@ def test_the_largest_legal_message_fits_a_frame(kind: type[Any]) -> None:
 @pytest.mark.parametrize("goal", Goal)
 def test_the_largest_desired_state_fits_a_frame_whatever_the_goal(goal: Goal) -> None:
     assert len(encode(largest(Desired, goal))) < 61 * 1024  # as `FRAME_BYTES_MAX` says
+
+
+def test_the_largest_messages_of_a_node_fit_a_frame_with_a_step_of_each_of_its_workers() -> None:
+    assert len(largest(Observed).steps) == WORKERS_MAX
+    assert len(encode(largest(Join))) < 85 * 1024  # as `FRAME_BYTES_MAX` says
+
+
+def test_a_heartbeat_of_eight_workers_takes_a_packet() -> None:
+    message = an_observed(
+        run="1763698800-12",
+        round=COUNTER_MAX,
+        phase=Phase.RUNNING,
+        heard_s=1.0,
+        beat=True,
+        steps=(STEP_MAX,) * 8,
+        step_age_s=0.1,
+    )
+    assert len(encode(message)) < 256
 
 
 def test_an_assignment_takes_less_than_a_kilobyte_however_large_the_job_is() -> None:

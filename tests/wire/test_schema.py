@@ -21,20 +21,21 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Tuples of numbers, of messages, and one that may be missing."""
+    """Tuples of numbers, of messages, one that may be missing, and one of numbers that may be."""
 
     sizes: Annotated[tuple[Small, ...], Length(0, 3)]
     points: Annotated[tuple[Point, ...], Length(1, 2)]
     more: Annotated[tuple[Small, ...], Length(1, 2)] | None
+    gaps: Annotated[tuple[Small | None, ...], Length(0, 3)]
 
 
 check = check_for(Drawing)
 
 
 def test_a_list_becomes_a_tuple_of_checked_items() -> None:
-    drawing = check({"sizes": [1, 2, 3], "points": [{"x": 4}], "more": None}, "drawing")
-    assert drawing == Drawing((1, 2, 3), (Point(4),), None)
-    assert check({"sizes": [], "points": [{"x": 4}], "more": [5]}, "drawing").more == (5,)
+    drawing = check({"sizes": [1, 2, 3], "points": [{"x": 4}], "more": None, "gaps": [6, None, 7]}, "drawing")
+    assert drawing == Drawing((1, 2, 3), (Point(4),), None, (6, None, 7))
+    assert check({"sizes": [], "points": [{"x": 4}], "more": [5], "gaps": []}, "drawing").more == (5,)
 
 
 @pytest.mark.parametrize(
@@ -52,10 +53,13 @@ def test_a_list_becomes_a_tuple_of_checked_items() -> None:
         ("points", [{"x": 1}, {"x": "2"}], "drawing.points[1].x must be of type int, not '2'"),
         ("points", [{"y": 1}], "drawing.points[0] lacks x"),
         ("more", [], "drawing.more must have 1 to 2 items, not 0"),
+        ("gaps", None, "drawing.gaps must be a list, not None"),
+        ("gaps", [None, 1, 10], "drawing.gaps[2] must be within 0 and 9, not 10"),
+        ("gaps", [None, False], "drawing.gaps[1] must be of type int, not False"),
     ],
 )
 def test_anything_else_is_refused_by_its_place(field: str, value: object, error: str) -> None:
-    body: dict[str, object] = {"sizes": [], "points": [{"x": 1}], "more": None}
+    body: dict[str, object] = {"sizes": [], "points": [{"x": 1}], "more": None, "gaps": []}
     with pytest.raises(SchemaError) as caught:
         check(body | {field: value}, "drawing")
     assert str(caught.value) == error
@@ -63,4 +67,4 @@ def test_anything_else_is_refused_by_its_place(field: str, value: object, error:
 
 def test_a_list_is_measured_before_its_items_are_looked_at() -> None:
     with pytest.raises(SchemaError, match="must have 0 to 3 items, not 1000000"):
-        check({"sizes": ["wrong"] * 1_000_000, "points": [{"x": 1}], "more": None}, "drawing")
+        check({"sizes": ["wrong"] * 1_000_000, "points": [{"x": 1}], "more": None, "gaps": []}, "drawing")

@@ -5,6 +5,14 @@ They are mistakes that could have been made: a condition left out, a bound off b
 
 from __future__ import annotations
 
-from tests.sim.mutants import durability, node, rounds, verdicts
+from tests.sim.mutants import durability, node, operators, progress, rounds, seconds, verdicts
 
-MUTANTS = (*rounds.MUTANTS, *verdicts.MUTANTS, *durability.MUTANTS, *node.MUTANTS)
+MUTANTS = (
+    *rounds.MUTANTS,
+    *verdicts.MUTANTS,
+    *durability.MUTANTS,
+    *operators.MUTANTS,
+    *node.MUTANTS,
+    *progress.MUTANTS,
+    *seconds.MUTANTS,
+)

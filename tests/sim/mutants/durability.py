@@ -78,8 +78,8 @@ MUTANTS = (
         "first-failure-not-kept",
         "coordinatord.core.actions",
         "the failure that stopped a round is forgotten in a crash if its node is gone too",
-        "outbox.record(RoundStopped(run.job, run.id, reason, run.round, planned, _first_failure(run, now)))",
-        "outbox.record(RoundStopped(run.job, run.id, reason, run.round, planned, None and _first_failure(run, now)))",
+        "first = _first_failure(run, now)",
+        "first = None and _first_failure(run, now)",
     ),
     Mutant(
         "last-failure-kept",
@@ -134,10 +134,10 @@ MUTANTS = (
     ),
     Mutant(
         "run-ids-again",
-        "coordinatord.core.machine",
+        "coordinatord.core.registry",
         "each life of the coordinator gives its runs the same names",
-        'run_id = f"{self._epoch}-{self._runs_opened}"',
-        'run_id = f"run-{self._runs_opened}"',
+        'run_id = f"{self._epoch}-{self._opened}"',
+        'run_id = f"run-{self._opened}"',
     ),
     # A disk that fails
     Mutant(
@@ -158,8 +158,8 @@ MUTANTS = (
         "newcomer-in-trouble",
         "coordinatord.core.machine",
         "a younger process is taken in while that cannot be recorded",
-        "            admission.check_recording(self.trouble)\n        admission.check_incarnation",
-        "            pass\n        admission.check_incarnation",
+        "            admission.check_recording(self.trouble)\n            if not run.state.ended:",
+        "            if not run.state.ended:",
     ),
     Mutant(
         "refused-for-good-in-trouble",

@@ -219,7 +219,7 @@ MUTANTS = (
         "nodeclient.core.agent",
         "a node believes in a connection on which nothing comes any more",
         "self._effects.append(effects.Reconnect(",
-        "self._notice(Level.INFO, str(",
+        'self._notice(Level.INFO, "looking", str(',
     ),
     Mutant(
         "node-doubts-the-held",

@@ -1,0 +1,171 @@
+"""What is done about an operator's request: each changes what is durable, and the table draws the consequences.
+
+To ask for what is so already changes nothing and says so, so that a request may be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from coordinatord.core import actions, membership
+from coordinatord.core.cluster import Cluster
+from coordinatord.core.member import Standing
+from coordinatord.core.outbox import Outbox
+from coordinatord.core.reason import Reason
+from coordinatord.core.records import JobForgotten, JobStopAsked, NodeDrained, NodeUndrained
+from coordinatord.core.requests import (
+    DrainNode,
+    ForgetJob,
+    Request,
+    RestartJob,
+    StopJob,
+    UndrainNode,
+    Verdict,
+)
+from coordinatord.core.run import Run, State
+from coordinatord.core.words import Words, name_some
+from coordinatord.wire.exits import ExitCode
+from coordinatord.wire.messages import Result
+
+DRAINED_MAX = 20_000
+"""Marks in all: as many as there may be nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What became of a request, in words, and of which runs something may follow."""
+
+    verdict: Verdict
+    text: str
+    touched: list[Run] = field(default_factory=list)
+
+
+def carry_out(request: Request, outbox: Outbox) -> Reply:
+    """Do what is asked for; what follows for the runs that it touches is the machine's to find out."""
+    match request:
+        case DrainNode():
+            return _drain(request, outbox)
+        case UndrainNode():
+            return _undrain(request, outbox)
+    run = outbox.cluster.jobs.get(request.target)
+    if run is None:
+        return Reply(Verdict.UNKNOWN, f"no job {request.target!r} is known here")
+    return _OF_JOBS[type(request)](run, request, outbox)
+
+
+# Jobs
+
+
+def _stop(run: Run, request: Request, outbox: Outbox) -> Reply:
+    if run.state.ended:
+        return Reply(Verdict.NOTHING, f"job {run.job} has ended already: {run.reason}")
+    if run.stop_asked:
+        return Reply(Verdict.NOTHING, f"job {run.job} is being stopped already: {run.stop_asked}")
+    in_round = run.state is not State.FORMING
+    outbox.record(JobStopAsked(run.job, run.id, request.words("stopped")))
+    how = "its workers save their state, then its nodes end" if in_round else "it had no workers; its nodes end"
+    return Reply(Verdict.DONE, f"job {run.job} is being stopped: {how}", [run])
+
+
+def _restart(run: Run, request: Request, _: Outbox) -> Reply:
+    if run.state.ended:
+        text = f"job {run.job} has ended ({run.reason}): start its nodes again to run it anew"
+        return Reply(Verdict.NOTHING, text)
+    if run.stop_asked:
+        return Reply(Verdict.NOTHING, f"job {run.job} is being stopped: {run.stop_asked}")
+    if run.state in {State.FORMING, State.STOPPING}:
+        return Reply(Verdict.NOTHING, f"job {run.job} is on its way to another round already: {run.reason}")
+    if run.all_silent:
+        text = f"job {run.job}: {Words(run).situation}, and nobody could be told; its workers go on"
+        return Reply(Verdict.REFUSED, text)
+    if run.count(Standing.SUCCEEDED):
+        return Reply(Verdict.NOTHING, f"job {run.job} is about to succeed: some of its nodes have, so it is left alone")
+    run.restart_asked = request.words("restarted")
+    text = f"job {run.job}: round {run.round} is being stopped, its workers save their state, and another one follows"
+    return Reply(Verdict.DONE, text, [run])
+
+
+def _forget(run: Run, request: Request, outbox: Outbox) -> Reply:
+    if not run.state.ended:
+        if run.counted:  # nodes that are out of sight may be back, with workers
+            staying = [member.node for member in run.members.values() if member.outcome is None]
+            who = name_some(staying, len(staying))
+            text = f"job {run.job} is {run.state} with {who}: end it first, with nodeclient stop {run.job}"
+            return Reply(Verdict.REFUSED, text)
+        reason = Reason("forgotten", request.words("forgotten"))
+        actions.end(run, reason, Result.STOPPED, ExitCode.STOPPED, outbox)
+    outbox.record(JobForgotten(run.job, run.id, request.words("forgotten")))
+    return Reply(Verdict.DONE, f"job {run.job} is forgotten, and its history with it", [run])
+
+
+_OF_JOBS: dict[type[Request], Callable[[Run, Request, Outbox], Reply]] = {
+    StopJob: _stop,
+    RestartJob: _restart,
+    ForgetJob: _forget,
+}
+
+
+# Nodes
+
+
+def _drain(request: Request, outbox: Outbox) -> Reply:
+    cluster, name = outbox.cluster, request.target
+    if name in cluster.drained:
+        return Reply(Verdict.NOTHING, f"nothing to do: {cluster.drained[name]}")
+    if len(cluster.drained) >= DRAINED_MAX:
+        text = f"{DRAINED_MAX} names are drained, the limit: take some back with nodeclient undrain"
+        return Reply(Verdict.REFUSED, text)
+    outbox.record(NodeDrained("", "", f"{name} {request.words('drained')}", name))
+    touched = mark_drained(cluster)
+    if not touched:
+        return Reply(Verdict.DONE, f"{name} is in no job, and none takes it in until it is undrained")
+    return Reply(Verdict.DONE, "; ".join(_leaves(run, name) for run in touched), touched)
+
+
+def mark_drained(cluster: Cluster) -> list[Run]:
+    """Let each member that is drained by now wish to leave; return the runs in which one does so newly."""
+    touched = []
+    for run in cluster.jobs.values() if cluster.drained else ():
+        if run.state.ended:
+            continue
+        for member in run.members.values():
+            why = cluster.why_drained(member.node, member.offer.host)
+            if why is not None and not member.drained and member.outcome is None:
+                member.drained = why
+                run.claims[member.node] = None
+                if run not in touched:
+                    touched.append(run)
+    return touched
+
+
+def _leaves(run: Run, name: str) -> str:
+    """Say what it means for a run that all its nodes of this name will leave."""
+    going = [member for member in run.members.values() if name in {member.node, member.offer.host}]
+    who = name_some((member.node for member in going), len(going))
+    working = any(member.in_round for member in going) and run.state in {State.STARTING, State.RUNNING}
+    how = f": round {run.round} is being stopped, its workers save their state" if working else ""
+    staying = [member for member in run.members.values() if not member.leaves and member.outcome is None]
+    spares = sum(member.standing is Standing.READY for member in staying)
+    left = sum(member.in_round for member in staying) + spares
+    after = "; a spare takes over" if working and spares else ""
+    if not left:
+        after = "; no node is left then, so the job ends"
+    elif left < run.spec.nodes_min:
+        after = f"; {left} of at least {run.spec.nodes_min} nodes are left, so the job waits for others"
+    return f"{who} will leave job {run.job}{how}{after}"
+
+
+def _undrain(request: Request, outbox: Outbox) -> Reply:
+    cluster, name = outbox.cluster, request.target
+    if name not in cluster.drained:
+        known = name_some(sorted(cluster.drained), len(cluster.drained)) if cluster.drained else "nothing"
+        return Reply(Verdict.NOTHING, f"{name} is not drained; what is: {known}")
+    outbox.record(NodeUndrained("", "", f"{name} {request.words('undrained')}", name))
+    touched = []
+    for run in cluster.jobs.values():
+        for member in run.members.values():
+            if member.drained and cluster.why_drained(member.node, member.offer.host) is None:
+                membership.stay(run, member)
+                touched.append(run)
+    return Reply(Verdict.DONE, f"{name} is taken in again", touched)

@@ -1,0 +1,15 @@
+"""Why something is done: a word for programs and a sentence for people, which go everywhere together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The condition that held, and what it came to in this case."""
+
+    condition: str
+    """The name of a function in `conditions`; where no row of the table was taken, what an operator asked for."""
+    words: str
+    """The row's sentence, with the names and numbers of this case."""

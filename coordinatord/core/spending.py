@@ -1,0 +1,39 @@
+"""What the time of a run went to as of now: where the open time of its ledger has to be cut in two.
+
+Each function here reads the signs that the machine has at this moment. What it makes of them goes into the next record
+as a number, because no later life of the daemon could come to it again.
+"""
+
+from __future__ import annotations
+
+from coordinatord.core.ledger import Cause, Spent
+from coordinatord.core.member import Standing
+from coordinatord.core.run import Run, State
+
+
+def note_ready(run: Run, now: float) -> None:
+    """Take note of since when there have been enough ready nodes for a round."""
+    if run.count(Standing.READY) < run.spec.nodes_min:
+        run.ledger.enough_since = None
+    elif run.ledger.enough_since is None:
+        run.ledger.enough_since = now
+
+
+def spent(run: Run, now: float) -> Spent:
+    """Return it for a run that goes on; while a round forms, what there is of a rendezvous may still be in vain."""
+    if run.state is State.FORMING and run.ledger.enough_since is not None:
+        return run.ledger.split(run.ledger.enough_since, Cause.RENDEZVOUS, now)
+    return run.ledger.at(now)
+
+
+def spent_when_broken(run: Run, now: float) -> Spent:
+    """Return it for a run of which it is seen now that the round is broken: since the first sign, it was not known."""
+    signs = [run.ledger.lost_at, *(failure.at for failure in run.failures.values())]
+    signs += [member.lived_at for member in run.standing(Standing.SILENT)]
+    signs += [member.heard_at - member.observed.idle_s for member in run.standing(Standing.HALTED)]
+    return run.ledger.split(min(signs), Cause.DETECTING, now)
+
+
+def spent_with_steps(run: Run, first_step_at: float, now: float) -> Spent:
+    """Return it for a run of which the first step of the round is heard: before, its workers only started."""
+    return run.ledger.split(first_step_at, Cause.TRAINING, now, before=Cause.STARTING)

@@ -1,0 +1,341 @@
+"""Where the time of a run goes, second by second, as a person can follow it; the rest is for the simulation's laws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from coordinatord.core.ledger import SPAN_MAX, Cause, Ledger, Spent
+from coordinatord.core.run import Run, State
+from coordinatord.core.spending import spent
+from coordinatord.core.timeline import REASON_MAX, ROUNDS_KEPT
+from coordinatord.core.view import job_view, rounds_view
+from coordinatord.store import pruning
+from coordinatord.store.database import Database
+from coordinatord.store.interface import Entry
+from tests.support.histories import Life as RandomLife
+from tests.support.histories import a_join_of, a_round_of, a_start_of, a_stop_of, an_end_of, an_opening, replay
+from tests.support.script import Stage
+
+PAIR = """
+    join n1 min=2 max=2
+    advance 3s
+    join n2 min=2 max=2
+    advance 1s
+    running n1 n2
+"""
+"""The second node comes after 3 s, and the workers are up after another."""
+
+
+def play(*scripts: str, **policy: float) -> Stage:
+    stage = Stage(**policy)
+    for line in "\n".join(scripts).split("\n"):
+        if line.strip():
+            stage.play(line.strip())
+    return stage
+
+
+def run_of(stage: Stage) -> Run:
+    return stage.coordinator.jobs["default"]
+
+
+def shown(stage: Stage) -> dict[str, Any]:
+    return job_view(run_of(stage), stage.now, stage.coordinator.trouble)
+
+
+def ledger(stage: Stage) -> dict[str, float]:
+    """Return what a person is shown, but for the zeros; it adds up to the time since the run was opened."""
+    view = shown(stage)
+    seconds = view["ledger"]["seconds"]
+    assert sum(seconds.values()) == pytest.approx(view["ledger"]["total"]) == view["opened_s"]
+    assert set(seconds) == {str(cause) for cause in Cause}
+    return {cause: took for cause, took in seconds.items() if took}
+
+
+# The causes
+
+
+def test_a_run_waits_for_nodes_starts_and_trains() -> None:
+    stage = play(PAIR, "advance 6s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 6.0}
+    view = shown(stage)
+    assert (view["opened_s"], view["state_s"], view["ledger"]["goodput"]) == (10.0, 6.0, 0.6)
+
+
+def test_before_any_time_has_passed_there_is_no_goodput() -> None:
+    view = shown(play("join n1 min=2 max=2"))
+    assert (view["opened_s"], view["ledger"]["goodput"]) == (0.0, None)
+
+
+def test_the_time_since_there_were_enough_nodes_is_rendezvous_and_not_waiting() -> None:
+    stage = play("join n1 min=2 max=3", "advance 4s", "join n2 min=2 max=3", "advance 1s")
+    assert ledger(stage) == {"waiting": 4.0, "rendezvous": 1.0}, "shown before the round is there"
+    stage.play("advance 9s")
+    assert run_of(stage).state is State.STARTING
+    assert ledger(stage) == {"waiting": 4.0, "rendezvous": 2.0, "starting": 8.0}
+
+
+def test_nodes_that_went_before_the_round_had_been_waited_for_in_vain() -> None:
+    stage = play("join n1 min=2 max=3", "join n2 min=2 max=3", "advance 1s", "leave n2", "advance 9s")
+    assert ledger(stage) == {"waiting": 10.0}
+    stage.play("join n3 min=2 max=3")
+    stage.play("advance 5s")
+    assert ledger(stage) == {"waiting": 10.0, "rendezvous": 2.0, "starting": 3.0}
+
+
+def test_a_run_that_ends_before_it_has_a_round_has_waited() -> None:
+    stage = play("join n1 min=1 max=3", "advance 1s", "leave n1", "advance 9s")
+    assert run_of(stage).state is State.FAILED
+    assert ledger(stage) == {"waiting": 1.0}, "its time ends with it"
+    assert (shown(stage)["opened_s"], shown(stage)["state_s"]) == (1.0, 9.0)
+
+
+def test_the_time_until_a_dead_node_is_lost_is_detecting() -> None:
+    stage = play(PAIR, "advance 6s", "silence n2", "advance 30s")
+    assert run_of(stage).state is State.STOPPING
+    detecting = 5.0  # the lease
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 6.0, "detecting": detecting, "stopping": 25.0}
+
+
+def test_a_node_whose_connection_closes_lived_up_to_then() -> None:
+    stage = play(PAIR, "advance 6.5s", "drop n2", "advance 2s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 6.5, "detecting": 1.0, "stopping": 1.0}
+
+
+def test_a_worker_s_failure_counts_from_when_it_was() -> None:
+    stage = play(PAIR, "advance 6s", "fail n2 age=2s", "advance 3s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 4.0, "detecting": 2.0, "stopping": 3.0}
+
+
+def test_the_first_sign_counts_of_a_silent_node_and_a_failure() -> None:
+    trio = [f"join n{number} min=3 max=3" for number in (1, 2, 3)]
+    stage = play(*trio, "running n1 n2 n3", "advance 10s", "silence n3", "advance 4.5s", "fail n1 age=1s")
+    assert ledger(stage) == {"training": 13.5, "detecting": 1.0}, "it has its lease still"
+    stage = play(*trio, "running n1 n2 n3", "advance 10s", "silence n3", "drop n2", "advance 0.5s", "fail n1 age=1s")
+    assert ledger(stage) == {"training": 9.5, "detecting": 1.0}
+    stage.play("advance 3s")
+    assert ledger(stage) == {"training": 9.5, "detecting": 1.0, "stopping": 3.0}, "judged once"
+
+
+def test_no_sign_reaches_back_beyond_what_is_settled() -> None:
+    stage = play(PAIR, "advance 1s", "fail n2 age=900s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "detecting": 1.0}
+
+
+def test_a_round_may_break_while_it_starts() -> None:
+    stage = play("join n1 min=1 max=1", "advance 8s", "fail n1 age=3s")
+    assert ledger(stage) == {"starting": 5.0, "detecting": 3.0}
+
+
+def test_a_stop_on_purpose_needs_no_detecting() -> None:
+    stage = play("join n1 min=1 max=2", "advance 2s", "running n1", "advance 5s", "join n2 min=1 max=2", "advance 4s")
+    assert run_of(stage).state is State.STOPPING
+    assert ledger(stage) == {"rendezvous": 2.0, "training": 5.0, "stopping": 4.0}
+
+
+def test_but_nobody_has_trained_for_sure_since_all_fell_silent() -> None:
+    stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 90s", "ask stop default", "advance 1s")
+    seconds = ledger(stage)
+    assert (seconds["training"], seconds["detecting"]) == (6.0, 90.0)
+
+
+def test_the_end_of_a_run_that_has_not_been_heard_of_is_detecting_too() -> None:
+    stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 400s")
+    assert run_of(stage).state is State.FAILED
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 6.0, "detecting": 305.0}
+
+
+def test_nodes_that_come_back_have_trained_on() -> None:
+    stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 90s", "heal n1 n2", "advance 10s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 106.0}
+
+
+def test_nodes_that_come_back_and_had_ended_their_workers_trained_until_then() -> None:
+    stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 24s")
+    puppet = stage.puppets["n1"]
+    puppet.observed = replace(puppet.observed, idle_s=4.0)
+    stage.play("stopped n1")
+    assert run_of(stage).state is State.STOPPING
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 26.0, "detecting": 4.0}
+
+
+def test_a_run_that_succeeds_has_trained_to_the_end() -> None:
+    stage = play(PAIR, "advance 6s", "succeed n1", "advance 2s", "succeed n2", "advance 5s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 8.0}
+    assert (shown(stage)["opened_s"], shown(stage)["state_s"]) == (12.0, 5.0)
+
+
+# Steps
+
+
+def test_with_steps_training_begins_with_the_first_one() -> None:
+    stage = play(PAIR, "advance 6s")
+    stage.play("step n2 0 age=1.5s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 5.5, "training": 1.5}
+    stage.play("advance 4s")
+    stage.play("step n1 10")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 5.5, "training": 5.5}
+
+
+def test_a_step_that_is_older_than_the_round_takes_nothing_from_what_was_before() -> None:
+    stage = play(PAIR, "advance 6s", "step n2 0 age=900s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 6.0}
+
+
+AGAIN = """
+    fail n1
+    stopped n1 n2
+    running n1 n2
+    advance 5s
+"""
+
+
+def test_a_run_that_has_told_of_steps_starts_until_it_does_again() -> None:
+    stage = play(PAIR, "step n1 0", "advance 6s", AGAIN)
+    assert ledger(stage) == {"waiting": 3.0, "starting": 6.0, "training": 6.0}
+    stage = play(PAIR, "step n1 0", "advance 6s", AGAIN, "fail n1 age=1s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 5.0, "training": 6.0, "detecting": 1.0}
+    stage = play(PAIR, "step n1 0", "advance 6s", AGAIN, "step n1 1 age=2s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 4.0, "training": 8.0}
+
+
+def test_a_round_is_told_to_train_once() -> None:
+    stage = play(PAIR)
+    stage.play("step n1 0")
+    for step in range(1, 5):
+        stage.play("advance 1s")
+        stage.play(f"step n1 {step}")
+        stage.play(f"step n2 {step}")
+    kinds = [type(record).__name__ for _, record in stage.past]
+    assert kinds.count("TrainingBegan") == 1
+
+
+# Rounds
+
+
+def test_the_timeline_tells_of_each_round_and_what_its_time_went_to() -> None:
+    stage = play(PAIR, "advance 6s", "fail n1 age=1s", "advance 2s", "stopped n1 n2", "advance 1s")
+    view = rounds_view(run_of(stage), stage.now)
+    first, second = view
+    assert first["formed"] == "formed of nodes n1, n2, its maximum"
+    assert first["stopped"] == first["ended"] == "worker of rank 0 (local rank 0) on node n1 failed: exit code 1"
+    plain = {name: value for name, value in first.items() if name not in {"formed", "stopped", "ended", "seconds"}}
+    assert plain == {
+        "round": 1,
+        "nodes": 2,
+        "workers": 2,
+        "planned": False,
+        "charged": True,
+        "formed_s": 10.0,
+        "running_s": 9.0,
+        "stopped_s": 3.0,
+        "ended_s": 1.0,
+    }
+    went = {"training": 5.0, "waiting": 3.0, "starting": 1.0, "detecting": 1.0, "stopping": 2.0, "rendezvous": 0.0}
+    assert first["seconds"] == went
+    assert (second["round"], second["formed_s"], second["running_s"], second["ended"]) == (2, 1.0, None, None)
+    assert second["seconds"] == dict.fromkeys(went, 0.0) | {"starting": 1.0}
+
+
+def test_the_rounds_of_a_run_that_is_over_grow_older_and_not_longer() -> None:
+    stage = play(PAIR, "advance 6s", "succeed n1 n2", "advance 50s")
+    [one] = rounds_view(run_of(stage), stage.now)
+    assert (one["formed_s"], one["running_s"], one["stopped"], one["stopped_s"], one["ended_s"]) == (
+        57.0,
+        56.0,
+        None,
+        None,
+        50.0,
+    )
+    assert one["ended"] == "all workers succeeded"
+    assert sum(one["seconds"].values()) == 10.0
+
+
+def test_long_reasons_are_cut() -> None:
+    reason = "x" * 4_000
+    past = [
+        an_opening(),
+        a_join_of("n1"),
+        a_round_of("n1"),
+        a_start_of(),
+        a_stop_of(reason=reason),
+        an_end_of(reason=reason),
+    ]
+    [one] = rounds_view(replay(Entry(0.0, record) for record in past)["job"], 0.0)
+    assert one["stopped"] == one["ended"] == "x" * (REASON_MAX - 3) + "..."
+
+
+def test_as_many_rounds_are_shown_as_the_store_keeps() -> None:
+    assert ROUNDS_KEPT == pruning.ROUNDS_KEPT
+
+
+# What lasts
+
+
+def test_a_pruned_store_gives_the_same_ledger_and_the_same_rounds() -> None:
+    database, whole = Database.in_memory(), []
+    for entry in RandomLife(5, rounds=ROUNDS_KEPT + 15):
+        database.append([entry.record], entry.at)
+        whole.append(entry)
+    assert database.count() < len(whole)
+    kept, all_ = replay(database.load())["job"], replay(whole)["job"]
+    now = whole[-1].at + 7.0
+    assert spent(kept, now) == spent(all_, now)
+    assert spent(kept, now).total == pytest.approx(now - whole[0].at)
+    assert rounds_view(kept, now) == rounds_view(all_, now)
+    assert len(rounds_view(kept, now)) == ROUNDS_KEPT
+
+
+BROKEN = "advance 6s\nfail n1 age=1s"
+STATES = {
+    State.FORMING: "join n1 min=2 max=2\nadvance 2s",
+    State.STARTING: "join n1 min=1 max=1\nadvance 2s",
+    State.RUNNING: f"{PAIR}\nadvance 2s",
+    State.STOPPING: f"{PAIR}\n{BROKEN}\nadvance 2s",
+    State.FAILED: "join n1 min=1 max=2\nadvance 1s\nleave n1\nadvance 2s",
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_what_happens_goes_on_while_there_is_no_coordinator(state: State) -> None:
+    stage = play(STATES[state])
+    assert run_of(stage).state is state
+    before, rounds = spent(run_of(stage), stage.now), list(run_of(stage).timeline)
+    cause = run_of(stage).ledger.cause
+    stage.play("die 30s")
+    after = spent(run_of(stage), stage.now)
+    assert after == (before if cause is None else before.plus(cause, 30.0))
+    assert list(run_of(stage).timeline) == rounds
+
+
+def test_a_node_that_went_while_there_was_no_coordinator_trained_until_that_was_back() -> None:
+    stage = play(PAIR, "advance 6s", "die 30s", "reconnect n1", "advance 15s")
+    assert run_of(stage).state is State.STOPPING
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 36.0, "detecting": 15.0}
+
+
+def test_unless_a_peer_s_worker_tells_of_it() -> None:
+    stage = play(PAIR, "advance 6s", "die 30s", "reconnect n1", "fail n1 age=20s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 16.0, "detecting": 20.0}
+
+
+def test_that_a_round_has_told_of_steps_outlives_the_coordinator() -> None:
+    stage = play(PAIR, "step n1 0", "advance 6s", "die 2s", "reconnect n1 n2", "step n1 20", "advance 1s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 9.0}
+    stage = play(PAIR, "step n1 0", AGAIN, "die 5s", "reconnect n1 n2", "advance 1s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 12.0}
+
+
+def test_a_clock_that_is_set_back_takes_nothing_away() -> None:
+    book = Ledger(100.0)
+    assert book.at(90.0) == Spent()
+    book.settle(Spent(waiting=5.0), Cause.STARTING, 105.0)
+    assert book.at(50.0) == Spent(waiting=5.0)
+    assert book.split(10.0, Cause.DETECTING, 50.0) == Spent(waiting=5.0)
+    assert book.split(200.0, Cause.DETECTING, 110.0) == Spent(waiting=5.0, starting=5.0)
+
+
+def test_no_clock_however_wrong_makes_a_number_that_cannot_be_recorded() -> None:
+    assert Ledger(0.0).at(1e11) == Spent(waiting=SPAN_MAX)

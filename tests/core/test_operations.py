@@ -1,0 +1,131 @@
+"""Operators' requests across lives of the coordinator, and beside trouble; the rest is in the transcripts."""
+
+from __future__ import annotations
+
+from coordinatord.core.effects import Answer, Batch, Refuse
+from coordinatord.core.events import Asked, RecordingResumed, RecordingStopped
+from coordinatord.core.requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode, Verdict
+from coordinatord.core.run import State
+from coordinatord.wire.messages import Goal, Phase, RefusalCode, Result
+from tests.core.test_restore import HERE, Life, a_running_pair
+
+JOB = "default"
+
+
+def ask(life: Life, request: StopJob | RestartJob | ForgetJob | DrainNode | UndrainNode) -> Answer:
+    """Ask, and return the answer."""
+    [answer] = [effect for effect in _asked(life, request).effects if isinstance(effect, Answer)]
+    return answer
+
+
+def _asked(life: Life, request: StopJob | RestartJob | ForgetJob | DrainNode | UndrainNode) -> Batch:
+    return life._take(Asked(-1, request))
+
+
+def test_a_node_that_is_drained_leaves_though_the_coordinator_starts_again_meanwhile() -> None:
+    first = a_running_pair()
+    assert ask(first, DrainNode("n2", "alice", "")).verdict is Verdict.DONE
+    assert first.run.state is State.STOPPING
+    second = first.next_life()
+    assert second.coordinator.cluster.drained == {"n2": "n2 drained by alice"}
+    for number in (1, 2):
+        second.connect(number, **HERE)
+        assert second.told[number].goal is Goal.STOP
+    for number in (1, 2):
+        second.report(number, run="e-1", round=1, phase=Phase.STOPPED)
+    outcome = second.told[2].outcome
+    assert outcome is not None
+    assert (outcome.result, outcome.summary) == (Result.LEFT, "left the job: n2 drained by alice")
+    assert second.told[1].goal is Goal.WAIT
+
+
+def test_a_drained_node_is_kept_out_by_the_next_coordinator_as_well() -> None:
+    first = a_running_pair()
+    ask(first, DrainNode("host-n3", "alice", "broken"))
+    second = first.next_life()
+    [refuse] = second.connect(3).effects
+    assert isinstance(refuse, Refuse)
+    assert (refuse.message.code, refuse.message.retry) == (RefusalCode.DRAINED, True)
+    assert (
+        refuse.message.message == "host-n3 drained by alice: broken; it is taken in after: nodeclient undrain host-n3"
+    )
+    ask(second, UndrainNode("host-n3", "alice", ""))
+    third = second.next_life()
+    third.connect(3)
+    assert "n3" in third.run.members
+
+
+def test_a_run_that_is_to_end_ends_though_the_coordinator_starts_again_meanwhile() -> None:
+    first = a_running_pair()
+    ask(first, StopJob(JOB, "alice", ""))
+    second = first.next_life()
+    for number in (1, 2):
+        second.connect(number, **HERE)
+    for number in (1, 2):
+        second.report(number, run="e-1", round=1, phase=Phase.STOPPED)
+    assert second.run.state is State.STOPPED
+    assert second.told[1].goal is Goal.EXIT
+
+
+def test_a_node_that_comes_back_to_a_stopped_run_hears_how_it_ended() -> None:
+    life = a_running_pair()
+    life.drop(2)
+    life.tick_until(life.now + 2.0)  # lost
+    ask(life, StopJob(JOB, "alice", ""))
+    life.report(1, run="e-1", round=1, phase=Phase.STOPPED)
+    assert life.run.state is State.STOPPED
+    ask(life, DrainNode("n2", "alice", ""))
+    life.connect(2, run="e-1", round=1, phase=Phase.STOPPED)
+    outcome = life.told[2].outcome
+    assert outcome is not None
+    assert outcome.result is Result.STOPPED
+
+
+def test_nothing_is_done_while_nothing_can_be_recorded() -> None:
+    life = a_running_pair()
+    life._take(RecordingStopped("the disk is full"))
+    batch = _asked(life, StopJob(JOB, "alice", ""))
+    [answer] = [effect for effect in batch.effects if isinstance(effect, Answer)]
+    assert (answer.verdict, batch.records, batch.hurry) == (Verdict.UNRECORDED, (), True)
+    assert "the disk is full" in answer.text
+    life._take(RecordingResumed())
+    assert life.run.state is State.RUNNING
+    assert ask(life, StopJob(JOB, "alice", "")).verdict is Verdict.DONE
+
+
+def a_deserted_job() -> Life:
+    """Return a life with a run that no node is left of, and which is not over yet."""
+    life = a_running_pair()
+    life.drop(2)
+    life.tick_until(life.now + 2.0)  # lost
+    life.report(1, run="e-1", round=1, phase=Phase.STOPPED)
+    life.drop(1)
+    life.tick_until(life.now + 2.0)
+    assert (life.run.state, life.run.members) == (State.FORMING, {})
+    return life
+
+
+def test_a_job_is_not_forgotten_while_its_nodes_may_be_back_with_their_workers() -> None:
+    life = a_running_pair()
+    for number in (1, 2):
+        life.drop(number)
+    life.tick_until(life.now + 10.0)
+    assert life.run.all_silent
+    assert ask(life, ForgetJob(JOB, "alice", "")).verdict is Verdict.REFUSED
+    assert ask(life, StopJob(JOB, "alice", "")).verdict is Verdict.DONE
+    assert ask(life, ForgetJob(JOB, "alice", "")).verdict is Verdict.DONE
+
+
+def test_a_job_that_is_forgotten_leaves_nothing_behind() -> None:
+    life = a_deserted_job()
+    assert ask(life, ForgetJob(JOB, "alice", "")).verdict is Verdict.DONE
+    assert (life.coordinator.jobs, life.coordinator._registry.live) == ({}, {})
+    assert life.coordinator.next_deadline() is None
+    assert life.next_life().coordinator.jobs == {}
+
+
+def test_a_node_of_a_forgotten_run_begins_anew() -> None:
+    life = a_deserted_job()
+    ask(life, ForgetJob(JOB, "alice", ""))
+    life.connect(1, **HERE)
+    assert (life.told[1].goal, life.told[1].run) == (Goal.STOP, "e-2")

@@ -1,0 +1,25 @@
+"""The line in which a node says where it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinatord.wire.messages import Phase
+from nodeclient.core import words
+from tests.support.builders import an_assignment, an_observed
+
+PART = an_assignment(first_rank=8, world_size=64)
+
+WAITING = "waiting for nodes: 3 of 4 joined"
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.IDLE])
+def test_a_node_with_a_part_of_a_round_has_ranks(phase: Phase) -> None:
+    observed = an_observed(round=3, phase=phase)
+    assert words.standing(observed, PART, 8, WAITING) == f"round 3, ranks 8 to 15 of 64: {phase.value}"
+    assert words.standing(observed, PART, 1, WAITING) == f"round 3, rank 8 of 64: {phase.value}"
+
+
+def test_a_node_without_one_waits() -> None:
+    assert words.standing(an_observed(round=3, phase=Phase.IDLE), PART, 8, WAITING) == WAITING
+    assert words.standing(an_observed(round=3, phase=Phase.STOPPED), None, 8, WAITING) == WAITING

@@ -1,0 +1,161 @@
+"""The slots of a node's workers: made for each round, read with bounds whatever is in them, and gone in the end."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinatord.wire.messages import DURATION_S_MAX, STEP_MAX, Observed, Phase
+from nodeclient.progress import Slots
+from tests.support.builders import an_observed
+from workerlib import env
+
+SAY_STEPS = "import sys, workerlib; [workerlib.step(int(number)) for number in sys.argv[1:]]"
+
+
+@pytest.fixture
+def slots() -> Iterator[Slots]:
+    """Those of a node of three workers, which has nothing to complain of."""
+    slots = Slots(3, pytest.fail)
+    yield slots
+    slots.close()
+
+
+def said(slots: Slots, run: str = "e-1", number: int = 1, **values: Any) -> Observed:
+    """Return what a node says that is in this round."""
+    return slots.complete(an_observed(run=run, round=number, phase=Phase.RUNNING, **values))
+
+
+def work(environ: Mapping[str, str], *steps: int) -> None:
+    """Let a worker say some steps and end."""
+    command = [sys.executable, "-c", SAY_STEPS, *map(str, steps)]
+    done = subprocess.run(command, env={**os.environ, **environ}, capture_output=True, text=True, check=True)
+    assert not done.stderr
+
+
+def write(environ: Mapping[str, str], *words: int) -> None:
+    """Write words into a slot, as a worker may that means harm."""
+    path, _, offset = environ[env.PROGRESS].rpartition(":")
+    file = os.open(path, os.O_RDWR)
+    os.pwrite(file, b"".join(word.to_bytes(8, sys.byteorder) for word in words), int(offset))
+    os.close(file)
+
+
+def test_steps_are_those_of_each_worker_with_the_age_of_the_newest(slots: Slots) -> None:
+    environs = slots.begin("e-1", 1)
+    assert said(slots) == an_observed(run="e-1", round=1, phase=Phase.RUNNING), "none has said any"
+    before = time.monotonic()
+    work(environs[2], 10)
+    work(environs[0], 7, 8, 9)
+    observed = said(slots)
+    assert observed.steps == (9, None, 10)
+    assert observed.step_age_s is not None
+    assert 0 < observed.step_age_s < time.monotonic() - before
+
+
+def test_where_a_round_stopped_is_said_until_there_is_another(slots: Slots) -> None:
+    work(slots.begin("e-1", 1)[0], 5)
+    stopped = an_observed(run="e-1", round=1, phase=Phase.STOPPED)
+    assert slots.complete(stopped).steps == (5, None, None)
+    for other in (an_observed(run="e-1", round=2), an_observed(run="e-2", round=1), an_observed()):
+        assert slots.complete(other) is other, "it speaks of another round, in which no worker has been started"
+    slots.begin("e-1", 2)
+    assert said(slots, number=2).steps == ()
+    assert slots.complete(stopped) is stopped
+
+
+def test_a_worker_of_an_old_round_does_not_speak_in_the_next(slots: Slots) -> None:
+    path, _, _ = slots.begin("e-1", 1)[0][env.PROGRESS].rpartition(":")
+    old = os.open(path, os.O_RDWR)
+    slots.begin("e-1", 2)
+    at = time.monotonic_ns()
+    os.pwrite(old, b"".join(word.to_bytes(8, sys.byteorder) for word in (5, at, 5 ^ at)), 0)
+    os.close(old)
+    assert said(slots, number=2).steps == ()
+
+
+def test_a_slot_that_is_being_written_counts_as_it_was(slots: Slots) -> None:
+    environs = slots.begin("e-1", 1)
+    at = time.monotonic_ns()
+    write(environs[0], 5, at, 5 ^ at)
+    assert said(slots).steps == (5, None, None)
+    for words in ((6, at, 5 ^ at), (6, at + 9, 5 ^ at), (5, at + 9, 5 ^ at), (6, at, 6 ^ (at + 9))):
+        write(environs[0], *words)
+        assert said(slots).steps == (5, None, None), words
+    write(environs[0], 6, at + 9, 6 ^ (at + 9))
+    assert said(slots).steps == (6, None, None)
+
+
+def test_whatever_workers_write_what_is_said_is_within_bounds(slots: Slots) -> None:
+    environs = slots.begin("e-1", 1)
+    now = time.monotonic_ns()
+    write(environs[0], STEP_MAX + 1, now, (STEP_MAX + 1) ^ now)
+    write(environs[1], 2**64 - 1, 2**64 - 1, 0)
+    write(environs[2], 4, 0, 4)
+    assert said(slots).steps == (), "no step is so high, and none was done before the host began"
+    future = 2**63
+    write(environs[0], STEP_MAX, future, STEP_MAX ^ future)
+    assert (said(slots).steps, said(slots).step_age_s) == ((STEP_MAX, None, None), 0.0)
+    write(slots.begin("e-1", 2)[0], 1, 1, 1 ^ 1)
+    age_s = said(slots, number=2).step_age_s
+    assert age_s is not None
+    assert 0 < age_s <= DURATION_S_MAX, "since the host began, but not more than the protocol has room for"
+
+
+def test_no_worker_takes_the_memory_of_others_away(slots: Slots) -> None:
+    path, _, _ = slots.begin("e-1", 1)[0][env.PROGRESS].rpartition(":")
+    for size in (0, 1 << 20):
+        with pytest.raises(PermissionError):
+            os.truncate(path, size)
+
+
+@contextmanager
+def no_files() -> Iterator[None]:
+    """Let files have no bytes, as after `ulimit -f 0`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_node_that_gets_no_memory_says_so_once_and_goes_on_without_steps() -> None:
+    complaints: list[str] = []
+    slots = Slots(2, complaints.append)
+    with no_files():
+        begun = [slots.begin("e-1", 1), slots.begin("e-1", 2)]
+    assert begun == [[{}, {}], [{}, {}]]
+    assert complaints == ["the steps of the workers cannot be known: no shared memory, File too large"]
+    assert said(slots, number=2) == an_observed(run="e-1", round=2, phase=Phase.RUNNING)
+    work(slots.begin("e-1", 3)[0], 6)
+    assert said(slots, number=3).steps == (6, None)
+    slots.close()
+
+
+def open_files() -> int:
+    """Count the open files of this process."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_slots_take_one_open_file_however_many_rounds_there_are(slots: Slots) -> None:
+    before = open_files()
+    for number in range(1, 4):
+        slots.begin("e-1", number)
+        assert open_files() == before + 1
+    slots.close()
+    slots.close()
+    assert open_files() == before
+
+
+def test_both_sides_know_the_same_highest_step() -> None:
+    assert env.STEP_MAX == STEP_MAX

@@ -1,0 +1,36 @@
+"""Mistakes about what operators ask for: forgotten, not heeded, or decided without being recorded."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "drain-forgotten-at-a-start",
+        "coordinatord.core.machine",
+        "a coordinator that starts does not look which of its nodes are drained",
+        "        operations.mark_drained(self.cluster)\n",
+        "",
+    ),
+    Mutant(
+        "drained-node-let-in",
+        "coordinatord.core.admission",
+        "a drained node is a member again as soon as it comes back",
+        "    why = cluster.why_drained(join.node, join.offer.host)\n    if why is not None:",
+        "    why = cluster.why_drained(join.node, join.offer.host)\n    if why is None and cluster.drained is None:",
+    ),
+    Mutant(
+        "stop-of-one-round",
+        "coordinatord.core.table",
+        "a job that an operator stops goes on with another round",
+        '        Row(forming, when.stop_asked, stopped, do.end_as_asked, "{words.stop_asked}"),\n',
+        "",
+    ),
+    Mutant(
+        "stop-not-recorded",
+        "coordinatord.core.operations",
+        "that a job is to end is known to one life of the coordinator alone",
+        'outbox.record(JobStopAsked(run.job, run.id, request.words("stopped")))',
+        'run.stop_asked = request.words("stopped")',
+    ),
+)

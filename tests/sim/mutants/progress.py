@@ -1,0 +1,29 @@
+"""Mistakes about the steps of the workers: of which round they are, and whether they are heard at all."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "steps-of-another-round",
+        "coordinatord.core.progress",
+        "a round that has only been formed is where the one before it was",
+        "if (one.round, one.run) == (number, run) for step",
+        "if one.run == run for step",
+    ),
+    Mutant(
+        "steps-not-heard",
+        "coordinatord.core.machine",
+        "steps are only taken in with what else is new, so a job that is well stands still",
+        "        if observed.steps:\n            membership.note_steps",
+        "        if False:\n            membership.note_steps",
+    ),
+    Mutant(
+        "pace-of-last-round",
+        "coordinatord.core.run",
+        "a new round begins with the pace of the one before it",
+        "        self.progress.clear()\n",
+        "",
+    ),
+)

@@ -1,0 +1,85 @@
+"""Mistakes about where the seconds of a run went."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "all-is-training",
+        "coordinatord.core.ledger",
+        "every second counts as training",
+        "return self.settled.plus(before, turn - self.settled_at).plus(since, now - turn)",
+        "return self.settled.plus(Cause.TRAINING, now - self.settled_at)",
+    ),
+    Mutant(
+        "detected-at-once",
+        "coordinatord.core.spending",
+        "a round trains until it is known to be broken",
+        "return run.ledger.split(min(signs), Cause.DETECTING, now)",
+        "return run.ledger.split(now if signs else now, Cause.DETECTING, now)",
+    ),
+    Mutant(
+        "silence-not-dated",
+        "coordinatord.core.spending",
+        "a round trains until the lease of a dead node is over",
+        "signs += [member.lived_at for member in run.standing(Standing.SILENT)]",
+        "signs += [now for member in run.standing(Standing.SILENT)]",
+    ),
+    Mutant(
+        "time-away-was-lost",
+        "coordinatord.core.member",
+        "who does not come back after a start of the coordinator counts as dead since for ever",
+        "return max(self.heard_at, self.silent_since)",
+        "return self.silent_since",
+    ),
+    Mutant(
+        "turn-outside-the-time",
+        "coordinatord.core.ledger",
+        "what happened before the last record is taken from the causes that came before",
+        "turn = min(max(turn, self.settled_at), now)",
+        "turn = min(turn, now)",
+    ),
+    Mutant(
+        "second-lost-at-a-boundary",
+        "coordinatord.core.ledger",
+        "the time since the last record counts from when the next was made, and what is left is counted to nobody",
+        "return self.settled.plus(before, turn - self.settled_at).plus(since, now - turn)",
+        "return self.settled.plus(before, turn - self.settled_at)",
+    ),
+    Mutant(
+        "enough-for-ever",
+        "coordinatord.core.spending",
+        "once there were enough nodes, no time counts as waiting for them again",
+        "        run.ledger.enough_since = None\n    elif",
+        "        pass\n    elif",
+    ),
+    Mutant(
+        "always-waiting",
+        "coordinatord.core.spending",
+        "the settle window counts as waiting for nodes",
+        "if run.state is State.FORMING and run.ledger.enough_since is not None:",
+        "if run.state is State.FORMING and run.ledger.enough_since is None and now < 0:",
+    ),
+    Mutant(
+        "first-step-at-the-start",
+        "coordinatord.core.spending",
+        "what workers do before their first step counts as training",
+        "Cause.TRAINING, now, before=Cause.STARTING)",
+        "Cause.TRAINING, now)",
+    ),
+    Mutant(
+        "steps-awaited-for-ever",
+        "coordinatord.core.history",
+        "a round that reports its steps never trains",
+        "run.ledger.settle(record.spent, Cause.TRAINING, at)\n\n\ndef _round_stopped",
+        "run.ledger.settle(record.spent, Cause.STARTING, at)\n\n\ndef _round_stopped",
+    ),
+    Mutant(
+        "time-beside-the-records",
+        "coordinatord.core.spending",
+        "that enough nodes were there is counted beside the records",
+        "        run.ledger.enough_since = now\n",
+        "        run.ledger.enough_since = now\n        run.ledger.settled = run.ledger.at(now)\n",
+    ),
+)

@@ -1,0 +1,194 @@
+"""`workerlib.step`: what a worker leaves in its slot, what becomes of it where there is none, and what it costs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import workerlib
+from workerlib import progress
+from workerlib.env import PROGRESS, SLOT_BYTES, STEP_MAX
+
+SLOTS = 3
+
+
+@pytest.fixture(autouse=True)
+def _new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test be the first to say a step."""
+    monkeypatch.setattr(progress, "_slot", None)
+    monkeypatch.delenv(PROGRESS, raising=False)
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    """Slots as a node makes them."""
+    file = os.memfd_create("slots", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    os.ftruncate(file, SLOTS * SLOT_BYTES)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    yield file
+    os.close(file)
+
+
+def place_of(file: int, slot: int = 0) -> str:
+    """Return what names a slot of this process's file."""
+    return f"/proc/{os.getpid()}/fd/{file}:{slot * SLOT_BYTES}"
+
+
+def words_of(file: int, slot: int = 0) -> list[int]:
+    """Return what is in a slot."""
+    return memoryview(os.pread(file, SLOT_BYTES, slot * SLOT_BYTES)).cast("Q").tolist()
+
+
+def test_a_step_is_left_in_the_slot_with_its_time(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROGRESS, place_of(memory, 1))
+    before = time.monotonic_ns()
+    workerlib.step(12)
+    after = time.monotonic_ns()
+    step, at, check, *rest = words_of(memory, 1)
+    assert (step, check) == (12, 12 ^ at)
+    assert before <= at <= after
+    assert not any(rest)
+    assert not any(words_of(memory, 0) + words_of(memory, 2)), "the slots of others are left alone"
+
+
+def test_the_last_step_counts_whatever_came_before(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROGRESS, place_of(memory))
+    for number in (1, STEP_MAX, 0, 5):
+        workerlib.step(number)
+        assert words_of(memory)[0] == number
+
+
+class Index:
+    """An integer of some library, such as a tensor of one."""
+
+    def __index__(self) -> int:
+        return 7
+
+
+def test_whatever_is_an_integer_is_a_step(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROGRESS, place_of(memory))
+    workerlib.step(Index())  # type: ignore[arg-type]  # numpy's integers, for one, are no `int`
+    assert words_of(memory)[0] == 7
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "text"),
+    [
+        (-1, ValueError, "a step must be within 0 and 2**53 - 1, not -1"),
+        (STEP_MAX + 1, ValueError, f"a step must be within 0 and 2**53 - 1, not {STEP_MAX + 1}"),
+        (1.0, TypeError, "a step must be an integer, not float"),
+        ("3", TypeError, "a step must be an integer, not str"),
+        (None, TypeError, "a step must be an integer, not NoneType"),
+    ],
+)
+def test_what_is_no_step_is_refused_and_leaves_no_word(
+    number: object, error: type[Exception], text: str, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PROGRESS, place_of(memory))
+    workerlib.step(4)
+    before = words_of(memory)
+    with pytest.raises(error) as caught:
+        workerlib.step(number)  # type: ignore[arg-type]  # that is the test
+    assert str(caught.value) == text
+    assert words_of(memory) == before
+
+
+def test_a_process_without_a_slot_says_its_steps_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    workerlib.step(1)
+    workerlib.step(2)
+    assert not caplog.records
+
+
+def bad_places(folder: Path, memory: int) -> dict[str, str]:
+    """Return what a slot may be said to be that is none."""
+    file = folder / "file"
+    file.write_bytes(bytes(SLOT_BYTES))
+    empty = folder / "empty"
+    empty.touch()
+    link = place_of(memory).rpartition(":")[0]
+    return {
+        "a file that is not there": f"{folder}/no:0",
+        "a file that may shrink": f"{file}:0",
+        "a file of no size": f"{empty}:0",
+        "a folder": f"{folder}:0",
+        "the descriptor of a process that has ended": f"/proc/{2**22}/fd/3:0",
+        "beyond the end": f"{link}:{SLOTS * SLOT_BYTES}",
+        "before the beginning": f"{link}:-{SLOT_BYTES}",
+        "not at the beginning of a slot": f"{link}:8",
+        "no number": f"{link}:x",
+        "no place in the file": link,
+        "nothing": "",
+    }
+
+
+def test_a_worker_goes_on_without_a_slot_that_it_cannot_use_and_says_so_once(
+    tmp_path: Path, memory: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for what, place in bad_places(tmp_path, memory).items():
+        monkeypatch.setattr(progress, "_slot", None)
+        monkeypatch.setenv(PROGRESS, place)
+        caplog.clear()
+        workerlib.step(1)
+        workerlib.step(2)
+        assert len(caplog.records) == 1, what
+        assert caplog.messages[0].startswith("the steps of this worker are not reported: "), what
+    assert not any(words_of(memory))
+
+
+def test_a_slot_that_may_only_be_read_is_none(
+    memory: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    monkeypatch.setenv(PROGRESS, place_of(memory))
+    workerlib.step(1)
+    assert "not permitted" in caplog.text
+
+
+def test_a_slot_stays_usable_when_its_node_has_gone(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = os.dup(memory)
+    monkeypatch.setenv(PROGRESS, place_of(other))
+    workerlib.step(1)
+    os.close(other)
+    workerlib.step(2)
+    assert words_of(memory)[0] == 2
+
+
+FORBID_AND_STEP = """
+import ctypes, os, resource, sys, workerlib
+class Instruction(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_ushort), ("yes", ctypes.c_ubyte), ("no", ctypes.c_ubyte), ("what", ctypes.c_uint)]
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.POINTER(Instruction))]
+RETURN, KILL, NO_NEW_PRIVILEGES, SECCOMP, BY_FILTER = 6, 0, 38, 22, 2
+kill_all = Program(1, ctypes.pointer(Instruction(RETURN, 0, 0, KILL)))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+steps = workerlib.step if len(sys.argv) == 1 else lambda number: os.getppid()
+workerlib.step(0)
+prctl = ctypes.CDLL(None).prctl
+if prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0) or prctl(SECCOMP, BY_FILTER, ctypes.byref(kill_all), 0, 0):
+    sys.exit(77)
+for number in range(1, 10_001):
+    steps(number)
+workerlib.step(20_000)
+os.getppid()
+"""
+"""Says steps while every system call would be its end; with an argument, it makes one in place of each."""
+
+
+def test_a_step_is_no_system_call(memory: int) -> None:
+    found = []
+    for arguments in [], ["call"]:
+        environ = {**os.environ, PROGRESS: place_of(memory)}
+        done = subprocess.run([sys.executable, "-c", FORBID_AND_STEP, *arguments], env=environ, timeout=60, check=False)
+        if done.returncode == 77:
+            pytest.skip("system calls cannot be forbidden here (seccomp)")
+        found.append((done.returncode, words_of(memory)[0]))
+    assert found == [(-signal.SIGSYS, 20_000), (-signal.SIGSYS, 0)]
