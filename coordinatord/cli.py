@@ -26,7 +26,7 @@ def main() -> None:
     except KeyboardInterrupt:  # before the signals are handled, or while a history is shown
         code = ExitCode.INTERRUPTED
     except StoreError as error:
-        sys.stderr.write(f"coordinatord: {error}\n")
+        logs.complain("coordinatord", str(error))
         code = error.exit_code
     except Exception:  # noqa: BLE001 - the last resort, and it says all there is to know
         code = bugs.report_bug("coordinatord")

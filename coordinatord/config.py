@@ -1,10 +1,11 @@
-"""What coordinatord is told: flags over environment over defaults, in frozen records that are handed down."""
+"""What coordinatord is told: flags over environment over a file over defaults, as frozen records."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import Any
 
 from coordinatord.core.policy import Policy
 from coordinatord.shared import __version__
-from coordinatord.shared.logs import LEVELS
-from coordinatord.shared.settings import SettingsParser, port, seconds
+from coordinatord.shared.logs import FORMATS, LEVELS
+from coordinatord.shared.settings import NUMBER, WHOLE, SettingsError, SettingsParser, port, seconds
 from coordinatord.wire.messages import DEFAULT_PORT
 
 STATE_DIR_DEFAULT = "$STATE_DIRECTORY of systemd, else $XDG_STATE_HOME/coordinatord, else ~/.local/state/coordinatord"
@@ -30,6 +31,9 @@ class ServeConfig:
     """None: state is kept in memory only."""
     log_level: str
     policy: Policy
+    log_format: str = "text"
+    file: Path | None = None
+    """Where some of these settings come from, if a file was named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,15 @@ Config = ServeConfig | StateConfig | ReplayConfig
 
 
 def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """Read flags (default: this process's) and environment; wrong ones end the program with one line and code 64."""
+    """Read flags (default: this process's), environment and file; wrong ones end the program with code 64."""
+    try:
+        return read(arguments, environ)
+    except SettingsError as error:
+        error.end_program()
+
+
+def read(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
+    """Do the same, but leave it to the caller what becomes of wrong ones. Raises `SettingsError`."""
     environ = os.environ if environ is None else environ
     parser = SettingsParser(
         prog="coordinatord",
@@ -63,21 +75,32 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
         environ=environ,
         description="The one authority on who is in a training job, which round is on, and who has which rank."
         " Without a COMMAND, it serves.",
-        epilog="Each flag can also be given as the environment variable in brackets.",
+        epilog="Each flag can also be given as the environment variable in brackets, or in the file that --config"
+        " names. That is read again on SIGHUP: --settle, --heartbeat, --outage-grace, --log-level and --log-format"
+        " change at once, the others with a restart.",
     )
     _add_serve(parser)
     # What the environment says, the first parser has read; a flag after the command wins over both.
     commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", prog="coordinatord")
     common: dict[str, Any] = {"env_prefix": "COORDINATORD", "environ": {}}
-    _add_state(commands.add_parser("state", help="show what a state directory holds", **common))
-    _add_replay(commands.add_parser("replay", help="step through the history of a run", **common))
+    state = commands.add_parser("state", help="show what a state directory holds", **common)
+    replay = commands.add_parser("replay", help="step through the history of a run", **common)
+    _add_state(state)
+    _add_replay(replay)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser.check_flags(arguments, state, replay)
     given = parser.parse_args(arguments)
     if given.subcommand == "state":
         return StateConfig(_state_dir(parser, given, environ), given.json)
     if given.subcommand == "replay":
         return ReplayConfig(_state_dir(parser, given, environ), given.job_or_run, given.step, given.json)
-    state_dir = None if _is_ephemeral(parser, given) else _state_dir(parser, given, environ)
-    return ServeConfig(given.host, given.port, state_dir, given.log_level, _policy(parser, given))
+    parser.exclude(
+        given, "ephemeral", "state_dir", "give --state-dir, or --ephemeral to keep state in memory only, and not both"
+    )
+    state_dir = None if given.ephemeral else _state_dir(parser, given, environ)
+    policy = _policy(parser, given)
+    parser.show_if_asked(given)
+    return ServeConfig(given.host, given.port, state_dir, given.log_level, policy, given.log_format, parser.file)
 
 
 def _add_serve(parser: SettingsParser) -> None:
@@ -85,7 +108,7 @@ def _add_serve(parser: SettingsParser) -> None:
     everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - nodes are on other hosts
     add = parser.add_setting
     add("--host", default=everywhere, help="address to listen at (default: all, IPv6 and IPv4)")
-    add("--port", type=port, default=DEFAULT_PORT, help="port, 0 for any free one (default: 29400)")
+    add("--port", type=port, toml=WHOLE, default=DEFAULT_PORT, help="port, 0 for any free one (default: 29400)")
     add(
         "--state-dir",
         type=folder,
@@ -96,23 +119,34 @@ def _add_serve(parser: SettingsParser) -> None:
     add(
         "--settle",
         type=seconds,
+        toml=NUMBER,
         default=defaults.settle_s,
         help="seconds that a round with enough nodes waits for one more (default: 2)",
     )
     add(
         "--heartbeat",
         type=seconds,
+        toml=NUMBER,
         default=defaults.heartbeat_s,
         help="least seconds between two heartbeats; a node is lost after five (default: 1)",
     )
     add(
         "--outage-grace",
         type=seconds,
+        toml=NUMBER,
         default=defaults.outage_grace_s,
         help="seconds that workers go on without a coordinator (default: 300). For so long it may be gone and nothing"
         " is lost; but a node that is cut off may have been replaced, and its old workers live on for as long",
     )
     add("--log-level", type=str.lower, choices=LEVELS, default="info", help="least level of log lines (default: info)")
+    add(
+        "--log-format",
+        type=str.lower,
+        choices=FORMATS,
+        default="text",
+        help="for people, or for machines: one JSON object a line (default: text)",
+    )
+    parser.add_config_file("COORDINATORD_CONFIG")
     parser.add_argument("--version", action="version", version=f"coordinatord {__version__}")
 
 
@@ -154,29 +188,24 @@ def _policy(parser: SettingsParser, given: argparse.Namespace) -> Policy:
         parser.error(str(error))
 
 
-def _is_ephemeral(parser: SettingsParser, given: argparse.Namespace) -> bool:
-    """Decide between --ephemeral and --state-dir; a flag wins over the other one's environment variable."""
-    if not given.ephemeral or given.state_dir is None:
-        return bool(given.ephemeral)
-    ephemeral_is_flag = not parser.get_default("ephemeral")
-    directory_is_flag = given.state_dir is not parser.get_default("state_dir")
-    if ephemeral_is_flag == directory_is_flag:
-        parser.error("give --state-dir, or --ephemeral to keep state in memory only, and not both")
-    return ephemeral_is_flag
-
-
 def _state_dir(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> Path:
     """Return the state directory that was given, or else the usual one."""
     if given.state_dir is not None:
         return Path(given.state_dir)
+    directory, origin = _usual_state_dir(parser, environ)
+    parser.note("state_dir", directory, origin)
+    return directory
+
+
+def _usual_state_dir(parser: SettingsParser, environ: Mapping[str, str]) -> tuple[Path, str]:
     first_of_systemd = environ.get("STATE_DIRECTORY", "").partition(":")[0]
     if first_of_systemd:
-        return Path(first_of_systemd)
+        return Path(first_of_systemd), "environment variable STATE_DIRECTORY"
     base = Path(environ.get("XDG_STATE_HOME") or ".")
     if base.is_absolute():  # the specification wants others to be ignored
-        return base / "coordinatord"
+        return base / "coordinatord", "environment variable XDG_STATE_HOME"
     try:
-        return Path("~/.local/state/coordinatord").expanduser()
+        return Path("~/.local/state/coordinatord").expanduser(), "default"
     except RuntimeError:
         parser.error("this user has no home directory to keep state in: give --state-dir, or --ephemeral")
 

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nodeclient.config import JoinConfig, StatusConfig
+    from nodeclient.config import JoinConfig, OperateConfig
 
 
 def main() -> None:
@@ -37,11 +37,11 @@ def _run() -> int:
         from nodeclient import config  # noqa: PLC0415
 
         chosen = config.parse()
-        return _join(chosen) if isinstance(chosen, config.JoinConfig) else _status(chosen)
+        return _join(chosen) if isinstance(chosen, config.JoinConfig) else _operate(chosen)
     except KeyboardInterrupt:  # after the node has handled its signals
         return ExitCode.INTERRUPTED
     except OSError as error:
-        sys.stderr.write(f"nodeclient: the system refused something: {error}\n")
+        logs.complain("nodeclient", f"the system refused something: {error}")
         return ExitCode.OS_ERROR
     except Exception:  # noqa: BLE001 - the last resort, and it says all there is to know
         return bugs.report_bug("nodeclient")
@@ -49,27 +49,33 @@ def _run() -> int:
 
 def _join(chosen: JoinConfig) -> int:
     import asyncio  # noqa: PLC0415
+    import os  # noqa: PLC0415
 
+    from coordinatord.shared import logs  # noqa: PLC0415
+    from coordinatord.shared.systemd import Supervisor  # noqa: PLC0415
     from coordinatord.wire.exits import ExitCode  # noqa: PLC0415
     from nodeclient.launch import LaunchError  # noqa: PLC0415
     from nodeclient.node import Node  # noqa: PLC0415
     from nodeclient.standalone import StandaloneError, coordinator_for  # noqa: PLC0415
 
+    logs.configure(chosen.log_level, "nodeclient", chosen.log_format)  # until the node shares its stderr with workers
+    supervisor = Supervisor(os.environ, os.getpid())
+
     async def run() -> int:
         async with coordinator_for(chosen) as (completed, companions):
-            return await Node(completed, companions).run()
+            return await Node(completed, companions, supervisor).run()
 
     try:
         return asyncio.run(run())
     except StandaloneError as error:
-        sys.stderr.write(f"nodeclient: {error}\n")
+        logs.complain("nodeclient", str(error))
         return ExitCode.UNAVAILABLE
     except LaunchError as error:
-        sys.stderr.write(f"nodeclient: {error}\n")
+        logs.complain("nodeclient", str(error))
         return ExitCode.USAGE
 
 
-def _status(chosen: StatusConfig) -> int:
-    from nodeclient.status import show  # noqa: PLC0415
+def _operate(chosen: OperateConfig) -> int:
+    from nodeclient.operate.command import run  # noqa: PLC0415
 
-    return show(chosen)
+    return run(chosen)

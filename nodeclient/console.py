@@ -1,13 +1,20 @@
-"""What a person sees of a node: log lines, and on a terminal one live line that says what it waits for."""
+"""What is seen of a node: log lines, reports, and on a terminal one live line that says what it waits for.
+
+With `--log-format json` it is nothing but log lines.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
 from typing import Protocol
 
-from coordinatord.shared.logs import LineFormatter, fields
+from coordinatord.shared.logs import fields, install
+from coordinatord.wire.messages import Report
 from nodeclient.core.effects import Level
+from nodeclient.failures import block, report_fields
 
 log = logging.getLogger("nodeclient")
 
@@ -37,32 +44,36 @@ class Voice(Protocol):
 class Console:
     """One node's voice. Every line carries the fields that `context` returns: job, round, node."""
 
-    def __init__(self, level: str, context: Callable[[], dict[str, object]], voice: Voice) -> None:
+    def __init__(self, level: str, form: str, context: Callable[[], dict[str, object]], voice: Voice) -> None:
+        """`form` is the `--log-format`."""
         self._voice = voice
+        self._for_machines = form == "json"
         self._context = context
         self._waiting: tuple[str, float | None] | None = None
-        handler = _Handler(voice, self._forget_wait)
-        handler.setFormatter(LineFormatter("nodeclient"))
-        logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+        install(_Handler(voice, self._forget_wait), level, "nodeclient", form)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
 
-    def say(self, level: Level, text: str) -> None:
-        """Write one log line; what was waited for is over, or will be said again."""
-        log.log(_LEVELS[level], "%s", text, extra=fields(**self._context()))
+    def say(self, level: Level, text: str, event: str, **more: object) -> None:
+        """Write one log line, `more` only for machines; what was waited for is over, or will be said again."""
+        self._log(_LEVELS[level], text, event, **(more if self._for_machines else {}))
 
-    def show(self, lines: Sequence[str]) -> None:
-        """Write plain lines that belong together."""
-        self._waiting = None
-        self._voice.write_lines("\n".join(lines))
+    def show(self, report: Report, seen_at: datetime, stderr_log: Path | None) -> None:
+        """Write why a round failed: lines that belong together, or one log line for machines."""
+        if self._for_machines:
+            told = report_fields.told(report, stderr_log)
+            self._log(logging.ERROR, f"round {report.round} failed", "round_failed", **told)
+        else:
+            self._waiting = None
+            self._voice.write_lines("\n".join(block.lines(report, seen_at, stderr_log)))
 
     def wait(self, reason: str, until: float | None, now: float) -> None:
         """Say what is waited for, and until when in the clock of `now`: on a terminal live, otherwise as a log line."""
-        if self._voice.is_live:
+        if self._voice.is_live and not self._for_machines:
             self._waiting = (reason, until)
             self.redraw(now)
         else:
             limit = "" if until is None else f" (for at most {until - now:.0f} s)"
-            log.info("%s%s", reason, limit, extra=fields(**self._context()))
+            self._log(logging.INFO, f"{reason}{limit}", "waiting")
 
     def redraw(self, now: float) -> bool:
         """Draw the live line anew; return whether there is one."""
@@ -74,6 +85,9 @@ class Console:
         room = self._voice.columns() - 1 - len(limit)
         self._voice.draw(f"{reason[: max(0, room)]}{limit}")
         return True
+
+    def _log(self, level: int, text: str, event: str, **more: object) -> None:
+        log.log(level, "%s", text, extra=fields(event, **{**self._context(), **more}))
 
     def _forget_wait(self) -> None:
         self._waiting = None

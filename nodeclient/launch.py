@@ -14,7 +14,7 @@ from nodeclient.cpus import allowed_cpus, core_of, cpu_quota, format_cpus
 from nodeclient.devices import Host
 from nodeclient.numa import BindingError, bindings
 from nodeclient.spawn import WorkerCommand
-from workerlib.env import DEFAULTS, WorkerEnvironment
+from workerlib.env import DEFAULTS, PROGRESS, WorkerEnvironment
 
 LAUNCHER_DEFAULTS = {"PYTHONUNBUFFERED": "1"}
 """As torchrun's `python -u`: what a worker printed before it died is seen."""
@@ -29,8 +29,8 @@ OMP = "OMP_NUM_THREADS"
 VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables by which a process sees some of the GPUs; HIP reads the first as well, where the second is not set."""
 
-_NOT_INHERITED = ("TORCHELASTIC_ERROR_FILE",)
-"""The node's own, for the scheduler that started it: no worker may write there."""
+_NOT_INHERITED = ("TORCHELASTIC_ERROR_FILE", PROGRESS)
+"""The node's own, for the scheduler that started it, or the node that it is a worker of: no worker may write there."""
 
 
 class LaunchError(ValueError):
@@ -66,8 +66,12 @@ class Launcher:
         cpus = None if self._config.numa is None else frozenset().union(*self._cpus)
         return WorkerCommand(self._config.command, environ, cpus)
 
-    def commands(self, start: Start, error_files: Sequence[Path]) -> list[WorkerCommand]:
-        """Return the command of each worker, in the order of the local ranks, as are the `error_files`.
+    def commands(
+        self, start: Start, error_files: Sequence[Path], slots: Sequence[Mapping[str, str]]
+    ) -> list[WorkerCommand]:
+        """Return the command of each worker, in the order of the local ranks, as are the `error_files` and the `slots`.
+
+        What names the slot of a worker comes from `progress`.
 
         Where the round spans hosts, gloo is told to listen on the interface that leads to the master, unless the user
         said otherwise in the inherited environment; by itself it listens where the host's own name leads.
@@ -75,12 +79,15 @@ class Launcher:
         interface = interface_towards(start.assignment.master_address)
         gloo = {"GLOO_SOCKET_IFNAME": interface} if interface and interface != "lo" else {}
         base = {**DEFAULTS, **LAUNCHER_DEFAULTS, **gloo}
-        ranks = range(self._config.workers)
-        return [self._command(start, rank, base, file) for rank, file in zip(ranks, error_files, strict=True)]
+        own = zip(error_files, slots, strict=True)
+        return [
+            self._command(start, rank, {**base, **self._inherited, **slot}, file)
+            for rank, (file, slot) in enumerate(own)
+        ]
 
     def _command(self, start: Start, local_rank: int, base: Mapping[str, str], error_file: Path) -> WorkerCommand:
         config = self._config
-        environ = {**base, **self._inherited, **self._gpus[local_rank]}
+        environ = {**base, **self._gpus[local_rank]}
         if self._threads is not None:
             environ[OMP] = str(self._threads[local_rank])
         environ |= _environment(config, start, local_rank).to_environ()

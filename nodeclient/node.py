@@ -12,14 +12,16 @@ from collections.abc import Collection
 from datetime import datetime
 from pathlib import Path
 
+from coordinatord.shared.systemd import Supervisor, status_of
 from coordinatord.shared.tasks import Tasks
 from coordinatord.wire.exits import ExitCode
-from coordinatord.wire.messages import PROTOCOL_VERSION, Join, Offer, Report
+from coordinatord.wire.messages import PROTOCOL_VERSION, Assignment, Join, Offer, Report
 from nodeclient.accounts import Accounts
 from nodeclient.addresses import host_id, routable_address
 from nodeclient.agent_loop import AgentLoop
 from nodeclient.config import JoinConfig
 from nodeclient.console import REDRAW_S, Console
+from nodeclient.core import words
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import (
     Effect,
@@ -47,7 +49,7 @@ from nodeclient.core.events import (
     WorkersStarted,
 )
 from nodeclient.core.settings import Settings
-from nodeclient.failures import block, error_file, oom
+from nodeclient.failures import error_file, oom
 from nodeclient.failures.account import account
 from nodeclient.guard import Guard
 from nodeclient.launch import LOCAL_RANK_MACRO, Launcher
@@ -58,19 +60,31 @@ from nodeclient.ports import PortReservation
 from nodeclient.preload.starter import Starter
 from nodeclient.probe import ProbeListener, look_for_master
 from nodeclient.processes import UnkillableError
+from nodeclient.progress import Slots
 from nodeclient.session import Session
 from nodeclient.spawn import SpawnError
 from nodeclient.workers import WorkerGroup
+
+LEAVE_MARGIN_S = 30.0
+"""What systemd is asked for beyond the time that the workers have to save their state: for the coordinator's decision,
+for what the workers leave behind, and for their last output."""
 
 
 class Node:
     """One nodeclient, from joining to its exit code."""
 
-    def __init__(self, config: JoinConfig, companions: Collection[int] = ()) -> None:
+    def __init__(
+        self, config: JoinConfig, companions: Collection[int] = (), supervisor: Supervisor | None = None
+    ) -> None:
         """Must be made in the running loop. Raises `OSError` if there is no port to be had.
 
-        `companions` are processes that somebody else here started and will reap.
+        `companions` are processes that somebody else here started and will reap; `supervisor` is who is to know how the
+        node fares.
         """
+        self._supervisor = supervisor or Supervisor({}, os.getpid())
+        self._waiting_for = "importing the modules of --preload" if config.preload else words.LOOKING
+        self._part: tuple[int, Assignment] | None = None
+        """The round that it was last given a part of, and which."""
         self._config = config
         self._companions = frozenset(companions)
         self._loop = asyncio.get_running_loop()
@@ -84,8 +98,9 @@ class Node:
         self._workers = WorkerGroup(mark, self._note_exit, self._starter.spawn)
         self._accounts = Accounts(self._account, self.submit)
         self._output = Output(config.output, socket.gethostname(), config.role, self._complain)
-        self._console = Console(config.log_level, self._context, self._output.terminal)
+        self._console = Console(config.log_level, config.log_format, self._context, self._output.terminal)
         self._error_files: list[Path] = []
+        self._slots = Slots(config.workers, self._complain)
         self._kills = oom.Kills()
         """Of the kernel's OOM killer before the workers were started."""
         self._guard = Guard(mark, self._output.private_folder)
@@ -101,7 +116,7 @@ class Node:
         """Take part in the job until it is over for this node; return the exit code."""
         for signum in self._config.signals:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # as under nohup, whose users mean it
-                self._loop.add_signal_handler(signum, self.submit, LeaveAsked(signum))
+                self._loop.add_signal_handler(signum, self._leave, signum)
         if self._config.preload:
             adopt_orphans()  # what makes warm workers children of this process
         with reaping_orphans(self._children):
@@ -110,6 +125,9 @@ class Node:
                     self._remark(Level.INFO, remark)
                 for name, run in (("preload", self._starter), ("accounts", self._accounts)):
                     self._tasks.spawn(run.run(), name=name)
+                self._supervisor.tell("READY=1", status_of(self._standing()))  # nothing is asked of it but to try
+                self._tasks.spawn(self._supervisor.keep_alive(), name="watchdog")
+                self._tasks.spawn(self._supervisor.keep_informed(self._standing), name="status")
                 self._tasks.spawn(self._attend(), name="session")
                 self._tasks.spawn(self._output.watch(), name="output")
                 return await self._tasks.guard(self._exit)
@@ -117,12 +135,14 @@ class Node:
                 await self._tasks.cancel()
                 self._guard.close()
                 await self._output.close()
+                self._slots.close()
                 self._port.close()
                 self._listener.close()
 
     async def _attend(self) -> None:
         # Not before workers can start: while this node imports, a job that it is to join trains on.
         await self._starter.settled()
+        self._waiting_for = words.LOOKING
         self.submit(SearchBegan())  # with which the agent's deadlines begin
         await self._session.run()
 
@@ -136,11 +156,17 @@ class Node:
         """Let the agent handle an event."""
         self._events.submit(event)
 
+    def _leave(self, signum: int) -> None:
+        grace_s = max(self._config.stop_timeout_s, self._config.abort_timeout_s) + LEAVE_MARGIN_S
+        self._supervisor.tell("STOPPING=1", f"EXTEND_TIMEOUT_USEC={grace_s * 1_000_000:.0f}")
+        self.submit(LeaveAsked(signum))
+
     # Effects out
 
     def _carry_out(self, effect: Effect, _: Event) -> None:  # noqa: C901 - one plain case an effect
         match effect:
             case Probe():
+                self._part = effect.round, effect.assignment
                 self._tasks.spawn(self._probe(effect), name="probe")
             case Start():
                 self._start(effect)
@@ -153,14 +179,15 @@ class Node:
             case Sweep():
                 self._tasks.spawn(self._sweep(), name="sweep")
             case Say(observed):
-                self._session.send(observed)
+                self._session.send(self._slots.complete(observed))
             case Reconnect(reason):
                 self._session.close(reason)
-            case Notice(level, text):
-                self._console.say(level, text)
+            case Notice(level, text, event):
+                self._console.say(level, text, event)
             case Show(report):
-                self._console.show(block.lines(report, self._now(), self._log_of(report)))
+                self._console.show(report, self._now(), self._log_of(report))
             case Waiting(reason, until):
+                self._waiting_for = reason
                 self._console.wait(reason, until, self._loop.time())
                 self._redraw_later()
             case Exit():
@@ -173,21 +200,21 @@ class Node:
 
     def _start(self, start: Start) -> None:
         part = start.assignment
-        last_rank = part.first_rank + self._config.workers - 1
-        ranks = f"rank {last_rank}" if last_rank == part.first_rank else f"ranks {part.first_rank} to {last_rank}"
+        ranks = words.ranks(part, self._config.workers)
         master = f"master {part.master_address}:{part.master_port}"
-        self._console.say(
-            Level.INFO, f"starting round {start.round}: {ranks} of {part.world_size}, {master}: {start.reason}"
-        )
+        text = f"starting round {start.round}: {ranks}, {master}: {start.reason}"
+        self._console.say(Level.INFO, text, "round_starting")
         place = RoundPlace(self._config.job, start.run, start.round)
-        own_ranks, several = range(part.first_rank, last_rank + 1), part.group_world_size > 1
+        own_ranks = range(part.first_rank, part.first_rank + self._config.workers)
+        several = part.group_world_size > 1
         try:
             self._guard.start()
             self._kills = oom.count()
             with self._output.begin(place, own_ranks, several_hosts=several) as streams:
                 self._error_files = [stream.error_file for stream in streams]
                 self._accounts.begin()
-                self._workers.start(self._launcher.commands(start, self._error_files), streams)
+                slots = self._slots.begin(start.run, start.round)
+                self._workers.start(self._launcher.commands(start, self._error_files, slots), streams)
         except SpawnError as error:
             self.submit(StartFailed(error.local_rank, error.exit_code, error.message))
         except OSError as error:
@@ -215,19 +242,20 @@ class Node:
         return folder / str(report.failure.rank) / "stderr.log"
 
     def _end(self, last_word: Exit) -> None:
-        self._console.say(last_word.level, last_word.message)
+        self._console.say(last_word.level, last_word.message, "ended", exit_code=int(last_word.code))
+        self._supervisor.tell("STOPPING=1", status_of(last_word.message))
         if last_word.report is not None and self._config.error_file is not None:
             obstacle = error_file.write(self._config.error_file, last_word.report, self._now().timestamp())
             if obstacle is not None:
-                self._console.say(Level.WARNING, obstacle)
+                self._console.say(Level.WARNING, obstacle, "error_file_failed")
         if not self._exit.done():
             self._exit.set_result(last_word.code)
 
     def _complain(self, text: str) -> None:
-        self._console.say(Level.WARNING, text)
+        self._console.say(Level.WARNING, text, "trouble")
 
     def _remark(self, level: Level, text: str) -> None:
-        self._console.say(level, text)
+        self._console.say(level, text, "remark")
 
     async def _sweep(self) -> None:
         try:
@@ -267,8 +295,15 @@ class Node:
             join_timeout_s=config.join_timeout_s,
             stop_timeout_s=max(config.stop_timeout_s, config.abort_timeout_s),
         )
-        observed = self._agent.observed(self._loop.time(), beat=True)
+        observed = self._slots.complete(self._agent.observed(self._loop.time(), beat=True))
         return Join(PROTOCOL_VERSION, config.job, config.node, self._incarnation, config.spec, offer, observed)
+
+    def _standing(self) -> str:
+        """Say in a line where this node is, for `systemctl status`."""
+        observed = self._agent.observed(self._loop.time(), beat=False)
+        round_number, part = self._part or (0, None)
+        own_part = part if round_number == observed.round else None
+        return words.standing(observed, own_part, self._config.workers, self._waiting_for)
 
     @staticmethod
     def _now() -> datetime:

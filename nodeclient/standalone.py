@@ -58,7 +58,7 @@ async def coordinator_for(config: JoinConfig) -> AsyncIterator[tuple[JoinConfig,
     It lives as long as the context; at a good end of that it stays until the other nodes have heard how the job ended.
     Raises `StandaloneError`.
     """
-    child = _Child()
+    child = _Child(config.log_format)
     try:
         completed = await _complete(config, child)
         yield completed, child.pids
@@ -142,7 +142,8 @@ def _is_taken(port: int) -> bool:
 class _Child:
     """A coordinatord that this process starts, or does not."""
 
-    def __init__(self) -> None:
+    def __init__(self, log_format: str) -> None:
+        self._log_format = log_format
         self.port = 0
         self._url = ""
         self._process: asyncio.subprocess.Process | None = None
@@ -155,7 +156,7 @@ class _Child:
     async def start(self, *flags: str) -> None:
         """Start it, and wait until it listens. Raises `StandaloneError`."""
         process = self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "coordinatord", *ALWAYS, *flags),
+            *(sys.executable, "-m", "coordinatord", *ALWAYS, "--log-format", self._log_format, *flags),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,

@@ -22,7 +22,7 @@ JOIN_MESSAGES_FROM = 2
 """Of each node: its join, and that its workers run."""
 JOIN_MESSAGES_TO = (1, 2)
 """To each node: wait, unless a round is formed before that is sent, and run."""
-JOIN_BYTES_FROM = 491
+JOIN_BYTES_FROM = 529
 JOIN_BYTES_TO_MOST = 814
 """A wait has words of different lengths, by how many have come."""
 
@@ -30,14 +30,14 @@ REFORM_MESSAGES_FROM = 2
 """Of each node: that its workers have stopped, and that they run."""
 REFORM_MESSAGES_TO = 2
 """To each node: stop and run."""
-REFORM_BYTES_FROM = 196
+REFORM_BYTES_FROM = 234
 REFORM_BYTES_TO = {16: 684, 64: 685}
 """One more for each digit more that a count has."""
 REFORM_COMMITS = 3
 """The loss with the stop; the end of the old round with the new one; that its workers are started."""
 REFORM_RECORDS = 5
 
-BEAT_BYTES = 98
+BEAT_BYTES = 117
 BEAT_ANSWER_BYTES = {4: 462, 128: 526}
 """Of a heartbeat, and of its answer by the number of nodes that run: its words name some of them."""
 
@@ -130,6 +130,13 @@ def test_all_output_of_workers_arrives(tmp_path: Path) -> None:
     _, figures = run("output", tmp_path, "--workers", "1,2", "--lines", "1000")
     assert [figure["lines"] for figure in figures] == [1_000] * 3 + [2_000] * 3
     assert [figure["way"].startswith("bare") for figure in figures] == [True, False, False] * 2
+
+
+@pytest.mark.slow
+def test_what_a_step_costs_is_measured(tmp_path: Path) -> None:
+    printed, [times] = run("step", tmp_path, "--calls", "1000")
+    assert "ctx.step(n), ns" in printed
+    assert min(times.values()) > 0
 
 
 @pytest.mark.slow

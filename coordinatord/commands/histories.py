@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from coordinatord.core import history
+from coordinatord.core.cluster import Cluster
 from coordinatord.core.history import HistoryError
 from coordinatord.core.policy import Policy
 from coordinatord.core.run import Run
@@ -19,19 +20,27 @@ def replayed(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Run]]:
 
     Raises `UnreadableStoreError`.
     """
-    jobs: dict[str, Run] = {}
+    cluster = Cluster()
     for number, entry in enumerate(entries, 1):
         try:
-            history.apply(jobs, entry.record, entry.at, Policy())
+            history.apply(cluster, entry.record, entry.at, Policy())
         except HistoryError as error:
             raise UnreadableStoreError(f"record {number} of the run cannot be: {error}; {REMEDY}") from error
-        yield entry, jobs[entry.record.job]
+        yield entry, cluster.jobs[entry.record.job]
 
 
 def last_of(entries: Sequence[Entry]) -> tuple[Entry, Run]:
     """Return the last record of a history, which is not empty, and the run as it led to."""
     *_, last = replayed(entries)
     return last
+
+
+def marks_of(entries: Sequence[Entry]) -> Cluster:
+    """Return the drain marks that records of no job led to."""
+    cluster = Cluster()
+    for entry in entries:
+        history.apply(cluster, entry.record, entry.at, Policy())
+    return cluster
 
 
 def described(run: Run) -> dict[str, Any]:

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from coordinatord.commands.histories import counted, described, last_of, moment
+from coordinatord.commands.histories import counted, described, last_of, marks_of, moment
 from coordinatord.config import StateConfig
 from coordinatord.core.run import Run
+from coordinatord.core.view import drained_view
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.interface import StoreError
@@ -32,6 +33,7 @@ def _look(directory: Path) -> dict[str, Any]:
         "bytes": _bytes_in(directory),
         "records": database.count(),
         "jobs": [_job(database, job, run) for job, run in last_runs.items()],
+        "drained": drained_view(marks_of(database.history("", ""))),
     }
 
 
@@ -69,7 +71,8 @@ def _node(run: Run, node: str) -> dict[str, Any]:
 def _text(found: dict[str, Any]) -> str:
     facts = f"schema version {found['version']}, {counted(found['records'], 'record')}, {found['bytes']:,} bytes"
     jobs = "".join(f"\n\n{_job_text(job)}" for job in found["jobs"]) or "\n\nno jobs"
-    return f"{found['state_dir']}\n{facts}{jobs}"
+    drained = "".join(f"\n  {mark['reason']}" for mark in found["drained"])
+    return f"{found['state_dir']}\n{facts}{jobs}" + (f"\n\ndrained{drained}" if drained else "")
 
 
 def _job_text(job: dict[str, Any]) -> str:

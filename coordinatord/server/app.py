@@ -8,19 +8,29 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from coordinatord.core.effects import Answer, Effect
 from coordinatord.core.history import HistoryError
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
+from coordinatord.server import page
 from coordinatord.server.api import Api
 from coordinatord.server.driver import Driver
+from coordinatord.server.feed import Feed
+from coordinatord.server.happenings import Happenings
+from coordinatord.server.metrics.meters import Meters
+from coordinatord.server.metrics.scrape import Metrics
+from coordinatord.server.requests import Requests
 from coordinatord.server.sessions import Sessions
+from coordinatord.server.stream import Stream
+from coordinatord.shared.logs import fields
 from coordinatord.shared.sockets import keep_trying
 from coordinatord.shared.tasks import Tasks
 from coordinatord.store.interface import Store, UnreadableStoreError
@@ -52,6 +62,7 @@ class _BadRequests(logging.Filter):
         if isinstance(error, HttpProcessingError | ConnectionError):
             record.levelno, record.levelname, record.exc_info = logging.DEBUG, "DEBUG", None
             record.msg, record.args = "bad request: %s", (type(error).__name__,)
+            record.__dict__.update(fields("bad_request"))
             return logging.getLogger().isEnabledFor(logging.DEBUG)
         return True
 
@@ -63,10 +74,11 @@ class ListenError(Exception):
 class Server:
     """A coordinator that serves."""
 
-    def __init__(self, address: str, port: int, driver: Driver, tasks: Tasks) -> None:
+    def __init__(self, address: str, port: int, driver: Driver, sessions: Sessions, tasks: Tasks) -> None:
         self.address = address
         self.port = port
         self.driver = driver
+        self.sessions = sessions
         self._tasks = tasks
 
     @property
@@ -79,39 +91,73 @@ class Server:
         """Serve until `ended` is done; raise what keeps the server from going on, such as `StoreError`."""
         await self._tasks.guard(ended)
 
+    def spawn(self, beside: Coroutine[Any, Any, None], name: str) -> None:
+        """Run something beside it for as long as it serves; what that raises, `until` raises."""
+        self._tasks.spawn(beside, name)
+
 
 _BAD_REQUESTS = _BadRequests()
 
 
 @asynccontextmanager
-async def serve(host: str, port: int, policy: Policy, store: Store) -> AsyncIterator[Server]:
+async def serve(
+    host: str, port: int, policy: Policy, store: Store, passed: Sequence[socket.socket] = ()
+) -> AsyncIterator[Server]:
     """Serve at `host`:`port` while the context lasts; port 0 lets the kernel choose.
 
-    Goes on from what the store holds. Raises `ListenError`, and `StoreError` if that cannot be read.
+    Where systemd has `passed` sockets, these say where, and host and port do not. Goes on from what the store holds.
+    Raises `ListenError`, and `StoreError` if that cannot be read.
     """
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
     await _restore(machine, store)
-    listener = _listen(host, port)
+    listeners = _listeners(host, port, passed)
     logging.getLogger("aiohttp.server").addFilter(_BAD_REQUESTS)
     tasks = Tasks()
-    sessions = Sessions()
-    driver = Driver(machine, store, sessions.deliver, tasks)
+    meters = Meters()
+    sessions = Sessions(meters)
+    requests = Requests()
+    driver = Driver(machine, store, _delivery(sessions, requests), tasks, meters)
     sessions.attach(driver)
+    requests.attach(driver)
+    feed = Feed()
+    driver.watchers.append(feed.note)
+    happenings = Happenings(driver, store, feed)
+    stream = Stream(driver, feed)
+    metrics = Metrics(driver, meters)
     app = web.Application(client_max_size=REQUEST_BYTES_MAX)
     app.add_routes([web.get(SESSION_PATH, sessions.serve), *Api(driver).routes()])
+    app.add_routes([*requests.routes(), *happenings.routes()])
+    app.add_routes([*page.routes(), *stream.routes(), *metrics.routes()])
     # Cancellation on disconnect is off by default in production and on in aiohttp's test server: said here, it is one.
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     try:
-        await web.SockSite(runner, listener, backlog=BACKLOG).start()
+        for listener in listeners:
+            await web.SockSite(runner, listener, backlog=BACKLOG).start()
         driver.start()
-        address, bound_port = listener.getsockname()[:2]
-        yield Server(address, bound_port, driver, tasks)
+        metrics.start()
+        address, bound_port = listeners[0].getsockname()[:2]
+        yield Server(address, bound_port, driver, sessions, tasks)
     finally:
         driver.close()
         sessions.close()
+        stream.close()
+        feed.close()
         await runner.cleanup()
+        metrics.close()
         await tasks.cancel()
+
+
+def _delivery(sessions: Sessions, requests: Requests) -> Callable[[Effect], None]:
+    """Return what carries out an effect: for a node, or for an operator."""
+
+    def deliver(effect: Effect) -> None:
+        if isinstance(effect, Answer):
+            requests.deliver(effect)
+        else:
+            sessions.deliver(effect)
+
+    return deliver
 
 
 async def _restore(machine: Coordinator, store: Store) -> None:
@@ -128,9 +174,26 @@ async def _restore(machine: Coordinator, store: Store) -> None:
         raise UnreadableStoreError(f"the records contradict each other: {error}; {REMEDY}") from error
     live = [run for run in machine.jobs.values() if not run.state.ended]
     nodes = sum(len(run.members) for run in live)
-    log.info(
-        "state restored: live jobs %d with nodes %d, ended jobs %d", len(live), nodes, len(machine.jobs) - len(live)
-    )
+    ended = len(machine.jobs) - len(live)
+    names = fields("state_restored", live_jobs=len(live), nodes=nodes, ended_jobs=ended)
+    log.info("state restored: live jobs %d with nodes %d, ended jobs %d", len(live), nodes, ended, extra=names)
+
+
+def _listeners(host: str, port: int, passed: Sequence[socket.socket]) -> list[socket.socket]:
+    """Return what to listen with: the sockets that systemd has passed, else one at host and port."""
+    for listener in passed:
+        internet = listener.family in {socket.AF_INET, socket.AF_INET6} and listener.type == socket.SOCK_STREAM
+        if not internet or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            raise ListenError(
+                "systemd passed a socket that nodes cannot connect to: coordinatord.socket must have Accept=no, and "
+                "ListenStream= with a port, or with an address and a port"
+            )
+    listeners = list(passed) or [_listen(host, port)]
+    for listener in listeners:
+        # Accepted connections inherit both.
+        keep_trying(listener)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+    return listeners
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -138,13 +201,9 @@ def _listen(host: str, port: int) -> socket.socket:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = found[0]
         dual = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
-        listener = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
+        return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
     except OSError as error:
         raise ListenError(_explain(host, port, error)) from error
-    # Accepted connections inherit both.
-    keep_trying(listener)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
-    return listener
 
 
 def _explain(host: str, port: int, error: OSError) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
 from coordinatord.core.effects import Effect, Refuse
@@ -16,6 +16,7 @@ from coordinatord.core.events import Event, RecordingResumed, RecordingStopped, 
 from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.records import Record, RoundFormed
+from coordinatord.server.metrics.meters import Meters
 from coordinatord.shared.logs import fields
 from coordinatord.shared.tasks import Tasks
 from coordinatord.shared.timer import DeadlineTimer
@@ -39,9 +40,12 @@ RETRY_S = 1.0
 class Driver:
     """Runs one machine on one event loop."""
 
-    def __init__(self, machine: Coordinator, store: Store, deliver: Callable[[Effect], None], tasks: Tasks) -> None:
+    def __init__(
+        self, machine: Coordinator, store: Store, deliver: Callable[[Effect], None], tasks: Tasks, meters: Meters
+    ) -> None:
         """`deliver` carries out one effect, without waiting for anything."""
         self.machine = machine
+        self._meters = meters
         self._store = store
         self._deliver = deliver
         self._tasks = tasks
@@ -54,6 +58,8 @@ class Driver:
         self._writing = False
         self._written = asyncio.Event()
         """Set whenever that may have changed which `written` waits for."""
+        self.watchers: list[Callable[[Sequence[Record], float], None]] = [_log_records]
+        """Each is told of records once they are durable, and when they were decided, in seconds since 1970."""
 
     @property
     def now(self) -> float:
@@ -96,12 +102,13 @@ class Driver:
     async def _write_all(self) -> None:
         while records := self._journal.begin():
             await self._write(records)
+            decided_at = self._wall_ahead + self._journal.decided_at
             effects = self._journal.finish()
-            for record in records:
-                _log_record(record)
+            for watch in self.watchers:
+                watch(records, decided_at)
             self._release(effects)
             if self.machine.trouble is not None:
-                log.warning("records can be written again: decisions go on")
+                log.warning("records can be written again: decisions go on", extra=fields("recording_resumed"))
                 self.submit(RecordingResumed())
         self._writing = False
         self._written.set()
@@ -116,8 +123,10 @@ class Driver:
     async def _try_to_write(self, records: tuple[Record, ...]) -> bool:
         waiting = self._tasks.spawn(self._lose_patience(), name="wait for the disk")
         try:
-            await self._store.append(records, self._wall_ahead + self._journal.decided_at)
+            with self._meters.commits.time():
+                await self._store.append(records, self._wall_ahead + self._journal.decided_at)
         except StoreError as error:
+            self._meters.store_failures += 1
             self._stop_deciding(str(error))
             return False
         else:
@@ -132,16 +141,23 @@ class Driver:
 
     def _stop_deciding(self, why: str) -> None:
         if self.machine.trouble != why:
-            log.error("nothing can be recorded: no round is formed, the workers go on: %s", why)
+            text = "nothing can be recorded: no round is formed, the workers go on: %s"
+            log.error(text, why, extra=fields("recording_stopped", reason=why))
             self._written.set()  # whoever waits for what is durable is answered with what is known
             self.submit(RecordingStopped(why))
 
     def _release(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Refuse):
-                names = fields(job=effect.job, node=effect.node, code=effect.message.code)
+                self._meters.refused[effect.message.code] += 1
+                names = fields("node_refused", job=effect.job, node=effect.node, code=effect.message.code)
                 log.warning("refused: %s", effect.message.message, extra=names)
             self._deliver(effect)
+
+
+def _log_records(records: Sequence[Record], _: float) -> None:
+    for record in records:
+        _log_record(record)
 
 
 def _log_record(record: Record) -> None:
@@ -149,5 +165,5 @@ def _log_record(record: Record) -> None:
     if isinstance(record, RoundFormed):
         facts |= {"nodes": len(record.nodes), "workers": sum(ranks.workers for ranks in record.nodes)}
     plain = {name: value for name, value in facts.items() if isinstance(value, str | int | float)}
-    names = fields(job=record.job, run=record.run, **plain)
+    names = fields("_".join(record.words()), job=record.job, run=record.run, **plain)
     log.info("%s: %s", " ".join(record.words()), record.reason, extra=names)

@@ -14,6 +14,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from coordinatord.core.effects import Close, Effect, Reassure, Refuse, Send
 from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.server.driver import Driver
+from coordinatord.server.metrics.meters import Meters
 from coordinatord.shared.logs import fields
 from coordinatord.shared.mailbox import Mailbox
 from coordinatord.wire.codec import VersionError, decode, encode
@@ -33,7 +34,8 @@ the transport, and then nothing until it does: 8 KiB of our memory at most, wher
 class Sessions:
     """All nodes' connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, meters: Meters) -> None:
+        self._meters = meters
         self._mailboxes: dict[int, Mailbox] = {}
         self._told: dict[int, tuple[Desired, bytes]] = {}
         """By session, what it was last told, and its frame: most answers to heartbeats repeat it."""
@@ -77,7 +79,7 @@ class Sessions:
         socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES_MAX, compress=False, writer_limit=UNSENT_BYTES_MAX)
         try:
             await socket.prepare(request)
-            join = await _receive_join(socket, request)
+            join = await self._receive_join(socket, request)
         except ConnectionError:
             return socket  # gone before it said who it is
         if join is not None and request.transport is not None:
@@ -97,7 +99,8 @@ class Sessions:
                 await self._receive(socket, transport, session, join)
                 mailbox.close()
         except* ConnectionError as errors:
-            log.debug("connection lost: %s", errors.exceptions[0], extra=fields(job=join.job, node=join.node))
+            names = fields("connection_lost", job=join.job, node=join.node)
+            log.debug("connection lost: %s", errors.exceptions[0], extra=names)
         finally:
             del self._mailboxes[session]
             self._told.pop(session, None)
@@ -112,31 +115,34 @@ class Sessions:
             try:
                 observed = decode(_frame(message.type, message.data), Observed)
             except SchemaError as error:
-                log.warning("malformed message: %s", error, extra=fields(job=join.job, node=join.node))
+                names = fields("message_malformed", job=join.job, node=join.node)
+                log.warning("malformed message: %s", error, extra=names)
+                self._meters.refused[RefusalCode.MALFORMED] += 1
                 mailbox.close(encode(Refused(RefusalCode.MALFORMED, str(error), retry=False)))
             else:
+                self._meters.heartbeats += observed.beat
                 mailbox.attend()
                 self._driver.submit(Reported(session, observed))
                 await mailbox.flush(socket, transport)
 
-
-async def _receive_join(socket: web.WebSocketResponse, request: web.Request) -> Join | None:
-    try:
-        message = await socket.receive(timeout=JOIN_WITHIN_S)
-        if message.type in {WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR}:
-            return None
-        return decode(_frame(message.type, message.data), Join)
-    except TimeoutError:
-        refused = Refused(RefusalCode.MALFORMED, f"no join within {JOIN_WITHIN_S:g} s", retry=True)
-    except VersionError as error:
-        refused = Refused(RefusalCode.VERSION, str(error), retry=False)
-    except SchemaError as error:
-        refused = Refused(RefusalCode.MALFORMED, str(error), retry=False)
-    peer = _address(request.transport, "peername")
-    log.warning("refused: %s", refused.message, extra=fields(peer=peer, code=refused.code))
-    await socket.send_bytes(encode(refused))
-    await socket.close(code=WSCloseCode.POLICY_VIOLATION)
-    return None
+    async def _receive_join(self, socket: web.WebSocketResponse, request: web.Request) -> Join | None:
+        try:
+            message = await socket.receive(timeout=JOIN_WITHIN_S)
+            if message.type in {WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR}:
+                return None
+            return decode(_frame(message.type, message.data), Join)
+        except TimeoutError:
+            refused = Refused(RefusalCode.MALFORMED, f"no join within {JOIN_WITHIN_S:g} s", retry=True)
+        except VersionError as error:
+            refused = Refused(RefusalCode.VERSION, str(error), retry=False)
+        except SchemaError as error:
+            refused = Refused(RefusalCode.MALFORMED, str(error), retry=False)
+        peer = _address(request.transport, "peername")
+        log.warning("refused: %s", refused.message, extra=fields("peer_refused", peer=peer, code=refused.code))
+        self._meters.refused[refused.code] += 1
+        await socket.send_bytes(encode(refused))
+        await socket.close(code=WSCloseCode.POLICY_VIOLATION)
+        return None
 
 
 def _frame(kind: WSMsgType, data: object) -> bytes:

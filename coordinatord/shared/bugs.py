@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
 
+from coordinatord.shared import logs
 from coordinatord.wire.exits import ExitCode
 
 
 def report_bug(program: str) -> ExitCode:
     """Write down the exception that is being handled, for whoever mends it; return the exit code for it."""
+    if logs.is_for_machines():
+        text = "this is a bug of %s, please report it"
+        names = logs.fields("bug")
+        logging.getLogger(program).error(text, program, exc_info=True, extra=names)  # noqa: LOG014 - one is handled
+        return ExitCode.INTERNAL
     traceback.print_exc()
     sys.stderr.write(f"{program}: this is a bug of {program}, please report it with the lines above\n")
     return ExitCode.INTERNAL

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinatord.shared.settings import SettingsParser
-from coordinatord.wire.messages import Spec
+from coordinatord.wire.messages import RANKS_MAX, Spec
 from nodeclient.addresses import fresh_node_id
 from nodeclient.config.output import output_settings
 from nodeclient.config.records import DEFAULT_JOB, SIGNALS, JoinConfig
@@ -47,7 +47,8 @@ def join_config(
     parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], door: Door
 ) -> JoinConfig:
     """Make the settings, or end the program with a line that says what is wrong."""
-    remarks = [*door.remarks, *_unheeded(environ)]
+    settings_file = () if parser.file is None else (f"settings from {parser.file.absolute()}",)
+    remarks = [*settings_file, *door.remarks, *_unheeded(environ)]
     said = {} if given.standalone else _scheduler(parser, given, environ)
     job = given.job_id or _take(said, "job_id", "job id", remarks)
     if job is None and door.remark_if_unnamed:
@@ -59,7 +60,7 @@ def join_config(
     shown = given.local_ranks_filter
     if shown is not None and not any(local_rank < workers for local_rank in shown):
         remarks.append(f"--local-ranks-filter keeps all {workers} workers of this node from the terminal")
-    return JoinConfig(
+    config = JoinConfig(
         coordinators=given.coord,
         standalone=given.standalone,
         job=job or DEFAULT_JOB,
@@ -83,7 +84,31 @@ def join_config(
         error_file=_error_file(environ),
         own_coordinator=door.own_coordinator,
         remarks=tuple(remarks),
+        log_format=given.log_format,
+        file=parser.file,
     )
+    _note(parser, config, said)
+    return config
+
+
+def _note(parser: SettingsParser, config: JoinConfig, said: Mapping[str, Found]) -> None:
+    """Let `--show-config` show what was made of what nobody gave."""
+    least, most = config.spec.nodes_min, config.spec.nodes_max
+    sources = {key: found.source for key, found in said.items()}
+    for dest, value in {
+        "coord": list(map(str, config.coordinators)),
+        "job_id": config.job,
+        "nnodes": f"{least}:{'' if most == RANKS_MAX else most}",
+        "nproc_per_node": config.workers,
+        "node_rank": config.group_rank,
+        "join_timeout": config.join_timeout_s,
+        "stop_timeout": config.stop_timeout_s,
+        "abort_timeout": config.abort_timeout_s,
+        "log_level": config.log_level,
+        "signals_to_handle": [signum.name for signum in config.signals],
+    }.items():
+        if value not in (None, []):
+            parser.note(dest, value, sources.get(dest, "default"))
 
 
 def _spec(parser: SettingsParser, given: argparse.Namespace, nodes: tuple[int, int]) -> Spec:

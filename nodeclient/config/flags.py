@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinatord.shared.logs import LEVELS
-from coordinatord.shared.settings import SettingsParser, seconds
+from coordinatord.shared.logs import FORMATS, LEVELS
+from coordinatord.shared.settings import NUMBER, WHOLE, WHOLE_OR_TEXT, SettingsParser, joined, seconds
 from nodeclient import numa
 from nodeclient.config import values
 from nodeclient.config.records import SIGNALS
@@ -24,24 +24,27 @@ def add_nodes(parser: SettingsParser, *, nodes: str, workers: str, workers_defau
     add(
         "--nnodes",
         type=values.node_range,
+        toml=WHOLE_OR_TEXT,
         metavar="N|MIN:MAX",
         help=f"nodes of a round; 'MIN:' for no maximum (default: {nodes})",
     )
     add(
         "--nproc-per-node",
         default=workers_default,
+        toml=WHOLE_OR_TEXT,
         metavar="N|auto|gpu|cpu",
         help=f"workers on this host (default: {workers})",
     )
     add(
         "--max-restarts",
         type=values.count,
+        toml=WHOLE,
         default=0,
         metavar="N",
         help="worker failures the whole job survives (default: 0)",
     )
     add("--role", type=values.name, default="default", help="role of this node's workers (default: default)")
-    add("--node-rank", type=values.count, metavar="N", help="the group rank that this node wishes for")
+    add("--node-rank", type=values.count, toml=WHOLE, metavar="N", help="the group rank that this node wishes for")
 
 
 def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], signals_variables: tuple[str, ...]) -> None:
@@ -65,6 +68,7 @@ def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], sign
         parser,
         "--preload",
         type=values.modules,
+        array=joined,
         default=(),
         metavar="MODULES",
         help="import these once, such as torch, and fork the workers of every round from there",
@@ -73,6 +77,7 @@ def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], sign
         "--signals-to-handle",
         variables=signals_variables,
         type=values.signals,
+        array=joined,
         metavar="NAMES",
         help=f"signals by which the node leaves (default: {','.join(signum.name for signum in SIGNALS)})",
     )
@@ -87,7 +92,7 @@ def add_output(parser: SettingsParser) -> None:
         metavar="DIR",
         help="all output goes into DIR/JOB/RUN/round_N/RANK/{stdout,stderr}.log, and to the terminal as well",
     )
-    which: dict[str, Any] = {"type": values.streams, "metavar": "STREAMS"}
+    which: dict[str, Any] = {"type": values.streams, "toml": WHOLE_OR_TEXT, "metavar": "STREAMS"}
     add(
         "--redirects",
         "-r",
@@ -98,6 +103,8 @@ def add_output(parser: SettingsParser) -> None:
     add(
         "--local-ranks-filter",
         type=values.local_ranks,
+        toml=WHOLE_OR_TEXT,
+        array=joined,
         metavar="RANKS",
         help="local ranks whose output reaches the terminal, such as 0,1",
     )
@@ -105,6 +112,7 @@ def add_output(parser: SettingsParser) -> None:
         add(
             f"--duplicate-{stream}-filters",
             type=values.needles,
+            array=values.needles_joined,
             default=(),
             metavar="WORDS",
             help=f"lines of {stream} with any of these words also go into filtered_{stream}.log (',,' is a comma)",
@@ -113,6 +121,7 @@ def add_output(parser: SettingsParser) -> None:
         parser,
         "--log-rotate",
         type=values.size,
+        toml=WHOLE_OR_TEXT,
         metavar="SIZE",
         help="begin a new file when one has this size, such as 100MB (default: never)",
     )
@@ -120,6 +129,7 @@ def add_output(parser: SettingsParser) -> None:
         parser,
         "--log-rotations-kept",
         type=values.count,
+        toml=WHOLE,
         default=ROTATIONS_KEPT,
         metavar="N",
         help=f"old files kept of each (default: {ROTATIONS_KEPT})",
@@ -143,11 +153,19 @@ def add_node(parser: SettingsParser) -> None:
         metavar="KEY",
         help="nodes with neighbouring keys (rack, switch) get neighbouring ranks",
     )
-    add_own(parser, "--join-timeout", type=seconds, metavar="S", help="seconds to wait for a round (default: 600)")
+    add_own(
+        parser,
+        "--join-timeout",
+        type=seconds,
+        toml=NUMBER,
+        metavar="S",
+        help="seconds to wait for a round (default: 600)",
+    )
     add_own(
         parser,
         "--stop-timeout",
         type=values.seconds_or_none,
+        toml=NUMBER,
         metavar="S",
         help="seconds that workers get to save in a planned stop (default: 30)",
     )
@@ -155,6 +173,7 @@ def add_node(parser: SettingsParser) -> None:
         parser,
         "--abort-timeout",
         type=values.seconds_or_none,
+        toml=NUMBER,
         metavar="S",
         help="seconds that they get in any other, where they often hang in a collective (default: 0.5)",
     )
@@ -166,6 +185,19 @@ def add_node(parser: SettingsParser) -> None:
         metavar="LEVEL",
         help="debug, info, warning, error (default: info)",
     )
+    add_own(
+        parser,
+        "--log-format",
+        type=str.lower,
+        choices=FORMATS,
+        default="text",
+        help="for people, or for machines: one JSON object a line (default: text)",
+    )
+
+
+def add_file(parser: SettingsParser) -> None:
+    """Add what names a file with settings, and what shows them."""
+    parser.add_config_file(own_variable("--config"))
 
 
 def add_own(parser: SettingsParser, *flags: str, **options: Any) -> None:

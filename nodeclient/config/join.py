@@ -1,15 +1,15 @@
-"""`nodeclient join` and `nodeclient status`, in our own words: their flags, and what they make of them."""
+"""`nodeclient join`, in our own words: its flags, and what it makes of them."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
 
-from coordinatord.shared.settings import SettingsParser
+from coordinatord.shared.settings import SettingsParser, joined
 from coordinatord.wire.messages import RANKS_MAX
 from nodeclient.config import flags, values
 from nodeclient.config.build import Door, join_config
-from nodeclient.config.records import JoinConfig, StatusConfig
+from nodeclient.config.records import JoinConfig
 
 UNNAMED = "no --job-id: this is the job default, and all nodes without an id train together"
 
@@ -41,11 +41,15 @@ MOVED = {"--outage-grace": "it is a flag of coordinatord now, the same for all n
 def add_join(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient join`."""
     parser.usage = "nodeclient join --coord HOST[:PORT] [flags] -- COMMAND ..."
-    parser.epilog = "Each flag can also be given as the environment variable in brackets, with - or _ in its name."
+    parser.epilog = (
+        "Each flag can also be given as the environment variable in brackets, or in the file that --config names;"
+        " with - or _ in its name. The file may also have the command, as an array of texts."
+    )
     add = parser.add_setting
     add(
         "--coord",
         type=values.endpoints,
+        array=joined,
         default=(),
         metavar="HOST[:PORT][,...]",
         help="where coordinatord listens (port: 29400); several are tried in turn",
@@ -66,16 +70,17 @@ def add_join(parser: SettingsParser) -> None:
         numa_variables=(flags.own_variable("--numa-binding"),),
         signals_variables=(flags.own_variable("--signals-to-handle"),),
     )
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what each worker runs, after --")
+    flags.add_file(parser)
+    parser.add_command("command", metavar="COMMAND", help="what each worker runs, after --")
 
 
 def read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> JoinConfig:
     """Make the settings of a node of `nodeclient join`."""
-    if given.standalone and given.coord is parser.get_default("coord"):
-        given.coord = ()  # the flag wins over the environment
-    if given.standalone == bool(given.coord):
-        parser.error("give --coord HOST[:PORT], or --standalone for a job on this host alone, and not both")
-    command = tuple(given.command[1:] if given.command[:1] == ["--"] else given.command)
+    either = "give --coord HOST[:PORT], or --standalone for a job on this host alone, and not both"
+    parser.exclude(given, "standalone", "coord", either)
+    if not given.standalone and not given.coord:
+        parser.error(either)
+    command = tuple(given.command)
     if not command:
         parser.error("give the command that each worker runs, after --, such as: -- python train.py")
     nodes = (1, 1 if given.standalone else RANKS_MAX)
@@ -89,17 +94,3 @@ def explain(flag: str) -> str | None:
     if flag in TORCHRUN_FLAGS:
         return f"what torchrun calls {flag} is here {TORCHRUN_FLAGS[flag]}; or see nodeclient run"
     return MOVED.get(flag)
-
-
-def add_status(parser: SettingsParser) -> None:
-    """Add the flags of `nodeclient status`."""
-    parser.add_setting(
-        "--coord", type=values.endpoints, required=True, metavar="HOST[:PORT][,...]", help="where to ask"
-    )
-    parser.add_setting("--json", action="store_true", help="for programs")
-    parser.add_argument("job", nargs="?", metavar="JOB", help="only this one")
-
-
-def read_status(_: SettingsParser, given: argparse.Namespace, __: Mapping[str, str]) -> StatusConfig:
-    """Make the settings of `nodeclient status`."""
-    return StatusConfig(given.coord, given.job, given.json)

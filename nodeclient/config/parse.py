@@ -9,9 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinatord.shared import __version__
-from coordinatord.shared.settings import SettingsParser
-from nodeclient.config import join, run
-from nodeclient.config.records import Config
+from coordinatord.shared.settings import SettingsError, SettingsParser
+from nodeclient.config import join, operate, run
+from nodeclient.config.operate import OperateConfig
+from nodeclient.config.records import JoinConfig
+
+Config = JoinConfig | OperateConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +37,26 @@ _SUBCOMMANDS = {
     "launch": _Subcommand(
         "the same, with that of torch.distributed.launch", run.add_launch, run.read_run, run.explain, env_prefix="PET"
     ),
-    "status": _Subcommand("show the jobs of a coordinator", join.add_status, join.read_status),
+    "status": _Subcommand("show the jobs of a coordinator", operate.add_status, operate.read_status),
+    "events": _Subcommand("show what happened to a job, when and why", operate.add_events, operate.read_events),
+    "report": _Subcommand("show why a job failed last", operate.add_report, operate.read_report),
+    "drain": _Subcommand("have nodes leave and stay out of all jobs", operate.add_for_nodes, operate.read_command),
+    "undrain": _Subcommand("let drained nodes in again", operate.add_for_nodes, operate.read_command),
+    "stop": _Subcommand("end a job, with time for its workers to save", operate.add_for_job, operate.read_command),
+    "restart": _Subcommand("have a job begin a new round", operate.add_for_job, operate.read_command),
+    "forget": _Subcommand("drop a job that is over", operate.add_for_job, operate.read_command),
 }
 
 
 def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """Read flags and environment (default: this process's); wrong ones end the program with one line and code 64."""
+    """Read flags and environment (default: this process's), and a file; wrong ones end the program with code 64."""
+    try:
+        return _parse(arguments, environ)
+    except SettingsError as error:
+        error.end_program()
+
+
+def _parse(arguments: Sequence[str] | None, environ: Mapping[str, str] | None) -> Config:
     arguments = sys.argv[1:] if arguments is None else arguments
     environ = os.environ if environ is None else environ
     parser = SettingsParser(
@@ -58,7 +75,9 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     given, unknown = parser.parse_known_args(arguments)
     if unknown:
         own_parser.error(_not_understood(own_parser, chosen, unknown))
-    return chosen.read(own_parser, given, environ)
+    config = chosen.read(own_parser, given, environ)
+    own_parser.show_if_asked(given)
+    return config
 
 
 def _not_understood(parser: SettingsParser, subcommand: _Subcommand, unknown: Sequence[str]) -> str:

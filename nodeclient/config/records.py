@@ -65,15 +65,6 @@ class JoinConfig:
     """Bring the coordinator along if its address is this host's and nothing listens there yet, as torchrun does."""
     remarks: tuple[str, ...] = ()
     """To be said at the start: what was taken from where, and what is done instead of what was asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class StatusConfig:
-    """All settings of `nodeclient status`."""
-
-    coordinators: tuple[Endpoint, ...]
-    job: str | None
-    json: bool
-
-
-Config = JoinConfig | StatusConfig
+    log_format: str = "text"
+    file: Path | None = None
+    """Where some of these settings come from, if a file was named."""

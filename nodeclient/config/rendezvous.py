@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from coordinatord.shared.settings import SettingsParser, port
+from coordinatord.shared.settings import WHOLE, SettingsParser, joined, port
 from nodeclient.config import values
 from nodeclient.config.records import Endpoint
 
@@ -78,6 +78,7 @@ def add_rendezvous(parser: SettingsParser) -> None:
         "--coord",
         dest="coord",
         type=values.endpoints_of_torchrun,
+        array=joined,
         default=(),
         metavar="HOST[:PORT][,...]",
         help="where coordinatord listens (port: 29400)",
@@ -95,10 +96,23 @@ def add_rendezvous(parser: SettingsParser) -> None:
         metavar="ID",
         help="nodes with the same id train together (default: default)",
     )
-    add("--rdzv-conf", type=values.pairs, default={}, metavar="KEY=VALUE,...", help="what torchrun's backends know")
+    add(
+        "--rdzv-conf",
+        type=values.pairs,
+        array=joined,
+        default={},
+        metavar="KEY=VALUE,...",
+        help="what torchrun's backends know",
+    )
     add("--standalone", action="store_true", help="bring a coordinator along: a job on this host alone")
     add("--master-addr", metavar="ADDR", help=f"address of the host with node rank 0 (default: {MASTER_ADDRESS})")
-    add("--master-port", type=port, metavar="N", help=f"port of the coordinator there (default: {MASTER_PORT})")
+    add(
+        "--master-port",
+        type=port,
+        toml=WHOLE,
+        metavar="N",
+        help=f"port of the coordinator there (default: {MASTER_PORT})",
+    )
     add(
         "--local-addr",
         "--advertise-addr",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from coordinatord.shared.settings import SettingsParser, seconds
+from coordinatord.shared.settings import NUMBER, SettingsParser, seconds
 from nodeclient.config import flags, values
 from nodeclient.config.build import Door, join_config
 from nodeclient.config.join import MOVED
@@ -38,9 +38,28 @@ LOG_LEVELS = {
 
 def add_run(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient run`: all of torchrun's, and ours that torchrun lacks."""
+    _add_both(parser)
     parser.usage = "nodeclient run [flags] SCRIPT [ARGUMENTS ...]"
+    parser.set_defaults(use_env=True)
+
+
+def add_launch(parser: SettingsParser) -> None:
+    """Add the flags of `nodeclient launch`."""
+    _add_both(parser)
+    parser.usage = "nodeclient launch [flags] SCRIPT [ARGUMENTS ...]"
+    parser.add_setting(
+        "--use-env",
+        variables=(),
+        action="store_true",
+        help="do not give the script --local-rank=N; it reads LOCAL_RANK",
+    )
+
+
+def _add_both(parser: SettingsParser) -> None:
+    """Add what the two have in common."""
     parser.epilog = (
-        "torchrun's flags may be written with - or _, and can also be given as the environment variables in brackets."
+        "torchrun's flags may be written with - or _, and can also be given as the environment variables in brackets,"
+        " and in the file that --config names."
         " TORCHRUN.md says what differs."
     )
     flags.add_nodes(parser, nodes="1", workers="1", workers_default="1")
@@ -54,28 +73,16 @@ def add_run(parser: SettingsParser) -> None:
         "--shutdown-timeout",
         variables=("PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
         type=values.seconds_or_none,
+        toml=NUMBER,
         metavar="S",
         help="--stop-timeout and --abort-timeout in one",
     )
     flags.add_node(parser)
     _add_without_effect(parser)
+    flags.add_file(parser)
     parser.add_argument("script", metavar="SCRIPT", help="what each worker runs")
     rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="of the script")
     rest.required = False  # as Python 3.12 has it: a script may have none
-    parser.set_defaults(use_env=True)
-
-
-def add_launch(parser: SettingsParser) -> None:
-    """Add the flags of `nodeclient launch`."""
-    add_run(parser)
-    parser.usage = "nodeclient launch [flags] SCRIPT [ARGUMENTS ...]"
-    parser.add_setting(
-        "--use-env",
-        variables=(),
-        action="store_true",
-        default=False,
-        help="do not give the script --local-rank=N; it reads LOCAL_RANK",
-    )
 
 
 def read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> JoinConfig:
@@ -155,7 +162,13 @@ def _add_program(parser: SettingsParser) -> None:
 def _add_without_effect(parser: SettingsParser) -> None:
     """Add what torchrun needs and we do not; the values are read all the same, so that a wrong one is said."""
     add = parser.add_setting
-    add("--monitor-interval", type=float, metavar="S", help="no effect: the end of a worker is seen at once")
+    add(
+        "--monitor-interval",
+        type=float,
+        toml=NUMBER,
+        metavar="S",
+        help="no effect: the end of a worker is seen at once",
+    )
     add(
         "--start-method",
         choices=("spawn", "fork", "forkserver"),

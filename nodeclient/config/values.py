@@ -6,6 +6,7 @@ import argparse
 import re
 import signal
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from coordinatord.wire.messages import COUNTER_MAX, DEFAULT_PORT, DURATION_S_MAX, RANKS_MAX
@@ -140,6 +141,11 @@ def needles(text: str) -> tuple[str, ...]:
     """Read a list of words with commas between; a comma in a word is written twice. Empty words find nothing."""
     whole = (part.replace("\0", ",") for part in text.replace(",,", "\0").split(","))
     return tuple(part for part in whole if part)
+
+
+def needles_joined(parts: Sequence[str]) -> str:
+    """Write a list of words as `needles` reads it."""
+    return ",".join(part.replace(",", ",,") for part in parts)
 
 
 def size(text: str) -> int:

@@ -67,13 +67,16 @@ def _place(report: Report) -> str:
 def _when(age_s: float, seen_at: datetime) -> str:
     at = seen_at - timedelta(seconds=age_s)
     day = "" if at.date() == seen_at.date() else f"{at:%Y-%m-%d} "
-    if age_s < NOW_S:
-        ago = ""
-    elif age_s < 120:  # noqa: PLR2004  # two minutes, said in seconds
-        ago = f" ({age_s:.0f} s ago)"
-    else:
-        ago = f" ({age_s / 60:.0f} min ago)"
+    ago = "" if age_s < NOW_S else f" ({_age(age_s)} ago)"
     return f"{day}{at:%H:%M:%S}{ago}"
+
+
+def _age(seconds: float) -> str:
+    """Say an age in the largest unit of which it has two or more."""
+    for unit, length in (("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _last_words(failure: Failure) -> list[str]:

@@ -183,7 +183,7 @@ class TorchrunNode:
                 self._session.send(observed)
             case Reconnect(reason):
                 self._session.close(reason)
-            case Notice(level, text):
+            case Notice(level, text, _):
                 # What torchrun did, it has told already.
                 say(job, Level.INFO if isinstance(event, WorkerExited) else level, text)
             case Show(report):

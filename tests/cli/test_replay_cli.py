@@ -11,11 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.core.records import RoundEnded, RoundStarted, RoundStopped
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.pruning import ROUNDS_KEPT
-from tests.support.histories import Life, a_join_of, a_loss_of, a_round_of, an_end, an_opening
+from tests.support.histories import (
+    Life,
+    a_join_of,
+    a_loss_of,
+    a_round_of,
+    a_start_of,
+    a_stop_of,
+    an_end,
+    an_end_of,
+    an_opening,
+)
 from tests.support.programs import BIN, TIMEOUT_S, Program, run
 
 pytestmark = pytest.mark.slow
@@ -43,13 +52,9 @@ def one_round(database: Database) -> None:
     """Record a run of one round, which failed."""
     database.append([an_opening(), a_join_of("n1")], 100.0)
     database.append([a_round_of("n1")], 100.25)
-    database.append([RoundStarted("job", "e-1", "all workers are started", 1)], 101.0)
-    database.append(
-        [RoundStopped("job", "e-1", "worker of rank 0 failed", 1, planned=False, first_failure=None)], 3700.0
-    )
-    database.append(
-        [RoundEnded("job", "e-1", "worker of rank 0 failed", 1, charged=True, restarts_used=1, report=None)], 3700.5
-    )
+    database.append([a_start_of(1)], 101.0)
+    database.append([a_stop_of(1, reason="worker of rank 0 failed")], 3700.0)
+    database.append([an_end_of(1, charged=True, used=1, reason="worker of rank 0 failed")], 3700.5)
 
 
 def test_each_record_is_shown_with_the_time_the_reason_and_what_it_led_to(database: Database, tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ JOIN = ("join", "--coord", "127.0.0.1", "--", "true")
 SCRIPT = __file__
 
 WRONG_COORDINATORD = [
-    (("--nonsense",), "unrecognized arguments: --nonsense"),
+    (("--nonsense",), "unrecognized arguments: --nonsense (see"),
+    (("--setle", "3"), "unrecognized arguments: --setle; did you mean --settle?"),
+    (("--state_dri=x", "state"), "unrecognized arguments: --state_dri=x; did you mean --state-dir?"),
     (("--port", "70000"), "'70000' is no port: 0 to 65535"),
     (("--port", "x"), "argument --port"),
     (("--settle", "0"), "argument --settle"),
@@ -26,6 +28,9 @@ WRONG_COORDINATORD = [
     (("--heartbeat", "20000"), "--heartbeat"),
     (("--log-level", "loud"), "argument --log-level"),
     (("stray",), "invalid choice: 'stray'"),
+    (("--log-format", "xml"), "argument --log-format"),
+    (("--state-dir", "/x", "--ephemeral"), "and not both"),
+    (("--config", "/no/such.toml"), "the settings file /no/such.toml cannot be read: No such file or directory"),
 ]
 
 WRONG_NODECLIENT = [
@@ -75,6 +80,9 @@ WRONG_NODECLIENT = [
     (("join", "--rdzv_id=x", *JOIN[1:]), "what torchrun calls --rdzv-id is here --job-id"),
     (("join", "-m", "pkg", *JOIN[1:]), "`-- python -m MODULE`"),
     (("join", "--max-restart", "9", *JOIN[1:]), "did you mean --max-restarts?"),
+    (("join", "--log-format", "xml", *JOIN[1:]), "argument --log-format"),
+    (("join", "--config", "/no/such.toml", *JOIN[1:]), "the settings file /no/such.toml cannot be read"),
+    (("run", "--config", "/no/such.toml", SCRIPT), "the settings file /no/such.toml cannot be read"),
     (("run",), "required: SCRIPT (see"),
     (("run", "no-such-script.py"), "there is no script 'no-such-script.py' in /"),
     (("run", "/no/script.py"), "there is no script '/no/script.py': "),
@@ -186,7 +194,10 @@ def test_the_programs_themselves_end_with_that_line_and_code(argv: tuple[str, ..
         (["-m", "nodeclient", "--help"], "aiohttp|msgpack|torch|numpy|uvloop"),
         (["-m", "nodeclient", "join", "--help"], "aiohttp|msgpack|torch|numpy|uvloop|asyncio"),
         (["-m", "nodeclient", "run", "--help"], "aiohttp|msgpack|torch|numpy|uvloop|asyncio"),
-        (["-c", "import nodeclient.cli, nodeclient.node, nodeclient.status, nodeclient.standalone"], "torch|numpy"),
+        (
+            ["-c", "import nodeclient.cli, nodeclient.node, nodeclient.operate.command, nodeclient.standalone"],
+            "torch|numpy",
+        ),
         (["-m", "coordinatord", "--help"], "torch|numpy|nodeclient|workerlib"),
     ],
 )
@@ -205,7 +216,7 @@ def test_the_help_names_every_flag_once_and_its_variable(arguments: tuple[str, .
     flags = flags_of(shown)
     assert len(flags) == len(set(flags)) >= 2
     for flag in flags:
-        if flag not in {"--version", "--help"}:
+        if flag not in {"--version", "--help", "--show-config"}:
             assert f"[{arguments[0].upper()}_{flag[2:].replace('-', '_').upper()}]" in "".join(shown.split("\n")), flag
 
 
@@ -216,7 +227,7 @@ def test_the_help_of_torchruns_command_lines_names_torchruns_variables(door: str
     words = "".join(shown.split())
     flags = flags_of(shown)
     assert len(flags) == len(set(flags)) >= 30
-    without = {"--help", "--numa-binding", "--logs-specs"} | more
+    without = {"--help", "--numa-binding", "--logs-specs", "--show-config"} | more
     assert without - {"--help"} <= set(flags)
     for flag in set(flags) - without:
         name = flag[2:].replace("-", "_").upper()

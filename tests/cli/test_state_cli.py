@@ -14,6 +14,7 @@ import pytest
 import coordinatord.config
 from coordinatord.config import Config, ReplayConfig, ServeConfig, StateConfig
 from coordinatord.core.policy import Policy
+from coordinatord.core.records import NodeDrained, NodeUndrained
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.layout import STEPS
@@ -113,6 +114,8 @@ def stored(tmp_path: Path) -> Path:
     database.append([a_round_of("a", "b", job="mnist")], 101.5)
     database.append([a_loss_of("b", "mnist")], 103.0)
     database.append([an_opening("gpt", "e-2")], 104.0)
+    database.append([NodeDrained("", "", f"{name} drained by alice", name) for name in ("gpu1", "gpu2")], 105.0)
+    database.append([NodeUndrained("", "", "gpu2 undrained by alice", "gpu2")], 106.0)
     database.close()
     return place
 
@@ -181,7 +184,7 @@ def state(place: Path, *arguments: str) -> str:
 def test_state_shows_each_job_and_the_ranks_of_its_nodes(stored: Path) -> None:
     path, facts, *rest = state(stored).splitlines()
     assert path == str(stored)
-    assert facts.startswith(f"schema version {len(STEPS)}, 6 records, ")
+    assert facts.startswith(f"schema version {len(STEPS)}, 9 records, ")
     assert rest == [
         "",
         "job mnist  starting: formed of 2",
@@ -192,6 +195,9 @@ def test_state_shows_each_job_and_the_ranks_of_its_nodes(stored: Path) -> None:
         "job gpt  forming: the first node came",
         "run e-2, round 0, restarts 0 of 3, last changed 1970-01-01 00:01:44.000Z",
         "  no nodes",
+        "",
+        "drained",
+        "  gpu1 drained by alice",
     ]
 
 
@@ -199,7 +205,7 @@ def test_state_shows_each_job_and_the_ranks_of_its_nodes(stored: Path) -> None:
 def test_state_for_programs_says_the_same(stored: Path) -> None:
     shown = json.loads(state(stored, "--json"))
     assert shown["bytes"] == (stored / DATABASE).stat().st_size
-    assert (shown["state_dir"], shown["version"], shown["records"]) == (str(stored), len(STEPS), 6)
+    assert (shown["state_dir"], shown["version"], shown["records"]) == (str(stored), len(STEPS), 9)
     mnist, gpt = shown["jobs"]
     assert mnist == {
         "job": "mnist",
@@ -215,6 +221,7 @@ def test_state_for_programs_says_the_same(stored: Path) -> None:
         "changed_at": 103.0,
     }
     assert (gpt["run"], gpt["nodes"]) == ("e-2", [])
+    assert shown["drained"] == [{"node": "gpu1", "reason": "gpu1 drained by alice"}]
 
 
 @pytest.mark.slow

@@ -1,27 +1,44 @@
-"""`nodeclient status`: the shape that programs build on, the table for people, and what is said in vain."""
+"""`nodeclient status`: the shape that programs build on, the tables for people, and what is said in vain."""
 
 from __future__ import annotations
 
 import json
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import re
+from collections.abc import Callable
+from typing import Any
 
 import msgpack
 import pytest
 
+from nodeclient import config
+from nodeclient.operate import command
+from tests.support.canned import a_job, a_node, body, canned, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, Program, run
+from tests.support.screens import on_terminal
 
 pytestmark = pytest.mark.slow
+
+TITLES = ["JOB", "NODE", "HOST", "ADDRESS", "STATE", "RANKS", "STEP", "STEPPED", "SEEN", "REASON"]
 
 
 def status(coordinator: Coordinator, *arguments: str) -> str:
     ended = run(BIN / "nodeclient", "status", "--coord", coordinator.endpoint, *arguments)
     assert (ended.returncode, ended.stderr) == (0, "")
     return ended.stdout
+
+
+@pytest.fixture
+def here(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run `nodeclient status` within this process; return its exit code, output and errors."""
+
+    def ask(endpoint: str, *arguments: str) -> tuple[int, str, str]:
+        chosen = config.parse(["status", "--coord", endpoint, *arguments], {})
+        assert isinstance(chosen, config.StatusConfig)
+        return (command.run(chosen), *capsys.readouterr())
+
+    return ask
 
 
 def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
@@ -31,19 +48,18 @@ def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
     shown = json.loads(status(cluster.coordinator, cluster.job, "--json"))
     assert shown.keys() == {"jobs"}
     [job] = shown["jobs"]
-    assert job.keys() == {"job", "run", "state", "reason", "round", "world_size", "restarts", "failure", "nodes"}
+    promised = {"job", "run", "state", "reason", "round", "world_size", "restarts", "failure", "nodes"}
+    assert job.keys() >= promised | {"opened_s", "state_s", "spares", "missing", "progress", "ledger", "rounds"}
     assert (job["job"], job["state"], job["round"], job["world_size"]) == (cluster.job, "running", 1, 2)
     assert job["restarts"] == {"used": 0, "max": 3}
     [node] = job["nodes"]
-    expected = {"node", "host", "address", "state", "reason", "group_rank", "ranks", "last_seen_s"}
-    assert node.keys() == expected
+    promised = {"node", "host", "address", "state", "reason", "group_rank", "ranks", "last_seen_s"}
+    assert node.keys() == promised | {"steps", "step_age_s", "drained"}
     assert (node["node"], node["group_rank"], node["ranks"], node["state"]) == ("a", 0, [0, 1], "running")
     assert isinstance(node["last_seen_s"], float)
-    every = json.loads(status(cluster.coordinator, "--json"))["jobs"]
-    assert job["run"] in [one["run"] for one in every]
-    served = cluster.coordinator.job(cluster.job)
-    assert served is not None
-    assert served.keys() == job.keys()
+    every = json.loads(status(cluster.coordinator, "--json"))
+    assert every.keys() == {"jobs", "drained"}
+    assert job["run"] in [one["run"] for one in every["jobs"]]
 
 
 def test_status_tells_the_first_cause_of_the_last_failure(cluster: Cluster) -> None:
@@ -51,43 +67,58 @@ def test_status_tells_the_first_cause_of_the_last_failure(cluster: Cluster) -> N
     node = cluster.join("a", "--nnodes", "1", command=broken)
     assert node.wait() == 3
     text = status(cluster.coordinator, cluster.job)
-    assert "\nlast failure: rank 0 on node a (host " in text
-    assert "s ago: exit code 3\n" in text
+    assert "\n  last failure: rank 0 on node a (host " in text
+    assert re.search(r"round 1, \d+s ago: exit code 3\n", text)
     [job] = json.loads(status(cluster.coordinator, cluster.job, "--json"))["jobs"]
     assert (job["failure"]["node"], job["failure"]["rank"], job["failure"]["exit_code"]) == ("a", 0, 3)
 
 
-def test_status_for_people_is_a_table(cluster: Cluster) -> None:
+def test_status_in_a_pipe_is_a_table_with_a_line_for_each_node(cluster: Cluster) -> None:
     cluster.join("node-with-a-long-name", "--nnodes", "1", "--nproc-per-node", "2")
     cluster.await_round(2)
     cluster.await_state(state="running")
-    title, facts, header, row = status(cluster.coordinator, cluster.job).splitlines()
-    assert title.startswith(f"job {cluster.job}  running: all workers are started")
-    assert facts.endswith("round 1, world size 2, restarts 0 of 0")
-    assert header.split() == ["NODE", "HOST", "ADDRESS", "STATE", "RANKS", "SEEN", "REASON"]
-    assert row.split()[0] == "node-with-a-long-name"
-    assert "0-1" in row
+    title, facts, *others, header, row = status(cluster.coordinator, cluster.job).splitlines()
+    assert re.match(rf"job {cluster.job}  running for \ds: all workers are started", title)
+    assert re.fullmatch(r"  run \S+, round 1, world size 2, restarts 0 of 0, 1 node", facts)
+    assert all(line.startswith("  ") for line in others)
+    assert header.split() == TITLES
+    assert row.split(maxsplit=9)[:2] == [cluster.job, "node-with-a-long-name"]
+    assert row.split(maxsplit=9)[4:] == ["running", "0-1", "-", "-", "0s", "its workers are running"]
     assert header.index("ADDRESS") == row.index("127.0.0.1")
 
 
 def test_status_without_jobs_says_so(own_coordinator: Callable[..., Coordinator]) -> None:
     coordinator = own_coordinator()
     assert status(coordinator) == "no jobs\n"
-    assert json.loads(status(coordinator, "--json")) == {"jobs": []}
+    assert json.loads(status(coordinator, "--json")) == {"jobs": [], "drained": []}
+    ended = run(BIN / "nodeclient", "status", "--coord", coordinator.endpoint, "mnist")
+    assert (ended.returncode, ended.stderr) == (69, "nodeclient: the coordinator knows no job 'mnist'; it knows none\n")
 
 
-@pytest.mark.parametrize("job", ["team/mnist", "..", "%2F", "ä"])
-def test_status_finds_a_job_of_any_name(coordinator: Coordinator, cluster: Cluster, job: str) -> None:
+@pytest.mark.parametrize("job", ["team/mnist", "..", "%2F", "ä", "my job"])
+def test_status_finds_a_job_of_any_name(job: str, here: Callable[..., tuple[int, str, str]]) -> None:
+    path = {"team/mnist": "team%2Fmnist", "..": "%2E%2E", "%2F": "%252F", "ä": "%C3%A4", "my job": "my%20job"}[job]
+    with canned({f"GET /v1/jobs/{path}": packed(a_job(job=job))}) as (endpoint, _):
+        _, shown, _ = here(endpoint, job, "--json")
+    assert [one["job"] for one in json.loads(shown)["jobs"]] == [job]
+
+
+@pytest.mark.parametrize("job", ["team/mnist", ".."])
+def test_a_coordinator_knows_a_job_of_any_name(coordinator: Coordinator, cluster: Cluster, job: str) -> None:
     cluster.job = job
     cluster.join("a", "--nnodes", "1")
     cluster.await_round(1)
     assert [one["job"] for one in json.loads(status(coordinator, job, "--json"))["jobs"]] == [job]
 
 
-def test_status_of_an_unknown_job_says_so(coordinator: Coordinator) -> None:
-    ended = run(BIN / "nodeclient", "status", "--coord", coordinator.endpoint, "nosuch")
+def test_a_wrong_name_is_answered_with_the_nearest_one(cluster: Cluster) -> None:
+    cluster.join("a", "--nnodes", "1")
+    cluster.await_round(1)
+    wrong = f"{cluster.job}x"
+    ended = run(BIN / "nodeclient", "status", "--coord", cluster.coordinator.endpoint, wrong)
     assert (ended.returncode, ended.stdout) == (69, "")
-    assert ended.stderr == "nodeclient: the coordinator knows no job 'nosuch'\n"
+    words = f"nodeclient: the coordinator knows no job '{wrong}'; did you mean '{cluster.job}'?\n"
+    assert ended.stderr == words
 
 
 def test_status_without_a_coordinator_says_so() -> None:
@@ -98,36 +129,18 @@ def test_status_without_a_coordinator_says_so() -> None:
     assert "no-such-host.invalid:2: " in ended.stderr
 
 
-@contextmanager
-def answering(body: bytes) -> Iterator[str]:
-    """Serve this to whatever is asked; yield where."""
-
-    class Answers(BaseHTTPRequestHandler):
-        """Some other web server."""
-
-        def do_GET(self) -> None:
-            """Answer."""
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Answers) as server:
-        thread = threading.Thread(target=server.serve_forever, args=[0.05])
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+def test_the_next_address_is_asked_where_one_is_no_coordinator(
+    coordinator: Coordinator, here: Callable[..., tuple[int, str, str]]
+) -> None:
+    with canned(body(b"<html>", 404)) as (strange, asked):
+        code, shown, errors = here(f"127.0.0.1:1,{strange},{coordinator.endpoint}", "--json")
+    assert (code, errors, asked) == (0, "", ["GET /v1/jobs"])
+    assert "jobs" in json.loads(shown)
 
 
 @pytest.mark.parametrize("arguments", [(), ("mnist",)])
 @pytest.mark.parametrize(
-    "body",
+    "answer",
     [
         b"",
         b"<html>",
@@ -137,27 +150,112 @@ def answering(body: bytes) -> Iterator[str]:
         msgpack.packb([1]),
         msgpack.packb({"jobs": [{"job": "mnist"}]}),
         msgpack.packb({"jobs": [{"job": "mnist", "restarts": 3}]}),
+        msgpack.packb({"jobs": [a_job(a_node("a", last_seen_s=float("nan")))]}),
+        msgpack.packb({"jobs": [a_job(round=-1)]}),
+        msgpack.packb({"jobs": [a_job(a_node("a", ranks=["0"]))]}),
+        b"\x91" * 5_000,
     ],
-    ids=repr,
+    ids=lambda answer: repr(answer)[:30],
 )
-def test_an_answer_that_is_no_list_of_jobs_is_said_in_one_line(body: bytes, arguments: tuple[str, ...]) -> None:
-    with answering(body) as endpoint:
-        ended = run(BIN / "nodeclient", "status", "--coord", endpoint, *arguments)
-    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (69, "", 1), ended.stderr
-    assert ended.stderr.startswith("nodeclient: ")
-    assert "coordinatord" in ended.stderr
+def test_an_answer_that_is_no_list_of_jobs_is_said_in_one_line(
+    answer: bytes, arguments: tuple[str, ...], here: Callable[..., tuple[int, str, str]]
+) -> None:
+    with canned(body(answer)) as (endpoint, _):
+        code, shown, errors = here(endpoint, *arguments)
+    assert (code, shown, errors.count("\n")) == (69, "", 1), errors
+    assert errors.startswith("nodeclient: ")
+    assert "coordinatord" in errors
 
 
-def test_status_whose_reader_has_gone_ends_without_a_traceback(coordinator: Coordinator) -> None:
+def test_what_a_coordinator_says_cannot_move_the_cursor(here: Callable[..., tuple[int, str, str]]) -> None:
+    evil = "a\x1b[2J\x1b]0;owned\x07\r\nroot\u202e"
+    job = a_job(a_node(evil, reason=evil, host=evil), reason=evil, missing={"count": 1, "nodes": [evil]})
+    said = {"jobs": [job], "drained": [{"node": evil, "reason": evil}]}
+    refusal = {"error": "no", "message": evil}
+    with canned({"GET /v1/jobs": packed(said), "GET /v1/jobs/mnist": packed(refusal, 409)}) as (endpoint, _):
+        code, shown, errors = here(endpoint)
+        assert (code, errors) == (0, "")
+        assert all(line.isprintable() for line in shown.splitlines())
+        assert len(shown.splitlines()) == 7
+        code, shown, errors = here(endpoint, "mnist")
+    assert (code, shown, errors[:-1].isprintable()) == (77, "", True)
+
+
+def test_status_whose_reader_has_gone_ends_without_a_word(coordinator: Coordinator) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     program = Program(BIN / "nodeclient", "status", "--coord", coordinator.endpoint, stdout=writing, stderr=-1)
     try:
         errors = program.process.stderr
         assert errors is not None
-        assert program.wait() != 0
+        assert program.wait() == 141
         with errors:
-            assert "Traceback" not in errors.read()
+            assert errors.read() == ""
     finally:
         os.close(writing)
         program.close()
+
+
+def test_output_that_cannot_be_written_is_said(coordinator: Coordinator) -> None:
+    script = f"{BIN / 'nodeclient'} status --coord {coordinator.endpoint} > /dev/full"
+    ended = run("sh", "-c", script)
+    assert (ended.returncode, ended.stderr) == (
+        74,
+        "nodeclient: the output cannot be written: No space left on device\n",
+    )
+
+
+def a_large_job(**facts: Any) -> dict[str, Any]:
+    """Return a job of 1,000 nodes of which one is behind and does not move, one is silent and one is drained."""
+    nodes = [
+        a_node(f"gpu{number}", ranks=list(range(8 * number, 8 * number + 8)), steps=[90]) for number in range(1_000)
+    ]
+    nodes[400] |= {"steps": [70], "step_age_s": 0.3}
+    nodes[500] |= {"steps": [90, 70], "step_age_s": 30.0}
+    nodes[600] |= {"state": "silent", "reason": "disconnected"}
+    nodes[700]["drained"] = True
+    return a_job(*nodes, **facts)
+
+
+def test_of_a_thousand_nodes_those_come_first_on_a_terminal_that_want_a_look() -> None:
+    with canned({"GET /v1/jobs": packed({"jobs": [a_large_job()], "drained": []})}) as (endpoint, _):
+        argv = (BIN / "nodeclient", "status", "--coord", endpoint)
+        with on_terminal(*argv, columns=100, rows=40) as terminal:
+            lines = terminal.await_text("more nodes").splitlines()
+            assert terminal.wait() == 0
+        with on_terminal(*argv, "--all", columns=100, rows=40) as terminal:
+            assert "gpu999" in terminal.await_text("gpu999")
+            assert terminal.wait() == 0
+        whole = run(*argv).stdout
+    assert len(lines) < 40
+    assert lines[2].split() == ["NODE", "ADDRESS", "STATE", "RANKS", "STEP", "STEPPED", "SEEN", "REASON"]
+    assert [line.split()[0] for line in lines[3:7]] == ["gpu500", "gpu600", "gpu700", "gpu0"]
+    assert lines[3].split()[4] == "70-90"
+    assert lines[4].split()[2] == "silent"
+    assert lines[5].split()[2] == "running,drained"
+    assert lines[-1] == "  and 976 more nodes: 976 running (--all shows them)"
+    assert len(whole.splitlines()) == 1_003
+
+
+@pytest.mark.parametrize("columns", [30, 60, 80, 200])
+def test_a_table_fits_the_terminal(columns: int) -> None:
+    node = a_node("gpu1.cluster.example.org-a1b2c3", host="gpu1.cluster.example.org", address="fd00::1234:5678")
+    job = a_job(node, reason="many words " * 20, state="failed")
+    with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
+        argv = (BIN / "nodeclient", "status", "--coord", endpoint)
+        with on_terminal(*argv, columns=columns) as terminal:
+            assert terminal.wait() == 0
+    lines = terminal.screen.text.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert terminal.screen.text.count("many") == 20
+    assert "running" in lines[-1]
+    assert terminal.screen.colours == {"2", "31"}
+
+
+def test_no_colour_where_it_is_not_wanted() -> None:
+    with canned({"GET /v1/jobs": packed({"jobs": [a_job(a_node("a"), state="failed")], "drained": []})}) as (where, _):
+        for environ in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+            with on_terminal(BIN / "nodeclient", "status", "--coord", where, environ=environ) as terminal:
+                assert terminal.wait() == 0
+                assert "failed" in terminal.screen.text
+                assert not terminal.screen.colours

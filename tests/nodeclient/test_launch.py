@@ -66,7 +66,7 @@ def commands(
     """Return the commands of a node that is configured so."""
     config = replace(CONFIG, **settings)
     files = [Path(f"/logs/{rank}/error.json") for rank in range(config.workers)]
-    return Launcher(config, inherited or {}, host).commands(begin or start(), files)
+    return Launcher(config, inherited or {}, host).commands(begin or start(), files, [{}] * config.workers)
 
 
 def environs(inherited: Mapping[str, str] | None = None, **settings: Any) -> list[Mapping[str, str]]:

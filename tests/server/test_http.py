@@ -35,7 +35,7 @@ async def test_answers_are_msgpack_and_on_demand_json(start: Start, accept: str,
     async with start() as server:
         health = {"status": "ok", "reason": "", "version": __version__, "jobs": 0, "sessions": 0}
         assert await get(f"{server.url}/healthz", accept) == (200, kind, health)
-        assert await get(f"{server.url}/v1/jobs", accept) == (200, kind, {"jobs": []})
+        assert await get(f"{server.url}/v1/jobs", accept) == (200, kind, {"jobs": [], "drained": []})
 
 
 async def test_a_job_is_shown_whole(start: Start) -> None:
@@ -54,16 +54,32 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
             "address": "127.0.0.1",
             "state": "running",
             "reason": "its workers are running",
+            "drained": False,
             "group_rank": 0,
             "ranks": [0],
+            "steps": [],
+            "step_age_s": None,
         }
-        assert {name: job[name] for name in job if name not in {"nodes", "reason"}} == {
+        ledger = job["ledger"]
+        assert sum(ledger["seconds"].values()) == pytest.approx(ledger["total"])
+        [only] = job["rounds"]
+        assert (only["round"], only["nodes"], only["workers"], only["formed"]) == (
+            1,
+            1,
+            1,
+            "formed of node a, its maximum",
+        )
+        timed = {"nodes", "reason", "opened_s", "state_s", "ledger", "rounds"}
+        assert {name: job[name] for name in job if name not in timed} == {
             "job": "mnist",
             "run": run.run,
             "state": "running",
             "round": 1,
             "world_size": 1,
             "restarts": {"used": 0, "max": 0},
+            "progress": {"step": None, "steps_per_s": None},
+            "spares": 0,
+            "missing": {"count": 0, "nodes": []},
             "failure": None,
         }
         assert [one["job"] for one in jobs["jobs"]] == ["mnist"]

@@ -231,7 +231,7 @@ async def test_a_slow_reader_costs_one_message_and_hears_the_latest_word(start: 
         transport = slow.socket._conn.transport  # type: ignore[union-attr]  # how else to stop reading
         assert transport is not None
         transport.pause_reading()
-        [mailbox] = server.driver._deliver.__self__._mailboxes.values()  # type: ignore[attr-defined]
+        [mailbox] = server.sessions._mailboxes.values()
         while not await _is_stuck(mailbox):  # until all buffers in between are full
             await slow.beat()
         unsent = mailbox._frame
@@ -245,6 +245,6 @@ async def test_a_slow_reader_costs_one_message_and_hears_the_latest_word(start: 
 async def test_the_end_of_the_server_ends_the_sessions(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", nodes=2)) as peer:
         await peer.hear(Desired)
-        sessions_of_server = server.driver._deliver.__self__  # type: ignore[attr-defined]
+        sessions_of_server = server.sessions
         sessions_of_server.close()
         await peer.hear_end()

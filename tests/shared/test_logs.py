@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.shared.logs import LineFormatter, fields
+from coordinatord.shared import bugs, logs
+from coordinatord.shared.logs import JsonFormatter, LineFormatter, fields
+
+
+def a_record(message: str, event: str = "", **values: object) -> logging.LogRecord:
+    record = logging.LogRecord("name", logging.WARNING, __file__, 1, message, None, None)
+    record.__dict__.update(fields(event, **values))
+    return record
 
 
 def line(message: str, **values: object) -> str:
-    record = logging.LogRecord("name", logging.WARNING, __file__, 1, message, None, None)
-    record.__dict__.update(fields(**values))
-    return LineFormatter("program").format(record)
+    return LineFormatter("program").format(a_record(message, "", **values))
+
+
+def as_json(message: str, event: str = "", **values: object) -> dict[str, Any]:
+    text = JsonFormatter("program").format(a_record(message, event, **values))
+    assert text.isascii()
+    assert text.isprintable()
+    found: dict[str, Any] = json.loads(text, parse_constant=pytest.fail)
+    return found
+
+
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    """Let a test configure the logging of this process, and restore it."""
+    logger = logging.getLogger()
+    handlers, level = logger.handlers[:], logger.level
+    yield logger
+    logging.captureWarnings(False)
+    logger.handlers[:], logger.level = handlers, level
 
 
 def test_a_line_has_time_level_program_message_and_fields() -> None:
@@ -49,3 +77,73 @@ def test_whatever_is_logged_is_one_printable_line(message: str, value: str) -> N
     text = line(message, value=value)
     assert text.isprintable()
     assert text.encode()
+
+
+# For machines
+
+
+def test_an_object_has_time_level_program_event_and_message_first_and_then_the_fields() -> None:
+    found = as_json("node joined: host b", "node_joined", job="mnist", round=3, planned=False, node="")
+    assert list(found) == ["ts", "level", "program", "event", "message", "job", "round", "planned"]
+    assert list(found.values())[1:] == ["warning", "program", "node_joined", "node joined: host b", "mnist", 3, False]
+    assert found["ts"].endswith("Z")
+    assert as_json("of a library")["event"] == "other"
+
+
+def test_no_field_takes_the_place_of_what_every_line_has() -> None:
+    found = as_json("m", "e", level="x", ts="y", program="p")
+    assert (found["level"], found["message"], found["program"]) == ("warning", "m", "program")
+    assert found["ts"] != "y"
+
+
+def test_numbers_are_such_as_every_reader_takes_them_for() -> None:
+    found = as_json("m", at=1.5, never=float("inf"), unknown=float("nan"), incarnation=2**60, names=["a", 1])
+    assert (found["at"], found["never"], found["unknown"]) == (1.5, "inf", "nan")
+    assert found["incarnation"] == "1152921504606846976"
+    assert found["names"] == ["a", 1]
+
+
+def test_an_exception_is_a_field_of_its_line() -> None:
+    record = a_record("m")
+    try:
+        raise ValueError("first\nsecond")  # noqa: TRY301 - to be caught here
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    text = JsonFormatter("program").format(record)
+    assert "\n" not in text
+    assert json.loads(text)["exception"].endswith("ValueError: first\nsecond")
+
+
+@given(
+    message=st.text(st.characters()), value=st.text(st.characters()) | st.integers() | st.floats() | st.lists(st.text())
+)
+def test_whatever_is_logged_is_one_object_that_every_reader_understands(message: str, value: object) -> None:
+    found = as_json(message, "event", value=value)
+    json.dumps(found, ensure_ascii=False).encode()  # no halves of characters
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_all_that_a_program_says_at_its_end_is_in_the_form_that_was_asked_for(
+    form: str, root: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert root is logging.getLogger()
+    logs.configure("info", "program", form)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("beware", stacklevel=1)
+    logs.complain("program", "no room\nat all")
+    try:
+        raise ValueError("unheard of")  # noqa: TRY301 - to be caught here
+    except ValueError:
+        assert bugs.report_bug("program") == 70
+    said = capsys.readouterr().err
+    assert logs.is_for_machines() is (form == "json")
+    if form == "text":
+        assert "program: no room" in said
+        assert said.endswith("program: this is a bug of program, please report it with the lines above\n")
+        return
+    found = [json.loads(text) for text in said.splitlines()]
+    assert [one["event"] for one in found] == ["other", "failed", "bug"]
+    assert "beware" in found[0]["message"]
+    assert found[1]["message"] == "no room at all"
+    assert "unheard of" in found[2]["exception"]

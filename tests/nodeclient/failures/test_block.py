@@ -110,6 +110,14 @@ def test_a_log_file_is_named_before_the_hint() -> None:
     assert [line for line in lines if not line.startswith("log ")] == without
 
 
+@pytest.mark.parametrize(
+    ("age_s", "ago"), [(30.0, "30 s"), (119.0, "119 s"), (300.0, "5 min"), (10_000.0, "3 h"), (86_400.0, "24 h")]
+)
+def test_an_age_is_said_in_a_unit_that_fits(age_s: float, ago: str) -> None:
+    said = "\n".join(block.lines(a_report(failure=a_failure(age_s=age_s)), SEEN_AT))
+    assert f"({ago} ago)" in said
+
+
 def test_only_other_nodes_can_differ() -> None:
     for nodes in (1, 2):
         report = a_report(failure=a_failure(error=TRACE[-1]), nodes=nodes)

@@ -1,0 +1,83 @@
+"""What SIGHUP does to a coordinatord that serves: the settings are read again, and it is said what has changed.
+
+How the daemon decides and logs changes at once. Where it listens and keeps its state does not, without a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from coordinatord import config
+from coordinatord.config import ServeConfig
+from coordinatord.core.policy import Policy
+from coordinatord.shared import logs
+from coordinatord.shared.logs import LEVELS, fields
+from coordinatord.shared.settings import SettingsError
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: dict[str, Callable[[ServeConfig], object]] = {
+    "settle": lambda settings: settings.policy.settle_s,
+    "heartbeat": lambda settings: settings.policy.heartbeat_s,
+    "outage-grace": lambda settings: settings.policy.outage_grace_s,
+    "log-level": lambda settings: settings.log_level,
+    "log-format": lambda settings: settings.log_format,
+}
+"""Settings that a reload changes, by their names."""
+
+AFTER_RESTART: dict[str, Callable[[ServeConfig], object]] = {
+    "host": lambda settings: settings.host,
+    "port": lambda settings: settings.port,
+    "state-dir": lambda settings: settings.state_dir or "none, it is in memory",
+}
+"""Settings that it cannot change."""
+
+
+class Reloader:
+    """The settings that are in force, and what carries a change of them out."""
+
+    def __init__(
+        self, settings: ServeConfig, change_policy: Callable[[Policy], None], read: Callable[[], object] = config.read
+    ) -> None:
+        """`change_policy` has the coordinator decide by other numbers; `read` reads the settings anew."""
+        self.settings = settings
+        self._change_policy = change_policy
+        self._read = read
+
+    def reload(self) -> None:
+        """Read the settings again, and let those change that can; where one is wrong, all stay as they are."""
+        try:
+            new = self._read()
+        except SettingsError as error:
+            names = fields("reload_failed", reason=error.message)
+            log.error("not reloaded, all settings stay as they were: %s", error.message, extra=names)  # noqa: TRY400
+            return
+        assert isinstance(new, ServeConfig)  # noqa: S101 - the same command line as at the start
+        old = self.settings
+        now = self.settings = replace(new, host=old.host, port=old.port, state_dir=old.state_dir)
+        quieter = LEVELS.index(now.log_level) > LEVELS.index(old.log_level)
+        if quieter:
+            _announce(old, new)
+        logs.configure(now.log_level, "coordinatord", now.log_format)
+        if not quieter:
+            _announce(old, new)
+        if now.policy != old.policy:
+            self._change_policy(now.policy)
+
+
+def _announce(old: ServeConfig, new: ServeConfig) -> None:
+    changed, waiting = _changes(AT_ONCE, old, new), _changes(AFTER_RESTART, old, new)
+    text = f"settings reloaded: {', '.join(changed) or 'nothing has changed'}"
+    if waiting:
+        text += f"; not before a restart: {', '.join(waiting)}"
+    log.info("%s", text, extra=fields("settings_reloaded"))
+
+
+def _changes(which: dict[str, Callable[[ServeConfig], object]], old: ServeConfig, new: ServeConfig) -> list[str]:
+    return [f"{name} {_plain(of(old))} to {_plain(of(new))}" for name, of in which.items() if of(old) != of(new)]
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

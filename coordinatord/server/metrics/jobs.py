@@ -1,0 +1,160 @@
+"""What jobs are doing, as it is when somebody asks: read from the machine, and made into families of series.
+
+Labels are the job and things of which there are few, never nodes: a job of 10,000 nodes has as many series as one of
+two. What is read is plain numbers, so that the text can be made of them in another thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from coordinatord.core.ledger import Cause
+from coordinatord.core.member import Standing
+from coordinatord.core.run import Run, State
+from coordinatord.core.spending import spent
+from coordinatord.server.metrics.reasons import REASONS
+from coordinatord.server.metrics.rounds import JobTally
+from coordinatord.wire.messages import Launcher
+
+ENDED_SHOWN_S = 900.0
+"""After its end a job has series for so long: every scrape sees how it ended, alerts tell somebody, and a coordinator
+that remembers a thousand jobs does not go on about them for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFigures:
+    """One job at one moment."""
+
+    job: str
+    state: State
+    is_shown: bool
+    """It lives, or has ended not long ago."""
+    nodes: tuple[int, ...]
+    """By standing."""
+    nodes_min: int
+    nodes_max: int
+    rounds: tuple[int, ...]
+    """By reason."""
+    nodes_lost: int
+    restarts: int
+    restarts_max: int | None
+    """None where torchrun's agents count for themselves."""
+    seconds: tuple[float, ...]
+    """By cause."""
+    step: int | None
+    steps_per_s: float | None
+
+
+def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
+    """Read what is known of a job `now`."""
+    seconds = _seconds(run, tally, now)
+    return JobFigures(
+        job=run.job,
+        state=run.state,
+        is_shown=not run.state.ended or now - run.ledger.settled_at <= ENDED_SHOWN_S,
+        nodes=tuple(run.count(standing) for standing in Standing),
+        nodes_min=run.spec.nodes_min,
+        nodes_max=run.spec.nodes_max,
+        rounds=tuple(tally.rounds[reason] for reason in REASONS),
+        nodes_lost=tally.nodes_lost,
+        restarts=run.restarts_used,
+        restarts_max=None if run.spec.launcher is Launcher.TORCHRUN else run.spec.max_restarts,
+        seconds=tuple(seconds[cause] for cause in Cause),
+        step=None if run.state.ended else run.step,
+        steps_per_s=run.progress.steps_per_s if run.state is State.RUNNING else None,
+    )
+
+
+def _seconds(run: Run, tally: JobTally, now: float) -> dict[str, float]:
+    """Return the seconds of a run by cause, none fewer than was said before.
+
+    The ledger may put the last seconds down to another cause when it turns out that the round had been broken. To
+    Prometheus a counter that falls is one that began anew, so it stands instead, until the truth has caught up.
+    """
+    before = tally.shown if tally.shown_of == run.id else {}
+    present = spent(run, now).by_cause()
+    tally.shown = {cause: max(seconds, before.get(cause, 0.0)) for cause, seconds in present.items()}
+    tally.shown_of = run.id
+    return tally.shown
+
+
+class JobsCollector(Collector):
+    """The series of all jobs, as they were when they were last read."""
+
+    def __init__(self) -> None:
+        self.jobs: Sequence[JobFigures] = ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Make the families."""
+        jobs = self.jobs
+        yield _jobs_by_state(jobs)
+        shown = [one for one in jobs if one.is_shown]
+        live = [one for one in jobs if not one.state.ended]
+        yield _gauge("job_state", "1 for the state that the job's run is in.", _states(shown), "state")
+        yield _gauge("nodes", "Nodes of a job that has not ended, by where they stand in it.", _nodes(live), "state")
+        yield _gauge("job_nodes_min", "The least number of nodes of a round.", _plain(live, "nodes_min"))
+        yield _gauge("job_nodes_max", "The greatest number of nodes of a round.", _plain(live, "nodes_max"))
+        yield _counter("rounds", "Rounds that ended, by why, as it was judged.", _rounds(shown), "reason")
+        yield _counter("nodes_lost", "Nodes that went without a word, in a round or not.", _plain(shown, "nodes_lost"))
+        yield _counter("restarts", "Restarts of the run that were charged to its budget.", _plain(shown, "restarts"))
+        budget = "The budget of restarts, unless torchrun counts them."
+        yield _gauge("job_restarts_max", budget, _plain(live, "restarts_max"))
+        yield _counter("job_seconds", "Where the time of the job's run went.", _seconds_by_cause(shown), "cause")
+        step = "The step that all workers have come to, of those that report any."
+        yield _gauge("job_step", step, _plain(live, "step"))
+        yield _gauge("job_steps_per_second", "The pace of the last half minute.", _plain(live, "steps_per_s"))
+
+
+Rows = Iterable[tuple[Sequence[str], float]]
+"""The values of the labels, the job first, and the number."""
+
+
+def _gauge(name: str, what: str, rows: Rows, *labels: str) -> Metric:
+    family = GaugeMetricFamily(f"coordinatord_{name}", what, labels=["job_id", *labels])
+    return _filled(family, rows)
+
+
+def _counter(name: str, what: str, rows: Rows, *labels: str) -> Metric:
+    family = CounterMetricFamily(f"coordinatord_{name}", what, labels=["job_id", *labels])
+    return _filled(family, rows)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Rows) -> Metric:
+    for labels, value in rows:
+        family.add_metric(labels, value)
+    return family
+
+
+def _jobs_by_state(jobs: Iterable[JobFigures]) -> Metric:
+    counts = dict.fromkeys(State, 0)
+    for one in jobs:
+        counts[one.state] += 1
+    family = GaugeMetricFamily("coordinatord_jobs", "Jobs that are known, by the state of their run.", labels=["state"])
+    for state, count in counts.items():
+        family.add_metric([state], count)
+    return family
+
+
+def _plain(jobs: Iterable[JobFigures], name: str) -> Rows:
+    """Return what the jobs have under this name, but for those that have nothing."""
+    return (((one.job,), value) for one in jobs if (value := getattr(one, name)) is not None)
+
+
+def _states(jobs: Iterable[JobFigures]) -> Rows:
+    return (((one.job, one.state), 1) for one in jobs)
+
+
+def _nodes(jobs: Iterable[JobFigures]) -> Rows:
+    return (((one.job, standing), count) for one in jobs for standing, count in zip(Standing, one.nodes, strict=True))
+
+
+def _rounds(jobs: Iterable[JobFigures]) -> Rows:
+    return (((one.job, reason), count) for one in jobs for reason, count in zip(REASONS, one.rounds, strict=True))
+
+
+def _seconds_by_cause(jobs: Iterable[JobFigures]) -> Rows:
+    return (((one.job, cause), seconds) for one in jobs for cause, seconds in zip(Cause, one.seconds, strict=True))

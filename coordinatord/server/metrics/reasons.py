@@ -1,0 +1,27 @@
+"""Why rounds end, as a label of few values: the conditions of the table, not the sentences for people."""
+
+from __future__ import annotations
+
+from coordinatord.core import conditions
+from coordinatord.core.run import State
+from coordinatord.core.table import ROWS
+
+WORKER_FAILED = conditions.worker_failed.__name__
+NODE_LOST = conditions.node_lost.__name__
+
+OTHER = "other"
+"""Of a record that another version made."""
+
+_CONDITIONS = dict.fromkeys(
+    row.when.__name__
+    for row in ROWS
+    if row.source in {State.STARTING, State.RUNNING} and row.target is not State.RUNNING
+)
+
+REASONS = (*_CONDITIONS, OTHER)
+"""Every value of the label."""
+
+
+def known(condition: str) -> str:
+    """Return the condition of a record, as far as this version knows it."""
+    return condition if condition in _CONDITIONS else OTHER

@@ -1,0 +1,165 @@
+"""What the records tell, once they are durable: how many rounds ended and why, who was lost, and how long rounds took.
+
+Counts by job last as long as the job is known. What took how long is the ledger's to say, in the records themselves, so
+that it is the same whether the coordinator was away meanwhile or not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client import Histogram
+
+from coordinatord.core.ledger import Cause, Spent
+from coordinatord.core.records import (
+    JobForgotten,
+    NodeLost,
+    Record,
+    RoundEnded,
+    RoundFormed,
+    RoundStarted,
+    RoundStopped,
+    RunEnded,
+    RunOpened,
+    TrainingBegan,
+)
+from coordinatord.core.run import Run, State
+from coordinatord.server.metrics.reasons import NODE_LOST, OTHER, WORKER_FAILED, known
+
+FORMATION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
+"""In seconds: from survivors that form again at once, over the settle window of 2 s, to its cap of 10 s and beyond."""
+
+START_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0, 300.0)
+"""In seconds: from warm workers to an import of torch from a slow file system, and a large checkpoint that is read."""
+
+RECOVERY_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 300.0, 1_800.0)
+"""In seconds: from a warm restart, over a lost lease of 5 s and a planned stop of 30 s, to a wait for a new host."""
+
+
+@dataclass(slots=True)
+class JobTally:
+    """The counts of one job."""
+
+    rounds: Counter[str] = field(default_factory=Counter)
+    """Rounds that ended, by the name of the reason."""
+    nodes_lost: int = 0
+
+    reason: str | None = None
+    """Why the current round is being stopped, if it is."""
+    in_round: bool = False
+    ended: Spent | None = None
+    """What the run had spent when its last round ended, as far as that was seen."""
+    formed: Spent | None = None
+    """The same, when the current round was formed, until its start is counted."""
+    trained: Spent | None = None
+    """The same, when training last began."""
+    planned: bool | None = None
+    """Whether the first stop since then was planned."""
+    shown: dict[str, float] = field(default_factory=dict)
+    """The seconds that a scrape was last told, which must never be fewer at the next."""
+    shown_of: str = ""
+    """The run that they are of."""
+
+
+class RoundMeter:
+    """Counts by record. To be one of the driver's watchers."""
+
+    def __init__(self, restored: Iterable[Run]) -> None:
+        """Begin with the runs of an earlier life: of the round that each is in, this one sees the end."""
+        self.tallies: dict[str, JobTally] = {}
+        self.formation = Histogram(
+            "coordinatord_round_formation_seconds",
+            "How long a round took to form once enough nodes were ready.",
+            buckets=FORMATION_BUCKETS,
+            registry=None,
+        )
+        self.start = Histogram(
+            "coordinatord_round_start_seconds",
+            "From the formation of a round until its workers trained.",
+            buckets=START_BUCKETS,
+            registry=None,
+        )
+        self.recovery = Histogram(
+            "coordinatord_recovery_seconds",
+            "From the break of a round, or its planned stop, until workers trained again.",
+            ["planned"],
+            buckets=RECOVERY_BUCKETS,
+            registry=None,
+        )
+        for planned in (False, True):
+            self._recovery(planned=planned)
+        for run in restored:
+            self.tallies[run.job] = _restored(run)
+
+    def note(self, records: Sequence[Record], at: float) -> None:
+        """Count records."""
+        del at  # they say themselves what took how long
+        for record in records:
+            match record:
+                case JobForgotten():
+                    self.tallies.pop(record.job, None)
+                case RunOpened():
+                    tally = self.tally(record.job)
+                    tally.ended, tally.formed, tally.trained, tally.planned = Spent(), None, None, None
+                case NodeLost():
+                    self.tally(record.job).nodes_lost += 1
+                case RoundFormed():
+                    self._form(self.tally(record.job), record)
+                case RoundStarted() | TrainingBegan():
+                    self._start(self.tally(record.job), record)
+                case RoundStopped():
+                    tally = self.tally(record.job)
+                    tally.reason = known(record.condition)
+                    tally.planned = record.planned if tally.planned is None else tally.planned
+                case RoundEnded() | RunEnded():
+                    _end(self.tally(record.job), record)
+
+    def tally(self, job: str) -> JobTally:
+        """Return the counts of a job."""
+        return self.tallies.setdefault(job, JobTally())
+
+    def _form(self, tally: JobTally, record: RoundFormed) -> None:
+        if tally.ended is not None:
+            self.formation.observe(record.spent.minus(tally.ended).rendezvous)
+        tally.in_round, tally.formed, tally.reason = True, record.spent, None
+
+    def _start(self, tally: JobTally, record: RoundStarted | TrainingBegan) -> None:
+        if isinstance(record, RoundStarted) and record.steps_awaited:
+            return  # they train from their first step on
+        if tally.formed is not None:
+            self.start.observe(record.spent.minus(tally.formed).starting)
+            tally.formed = None  # that its workers report steps may show only later, in the first round of a run
+        if tally.trained is not None and tally.planned is not None:
+            since = record.spent.minus(tally.trained)
+            self._recovery(planned=tally.planned).observe(since.total - since.training)
+        tally.trained, tally.planned = record.spent, None
+
+    def _recovery(self, *, planned: bool) -> Histogram:
+        return self.recovery.labels(str(planned).lower())
+
+
+def _restored(run: Run) -> JobTally:
+    tally = JobTally()
+    tally.in_round = run.state in {State.STARTING, State.RUNNING, State.STOPPING}
+    if run.state is State.STOPPING:
+        tally.reason = known(run.trigger.condition)
+    if run.ledger.cause is Cause.TRAINING:
+        tally.trained = run.ledger.settled
+    return tally
+
+
+def _end(tally: JobTally, record: RoundEnded | RunEnded) -> None:
+    if tally.in_round:
+        tally.rounds[_judged(tally, record)] += 1
+    tally.in_round, tally.reason, tally.ended = False, None, record.spent
+
+
+def _judged(tally: JobTally, record: RoundEnded | RunEnded) -> str:
+    """Name what ended a round, by the verdict: a worker may have failed only because a node had gone."""
+    if record.report is not None:
+        return WORKER_FAILED
+    if tally.reason is None:  # it was never stopped, so the run ended with it
+        return known(record.condition) if isinstance(record, RunEnded) else OTHER
+    return NODE_LOST if tally.reason == WORKER_FAILED else tally.reason

@@ -1,0 +1,130 @@
+"""`GET /metrics`, for Prometheus: the meters, the jobs and the process in one exposition.
+
+A scrape reads the machine in small pieces, so that heartbeats are answered in between, and makes the text in a thread.
+What there is to be seen, and under which names, is in `meters`, `rounds` and `jobs`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from aiohttp import web
+from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from coordinatord.server.driver import Driver
+from coordinatord.server.metrics.jobs import JobFigures, JobsCollector, figures_of
+from coordinatord.server.metrics.meters import LagProbe, Meters
+from coordinatord.server.metrics.rounds import RoundMeter
+from coordinatord.shared import __version__
+from coordinatord.wire.messages import RefusalCode
+
+PIECE = 2_000
+"""Nodes of jobs that are read without a pause, a job counting for as many as `JOB_COST`: about a millisecond."""
+
+JOB_COST = 40
+"""The step of a job is looked for at all its nodes; the rest costs as much as so many of them."""
+
+
+class Metrics:
+    """What a Prometheus is shown. Has a registry of its own, so that two servers in one process do not mix."""
+
+    def __init__(self, driver: Driver, meters: Meters) -> None:
+        """To be made once the driver's machine is restored, and before the driver starts."""
+        self._driver = driver
+        self._rounds = RoundMeter(driver.machine.jobs.values())
+        driver.watchers.append(self._rounds.note)
+        self._lag = LagProbe(meters)
+        self._jobs = JobsCollector()
+        self._turn = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")
+        """One, so that whoever asks again and again and does not wait takes no more of the processor than others."""
+        self._registry = CollectorRegistry()
+        rounds = self._rounds
+        histograms = (meters.commits, meters.lag, rounds.formation, rounds.start, rounds.recovery)
+        for collector in (_Daemon(driver, meters), self._jobs, *histograms):
+            self._registry.register(collector)
+        for collect in (ProcessCollector, PlatformCollector, GCCollector):
+            collect(registry=self._registry)
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what is served where."""
+        return [web.get("/metrics", self._show)]
+
+    def start(self) -> None:
+        """Begin to look how late the event loop is."""
+        self._lag.start()
+
+    def close(self) -> None:
+        """Look no more, and make no text any more."""
+        self._lag.close()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _show(self, request: web.Request) -> web.Response:
+        await self._driver.written()
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        async with self._turn:
+            self._jobs.jobs = await self._read_jobs()
+            loop = asyncio.get_running_loop()
+            text = await loop.run_in_executor(self._thread, _without_garbage, encode, self._registry)
+            self._jobs.jobs = ()
+        return web.Response(body=text, headers={"Content-Type": content_type})
+
+    async def _read_jobs(self) -> list[JobFigures]:
+        figures: list[JobFigures] = []
+        cost = 0
+        for run in list(self._driver.machine.jobs.values()):
+            figures.append(figures_of(run, self._rounds.tally(run.job), self._driver.now))
+            cost += JOB_COST + len(run.members)
+            if cost > PIECE:
+                cost = 0
+                await asyncio.sleep(0)
+        return figures
+
+
+def _without_garbage(encode: Callable[[Collector], bytes], registry: Collector) -> bytes:
+    """Make the text. A thousand jobs take 100,000 objects for it, which are all gone right after.
+
+    Were Python to look for garbage meanwhile, it would count some of them as old, and soon look at all that is old: at
+    10,000 nodes that holds up everybody for a third of a second.
+    """
+    looked = gc.isenabled()
+    gc.disable()
+    try:
+        return encode(registry)
+    finally:
+        if looked:
+            gc.enable()
+
+
+class _Daemon(Collector):
+    """What is of no job."""
+
+    def __init__(self, driver: Driver, meters: Meters) -> None:
+        self._driver = driver
+        self._meters = meters
+
+    def collect(self) -> Iterator[Metric]:
+        """Read plain numbers, which another thread may do at any time."""
+        machine, meters = self._driver.machine, self._meters
+        yield InfoMetricFamily("coordinatord_build", "Which coordinatord this is.", {"version": __version__})
+        yield GaugeMetricFamily("coordinatord_sessions", "Nodes that are connected.", machine.sessions)
+        drained = len(machine.cluster.drained)
+        yield GaugeMetricFamily("coordinatord_drained", "Nodes and hosts that operators keep out of jobs.", drained)
+        recording = machine.trouble is None
+        yield GaugeMetricFamily("coordinatord_store_ok", "1 if what is decided can be recorded, else 0.", recording)
+        yield CounterMetricFamily(
+            "coordinatord_store_failures", "Attempts to record something that failed.", meters.store_failures
+        )
+        yield CounterMetricFamily("coordinatord_heartbeats", "Heartbeats that nodes have sent.", meters.heartbeats)
+        refused = CounterMetricFamily(
+            "coordinatord_refused", "Messages that ended a node's session, by why.", labels=["code"]
+        )
+        for code in RefusalCode:
+            refused.add_metric([code], meters.refused[code])
+        yield refused

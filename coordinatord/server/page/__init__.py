@@ -1,0 +1,61 @@
+"""The live page at `GET /`: a few files without a build step, served from memory; what it shows comes from `stream`.
+
+It reads and never acts. Nothing on it comes from another host, and the browser is told to hold it to that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+KINDS = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+"""What is served, by the ending of its name."""
+
+HEADERS = {
+    # Texts of workers and names of jobs are shown as text alone; should one slip through, it finds nothing to run.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
+    " img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    # Asked for again each time, and answered with 304: a page is never older than the daemon that it shows.
+    "Cache-Control": "no-cache",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One file of the page."""
+
+    body: bytes
+    kind: str
+    etag: str
+
+    async def serve(self, request: web.Request) -> web.Response:
+        known = request.if_none_match or ()
+        fresh = any(etag.value in {self.etag, "*"} for etag in known)
+        response = web.Response(status=304) if fresh else web.Response(body=self.body)
+        response.headers.update(HEADERS)
+        response.etag = self.etag
+        if not fresh:
+            response.content_type, response.charset = self.kind, "utf-8"
+        return response
+
+
+def routes() -> list[web.RouteDef]:
+    """Return what is served where: the page itself at `/`, and its other files beside it."""
+    files = {path.name: _load(path) for path in sorted(Path(__file__).parent.iterdir()) if path.suffix in KINDS}
+    index = files.pop("index.html")
+    return [web.get("/", index.serve), *(web.get(f"/page/{name}", file.serve) for name, file in files.items())]
+
+
+def _load(path: Path) -> _File:
+    body = path.read_bytes()
+    return _File(body, KINDS[path.suffix], hashlib.sha256(body).hexdigest()[:16])

@@ -1,0 +1,42 @@
+// What a run's time goes into, in the order in which a round goes through it; bar, legend and timeline share this.
+
+import { h, keep, set, style } from "./dom.js";
+
+export const CAUSES = [
+  { key: "training", label: "Training", means: "all workers of a round were running" },
+  { key: "waiting", label: "Waiting for nodes", means: "fewer nodes than the job needs were there" },
+  { key: "rendezvous", label: "Rendezvous", means: "enough nodes were there, and a round was being formed" },
+  { key: "starting", label: "Starting", means: "a round was formed, and its workers were coming up" },
+  { key: "detecting", label: "Detecting", means: "something had failed, and was not known yet" },
+  { key: "stopping", label: "Stopping", means: "the workers of a round were being ended" },
+];
+
+const IN_A_ROUND = ["waiting", "rendezvous", "starting", "training", "detecting", "stopping"];
+
+export function total(seconds) {
+  return CAUSES.reduce((sum, { key }) => sum + (seconds[key] ?? 0), 0);
+}
+
+// A bar of the causes, each as wide as it took long. `inOrder` of a round, else the largest question first.
+export function bar(attributes = {}, inOrder = false) {
+  const element = h("div", { class: "bar", ...attributes });
+  const keys = inOrder ? IN_A_ROUND : CAUSES.map((cause) => cause.key);
+  return {
+    element,
+    update(seconds) {
+      const parts = keys.filter((key) => seconds[key] > 0).map((key) => ({ key, seconds: seconds[key] }));
+      keep(element, parts, (part) => part.key, segment);
+    },
+  };
+}
+
+function segment({ key }) {
+  const element = h("i", { "data-cause": key });
+  return { element, update: (part) => style(element, "flexGrow", String(Number(part.seconds.toPrecision(4)))) };
+}
+
+export function swatch(key) {
+  const element = h("i", { class: "swatch", "aria-hidden": "true" });
+  set(element, "data-cause", key);
+  return element;
+}

@@ -1,0 +1,74 @@
+// Elements out of plain data. All text goes in as text: names of jobs and what workers wrote may be anybody's.
+
+// Make an element: `h("td", { class: "ranks", title: "..." }, "0-7")`.
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) set(element, name, value);
+  element.append(...children);
+  return element;
+}
+
+// Set an attribute where it is not set like that already; null and false take it away.
+export function set(element, name, value) {
+  if (value === null || value === undefined || value === false) {
+    if (element.hasAttribute(name)) element.removeAttribute(name);
+  } else {
+    const wanted = value === true ? "" : String(value);
+    if (element.getAttribute(name) !== wanted) element.setAttribute(name, wanted);
+  }
+}
+
+// Let an element that holds nothing but text say this. What it says already costs nothing: no layout, no screen reader.
+export function say(element, text) {
+  const wanted = String(text);
+  const node = element.firstChild;
+  if (node === null) {
+    if (wanted !== "") element.append(wanted);
+  } else if (node.data !== wanted) {
+    node.data = wanted;
+  }
+}
+
+export function show(element, visible) {
+  if (element.hidden === visible) element.hidden = !visible;
+}
+
+// How a property of an element's style is set under a policy that allows no style in markup.
+export function style(element, property, value) {
+  if (element.style[property] !== value) element.style[property] = value;
+}
+
+// Let the children of `parent` be one for each item, in their order. `make(item)` returns `{ element, update }`; what
+// is there already under the same key is updated and kept, with its focus and its place in the scroll.
+export function keep(parent, items, keyOf, make) {
+  const known = parent.kept ?? new Map();
+  const kept = new Map();
+  let place = parent.firstChild;
+  for (const item of items) {
+    const key = keyOf(item);
+    const part = known.get(key) ?? make(item);
+    kept.set(key, part);
+    part.update(item);
+    if (part.element === place) place = place.nextSibling;
+    else parent.insertBefore(part.element, place);
+  }
+  for (const [key, part] of known) if (!kept.has(key)) part.element.remove();
+  parent.kept = kept;
+}
+
+// Mark a name that may be in any script, so that its direction does not spill over.
+export function name(text = "") {
+  return h("bdi", {}, text);
+}
+
+export function badge() {
+  const word = h("span");
+  const element = h("span", { class: "badge" }, h("i"), word);
+  return {
+    element,
+    update(text, tone) {
+      say(word, text);
+      set(element, "data-tone", tone);
+    },
+  };
+}

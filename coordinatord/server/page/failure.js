@@ -1,0 +1,52 @@
+// The last failure: the worker that failed first, what it said, and who only followed.
+
+import { h, keep, say, show } from "./dom.js";
+import { ago, clock, count, plural } from "./words.js";
+
+export function failurePanel() {
+  const facts = h("dl", { class: "facts" });
+  const lines = h("pre", { tabindex: "0", "aria-label": "The last lines that it wrote" });
+  const title = h("h2", { id: "failure-title" });
+  const when = h("span", { class: "aside" });
+  const element = h("section", { class: "panel failure", "aria-labelledby": "failure-title" },
+    h("header", {}, title, when), facts, lines);
+  return {
+    element,
+    update(failure, elapsed) {
+      show(element, failure !== null);
+      if (failure === null) return;
+      say(title, `Round ${count(failure.round)} failed: rank ${failure.rank} on ${failure.host}`);
+      say(when, ago(failure.age_s + elapsed));
+      when.title = clock(failure.age_s + elapsed);
+      keep(facts, factsOf(failure), (fact) => fact.label, fact);
+      show(lines, failure.last_lines.length > 0);
+      say(lines, failure.last_lines.join("\n"));
+    },
+  };
+}
+
+function factsOf(failure) {
+  const process = failure.pid === null ? "" : `, process ${failure.pid}`;
+  const facts = [
+    { label: "First cause", text: `rank ${failure.rank} (local rank ${failure.local_rank}) of node ${failure.node}, host ${failure.host}` },
+    { label: "How", text: `${failure.how}${process}` },
+    { label: "Error", text: failure.error },
+    { label: "Found out", text: failure.message },
+    { label: "Then", text: consequences(failure) },
+  ];
+  return facts.filter((each) => each.text);
+}
+
+function consequences(failure) {
+  if (!failure.consequences_count) return "";
+  const named = failure.consequences.map((each) => `rank ${each.rank} on ${each.node} (exit code ${each.exit_code})`);
+  const more = failure.consequences_count - named.length;
+  const list = more > 0 ? [...named, `${count(more)} more`] : named;
+  return `${plural(failure.consequences_count, "other worker")} failed in consequence: ${list.join(", ")}`;
+}
+
+function fact({ label }) {
+  const words = h("dd");
+  const element = h("div", {}, h("dt", {}, label), words);
+  return { element, update: ({ text }) => say(words, text) };
+}

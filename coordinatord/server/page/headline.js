@@ -1,0 +1,94 @@
+// The top of a job: its state and why it is in it, and the figures that say how it does.
+
+import { badge, h, keep, name, say, set, show } from "./dom.js";
+import { ago, count, duration, ENDED, NONE, pace, percent, plural, tone } from "./words.js";
+
+export function headline() {
+  const title = name();
+  const state = badge();
+  const reason = h("p", { class: "reason" });
+  const missing = h("p", { class: "note" });
+  const meta = h("p", { class: "meta" });
+  const figures = h("dl", { class: "figures" });
+  const element = h("section", { class: "headline", "aria-labelledby": "job-title" },
+    h("div", { class: "heading" }, h("h1", { id: "job-title" }, title), state.element),
+    reason, missing, meta, figures);
+  return {
+    element,
+    // `elapsed`: seconds since the view was made.
+    update(view, elapsed) {
+      say(title, view.job);
+      state.update(view.state, tone(view.state));
+      say(reason, view.reason);
+      const lacks = view.missing.count > 0 && !ENDED.has(view.state);
+      show(missing, lacks);
+      if (lacks) say(missing, missingWords(view.missing));
+      say(meta, metaWords(view, elapsed));
+      keep(figures, figuresOf(view), (figure) => figure.label, tile);
+    },
+  };
+}
+
+function missingWords({ count: number, nodes }) {
+  const more = number > nodes.length ? ` and ${count(number - nodes.length)} more` : "";
+  return `Missing ${number === 1 ? "node" : "nodes"}: ${nodes.join(", ")}${more}`;
+}
+
+function metaWords(view, elapsed) {
+  const parts = [`Run ${view.run}`];
+  if (view.round) parts.push(`round ${count(view.round)}`);
+  if (ENDED.has(view.state)) parts.push(`took ${duration(view.opened_s)}`, `ended ${ago(view.state_s + elapsed)}`);
+  else parts.push(`opened ${ago(view.opened_s + elapsed)}`, `${view.state} for ${duration(view.state_s + elapsed)}`);
+  return parts.join(" · ");
+}
+
+function figuresOf(view) {
+  const { used, max } = view.restarts;
+  const { step, steps_per_s: stepsPerSecond } = view.progress;
+  const { goodput } = view.ledger;
+  return [
+    { label: "Goodput", value: percent(goodput), note: "of the time went into training", main: true, none: !goodput },
+    { label: "Step", value: count(step), note: step === null ? "none reported" : pace(stepsPerSecond) },
+    ...sizesOf(view),
+    { label: "Restarts", value: max === null ? count(used) : `${count(used)} of ${count(max)}`, note: restartsWords(used, max) },
+  ];
+}
+
+// How large the job is; of one that has ended, how large it was.
+function sizesOf(view) {
+  const last = view.rounds.at(-1);
+  if (ENDED.has(view.state) && last) {
+    return [
+      { label: "Nodes", value: count(last.nodes), note: "in the last round" },
+      { label: "Workers", value: count(last.workers), note: "in the last round" },
+    ];
+  }
+  const inRound = view.nodes.filter((node) => node.group_rank !== null).length;
+  const notes = [inRound ? `${count(inRound)} in the round` : "none in a round"];
+  if (view.spares) notes.push(plural(view.spares, "spare"));
+  return [
+    { label: "Nodes", value: count(view.nodes.length), note: notes.join(", ") },
+    { label: "Workers", value: view.world_size ? count(view.world_size) : NONE, note: "in the round" },
+  ];
+}
+
+function restartsWords(used, max) {
+  if (max === null) return "counted by torchrun";
+  if (max === 0) return "no failure is survived";
+  return used < max ? `${count(max - used)} left` : "none left";
+}
+
+function tile({ label }) {
+  const value = h("dd", { class: "value" });
+  const note = h("dd", { class: "note" });
+  const element = h("div", {}, h("dt", {}, label), value, note);
+  return {
+    element,
+    update(figure) {
+      say(value, figure.value);
+      say(note, figure.note);
+      set(element, "class", figure.main ? "main" : null);
+      set(element, "data-none", figure.none);
+    },
+  };
+}

@@ -1,0 +1,43 @@
+// Where each second of the run went: one bar, and the same in figures.
+
+import { bar, CAUSES, swatch } from "./causes.js";
+import { h, say, set } from "./dom.js";
+import { duration, NONE, percent } from "./words.js";
+
+export function ledgerPanel() {
+  const stack = bar({ class: "bar tall", role: "img" });
+  const entries = CAUSES.map(entry);
+  const whole = h("span", { class: "aside" });
+  const element = h("section", { class: "panel", "aria-labelledby": "ledger-title" },
+    h("header", {}, h("h2", { id: "ledger-title" }, "Where the time went"), whole),
+    stack.element,
+    h("dl", { class: "legend" }, ...entries.map((each) => each.element)));
+  return {
+    element,
+    update(ledger) {
+      say(whole, `${duration(ledger.total)} in all`);
+      stack.update(ledger.seconds);
+      set(stack.element, "aria-label", CAUSES.map(({ key, label }) => `${label} ${percent(share(ledger, key))}`).join(", "));
+      for (const each of entries) each.update(ledger);
+    },
+  };
+}
+
+function entry({ key, label, means }) {
+  const part = h("dd", { class: "share" });
+  const seconds = h("dd", { class: "muted" });
+  const element = h("div", { title: `${label}: ${means}` }, h("dt", {}, swatch(key), label), part, seconds);
+  return {
+    element,
+    update(ledger) {
+      const spent = ledger.seconds[key] ?? 0;
+      say(part, spent ? percent(share(ledger, key)) : NONE);
+      say(seconds, spent ? duration(spent) : "");
+      set(element, "data-none", spent === 0);
+    },
+  };
+}
+
+function share(ledger, key) {
+  return ledger.total > 0 ? (ledger.seconds[key] ?? 0) / ledger.total : 0;
+}

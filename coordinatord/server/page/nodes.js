@@ -1,0 +1,222 @@
+// The nodes of a job: filtered, sorted, and only as many rows as are seen, so that ten thousand scroll like ten.
+
+import { badge, h, keep, name, say, set, show, style } from "./dom.js";
+import { nodeDetail } from "./node.js";
+import { laggardFrom, stepsCell } from "./steps.js";
+import { count, duration, spans, tone } from "./words.js";
+
+const ROW_PX = 36; // as in style.css
+const SPARE_ROWS = 8; // above and below what is seen, so that quick scrolling shows no gap
+const FILTER_FROM = 10; // nodes: fewer are seen at a glance
+const NATURAL = new Intl.Collator(undefined, { numeric: true });
+
+const COLUMNS = [
+  { key: "node", title: "Node", compare: (a, b) => NATURAL.compare(a.node, b.node) },
+  { key: "address", title: "Address", compare: (a, b) => NATURAL.compare(a.address, b.address) },
+  { key: "state", title: "State", compare: (a, b) => NATURAL.compare(a.state, b.state) },
+  { key: "ranks", title: "Ranks", compare: (a, b) => first(a.ranks) - first(b.ranks) },
+  { key: "steps", title: "Step", compare: (a, b) => least(a) - least(b) },
+  { key: "seen", title: "Last seen", compare: (a, b) => b.last_seen_s - a.last_seen_s },
+];
+
+function first(ranks) {
+  return ranks.length ? ranks[0] : Number.MAX_SAFE_INTEGER;
+}
+
+function least(node) {
+  return node.least ?? Number.MAX_SAFE_INTEGER;
+}
+
+// Rows of the stream as objects, with what is derived from them.
+export function nodesOf({ columns, rows }) {
+  return rows.map((row) => {
+    const node = Object.fromEntries(columns.map((column, index) => [column, row[index]]));
+    const steps = node.steps.filter((step) => step !== null);
+    node.least = steps.length ? Math.min(...steps) : null;
+    node.most = steps.length ? Math.max(...steps) : null;
+    return node;
+  });
+}
+
+export function nodesPanel() {
+  const filter = h("input", { type: "search", placeholder: "Name, host, address, rank …", "aria-label": "Find nodes" });
+  const states = h("div", { class: "chips", role: "group", "aria-label": "Only nodes that are" });
+  const number = h("span", { class: "aside" });
+  const headers = COLUMNS.map(header);
+  const above = spacer();
+  const below = spacer();
+  const body = h("tbody", {}, above.element, below.element);
+  const table = h("table", {}, h("thead", {}, h("tr", {}, ...headers.map((each) => each.element))), body);
+  const scroller = h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Nodes" }, table);
+  const none = h("p", { class: "muted" }, "No node is like that.");
+  const detail = nodeDetail(() => choose(null));
+  const element = h("section", { class: "panel nodes", "aria-labelledby": "nodes-title" },
+    h("header", {}, h("h2", { id: "nodes-title" }, "Nodes"), number),
+    h("div", { class: "tools" }, filter, states), detail.element, scroller, none);
+
+  const pool = [];
+  let view = null; // the job's view, its nodes as objects
+  let found = []; // those that are filtered in, in their order
+  let onlyState = null;
+  let sorting = { key: null, down: false };
+  let chosen = null;
+
+  const draw = () => {
+    const height = scroller.clientHeight || 600;
+    const from = Math.max(0, Math.floor(scroller.scrollTop / ROW_PX) - SPARE_ROWS);
+    const upTo = Math.min(found.length, Math.ceil((scroller.scrollTop + height) / ROW_PX) + SPARE_ROWS);
+    while (pool.length < upTo - from) pool.push(row(choose));
+    const context = { most: view.most, slack: view.slack, chosen };
+    pool.forEach((each, index) => {
+      if (index < upTo - from) {
+        if (each.element.parentNode === null) body.insertBefore(each.element, below.element);
+        each.update(found[from + index], from + index, context);
+      } else {
+        each.element.remove();
+      }
+    });
+    above.update(from);
+    below.update(found.length - upTo);
+  };
+  const arrange = () => {
+    const words = filter.value.trim().toLowerCase();
+    found = view.nodes.filter((node) => (onlyState === null || node.state === onlyState) && matches(node, words));
+    const column = COLUMNS.find((each) => each.key === sorting.key);
+    if (column) found.sort(column.compare);
+    if (sorting.down) found.reverse();
+    headers.forEach((each) => each.update(sorting));
+    say(number, found.length === view.nodes.length ? count(found.length) : `${count(found.length)} of ${count(view.nodes.length)}`);
+    set(table, "aria-rowcount", found.length + 1);
+    show(none, found.length === 0 && view.nodes.length > 0);
+    show(scroller, found.length > 0);
+    detail.update(view.nodes.find((node) => node.node === chosen) ?? null, view.most);
+    draw();
+  };
+  const choose = (node) => {
+    chosen = node === chosen ? null : node;
+    arrange();
+  };
+  headers.forEach((each) => each.element.firstChild.addEventListener("click", () => {
+    const same = sorting.key === each.key;
+    sorting = same && sorting.down ? { key: null, down: false } : { key: each.key, down: same };
+    arrange();
+  }));
+  filter.addEventListener("input", arrange);
+  let drawing = 0;
+  scroller.addEventListener("scroll", () => {
+    cancelAnimationFrame(drawing);
+    drawing = requestAnimationFrame(draw);
+  }, { passive: true });
+
+  return {
+    element,
+    update(job) {
+      const reporting = job.nodes.filter((node) => node.most !== null);
+      view = {
+        nodes: job.nodes,
+        most: reporting.length ? reporting.reduce((most, node) => Math.max(most, node.most), 0) : null,
+        slack: laggardFrom(job.progress.steps_per_s),
+      };
+      show(element, job.nodes.length > 0);
+      show(filter, job.nodes.length >= FILTER_FROM || filter.value !== "");
+      const counts = countStates(job.nodes);
+      if (onlyState !== null && !counts.has(onlyState)) onlyState = null;
+      const chips = [...counts].map(([state, nodes]) => ({ state, nodes, pressed: state === onlyState }));
+      show(states, chips.length > 1);
+      keep(states, chips, (chip) => chip.state, () => stateChip((state) => {
+        onlyState = onlyState === state ? null : state;
+        scroller.scrollTop = 0;
+        this.update(job);
+      }));
+      arrange();
+    },
+  };
+}
+
+function countStates(nodes) {
+  const counts = new Map();
+  for (const { state } of nodes) counts.set(state, (counts.get(state) ?? 0) + 1);
+  return counts;
+}
+
+function matches(node, words) {
+  if (!words) return true;
+  if (/^\d+$/.test(words) && node.ranks.includes(Number(words))) return true;
+  return [node.node, node.host, node.address, node.state, node.reason, node.drained ? "drained" : ""]
+    .some((text) => text.toLowerCase().includes(words));
+}
+
+function header({ key, title }) {
+  const button = h("button", { type: "button" }, title);
+  const element = h("th", { scope: "col", class: key }, button);
+  return {
+    element,
+    key,
+    update: (sorting) => set(element, "aria-sort", sorting.key !== key ? null : sorting.down ? "descending" : "ascending"),
+  };
+}
+
+// Holds the place of the rows that are not drawn.
+function spacer() {
+  const cell = h("td", { colspan: COLUMNS.length });
+  const element = h("tr", { class: "spacer", "aria-hidden": "true" }, cell);
+  return {
+    element,
+    update(rows) {
+      show(element, rows > 0);
+      style(cell, "height", `${rows * ROW_PX}px`);
+    },
+  };
+}
+
+function stateChip(choose) {
+  const words = h("span");
+  const element = h("button", { type: "button", class: "chip" }, h("i"), words);
+  let state = "";
+  element.addEventListener("click", () => choose(state));
+  return {
+    element,
+    update(chip) {
+      state = chip.state;
+      say(words, `${count(chip.nodes)} ${chip.state}`);
+      set(element, "data-tone", tone(chip.state));
+      set(element, "aria-pressed", chip.pressed ? "true" : "false");
+    },
+  };
+}
+
+function row(choose) {
+  const title = name();
+  const button = h("button", { type: "button", class: "node" }, title);
+  const drained = h("span", { class: "chip", "data-tone": "busy" }, "drained");
+  const address = h("td", { class: "address" });
+  const state = badge();
+  const reason = h("span", { class: "muted" });
+  const ranks = h("td", { class: "ranks number" });
+  const steps = stepsCell();
+  const seen = h("td", { class: "seen number" });
+  const element = h("tr", {},
+    h("th", { scope: "row", class: "node" }, button, drained),
+    address, h("td", { class: "state" }, state.element, reason), ranks, steps.element, seen);
+  let shown = "";
+  button.addEventListener("click", () => choose(shown));
+  return {
+    element,
+    update(node, index, { most, slack, chosen }) {
+      shown = node.node;
+      say(title, node.node);
+      set(button, "title", node.host === node.node ? null : `on host ${node.host}`);
+      set(element, "aria-rowindex", index + 2);
+      set(element, "data-chosen", node.node === chosen);
+      show(drained, Boolean(node.drained));
+      say(address, node.address);
+      state.update(node.state, tone(node.state));
+      say(reason, node.reason);
+      set(reason, "title", node.reason);
+      say(ranks, spans(node.ranks));
+      steps.update(node, most, slack);
+      say(seen, node.last_seen_s < 2.5 ? "now" : `${duration(Math.floor(node.last_seen_s))}`);
+      set(seen, "data-late", node.last_seen_s >= 2.5);
+    },
+  };
+}

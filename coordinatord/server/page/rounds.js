@@ -1,0 +1,129 @@
+// The history of a run: a band in proportion to time, and beneath it each round with the reasons of its changes.
+
+import { bar, swatch, total } from "./causes.js";
+import { h, keep, say, set, show, style } from "./dom.js";
+import { ago, clock, count, duration, ENDED, plural } from "./words.js";
+
+const FEW = 5; // rounds that are listed unless all are asked for
+
+export function roundsPanel() {
+  const band = h("div", { class: "band", role: "img" });
+  const from = h("span");
+  const until = h("span");
+  const list = h("ol", { class: "rounds", reversed: true });
+  const all = h("button", { type: "button", class: "quiet", "aria-expanded": "false" });
+  const number = h("span", { class: "aside" });
+  const element = h("section", { class: "panel", "aria-labelledby": "rounds-title" },
+    h("header", {}, h("h2", { id: "rounds-title" }, "Rounds"), number),
+    band, h("div", { class: "axis", "aria-hidden": "true" }, from, until), list, all);
+  let again = () => {};
+  all.addEventListener("click", () => {
+    set(all, "aria-expanded", all.getAttribute("aria-expanded") !== "true");
+    again();
+  });
+  return {
+    element,
+    update(view, elapsed) {
+      const { rounds } = view;
+      show(element, rounds.length > 0);
+      if (!rounds.length) return;
+      const parts = bandOf(view);
+      const span = parts.reduce((sum, part) => sum + total(part.seconds), 0);
+      const ended = ENDED.has(view.state);
+      const endedAgo = ended ? view.state_s + elapsed : 0;
+      keep(band, parts, (part) => part.key, piece);
+      set(band, "aria-label", `${plural(rounds.length, "round")} in ${duration(span)}; each is described below`);
+      say(from, clock(span + endedAgo));
+      say(until, ended ? clock(endedAgo) : "now");
+      say(number, rounds[0].round > 1 ? `the last ${count(rounds.length)}` : plural(rounds.length, "round"));
+      again = () => {
+        const open = all.getAttribute("aria-expanded") === "true";
+        const newest = rounds.toReversed();
+        keep(list, (open ? newest : newest.slice(0, FEW)).map((round) => ({ round, elapsed })), (item) => item.round.round, entry);
+        show(all, rounds.length > FEW);
+        say(all, open ? "Show fewer" : `Show all ${count(rounds.length)}`);
+      };
+      again();
+    },
+  };
+}
+
+// The rounds, and at the end what has passed since the last one.
+function bandOf(view) {
+  const parts = view.rounds.map((round) => ({ key: round.round, label: count(round.round), seconds: round.seconds }));
+  const shown = parts.reduce((sum, part) => sum + total(part.seconds), 0);
+  const whole = view.rounds[0].round === 1 ? view.ledger.total : null;
+  const last = view.rounds.at(-1);
+  const since = whole !== null ? whole - shown : ENDED.has(view.state) ? 0 : last.ended_s ?? 0;
+  if (since > 0.05) parts.push({ key: "since", label: "", seconds: { waiting: since } });
+  return parts;
+}
+
+function piece({ label }) {
+  const causes = bar({ class: "bar" }, true);
+  const element = h("div", {}, causes.element, h("span", { "aria-hidden": "true" }, label));
+  return {
+    element,
+    update(part) {
+      const seconds = total(part.seconds);
+      style(element, "flexGrow", String(Number(seconds.toPrecision(4))));
+      causes.update(part.seconds);
+      set(element, "title", part.label ? `Round ${part.label}: ${duration(seconds)}` : `Since then: ${duration(seconds)}`);
+    },
+  };
+}
+
+function entry() {
+  const title = h("h3");
+  const size = h("span", { class: "size" });
+  const planned = h("span", { class: "chip" }, "planned");
+  const charged = h("span", { class: "chip", "data-tone": "bad" }, "cost a restart");
+  const when = h("span", { class: "when" });
+  const formed = line("formed");
+  const stopped = line("stopped");
+  const ended = line("ended");
+  const causes = bar({ class: "bar thin", "aria-hidden": "true" }, true);
+  const spent = h("p", { class: "spent" });
+  const element = h("li", {},
+    h("div", { class: "row" }, title, size, planned, charged, when),
+    causes.element, formed.element, stopped.element, ended.element, spent);
+  return {
+    element,
+    update({ round, elapsed }) {
+      say(title, `Round ${count(round.round)}`);
+      say(size, `${plural(round.nodes, "node")} · ${plural(round.workers, "worker")}`);
+      show(planned, Boolean(round.planned));
+      show(charged, Boolean(round.charged));
+      say(when, `formed ${ago(round.formed_s + elapsed)}`);
+      set(when, "title", clock(round.formed_s + elapsed));
+      formed.update(round.formed);
+      stopped.update(round.stopped === round.ended ? null : round.stopped);
+      ended.update(round.ended);
+      causes.update(round.seconds);
+      keep(spent, spentOf(round.seconds), (part) => part.key, sum);
+    },
+  };
+}
+
+function line(label) {
+  const words = h("span");
+  const element = h("p", { class: "why" }, h("b", {}, label), words);
+  return {
+    element,
+    update(text) {
+      show(element, Boolean(text));
+      if (text) say(words, text);
+    },
+  };
+}
+
+function spentOf(seconds) {
+  const keys = ["waiting", "rendezvous", "starting", "training", "detecting", "stopping"];
+  return keys.filter((key) => seconds[key] >= 0.05).map((key) => ({ key, seconds: seconds[key] }));
+}
+
+function sum({ key }) {
+  const words = h("span");
+  const element = h("span", { class: "part" }, swatch(key), words);
+  return { element, update: (part) => say(words, `${key} ${duration(part.seconds)}`) };
+}

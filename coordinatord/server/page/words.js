@@ -1,0 +1,93 @@
+// Numbers and states as people read them.
+
+const COUNT = new Intl.NumberFormat("en-US");
+const ONE_PLACE = new Intl.NumberFormat("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const DAY_AND_CLOCK = new Intl.DateTimeFormat(undefined, {
+  month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false,
+});
+
+export const NONE = "–";
+
+const SPACE = "\u00a0"; // keeps a number and its unit on one line
+
+export function count(number) {
+  return number === null || number === undefined ? NONE : COUNT.format(number);
+}
+
+export function plural(number, one, many = `${one}s`) {
+  return `${count(number)}${SPACE}${number === 1 ? one : many}`;
+}
+
+// "0.4 s", "12 s", "3 min 20 s", "2 h 5 min", "3 d 4 h": two units at most, as nobody reads more.
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return NONE;
+  const whole = Math.round(seconds);
+  if (seconds < 9.95) return `${ONE_PLACE.format(Math.max(0, seconds))}${SPACE}s`;
+  if (whole < 60) return `${whole}${SPACE}s`;
+  if (whole < 3600) return two(Math.floor(whole / 60), "min", whole % 60, "s");
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 1440) return two(Math.floor(minutes / 60), "h", minutes % 60, "min");
+  const hours = Math.round(seconds / 3600);
+  return two(Math.floor(hours / 24), "d", hours % 24, "h");
+}
+
+function two(large, largeUnit, small, smallUnit) {
+  const parts = small ? [large, largeUnit, small, smallUnit] : [large, largeUnit];
+  return parts.join(SPACE);
+}
+
+export function ago(seconds) {
+  return seconds < 1 ? "just now" : `${duration(seconds)} ago`;
+}
+
+// The time of day so many seconds ago; with the day where that is not today.
+export function clock(secondsAgo) {
+  const then = new Date(Date.now() - secondsAgo * 1000);
+  return (then.toDateString() === new Date().toDateString() ? CLOCK : DAY_AND_CLOCK).format(then);
+}
+
+// Rounded down: 99.97 % is not all. And what is not nothing is not shown as if it were.
+export function percent(share) {
+  if (share === null || share === undefined) return NONE;
+  if (share > 0 && share < 0.001) return `<${SPACE}0.1${SPACE}%`;
+  return `${ONE_PLACE.format(Math.floor(share * 1000) / 10)}${SPACE}%`;
+}
+
+export function pace(stepsPerSecond) {
+  if (stepsPerSecond === null || stepsPerSecond === undefined) return "";
+  if (stepsPerSecond >= 10) return `${count(Math.round(stepsPerSecond))} a second`;
+  if (stepsPerSecond >= 1 || stepsPerSecond === 0) return `${ONE_PLACE.format(stepsPerSecond)} a second`;
+  return `${ONE_PLACE.format(60 * stepsPerSecond)} a minute`;
+}
+
+// [0, 1, 2, 5] as "0–2, 5"; a rank is a name more than a number, and is written like one.
+export function spans(numbers) {
+  const parts = [];
+  for (let i = 0; i < numbers.length; ) {
+    let j = i;
+    while (j + 1 < numbers.length && numbers[j + 1] === numbers[j] + 1) j += 1;
+    parts.push(i === j ? String(numbers[i]) : `${numbers[i]}–${numbers[j]}`);
+    i = j + 1;
+  }
+  return parts.join(", ");
+}
+
+export function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+// Of runs and of nodes: what each state means for whoever looks. The words are the coordinator's own.
+const TONES = {
+  running: "good", succeeded: "good",
+  forming: "wait", spare: "wait", arrived: "wait", ready: "wait",
+  starting: "busy", stopping: "busy", assigned: "busy", halted: "busy", straggling: "busy",
+  failed: "bad", silent: "bad", absent: "bad",
+  stopped: "off", dismissed: "off",
+};
+
+export function tone(state) {
+  return TONES[state] ?? "wait";
+}
+
+export const ENDED = new Set(["succeeded", "failed", "stopped"]);

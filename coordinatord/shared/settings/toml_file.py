@@ -1,0 +1,80 @@
+"""A TOML file as it is read: its keys and their values, in which line each stands, and what is wrong with it.
+
+Which keys there may be, and what they mean, is the parser's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+BYTES_MAX = 64 * 1024
+"""A hundred times what a file with all settings and many comments has; whatever is larger was not meant."""
+
+
+class ConfigFileError(ValueError):
+    """The file cannot be read as settings; the text names it, and says why."""
+
+
+class ConfigFile:
+    """The keys of one file, by name with dashes."""
+
+    def __init__(self, path: Path) -> None:
+        """Read it. Raises `ConfigFileError`."""
+        self.path = path
+        text = _read(path)
+        self._lines = text.splitlines()
+        self.values: dict[str, Any] = {}
+        for key, value in _parse(path, text).items():
+            name = key.replace("_", "-")
+            if name in self.values:
+                raise ConfigFileError(f"{self.place(name)}: {name} is there twice, once with - and once with _")
+            self.values[name] = value
+
+    def place(self, name: str) -> str:
+        """Say where a key stands."""
+        spelled = "[-_]".join(map(re.escape, name.split("-")))
+        pattern = re.compile(rf"""\s*\[*\s*["']?{spelled}(?![-\w])""")
+        for number, line in enumerate(self._lines, 1):
+            if pattern.match(line):
+                return f"{self.path}, line {number}"
+        return str(self.path)
+
+
+def _read(path: Path) -> str:
+    try:
+        # Not to wait for whoever writes into a pipe: a reload happens while nodes are served.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigFileError(f"the settings file {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigFileError(f"{str(path)!r} is no name of a settings file: {error}") from error
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            what = "is a directory" if stat.S_ISDIR(mode) else "is no regular file"
+            raise ConfigFileError(f"the settings file {path} {what}")
+        data = os.read(descriptor, BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigFileError(f"the settings file {path} cannot be read: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+    if len(data) > BYTES_MAX:
+        raise ConfigFileError(f"the settings file {path} has more than {BYTES_MAX // 1024} KiB: is it the right one?")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigFileError(f"{path}, line {line}: this is not UTF-8, as TOML has to be") from error
+
+
+def _parse(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ConfigFileError(f"{path} is not TOML: {why}") from error

@@ -1,0 +1,166 @@
+"""What operators ask of a coordinator: the flags of `status`, `events`, `report`, `drain`, `stop` and so on."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coordinatord.shared.settings import SettingsParser, joined
+from coordinatord.wire.messages import MESSAGE_MAX
+from nodeclient.config import values
+from nodeclient.config.records import Endpoint
+
+
+class Verb(StrEnum):
+    """What can be done to a node or a job."""
+
+    DRAIN = "drain"
+    UNDRAIN = "undrain"
+    STOP = "stop"
+    RESTART = "restart"
+    FORGET = "forget"
+
+
+@dataclass(frozen=True, slots=True)
+class StatusConfig:
+    """All settings of `nodeclient status`."""
+
+    coordinators: tuple[Endpoint, ...]
+    job: str | None
+    """None for all of them."""
+    json: bool
+    watch: bool = False
+    all: bool = False
+    """Show every node, also on a terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventsConfig:
+    """All settings of `nodeclient events`."""
+
+    coordinators: tuple[Endpoint, ...]
+    job: str | None
+    """None for the only one."""
+    json: bool
+    follow: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReportConfig:
+    """All settings of `nodeclient report`."""
+
+    coordinators: tuple[Endpoint, ...]
+    job: str | None
+    """None for the only one."""
+    json: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommandConfig:
+    """All settings of `nodeclient drain` and its like."""
+
+    coordinators: tuple[Endpoint, ...]
+    verb: Verb
+    job: str | None
+    """None for the only one."""
+    nodes: tuple[str, ...]
+    """Of commands that are about nodes and not about a job."""
+    reason: str
+
+
+OperateConfig = StatusConfig | EventsConfig | ReportConfig | CommandConfig
+
+
+def add_status(parser: SettingsParser) -> None:
+    """Add the flags of `nodeclient status`."""
+    _add_coordinators(parser)
+    parser.add_setting("--watch", action="store_true", help="look again every second; off a terminal, at each change")
+    parser.add_setting("--all", action="store_true", help="show every node, however many there are")
+    parser.add_setting("--json", action="store_true", help="for programs")
+    _add_job(parser, "only this one")
+
+
+def read_status(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> StatusConfig:
+    """Make the settings of `nodeclient status`."""
+    return StatusConfig(given.coord, _job(parser, given), given.json, given.watch, given.all)
+
+
+def add_events(parser: SettingsParser) -> None:
+    """Add the flags of `nodeclient events`."""
+    _add_coordinators(parser)
+    parser.add_setting("--follow", "-f", action="store_true", help="go on as things happen")
+    parser.add_setting("--json", action="store_true", help="for programs: one JSON object a line")
+    _add_job(parser, "may be left out where there is only one")
+
+
+def read_events(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> EventsConfig:
+    """Make the settings of `nodeclient events`."""
+    return EventsConfig(given.coord, _job(parser, given), given.json, given.follow)
+
+
+def add_report(parser: SettingsParser) -> None:
+    """Add the flags of `nodeclient report`."""
+    _add_coordinators(parser)
+    parser.add_setting("--json", action="store_true", help="for programs; null where nothing has failed")
+    _add_job(parser, "may be left out where there is only one")
+
+
+def read_report(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> ReportConfig:
+    """Make the settings of `nodeclient report`."""
+    return ReportConfig(given.coord, _job(parser, given), given.json)
+
+
+def add_for_nodes(parser: SettingsParser) -> None:
+    """Add the flags of `nodeclient drain` and `undrain`."""
+    _add_coordinators(parser)
+    _add_reason(parser)
+    parser.add_argument("nodes", nargs="+", type=values.name, metavar="NODE", help="the id of a node, or a host's name")
+
+
+def add_for_job(parser: SettingsParser) -> None:
+    """Add the flags of `nodeclient stop`, `restart` and `forget`."""
+    _add_coordinators(parser)
+    _add_reason(parser)
+    _add_job(parser, "may be left out where there is only one")
+
+
+def read_command(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> CommandConfig:
+    """Make the settings of a command."""
+    verb = Verb(given.subcommand)
+    nodes = tuple(dict.fromkeys(given.nodes)) if verb in {Verb.DRAIN, Verb.UNDRAIN} else ()
+    return CommandConfig(given.coord, verb, None if nodes else _job(parser, given), nodes, given.reason)
+
+
+def _add_coordinators(parser: SettingsParser) -> None:
+    parser.add_setting(
+        "--coord",
+        type=values.endpoints,
+        array=joined,
+        required=True,
+        metavar="HOST[:PORT][,...]",
+        help="where coordinatord listens (port: 29400); several are tried in turn",
+    )
+
+
+def _add_reason(parser: SettingsParser) -> None:
+    parser.add_setting(
+        "--reason", type=_sentence, variables=(), default="", metavar="TEXT", help="why, for the events and the nodes"
+    )
+
+
+def _add_job(parser: SettingsParser, which: str) -> None:
+    parser.add_argument("job", nargs="?", metavar="JOB", help=which)
+
+
+def _job(parser: SettingsParser, given: argparse.Namespace) -> str | None:
+    if given.job == "":
+        parser.error("'' is the name of no job: is a variable empty?")
+    return str(given.job) if given.job is not None else None
+
+
+def _sentence(text: str) -> str:
+    if len(text) > MESSAGE_MAX or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"expected one line of at most {MESSAGE_MAX} characters")
+    return text

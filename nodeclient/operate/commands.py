@@ -1,0 +1,63 @@
+"""`nodeclient drain`, `undrain`, `stop`, `restart`, `forget`: have a coordinator do something, and say what it did.
+
+Nothing is asked for twice, and nothing is decided here: what is already as it should be is said, and is no error.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import sys
+
+from coordinatord.wire.exits import ExitCode
+from coordinatord.wire.messages import clip
+from nodeclient.config import CommandConfig, Verb
+from nodeclient.operate.answers import Done, read_done
+from nodeclient.operate.asking import job_path, likely_node, node_path, only_job, unknown_job
+from nodeclient.operate.client import Client
+from nodeclient.operate.errors import OperateError, UnknownNameError
+from nodeclient.operate.surface import write
+
+PERSON_MAX = 128
+"""In characters, as of any name."""
+
+
+def carry_out(config: CommandConfig) -> int:
+    """Have it done for each name in turn; return the exit code, that of the first one that could not be done."""
+    client = Client(config.coordinators)
+    body = {"by": person(), "reason": config.reason}
+    if config.verb not in {Verb.DRAIN, Verb.UNDRAIN}:
+        write([_of_job(client, config.verb, only_job(client, config.job), body).message])
+        return ExitCode.OK
+    code: int = ExitCode.OK
+    for node in config.nodes:
+        try:
+            write([_of_node(client, config.verb, node, body)])
+        except OperateError as error:
+            sys.stderr.write(f"nodeclient: {error}\n")
+            code = code or error.code
+    return code
+
+
+def _of_job(client: Client, verb: Verb, job: str, body: dict[str, str]) -> Done:
+    try:
+        return read_done(client.post(f"{job_path(job)}/{verb}", body))
+    except UnknownNameError:
+        raise unknown_job(client, job) from None
+
+
+def _of_node(client: Client, verb: Verb, node: str, body: dict[str, str]) -> str:
+    done = read_done(client.post(f"{node_path(node)}/{verb}", body))
+    # A name that no node has may be that of one to come, so it is no error; mistyped ones are more frequent.
+    likely = likely_node(client, node) if done.done and verb is Verb.DRAIN else None
+    return f"{done.message}; did you mean {likely!r}?" if likely else done.message
+
+
+def person() -> str:
+    """Return who runs this, as it is to be in the events; a container may have no name for its user."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"uid{os.getuid()}"
+    return clip(f"{user}@{socket.gethostname()}", PERSON_MAX)

@@ -1,0 +1,119 @@
+"""`nodeclient events`: what happened to a job, when and why, as lines for people or as JSON lines for programs.
+
+With `--follow` it goes on as things happen, also across a restart of the coordinator: by the number of the last event
+that it has shown, none comes twice and none is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import select
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from coordinatord.wire.exits import ExitCode
+from nodeclient.config import EventsConfig
+from nodeclient.operate.answers import Event, read_event, read_events
+from nodeclient.operate.asking import ask_of_job, job_path, unknown_job
+from nodeclient.operate.client import Client
+from nodeclient.operate.errors import OperateError, UnknownNameError
+from nodeclient.operate.surface import Colour, Surface, surface, width, write
+
+TRY_AGAIN_S = 1.0
+"""After a connection was lost: a coordinator that is started again serves within a second."""
+
+WHAT_WIDTH = 16
+"""Of the longest kind of event that is usual, `node left behind`."""
+
+ROUND_WIDTH = len("round 100")
+
+REASON_WIDTH_MIN = 40
+"""Where a terminal leaves less beside the other columns, a reason goes on below them."""
+
+COLOURS = {"NodeLost": Colour.BAD, "NodeLeftBehind": Colour.BAD, "RoundStopped": Colour.CHANGING}
+"""What an eye that runs over a long list looks for."""
+
+LAST = "JobForgotten"
+"""After it there is nothing to follow, unless the job was opened anew meanwhile."""
+
+ALL = "/v1/events"
+"""Those of all jobs, and of none."""
+
+
+def show(config: EventsConfig) -> int:
+    """Print the events and return the exit code."""
+    client = Client(config.coordinators)
+    printer = _Printer(surface(), as_json=config.json, with_job=config.job is None)
+    if config.follow:
+        for event in _follow(client, config.job):
+            printer.print([event])
+    else:
+        said = client.get(ALL) if config.job is None else ask_of_job(client, config.job, "/events")
+        printer.print(read_events(said))
+    return ExitCode.OK
+
+
+def _follow(client: Client, job: str | None) -> Iterator[Event]:
+    """Yield what there is and what comes; ends only with the job."""
+    path = ALL if job is None else f"{job_path(job)}/events"
+    last, is_over, is_told = 0, False, False
+    while True:
+        try:
+            for said in client.events(path, last):
+                event = read_event(said)
+                if event.number > last:
+                    last, is_told = event.number, False
+                    is_over = event.kind == LAST and job is not None
+                    yield event
+        except UnknownNameError as error:
+            if job is None or not last:
+                raise error if job is None else unknown_job(client, job) from None
+            sys.stderr.write(f"nodeclient: the coordinator knows job {job} no more\n")
+            return
+        except OperateError as error:
+            if is_over:
+                return
+            if not last:
+                raise
+            if not is_told:
+                sys.stderr.write(f"nodeclient: {error}; trying again\n")
+            is_told = True
+        select.select([], [], [], TRY_AGAIN_S)
+
+
+class _Printer:
+    """Writes events, each below the one before."""
+
+    def __init__(self, where: Surface, *, as_json: bool, with_job: bool) -> None:
+        self._where = where
+        self._as_json = as_json
+        self._with_job = with_job
+        self._job_width = 0
+
+    def print(self, events: Sequence[Event]) -> None:
+        """Write these."""
+        if self._as_json:
+            write([json.dumps(asdict(event)) for event in events])
+            return
+        self._job_width = max([self._job_width, *(width(event.job) for event in events)])
+        write([line for event in events for line in self._lines(event)])
+
+    def _lines(self, event: Event) -> list[str]:
+        at = f"{datetime.fromtimestamp(event.at, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
+        job = f"{event.job or '-'}{' ' * (self._job_width - width(event.job or '-'))}  " if self._with_job else ""
+        round_ = f"round {event.round}" if event.round else ""  # rounds are numbered from 1
+        facts = f"{at}  {job}{event.what:<{WHAT_WIDTH}}  {round_:<{ROUND_WIDTH}}  "
+        beside = self._where.columns is None or self._where.columns - width(facts) >= REASON_WIDTH_MIN
+        first, *rest = self._where.wrapped(f"{facts}{_words(event)}", " " * (width(facts) if beside else len(at) + 2))
+        what = self._where.paint(event.what, COLOURS.get(event.kind, Colour.PLAIN))
+        first = first.replace(f"{at}  {job}{event.what}", f"{self._where.paint(at, Colour.FAINT)}  {job}{what}", 1)
+        return [first, *rest]
+
+
+def _words(event: Event) -> str:
+    """Return the reason, which is also to say which node it is about."""
+    named = event.node is None or re.search(rf"(?<![\w-]){re.escape(event.node)}(?![\w-])", event.reason)
+    return event.reason if named else f"{event.node}: {event.reason}"

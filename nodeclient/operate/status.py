@@ -1,0 +1,239 @@
+"""`nodeclient status`: the jobs of a coordinator, as a table for people or as JSON for programs.
+
+On a terminal, columns that say nothing are left out, and of many nodes those come first, and may be the only ones,
+that are not running. Elsewhere each node has one line, which begins with its job, and all columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from coordinatord.wire.exits import ExitCode, describe_exit
+from coordinatord.wire.messages import Report
+from nodeclient.config import StatusConfig
+from nodeclient.operate.answers import Drained, Job, Node
+from nodeclient.operate.asking import Status, ask_status
+from nodeclient.operate.client import Client
+from nodeclient.operate.surface import Colour, Surface, surface, write
+from nodeclient.operate.tables import Column, table
+from nodeclient.operate.watch import watch_lines, watch_screen
+from nodeclient.operate.words import count, duration, listed
+
+ROWS_MAX = 24
+"""Of a job's table on a terminal, unless all are asked for: a screen."""
+
+MARKS_MAX = 8
+"""Drained names shown on a terminal, unless all are asked for."""
+
+COLUMNS = (
+    Column("JOB"),
+    Column("NODE"),
+    Column("HOST", gives_way=3),
+    Column("ADDRESS", gives_way=4),
+    Column("STATE"),
+    Column("RANKS", gives_way=1),
+    Column("STEP"),
+    Column("STEPPED", gives_way=2),
+    Column("SEEN", gives_way=2),
+    Column("REASON"),
+)
+
+STATES = {
+    "running": Colour.GOOD,
+    "succeeded": Colour.GOOD,
+    "failed": Colour.BAD,
+    "forming": Colour.CHANGING,
+    "starting": Colour.CHANGING,
+    "stopping": Colour.CHANGING,
+}
+"""Of jobs."""
+
+TROUBLED = frozenset({"absent", "silent", "straggling", "halted"})
+"""States of nodes that want a look."""
+
+STALLED_S = 5.0
+"""Five heartbeats: all ranks take the same steps, but nodes are not heard in the same instant, so a node that is behind
+for less than that may not be."""
+
+
+def show(config: StatusConfig) -> int:
+    """Print the jobs and return the exit code."""
+    client = Client(config.coordinators)
+    where = surface()
+
+    def look() -> Status:
+        return ask_status(client, config.job)
+
+    def lines(status: Status) -> list[str]:
+        if config.json:
+            return [json.dumps(status.said)]
+        return page(status, where, None if config.all else ROWS_MAX, " (--all shows them)")
+
+    if not config.watch:
+        write(lines(look()))
+        return ExitCode.OK
+    if where.is_terminal and not config.json:
+        return watch_screen(look, _screen, client)
+    return watch_lines(look, lambda status: lines(status) if config.json else [_now(), *lines(status), ""], _gist)
+
+
+def page(status: Status, where: Surface, rows_max: int | None, hint: str = "") -> list[str]:
+    """Return the lines that show all this.
+
+    `rows_max` is for the table of each job, on a terminal; `hint` says how to see the other nodes.
+    """
+    blocks = [_job_lines(job, where, rows_max, hint) for job in status.jobs] or [["no jobs"]]
+    if status.drained:
+        blocks.append(_mark_lines(status.drained, where, rows_max))
+    return [line for number, block in enumerate(blocks) for line in ([""] if number else []) + block]
+
+
+def _mark_lines(marks: Sequence[Drained], where: Surface, rows_max: int | None) -> list[str]:
+    shown = list(marks) if rows_max is None or not where.is_terminal else marks[:MARKS_MAX]
+    lines = [f"{mark.node}: {mark.reason.removeprefix(mark.node).strip() or 'drained'}" for mark in shown]
+    if len(marks) > len(shown):
+        lines.append(f"and {len(marks) - len(shown)} more are drained")
+    return [line for text in lines for line in where.wrapped(text)]
+
+
+def _job_lines(job: Job, where: Surface, rows_max: int | None, hint: str) -> list[str]:
+    since = f" for {duration(job.state_s)}" if job.state_s is not None else ""
+    title, *rest = where.wrapped(f"job {job.name}  {job.state}{since}: {job.reason}")
+    title = title.replace(f"  {job.state}", f"  {where.paint(job.state, STATES.get(job.state, Colour.BOLD))}", 1)
+    lines = [title, *rest]
+    for fact in _facts(job):
+        lines += where.wrapped(f"  {fact}", indent="    ")
+    return lines + _nodes(job, where, rows_max, hint)
+
+
+def _facts(job: Job) -> Iterable[str]:
+    budget = f"restarts {job.restarts_used}" + ("" if job.restarts_max is None else f" of {job.restarts_max}")
+    yield f"run {job.run}, round {job.round}, world size {job.world_size}, {budget}, {_count_nodes(job)}"
+    if work := _work(job):
+        yield work
+    if job.missing:
+        named = f": {listed(job.missing_nodes, job.missing)}" if job.missing_nodes else ""
+        yield f"missing {count(job.missing, 'node')}{named}"
+    if job.report is not None:
+        yield _failure(job.report)
+
+
+def _count_nodes(job: Job) -> str:
+    spares = f", {count(job.spares, 'spare')}" if job.spares else ""
+    return f"{count(len(job.nodes), 'node')}{spares}"
+
+
+def _work(job: Job) -> str:
+    """Say how far it has got, and how much of its time went there."""
+    said = []
+    if job.step is not None:
+        pace = "" if job.steps_per_s is None else f" ({job.steps_per_s:.{2 if job.steps_per_s < 100 else 0}f} a second)"  # noqa: PLR2004
+        said.append(f"step {job.step}{pace}")
+    if job.goodput is not None and job.opened_s is not None:
+        said.append(f"{100 * job.goodput:.1f} % of {duration(job.opened_s)} spent training")
+    return ", ".join(said)
+
+
+def _failure(report: Report) -> str:
+    failure = report.failure
+    where = f"rank {failure.rank} on node {report.node} (host {report.host})"
+    what = [describe_exit(failure.exit_code) if failure.pid else "not started", failure.message, failure.error]
+    when = f"round {report.round}, {duration(failure.age_s)} ago"
+    return f"last failure: {where}, {when}: {', '.join(part for part in what if part)}"
+
+
+def _nodes(job: Job, where: Surface, rows_max: int | None, hint: str) -> list[str]:
+    if not job.nodes:
+        return ["  no nodes"]
+    lead = max((step for node in job.nodes for step in node.steps), default=0)
+    shown, rest = list(job.nodes), Counter[str]()
+    if where.is_terminal and rows_max is not None and len(shown) > rows_max:
+        shown.sort(key=lambda node: _is_ordinary(node, lead))
+        rest.update(_state(node) for node in shown[rows_max:])
+        del shown[rows_max:]
+    lines = _table(job, shown, where, lead) if shown else []
+    if rest:
+        states = ", ".join(f"{number} {state}" for state, number in rest.most_common())
+        lines += where.wrapped(f"  and {count(rest.total(), 'more node')}: {states}{hint}", indent="    ")
+    return lines
+
+
+def _is_ordinary(node: Node, lead: int) -> bool:
+    return node.state == "running" and not node.drained and not _is_behind(node, lead)
+
+
+def _is_behind(node: Node, lead: int) -> bool:
+    return node.step_age_s is not None and node.step_age_s > STALLED_S and min(node.steps, default=lead) < lead
+
+
+def _table(job: Job, nodes: Sequence[Node], where: Surface, lead: int) -> list[str]:
+    rows = [_row(job, node) for node in nodes]
+    columns = list(COLUMNS)
+    if where.is_terminal:
+        idle = {"JOB"} | ({"HOST"} if all(node.host == node.name for node in nodes) else set())
+        idle |= set() if any(node.steps for node in nodes) else {"STEP", "STEPPED"}
+        kept = [index for index, column in enumerate(COLUMNS) if column.title not in idle]
+        columns = [COLUMNS[index] for index in kept]
+        rows = [tuple(row[index] for index in kept) for row in rows]
+
+    def paint(row: int, title: str, cell: str) -> str:
+        if row < 0:
+            return where.paint(cell, Colour.FAINT)
+        node = nodes[row]
+        if title == "STATE" and node.state in TROUBLED:
+            return where.paint(cell, Colour.BAD)
+        if (title == "STATE" and node.drained) or (title == "STEP" and _is_behind(node, lead)):
+            return where.paint(cell, Colour.CHANGING)
+        return cell
+
+    return table(columns, rows, where, paint)
+
+
+def _row(job: Job, node: Node) -> tuple[str, ...]:
+    first, last = node.ranks or (None, None)
+    return (
+        job.name,
+        node.name,
+        node.host,
+        node.address,
+        _state(node),
+        "-" if first is None else _span(first, last or first),
+        _span(min(node.steps), max(node.steps)) if node.steps else "-",
+        "-" if node.step_age_s is None else duration(node.step_age_s),
+        duration(node.last_seen_s),
+        node.reason,
+    )
+
+
+def _state(node: Node) -> str:
+    return f"{node.state},drained" if node.drained else node.state
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def _screen(status: Status, where: Surface, rows: int) -> list[str]:
+    """Fill a screen: whatever is left below the words about the jobs is for their nodes."""
+    words = len(page(status, where, rows_max=0))
+    tables = sum(bool(job.nodes) for job in status.jobs)
+    room = max(0, (rows - words - tables) // max(1, tables))  # one line of a table is its titles
+    return page(status, where, room)
+
+
+def _gist(status: Status) -> object:
+    """Return what is news when it changes: not ages, steps and paces, which always do."""
+    return [
+        (
+            *(job.name, job.run, job.state, job.reason, job.round, job.restarts_used, job.missing_nodes, job.missing),
+            [(node.name, node.state, node.drained, node.ranks, node.reason) for node in job.nodes],
+        )
+        for job in status.jobs
+    ], status.drained

@@ -1,0 +1,87 @@
+"""Tables of texts: aligned in whole for programs and files, fitted to the width of a terminal for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nodeclient.operate.surface import Surface, cut, width
+
+GAP = "  "
+"""Between columns: no cell has two blanks in a row, so programs can split there."""
+
+LAST_MIN = 16
+"""Columns that the last one, which is of sentences, keeps before others have to give way."""
+
+NAME_MIN = 8
+"""Columns that any other one keeps when nothing is left to give way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column; the last one of a table takes what is left of a line."""
+
+    title: str
+    gives_way: int = 0
+    """Where a table is too wide, the column with the highest number is left out first; with 0 it never is."""
+
+
+def table(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    surface: Surface,
+    paint: Callable[[int, str, str], str] = lambda _row, _title, cell: cell,
+    indent: str = "  ",
+) -> list[str]:
+    """Return the lines of a table with its titles; `paint` colours a cell of a row, that of the titles being -1."""
+    kept = list(range(len(columns)))
+    lines = [[column.title for column in columns], *rows]
+    widths = [max(width(line[index]) for line in lines) for index in range(len(columns))]
+    room = None if surface.columns is None else surface.columns - width(indent)
+    if room is not None:
+        kept = _fitting(columns, widths, room)
+        widths = _shrunk(widths, kept, room)
+    shown = []
+    for number, line in enumerate(lines, start=-1):
+        cells = [_cell(line[index], widths[index], surface, is_last=index == kept[-1]) for index in kept]
+        painted = [paint(number, columns[index].title, cell) for index, cell in zip(kept, cells, strict=True)]
+        shown.append(f"{indent}{GAP.join(painted)}".rstrip())
+    return shown
+
+
+def _cell(text: str, columns: int, surface: Surface, *, is_last: bool) -> str:
+    if surface.columns is not None:
+        text = cut(text, columns)
+    return text if is_last else f"{text}{' ' * (columns - width(text))}"
+
+
+def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
+    return sum(widths[index] for index in kept) + len(GAP) * (len(kept) - 1)
+
+
+def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
+    """Return the columns that find room, if the last one is cut."""
+    last = len(columns) - 1
+    least = [*widths[:-1], min(widths[-1], LAST_MIN)]
+    kept = list(range(len(columns)))
+    for index in sorted(kept[:last], key=lambda one: -columns[one].gives_way):
+        if columns[index].gives_way and _total(least, kept) > room:
+            kept.remove(index)
+    return kept
+
+
+def _shrunk(widths: Sequence[int], kept: Sequence[int], room: int) -> list[int]:
+    """Return widths that fit: the last column gives what it can, then the widest of the others, again and again."""
+    shrunk = list(widths)
+    last = kept[-1]
+    excess = _total(shrunk, kept) - room
+    given = max(0, min(excess, shrunk[last] - min(shrunk[last], LAST_MIN)))
+    shrunk[last] -= given
+    while (excess := _total(shrunk, kept) - room) > 0:
+        widest = max(kept[:-1], key=lambda index: shrunk[index], default=last)
+        if shrunk[widest] <= NAME_MIN:
+            widest = last
+        if shrunk[widest] <= 1:
+            break
+        shrunk[widest] -= 1
+    return shrunk

@@ -1,0 +1,184 @@
+"""Looks again every second: on a terminal in place, on a screen of its own; elsewhere a block at each change.
+
+What is shown is the caller's. A coordinator that goes away is waited for, once it has answered.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
+from types import FrameType
+from typing import TypeVar
+
+from coordinatord.wire.exits import ExitCode
+from nodeclient.operate.client import Client
+from nodeclient.operate.errors import OperateError
+from nodeclient.operate.surface import Colour, Surface, cut, surface, write
+from nodeclient.operate.words import count, duration
+
+LOOK_AGAIN_S = 1.0
+"""Nodes are heard once a second."""
+
+ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
+"""The other screen, which has no history to spoil; no cursor, and lines that are too long do not wrap."""
+
+LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+
+HOME, END_OF_LINE, END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+
+QUIT = "q"
+
+ROWS_UNKNOWN = 24
+"""Of a terminal that does not know its height: that of the VT100, and of most since."""
+
+Seen = TypeVar("Seen")
+
+
+def watch_lines(look: Callable[[], Seen], page: Callable[[Seen], list[str]], gist: Callable[[Seen], object]) -> int:
+    """Write a block whenever the gist has changed, until this program is ended."""
+    seen = look()
+    write(page(seen))
+    told = ""
+    while True:
+        select.select([], [], [], LOOK_AGAIN_S)
+        try:
+            new = look()
+        except OperateError as error:
+            if str(error) != told:
+                told = str(error)
+                sys.stderr.write(f"nodeclient: {told}; trying again\n")
+            continue
+        told = ""
+        if gist(new) != gist(seen):
+            write(page(new))
+        seen = new
+
+
+def watch_screen(look: Callable[[], Seen], draw: Callable[[Seen, Surface, int], list[str]], client: Client) -> int:
+    """Draw what is seen, anew each second, until Ctrl-C or the key q; `draw` is told how many lines there may be."""
+    seen = look()  # what is wrong with the command line is said below it, as always
+    seen_at = time.monotonic()
+    trouble = ""
+    try:
+        with _screen() as screen:
+            while True:
+                title = f"{client.where}  {datetime.now(UTC).astimezone():%H:%M:%S}  (q to end)"
+                if trouble:
+                    title = f"no answer for {duration(time.monotonic() - seen_at)}: {trouble}"
+                screen.show(title, Colour.BAD if trouble else Colour.FAINT, partial(draw, seen))
+                if QUIT in screen.wait(LOOK_AGAIN_S):
+                    return ExitCode.OK
+                try:
+                    seen, seen_at, trouble = look(), time.monotonic(), ""
+                except OperateError as error:
+                    trouble = str(error)
+    except _EndedError as error:
+        return 128 + error.signum
+
+
+class _EndedError(Exception):
+    """A signal asks this program to end; raised wherever it is, since an answer may be long in coming."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+
+
+class _Screen:
+    """This process's terminal, as long as it is ours."""
+
+    def __init__(self, waking: int) -> None:
+        self._out = sys.stdout.fileno()
+        self._keys = sys.stdin.fileno() if sys.stdin.isatty() else None
+        self._waking = waking
+        self._heard = [waking] if self._keys is None else [waking, self._keys]
+        self._settings = termios.tcgetattr(self._keys) if self._keys is not None else None
+
+    def enter(self) -> None:
+        """Take it: the other screen, and keys that are neither shown nor wait for the end of a line."""
+        if self._keys is not None:
+            tty.setcbreak(self._keys)
+        self._write(ENTER)
+
+    def leave(self) -> None:
+        """Give it back as it was."""
+        with suppress(OSError):  # it may have gone, which is why this program ends
+            self._write(LEAVE)
+        if self._keys is not None and self._settings is not None:
+            with suppress(termios.error):
+                termios.tcsetattr(self._keys, termios.TCSADRAIN, self._settings)
+
+    def show(self, title: str, colour: Colour, draw: Callable[[Surface, int], list[str]]) -> None:
+        """Draw everything anew in one write, over what is there, so that nothing flickers."""
+        where = surface()
+        rows = where.rows or ROWS_UNKNOWN
+        lines = draw(where, rows - 2)
+        if len(lines) > rows - 2:
+            lines = [*lines[: max(0, rows - 3)], f"and {count(len(lines) - rows + 3, 'more line')}"]
+        title = where.paint(title if where.columns is None else cut(title, where.columns), colour)
+        drawn = "\r\n".join(f"{line}{END_OF_LINE}" for line in (title, "", *lines))
+        self._write(f"{HOME}{drawn}{END_OF_SCREEN}")
+
+    def wait(self, seconds: float) -> str:
+        """Wait so long, or until a key is hit or a signal comes, such as that of another size; return the key."""
+        ready, _, _ = select.select(self._heard, [], [], seconds)
+        if self._waking in ready:
+            os.read(self._waking, 4_096)
+        if self._keys is None or self._keys not in ready:
+            return ""
+        keys = os.read(self._keys, 64)
+        if not keys:
+            self._heard.remove(self._keys)
+        return keys.decode(errors="replace")
+
+    def suspend(self, *_: object) -> None:
+        """Stop as Ctrl-Z has it, with the terminal as it was; go on when continued."""
+        self.leave()
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, self.suspend)
+        self.enter()
+
+    def _write(self, text: str) -> None:
+        """Write past Python's buffer, which must not be entered a second time by `suspend`."""
+        data = text.encode(errors="replace")
+        while data:
+            data = data[os.write(self._out, data) :]
+
+
+@contextmanager
+def _screen() -> Iterator[_Screen]:
+    """Have the terminal, and let go of it however this ends."""
+    waking, woken = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(waking, False)
+    screen = _Screen(waking)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, _end)
+    signal.signal(signal.SIGTSTP, screen.suspend)
+    signal.signal(signal.SIGWINCH, lambda *_: None)  # its byte in the pipe is what wakes
+    try:
+        screen.enter()
+        yield screen
+    finally:
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
+            signal.signal(signum, signal.SIG_IGN)  # a few milliseconds, and then this program ends
+        screen.leave()
+        signal.set_wakeup_fd(-1)
+        os.close(waking)
+        os.close(woken)
+
+
+def _end(signum: int, _: FrameType | None) -> None:
+    raise _EndedError(signum)

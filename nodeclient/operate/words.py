@@ -1,0 +1,38 @@
+"""Numbers and names as people read them. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+
+NAMES_MAX = 8
+"""Named in one sentence; the rest is counted."""
+
+
+def duration(seconds: float) -> str:
+    """Say a duration in one short word: 0s, 59s, 3m12s, 2h03m, 4d07h."""
+    whole = max(0, int(seconds))
+    minutes, hours, days = whole // 60, whole // 3_600, whole // 86_400
+    if days:
+        return f"{days}d{hours % 24:02}h"
+    if hours:
+        return f"{hours}h{minutes % 60:02}m"
+    return f"{minutes}m{whole % 60:02}s" if minutes else f"{whole}s"
+
+
+def count(number: int, thing: str) -> str:
+    """Say how many of something: 1 node, 2 nodes."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str], total: int | None = None) -> str:
+    """Say a list of names, of which there may be more than are given: a, b and 3 more."""
+    total = len(names) if total is None else max(total, len(names))
+    shown = names[:NAMES_MAX]
+    more = total - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more and shown else "")
+
+
+def meant(wrong: str, known: Collection[str]) -> str | None:
+    """Return the known name that somebody who wrote a wrong one may have meant."""
+    return next(iter(difflib.get_close_matches(wrong, known, n=1)), None)

@@ -1,0 +1,188 @@
+"""`nodeclient events`: what happened, as lines and as JSON, and what comes, across a restart of the coordinator."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeclient import config
+from nodeclient.operate import command
+from tests.support.canned import a_job, body, canned, hang_up, packed
+from tests.support.cluster import Cluster, Coordinator
+from tests.support.programs import BIN, Program, kill_quietly, run
+from tests.support.screens import on_terminal
+
+pytestmark = pytest.mark.slow
+
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+
+
+def events(coordinator: Coordinator, *arguments: str) -> str:
+    ended = run(BIN / "nodeclient", "events", "--coord", coordinator.endpoint, *arguments)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+def test_events_say_what_happened_when_and_why(cluster: Cluster) -> None:
+    cluster.join("a", "--nnodes", "1", "--max-restarts", "1")
+    first = cluster.await_round(1)
+    cluster.await_state(state="running")
+    kill_quietly(first.workers[0].pid, signal.SIGUSR2)
+    cluster.await_round(1, first)
+    cluster.await_state(state="running", round=2)
+    lines = events(cluster.coordinator, cluster.job).splitlines()
+    assert re.fullmatch(rf"{TIME}  run opened  +opened by node a", lines[0])
+    assert re.fullmatch(rf"{TIME}  node joined  +a: host \S+ at 127.0.0.1 with 1 worker", lines[1])
+    assert re.fullmatch(rf"{TIME}  round formed +round 1  +formed of .*", lines[2])
+    assert any(re.fullmatch(rf"{TIME}  round stopped +round 1  +.*exit code 17.*", line) for line in lines)
+    told = [json.loads(line) for line in events(cluster.coordinator, cluster.job, "--json").splitlines()]
+    assert len(told) == len(lines)
+    assert told[2].keys() == {"number", "at", "job", "run", "kind", "what", "round", "node", "reason"}
+    assert [event["kind"] for event in told[:3]] == ["RunOpened", "NodeJoined", "RoundFormed"]
+    assert sorted(event["number"] for event in told) == [event["number"] for event in told]
+    every = events(cluster.coordinator).splitlines()
+    assert any(re.match(rf"{TIME}  {cluster.job} +run opened  ", line) for line in every)
+
+
+def test_on_a_terminal_reasons_are_wrapped_and_not_cut(cluster: Cluster) -> None:
+    cluster.join("node-with-a-long-name-a", "--nnodes", "2")
+    cluster.join("node-with-a-long-name-b", "--nnodes", "2")
+    cluster.await_round(2)
+    with on_terminal(
+        BIN / "nodeclient", "events", "--coord", cluster.coordinator.endpoint, cluster.job, columns=70
+    ) as terminal:
+        assert terminal.wait() == 0
+        lines = terminal.screen.text.rstrip().splitlines()
+    assert max(map(len, lines)) <= 70
+    told = re.sub(r"\s+", " ", terminal.screen.text)
+    assert "formed of nodes node-with-a-long-name-a, node-with-a-long-name-b, its maximum" in told
+
+
+def test_whoever_follows_misses_nothing_over_a_restart_of_the_coordinator(
+    own_coordinator: Callable[..., Coordinator], tmp_path: Path
+) -> None:
+    coordinator = own_coordinator(state_dir=tmp_path)
+    cluster = Cluster(coordinator, "mnist")
+    cluster.join("a", "--nnodes", "1", "--max-restarts", "3")
+    first = cluster.await_round(1)
+    where = ("--coord", coordinator.endpoint, "mnist")
+    followers = {
+        flags: Program(BIN / "nodeclient", "events", "--follow", *flags, *where) for flags in ((), ("--json",))
+    }
+    try:
+        for follower in followers.values():
+            follower.await_line("all workers are started")
+        coordinator.stop()
+        for follower in followers.values():
+            follower.await_line("trying again")
+        again = own_coordinator(state_dir=tmp_path, port=coordinator.port)
+        again.await_job("mnist", state="running")
+        kill_quietly(first.workers[0].pid, signal.SIGUSR2)
+        cluster.await_round(1, first)
+        again.await_job("mnist", state="running", round=2)
+        for flags, follower in followers.items():
+            follower.await_line("all workers are started .*exit code 17")
+            follower.signal(signal.SIGINT)
+            assert follower.wait() == 130
+            (complaint,) = (line for line in follower.lines if line.startswith("nodeclient: "))
+            assert complaint.endswith("; trying again")
+            said = [line for line in follower.lines if not line.startswith("nodeclient: ")]
+            assert said == events(again, *flags, "mnist").splitlines()
+    finally:
+        for follower in followers.values():
+            follower.close()
+        cluster.close()
+
+
+def test_whoever_follows_a_job_that_is_forgotten_ends_well(cluster: Cluster) -> None:
+    node = cluster.join("a", "--nnodes", "1", command=("true",))
+    assert node.wait() == 0
+    where = ("--coord", cluster.coordinator.endpoint, cluster.job)
+    follower = Program(BIN / "nodeclient", "events", "--follow", *where)
+    try:
+        follower.await_line("run ended")
+        assert run(BIN / "nodeclient", "forget", *where).returncode == 0
+        assert follower.wait() == 0
+        assert "forgotten by " in follower.lines[-1]
+    finally:
+        follower.close()
+
+
+def test_a_wrong_name_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    unknown = packed({"error": "unknown_job", "message": "no such job"}, 404)
+    known = packed({"jobs": [a_job(job="mnist")]})
+    with canned({"GET /v1/jobs/m/events": unknown, "GET /v1/jobs": known}) as (endpoint, _):
+        assert follow(endpoint) == 69
+    assert capsys.readouterr() == ("", "nodeclient: the coordinator knows no job 'm'; it knows mnist\n")
+
+
+EVENT = {
+    "number": 1,
+    "at": 1e9,
+    "job": "m",
+    "run": "r",
+    "kind": "K",
+    "what": "w",
+    "round": 1,
+    "node": None,
+    "reason": "x",
+}
+
+
+def sent(*values: Any) -> bytes:
+    return b"".join(b"data: " + json.dumps(value).encode() + b"\n\n" for value in values)
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b"",
+        b"data: {\n\n",
+        b"data: " + b"[" * 100_000 + b"\n\n",
+        b"data: " + b"x" * 300_000 + b"\n\n",
+        sent(3),
+        sent({**EVENT, "number": -1}),
+        sent({**EVENT, "at": "now"}),
+        sent({**EVENT, "reason": None}),
+    ],
+    ids=lambda stream: repr(stream[:40]),
+)
+def test_a_stream_that_is_none_is_said_in_one_line(stream: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with canned(body(stream, content_type="text/event-stream")) as (endpoint, _):
+        assert follow(endpoint) == 69
+    out, errors = capsys.readouterr()
+    assert (out, errors.count("\n")) == ("", 1)
+    assert errors.startswith("nodeclient: ")
+
+
+@pytest.mark.parametrize("answer", [hang_up, body(b"hello"), body(b"hello", 500)], ids=["nothing", "text", "error"])
+def test_an_answer_that_is_no_stream_is_said_in_one_line(answer: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with canned(answer) as (endpoint, _):
+        assert follow(endpoint) == 69
+    out, errors = capsys.readouterr()
+    assert (out, errors.count("\n")) == ("", 1)
+    assert errors.startswith("nodeclient: 127.0.0.1:")
+
+
+def follow(endpoint: str) -> int:
+    """Run `nodeclient events --follow` within this process."""
+    chosen = config.parse(["events", "--coord", endpoint, "--follow", "m"], {})
+    assert isinstance(chosen, config.EventsConfig)
+    return command.run(chosen)
+
+
+def test_an_event_cannot_move_the_cursor_nor_be_of_another_age(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = {**EVENT, "at": 1e18, "job": "\x1b[2J", "what": "\x1b]0;x\x07", "reason": "a\r\nb", "node": "\x9b2J"}
+    with canned(packed({"job": None, "events": [evil]})) as (endpoint, _):
+        chosen = config.parse(["events", "--coord", endpoint], {})
+        assert isinstance(chosen, config.EventsConfig)
+        assert command.run(chosen) == 0
+    out, errors = capsys.readouterr()
+    assert (errors, out.count("\n"), out[:-1].isprintable()) == ("", 1, True)
+    assert out.startswith("98")

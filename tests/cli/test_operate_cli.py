@@ -1,0 +1,221 @@
+"""`nodeclient drain`, `undrain`, `stop`, `restart`, `forget`: each does what it says, says so, and is in the events."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from nodeclient import config
+from nodeclient.operate import command
+from tests.support.canned import Answer, a_job, body, canned, hang_up, packed
+from tests.support.cluster import Cluster, Coordinator
+from tests.support.programs import BIN, clean_environ, run
+
+pytestmark = pytest.mark.slow
+
+BY = f"alice@{socket.gethostname()}"
+
+
+class Operator:
+    """A person at a shell."""
+
+    def __init__(self, coordinator: Coordinator, capsys: pytest.CaptureFixture[str]) -> None:
+        self.coordinator = coordinator
+        self._capsys = capsys
+
+    def ask(self, verb: str, *arguments: str) -> tuple[int, str, str]:
+        """Run a command within this process; return its exit code, output and errors."""
+        chosen = config.parse([verb, "--coord", self.coordinator.endpoint, *arguments], {})
+        assert not isinstance(chosen, config.JoinConfig)
+        return (command.run(chosen), *self._capsys.readouterr())
+
+    def do(self, verb: str, *arguments: str) -> str:
+        """Run a command that works, and says so in one line; return that."""
+        code, said, errors = self.ask(verb, *arguments)
+        assert (code, said.count("\n"), errors) == (0, 1, "")
+        return said.rstrip()
+
+    def events(self, kind: str) -> list[str]:
+        """Return the reasons of the events of a kind."""
+        _, said, _ = self.ask("events", "--json")
+        told = [json.loads(line) for line in said.splitlines()]
+        return [event["reason"] for event in told if event["kind"] == kind]
+
+
+@pytest.fixture
+def operator(
+    own_coordinator: Callable[..., Coordinator], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Operator:
+    monkeypatch.setenv("LOGNAME", "alice")
+    return Operator(own_coordinator(), capsys)
+
+
+@pytest.fixture
+def mnist(operator: Operator) -> Iterator[Cluster]:
+    """Yield the job that the operator looks after."""
+    cluster = Cluster(operator.coordinator, "mnist")
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def test_a_drained_node_saves_leaves_is_replaced_and_kept_out_until_it_is_undrained(
+    operator: Operator, mnist: Cluster
+) -> None:
+    a, _ = mnist.join_all("ab", "--nnodes", "2")
+    first = mnist.await_round(2)
+    c = mnist.join("c", "--nnodes", "2")
+    mnist.await_state(state="running", spares=1)
+    assert "will leave job mnist: round 1 is being stopped" in operator.do("drain", "a", "--reason", "bad fan")
+    a.await_event("saved")
+    assert a.wait() == 143
+    assert sorted(mnist.await_round(2, first).nodes) == ["b", "c"]
+    assert operator.do("drain", "a") == f"nothing to do: a drained by {BY}: bad fan"
+    assert operator.events("NodeDrained") == [f"a drained by {BY}: bad fan"]
+    assert f"\na: drained by {BY}: bad fan\n" in operator.ask("status")[1]
+    again = mnist.join("a", "--nnodes", "2")
+    again.await_line("drained")
+    assert operator.do("undrain", "a") == "a is taken in again"
+    assert operator.do("undrain", "a").startswith("a is not drained")
+    assert len(operator.events("NodeUndrained")) == 1
+    assert c.process.poll() is None
+
+
+def test_several_nodes_are_drained_at_once_also_such_as_are_not_there(operator: Operator, mnist: Cluster) -> None:
+    mnist.join("gpu17", "--nnodes", "1")
+    mnist.await_round(1)
+    code, said, errors = operator.ask("drain", "gpu71", "spare", "--reason", "moved")
+    assert (code, errors) == (0, "")
+    first, second = said.splitlines()
+    assert first == "gpu71 is in no job, and none takes it in until it is undrained; did you mean 'gpu17'?"
+    assert second == "spare is in no job, and none takes it in until it is undrained"
+    assert len(operator.ask("undrain", "gpu71", "spare")[1].splitlines()) == 2
+
+
+def test_a_job_is_restarted_stopped_and_forgotten(operator: Operator, mnist: Cluster) -> None:
+    a, b = mnist.join_all("ab", "--nnodes", "2", "--max-restarts", "1")
+    first = mnist.await_round(2)
+    mnist.await_state(state="running")
+    said = operator.do("restart", "mnist", "--reason", "new data")
+    assert said == "job mnist: round 1 is being stopped, its workers save their state, and another one follows"
+    second = mnist.await_round(2, first)
+    assert second.restarts == {0}, "it was planned, so it costs nothing"
+    assert {worker.node for worker in second.workers} == {"a", "b"}
+    assert operator.events("RoundStopped") == [f"restarted by {BY}: new data"]
+    mnist.await_state(state="running")
+
+    code, said, errors = operator.ask("forget")
+    assert (code, said) == (77, "")
+    assert "nodeclient stop mnist" in errors
+
+    assert operator.do("stop", "mnist").startswith("job mnist is being stopped: its workers save their state")
+    assert {a.wait(), b.wait()} == {79}
+    a.await_event("saved")
+    job = mnist.await_state(state="stopped")
+    assert job["reason"] == f"stopped by {BY}"
+    for verb in ("stop", "restart"):
+        assert operator.do(verb).startswith("job mnist has ended"), "there is nothing to do, which is no error"
+    assert operator.events("JobStopAsked") == [f"stopped by {BY}"]
+
+    assert operator.do("forget") == "job mnist is forgotten, and its history with it"
+    assert operator.ask("forget", "mnist") == (
+        69,
+        "",
+        "nodeclient: the coordinator knows no job 'mnist'; it knows none\n",
+    )
+    assert operator.events("JobForgotten") == [f"forgotten by {BY}"]
+
+
+def test_a_job_that_waits_for_nodes_can_be_stopped(operator: Operator, mnist: Cluster) -> None:
+    node = mnist.join("a", "--nnodes", "2")
+    node.await_line("waiting for nodes")
+    assert "restart" not in operator.do("restart"), "it is on its way to a round"
+    operator.do("stop")
+    assert node.wait() == 79
+    mnist.await_state(state="stopped")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody who has no name")
+def test_a_person_without_a_name_is_named_by_number() -> None:
+    script = "import os, pwd; from nodeclient.operate.commands import person; os.setuid(54321); print(person())"
+    names = {"LOGNAME", "USER", "LNAME", "USERNAME"}
+    environ = {name: value for name, value in clean_environ().items() if name not in names}
+    ended = run(BIN / "python", "-c", script, environ=environ)
+    assert ended.stdout == f"uid54321@{socket.gethostname()}\n"
+
+
+def within(endpoint: str, *arguments: str) -> int:
+    """Run a command within this process."""
+    verb, *others = arguments
+    chosen = config.parse([verb, "--coord", endpoint, *others], {})
+    assert isinstance(chosen, config.CommandConfig)
+    return command.run(chosen)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "words"),
+    [
+        (packed({"error": "refused", "message": "it lives"}, 409), 77, "it lives"),
+        (packed({"error": "cannot_record", "message": "the disk is full"}, 503), 75, "the disk is full"),
+        (packed({"error": "busy", "message": "too many"}, 503), 75, "too many"),
+        (packed({"error": "malformed", "message": "what?"}, 400), 69, "what?"),
+        (packed({"error": "unknown_job", "message": "no"}, 404), 69, "did you mean 'mnist'?"),
+        (body(b"no such page", 404), 69, "answers with HTTP 404, not as a coordinatord does"),
+        (body(b"<html>"), 69, "gives no answer as a coordinatord does"),
+        (packed({"done": True}), 69, "answer.message is no text"),
+        (packed([]), 69, "answer is no map"),
+        (hang_up, 69, "so it is not known whether it was done: see nodeclient events"),
+    ],
+)
+def test_each_refusal_has_its_exit_code(
+    answer: Answer, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = packed({"jobs": [a_job(job="mnist")], "drained": []})
+    with canned({"POST /v1/jobs/mnis/restart": answer, "GET /v1/jobs": jobs}) as (endpoint, asked):
+        assert within(endpoint, "restart", "mnis") == code
+    out, errors = capsys.readouterr()
+    assert (out, errors.count("\n")) == ("", 1)
+    assert words in errors
+    assert asked.count("POST /v1/jobs/mnis/restart") == 1
+
+
+def test_a_command_is_sent_once_though_there_are_other_addresses(capsys: pytest.CaptureFixture[str]) -> None:
+    with canned(hang_up) as (first, asked), canned(hang_up) as (second, others):
+        assert within(f"127.0.0.1:1,{first},{second}", "restart", "mnist") == 69
+    assert (asked, others) == (["POST /v1/jobs/mnist/restart"], [])
+    assert first in capsys.readouterr().err
+
+
+def test_the_first_trouble_of_several_nodes_is_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    answers = {
+        "POST /v1/nodes/a/undrain": packed({"done": True, "message": "a is back"}),
+        "POST /v1/nodes/b/undrain": packed({"error": "cannot_record", "message": "the disk is full"}, 503),
+        "POST /v1/nodes/c/undrain": packed({"error": "refused", "message": "not now"}, 409),
+        "POST /v1/nodes/d/undrain": packed({"done": False, "message": "d was back"}),
+    }
+    with canned(answers) as (endpoint, _):
+        assert within(endpoint, "undrain", "a", "b", "c", "d") == 75
+    assert capsys.readouterr() == ("a is back\nd was back\n", "nodeclient: the disk is full\nnodeclient: not now\n")
+
+
+def test_commands_of_wrong_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong: list[Sequence[str]] = [
+        ("drain",),
+        ("drain", "a b"),
+        ("stop", ""),
+        ("stop", "--reason", "two\nlines"),
+        ("stop", "--reason", "x" * 600),
+        ("forget", "a", "b"),
+        ("stop", "--raeson", "x"),
+    ]
+    for arguments in wrong:
+        with pytest.raises(SystemExit) as ended:
+            within("h", *arguments)
+        assert ended.value.code == 64
+        errors = capsys.readouterr().err
+        assert (errors.count("\n"), errors.startswith(f"nodeclient {arguments[0]}: ")) == (1, True), errors

@@ -1,0 +1,137 @@
+"""SIGHUP to a real coordinatord: what it reads again, says of it, and grants the nodes that are connected."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinatord.wire.messages import Desired
+from tests.support.cluster import Cluster, Coordinator
+from tests.support.programs import kill_quietly, wait_until
+from tests.support.wire import connect, join
+
+pytestmark = pytest.mark.slow
+
+Start = Callable[..., Coordinator]
+
+
+class Reloaded:
+    """A coordinatord with a file of settings that a test rewrites."""
+
+    def __init__(self, file: Path, start: Start, text: str, *flags: str) -> None:
+        self.file = file
+        self.file.write_text(text)
+        self.program = start("--config", str(file), *flags)
+
+    def rewrite(self, text: str) -> None:
+        """Let it have other settings from now on."""
+        self.file.write_text(text)
+        self.program.signal(signal.SIGHUP)
+
+
+def test_connected_nodes_are_granted_the_changed_settings_at_once(own_coordinator: Start, tmp_path: Path) -> None:
+    daemon = Reloaded(tmp_path / "c.toml", own_coordinator, "heartbeat = 1\noutage-grace = 100\n")
+
+    async def granted() -> list[tuple[float, float, float]]:
+        found = []
+        async with connect(daemon.program.url, join("a", nodes=2)) as peer:
+            for text in (None, "heartbeat = 20\noutage-grace = 100\n", "heartbeat = 0.5\noutage-grace = 30\n"):
+                if text is not None:
+                    daemon.rewrite(text)
+                told = await peer.hear(Desired)
+                found.append((told.heartbeat_s, told.lease_s, told.outage_grace_s))
+        return found
+
+    assert asyncio.run(granted()) == [(1, 5, 100), (20, 100, 100), (0.5, 2.5, 30)]
+    said = [line for line in daemon.program.lines if "settings" in line]
+    assert said[0].endswith(f"settings from {daemon.file} file={daemon.file}")
+    assert said[1].endswith("settings reloaded: heartbeat 1 to 20")
+    assert said[2].endswith("settings reloaded: heartbeat 20 to 0.5, outage-grace 100 to 30")
+
+
+def test_workers_train_on_through_every_reload(own_coordinator: Start, tmp_path: Path) -> None:
+    daemon = Reloaded(tmp_path / "c.toml", own_coordinator, "heartbeat = 0.2\n")
+    nodes = Cluster(daemon.program, "job")
+    try:
+        nodes.join_all("ab", "--nnodes", "2")
+        first = nodes.await_round(2)
+        for heartbeat in (3, 0.1, 1):
+            daemon.rewrite(f"heartbeat = {heartbeat}\n")
+            daemon.program.await_line(f"settings reloaded: heartbeat .* to {heartbeat}$")
+        job = wait_until("nodes to be seen by the last heartbeat", lambda: _seen(daemon.program))
+        assert (job["state"], job["round"]) == ("running", first.number)
+        first.finish()
+        assert [node.wait() for node in nodes.nodes] == [0, 0]
+    finally:
+        nodes.close()
+    assert "node lost" not in daemon.program.output
+
+
+def _seen(program: Coordinator) -> dict[str, Any] | None:
+    job = program.job("job")
+    fresh = job is not None and all(node["last_seen_s"] < 0.9 for node in job["nodes"])
+    return job if fresh else None
+
+
+def test_a_wrong_file_changes_nothing_and_what_needs_a_restart_is_named(own_coordinator: Start, tmp_path: Path) -> None:
+    daemon = Reloaded(tmp_path / "c.toml", own_coordinator, "heartbeat = 1\n", "--log-level", "info")
+    daemon.rewrite("# oops\nhartbeat = 2\n")
+    daemon.program.await_line(
+        r"ERROR .* not reloaded, all settings stay as they were: .*line 2: 'hartbeat' is no setting of coordinatord;"
+        " did you mean heartbeat"
+    )
+    daemon.rewrite(
+        "heartbeat = 1\nsettle = 9\nport = 1\nlog-level = 'error'\n"
+    )  # flags win: --port, --settle, --log-level
+    daemon.program.await_line(r"settings reloaded: nothing has changed$")
+    daemon.file.unlink()
+    daemon.program.signal(signal.SIGHUP)
+    daemon.program.await_line(r"cannot be read: No such file or directory")
+    assert daemon.program.stop() == 0
+
+
+def test_the_form_and_the_level_of_the_log_change_and_each_line_is_of_one_form(
+    own_coordinator: Start, tmp_path: Path
+) -> None:
+    daemon = Reloaded(tmp_path / "c.toml", own_coordinator, "log-format = 'json'\nlog-level = 'warning'\n")
+    daemon.rewrite("log-level = 'info'\n")
+    daemon.program.await_line(
+        r"Z INFO    coordinatord: settings reloaded: log-level warning to info, log-format json to text"
+    )
+    daemon.rewrite("log-level = 'error'\n")
+    daemon.program.await_line(r"Z INFO    coordinatord: settings reloaded: log-level info to error$")
+    daemon.rewrite("log-format = 'json'\n")
+    last = daemon.program.await_line(r"^\{.*settings_reloaded.*")
+    assert json.loads(last[0])["message"] == "settings reloaded: log-level error to info, log-format text to json"
+    assert sum("reloaded" in line for line in daemon.program.lines) == 3
+
+
+def test_all_that_either_program_says_in_json_is_json(own_coordinator: Start) -> None:
+    program = own_coordinator("--log-format", "json")
+    nodes = Cluster(program, "job")
+    try:
+        node = nodes.join("a", "--log-format", "json", "--nnodes", "1")
+        kill_quietly(nodes.await_round(1).workers[0].pid, signal.SIGUSR2)
+        assert node.wait() == 17
+    finally:
+        nodes.close()
+    assert program.stop() == 0
+    said = [json.loads(line) for line in node.lines]
+    told = [one for one in said if one.get("program") == "nodeclient"]
+    assert [one["event"] for one in said if one not in told] == ["started"], "which is the worker's"
+    events = [one["event"] for one in told]
+    assert events[0] == "connected"
+    assert events[-3:] == ["worker_failed", "round_failed", "ended"]
+    [report] = [one for one in told if one["event"] == "round_failed"]
+    assert (report["rank"], report["failed_node"], report["exit_code"], report["job"]) == (0, "a", 17, "job")
+    records = [json.loads(line) for line in program.lines if not line.startswith("coordinatord listening")]
+    names = [one["event"] for one in records]
+    assert [name for name in names if name.startswith(("run_", "round_"))].count("round_formed") == 1
+    assert names[-1] == "stopping"
+    assert all(one["program"] == "coordinatord" and one["message"] for one in records)

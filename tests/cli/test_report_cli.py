@@ -1,0 +1,68 @@
+"""`nodeclient report`: the first cause of the last failure, for whoever has not seen the node's output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from nodeclient import config
+from nodeclient.operate import command
+from tests.support.canned import a_job, canned, packed
+from tests.support.cluster import Cluster, Coordinator
+from tests.support.programs import BIN, run
+
+pytestmark = pytest.mark.slow
+
+BROKEN = ("sh", "-c", "echo Traceback >&2; echo 'ValueError: no data in /data' >&2; kill -ABRT $$")
+
+
+def test_a_report_is_what_the_nodes_have_shown(cluster: Cluster) -> None:
+    node = cluster.join("a", "--nnodes", "1", "--nproc-per-node", "1", command=BROKEN)
+    assert node.wait() == 134
+    where = ("--coord", cluster.coordinator.endpoint, cluster.job)
+    ended = run(BIN / "nodeclient", "report", *where)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    title, *lines = ended.stdout.splitlines()
+    assert title.startswith(f"job {cluster.job}, run ")
+    assert title.endswith(" (restarts 0 of 0 used)")
+    assert "now failed: " in title
+    first = next(index for index, line in enumerate(node.lines) if line == lines[0])
+    [when] = [index for index, line in enumerate(lines) if line.startswith("when ")]
+    shown = node.lines[first : first + len(lines)]
+    assert lines[when].startswith(shown[when]), "the same moment, with how long ago that is"
+    assert [*lines[:when], *lines[when + 1 :]] == [*shown[:when], *shown[when + 1 :]]
+    assert "    ValueError: no data in /data" in lines
+    told = json.loads(run(BIN / "nodeclient", "report", "--json", *where).stdout)
+    assert (told["how"], told["exit_code"], told["last_lines"][-1]) == (
+        "killed by SIGABRT",
+        134,
+        "ValueError: no data in /data",
+    )
+
+
+def test_where_nothing_has_failed_that_is_said(own_coordinator: Callable[..., Coordinator]) -> None:
+    coordinator = own_coordinator()
+    report = (BIN / "nodeclient", "report", "--coord", coordinator.endpoint)
+    ended = run(*report)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (69, "", "nodeclient: the coordinator has no job\n")
+    cluster = Cluster(coordinator, "mnist")
+    try:
+        cluster.join("a", "--nnodes", "1")
+        cluster.await_round(1)
+        ended = run(*report)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert ended.stdout.startswith("no worker of job mnist has failed in run ")
+        assert run(*report, "--json").stdout == "null\n"
+    finally:
+        cluster.close()
+
+
+def test_which_of_several_jobs_is_asked_back(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [a_job(job=name) for name in ("mnist", "cifar")]
+    with canned({"GET /v1/jobs": packed({"jobs": jobs})}) as (endpoint, _):
+        chosen = config.parse(["report", "--coord", endpoint], {})
+        assert isinstance(chosen, config.ReportConfig)
+        assert command.run(chosen) == 64
+    assert capsys.readouterr() == ("", "nodeclient: there are 2 jobs, say which one: mnist, cifar\n")

@@ -1,0 +1,147 @@
+"""`nodeclient status --watch`: redrawn in place on a terminal, which is left as it was; else a block at each change."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.canned import a_job, a_node, canned, packed
+from tests.support.cluster import Cluster, Coordinator
+from tests.support.programs import BIN, Program, kill_quietly
+from tests.support.screens import OnTerminal, on_terminal
+
+pytestmark = pytest.mark.slow
+
+TITLE = r"127\.0\.0\.1:\d+  \d\d:\d\d:\d\d  \(q to end\)"
+
+
+def check_clean(terminal: OnTerminal) -> None:
+    """Make sure that the terminal is as it was before."""
+    assert "mnist" not in terminal.screen.text, "it was drawn on a screen of its own"
+    assert terminal.screen.modes == {"?25", "?7"}
+    assert terminal.settings_now == terminal.settings
+
+
+def test_a_watch_shows_what_changes_and_leaves_the_terminal_as_it_was(cluster: Cluster) -> None:
+    cluster.join("first", "--nnodes", "1:2")
+    cluster.await_round(1)
+    watch = (BIN / "nodeclient", "status", "--coord", cluster.coordinator.endpoint, "--watch", cluster.job)
+    with on_terminal(*watch, columns=90, rows=20) as terminal:
+        text = terminal.await_text("running for")
+        assert re.match(rf"{TITLE}\n\njob {cluster.job}  running for ", text)
+        assert terminal.screen.modes == {"?1049"}, "another screen, without a cursor, and without wrapping"
+        second = cluster.join("second", "--nnodes", "1:2")
+        terminal.await_text(r"\n  second +\S+ +\S+ +running ")
+        second.process.kill()
+        text = terminal.await_text(r"round 3, world size 1, ")
+        assert "\n  second" not in terminal.await_text(r"running for \ds")
+        terminal.type("\x03")
+        assert terminal.wait() == 130
+        check_clean(terminal)
+
+
+def test_a_watch_fills_the_terminal_and_follows_its_size() -> None:
+    job = a_job(*(a_node(f"gpu{number}") for number in range(100)))
+    with canned(packed(job)) as (endpoint, _):
+        watch = (BIN / "nodeclient", "status", "--coord", endpoint, "--watch", "mnist")
+        with on_terminal(*watch, columns=80, rows=12) as terminal:
+            lines = terminal.await_text("more nodes").splitlines()
+            assert len(lines) == 12
+            assert lines[-1] == "  and 94 more nodes: 94 running"
+            terminal.resize(60, 30)
+            lines = terminal.await_text("and 76 more nodes").splitlines()
+            assert len(lines) == 30
+            assert max(map(len, lines)) <= 60
+            terminal.resize(40, 4)
+            assert len(terminal.await_text("and . more lines").splitlines()) == 4
+            terminal.type("q")
+            assert terminal.wait() == 0
+            check_clean(terminal)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_a_watch_that_is_ended_by_a_signal_leaves_the_terminal_as_it_was(signum: signal.Signals) -> None:
+    with canned(packed(a_job())) as (endpoint, _):
+        watch = (BIN / "nodeclient", "status", "--coord", endpoint, "--watch", "mnist")
+        with on_terminal(*watch) as terminal:
+            terminal.await_text("no nodes")
+            terminal.program.signal(signum)
+            assert terminal.wait() == 128 + signum
+            check_clean(terminal)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash, whose job control this is about")
+def test_a_watch_that_is_put_aside_gives_the_terminal_back_for_so_long(tmp_path: Path) -> None:
+    script = tmp_path / "shell"
+    with canned(packed(a_job())) as (endpoint, _):
+        script.write_text(
+            f"set -m\nnodeclient status --coord {endpoint} --watch mnist\necho put aside; read x; fg; exit"
+        )
+        with on_terminal(shutil.which("bash") or "", "--norc", script) as terminal:
+            terminal.await_text("no nodes")
+            terminal.type("\x1a")
+            assert "no nodes" not in terminal.await_text("put aside")
+            assert terminal.screen.modes == {"?25", "?7"}
+            terminal.type("\n")
+            terminal.await_text("no nodes")
+            assert terminal.screen.modes == {"?1049"}
+            terminal.type("q")
+            terminal.wait()
+            assert terminal.screen.modes == {"?25", "?7"}
+
+
+def test_a_watch_outlives_the_coordinator(own_coordinator: Callable[..., Coordinator], tmp_path: Path) -> None:
+    coordinator = own_coordinator(state_dir=tmp_path)
+    cluster = Cluster(coordinator, "mnist")
+    try:
+        cluster.join("a", "--nnodes", "1")
+        cluster.await_round(1)
+        with on_terminal(BIN / "nodeclient", "status", "--coord", coordinator.endpoint, "--watch") as terminal:
+            terminal.await_text("job mnist  running")
+            coordinator.stop()
+            text = terminal.await_text(r"^no answer for \d+s: 127\.0\.0\.1:\d+: Connection refused")
+            assert "job mnist  running" in text, "what was known is still shown"
+            own_coordinator(state_dir=tmp_path, port=coordinator.port)
+            terminal.await_text(rf"^{TITLE}\n\njob mnist  running")
+            terminal.type("q")
+            assert terminal.wait() == 0
+    finally:
+        cluster.close()
+
+
+def test_a_watch_that_cannot_begin_says_why_as_any_other_command() -> None:
+    with on_terminal(BIN / "nodeclient", "status", "--coord", "127.0.0.1:1", "--watch") as terminal:
+        assert terminal.wait() == 69
+        assert terminal.screen.text.startswith("nodeclient: 127.0.0.1:1: Connection refused")
+        assert terminal.screen.modes == {"?25", "?7"}
+
+
+def test_a_watch_in_a_pipe_writes_a_block_at_each_change(cluster: Cluster) -> None:
+    flags = ("--nnodes", "1", "--max-restarts", "2")
+    cluster.join("a", *flags)
+    first = cluster.await_round(1)
+    cluster.await_state(state="running")
+    watch = (BIN / "nodeclient", "status", "--coord", cluster.coordinator.endpoint, "--watch", cluster.job)
+    text, lines = Program(*watch), Program(*watch, "--json")
+    try:
+        for program in (text, lines):
+            program.await_line("all workers are started")
+        kill_quietly(first.workers[0].pid, signal.SIGUSR2)
+        for program in (text, lines):
+            program.await_line("round.? ?:? ?2")
+            program.signal(signal.SIGINT)
+            assert program.wait() == 130
+    finally:
+        text.close()
+        lines.close()
+    blocks = "\n".join(text.lines).split("\n\n")
+    assert len(blocks) <= 5, "nothing is said again that has not changed"
+    assert all(re.match(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\njob {cluster.job}  ", block) for block in blocks)
+    assert "\x1b" not in text.output
+    assert all(json.loads(line)["jobs"][0]["job"] == cluster.job for line in lines.lines)

@@ -1,0 +1,48 @@
+"""What the operators' commands read from flags and environment, and what they import."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from nodeclient.config import CommandConfig, Endpoint, EventsConfig, ReportConfig, StatusConfig, Verb, parse
+from tests.support.programs import BIN, run
+
+HERE = (Endpoint("h", 29400),)
+
+
+def test_each_command_takes_its_words() -> None:
+    assert parse(["status", "--coord", "h", "--watch", "--all"], {}) == StatusConfig(
+        HERE, None, json=False, watch=True, all=True
+    )
+    assert parse(["events", "--coord", "h", "-f", "m"], {}) == EventsConfig(HERE, "m", json=False, follow=True)
+    assert parse(["report", "--coord", "h", "--json"], {}) == ReportConfig(HERE, None, json=True)
+    assert parse(["drain", "--coord", "h", "b", "a", "b", "--reason", "bad fan"], {}) == CommandConfig(
+        HERE, Verb.DRAIN, None, ("b", "a"), "bad fan"
+    )
+    for verb in (Verb.STOP, Verb.RESTART, Verb.FORGET):
+        assert parse([verb, "--coord", "h", "m"], {}) == CommandConfig(HERE, verb, "m", (), "")
+
+
+def test_the_environment_names_the_coordinator() -> None:
+    environ = {"NODECLIENT_COORD": "h:29400", "NODECLIENT_REASON": "not read"}
+    assert parse(["undrain", "a"], environ) == CommandConfig(HERE, Verb.UNDRAIN, None, ("a",), "")
+    assert parse(["stop"], environ) == CommandConfig(HERE, Verb.STOP, None, (), "")
+
+
+@pytest.mark.slow
+def test_an_operators_command_begins_at_once() -> None:
+    imports = "import nodeclient.cli, nodeclient.config, nodeclient.operate.command"
+    ended = run(sys.executable, "-X", "importtime", "-c", imports)
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in ended.stderr.splitlines()}
+    assert ended.returncode == 0
+    assert imported >= {"msgpack", "nodeclient"}
+    assert not imported & {"aiohttp", "asyncio", "torch", "numpy", "uvloop", "hypothesis"}
+
+
+@pytest.mark.slow
+def test_the_help_names_all_commands() -> None:
+    shown = run(BIN / "nodeclient", "--help").stdout
+    for word in ("join", "run", "launch", "status", "events", "report", *Verb):
+        assert f"\n    {word} " in shown

@@ -1,0 +1,106 @@
+"""What is seen of a node: on a terminal with a live line, in a file without, and for machines as JSON alone."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeclient.console import Console
+from nodeclient.core.effects import Level
+from tests.support.builders import a_report
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class Screen:
+    """Where a console writes to, as `Voice` has it."""
+
+    def __init__(self, *, is_live: bool) -> None:
+        self.is_live = is_live
+        self.lines: list[str] = []
+        self.drawn: list[str] = []
+
+    def columns(self) -> int:
+        """Return the width."""
+        return 80
+
+    def write_lines(self, text: str) -> None:
+        """Keep lines."""
+        self.lines += text.split("\n")
+
+    def draw(self, text: str) -> None:
+        """Keep what the live line showed."""
+        self.drawn.append(text)
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        """Read each line as JSON."""
+        return [json.loads(line) for line in self.lines]
+
+
+@pytest.fixture(autouse=True)
+def _root() -> Iterator[None]:
+    logger = logging.getLogger()
+    handlers, level = logger.handlers[:], logger.level
+    yield
+    logging.captureWarnings(False)
+    logger.handlers[:], logger.level = handlers, level
+
+
+def a_console(form: str, screen: Screen, level: str = "info") -> Console:
+    return Console(level, form, lambda: {"job": "j", "node": "a", "round": None}, screen)
+
+
+def test_on_a_terminal_what_is_waited_for_is_drawn_and_elsewhere_it_is_a_line() -> None:
+    live, file = Screen(is_live=True), Screen(is_live=False)
+    console = a_console("text", live)
+    console.wait("waiting for nodes", 65.0, 0.0)
+    assert console.redraw(1.0)
+    assert (live.lines, live.drawn[-1]) == ([], "waiting for nodes (1 min 4 s left)")
+    a_console("text", file).wait("waiting for nodes", 65.0, 0.0)
+    assert file.lines[0].endswith("INFO    nodeclient: waiting for nodes (for at most 65 s) job=j node=a")
+
+
+def test_for_machines_nothing_is_drawn_even_on_a_terminal() -> None:
+    screen = Screen(is_live=True)
+    console = a_console("json", screen)
+    console.wait("waiting for nodes", None, 0.0)
+    assert not console.redraw(1.0)
+    assert screen.drawn == []
+    [told] = screen.objects
+    assert (told["event"], told["message"], told["job"], told["node"]) == ("waiting", "waiting for nodes", "j", "a")
+
+
+def test_what_only_machines_want_is_not_in_the_text() -> None:
+    text, objects = Screen(is_live=False), Screen(is_live=False)
+    for form, screen in (("text", text), ("json", objects)):
+        a_console(form, screen).say(Level.ERROR, "no more", "ended", exit_code=3)
+    assert text.lines[0].endswith("ERROR   nodeclient: no more job=j node=a")
+    assert (objects.objects[0]["event"], objects.objects[0]["exit_code"]) == ("ended", 3)
+
+
+def test_a_report_is_a_block_for_people_and_one_object_for_machines() -> None:
+    report = a_report()
+    text, objects = Screen(is_live=False), Screen(is_live=False)
+    a_console("text", text).show(report, NOON, Path("/logs/stderr.log"))
+    a_console("json", objects).show(report, NOON, Path("/logs/stderr.log"))
+    assert len(text.lines) > 3
+    [told] = objects.objects
+    assert (told["event"], told["level"], told["round"]) == ("round_failed", "error", report.round)
+    assert (told["rank"], told["failed_node"], told["failed_host"]) == (report.failure.rank, report.node, report.host)
+    assert told["exit_code"] == report.failure.exit_code
+    assert told["stderr_log"] == "/logs/stderr.log"
+
+
+def test_levels_below_the_one_that_was_asked_for_are_not_written() -> None:
+    screen = Screen(is_live=False)
+    console = a_console("json", screen, level="error")
+    console.say(Level.WARNING, "hm", "trouble")
+    console.say(Level.ERROR, "oh", "trouble")
+    assert [one["message"] for one in screen.objects] == ["oh"]

@@ -1,0 +1,127 @@
+"""What the records tell `GET /metrics`: how long rounds took, and for which reasons they end."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import Histogram
+
+from coordinatord.core.ledger import Spent
+from coordinatord.core.ranks import Ranks
+from coordinatord.core.records import (
+    JobForgotten,
+    NodeDrained,
+    RoundEnded,
+    RoundFormed,
+    RoundStarted,
+    RoundStopped,
+    RunOpened,
+    TrainingBegan,
+)
+from coordinatord.core.run import State
+from coordinatord.core.table import ROWS, Row
+from coordinatord.server.metrics.reasons import OTHER, REASONS, known
+from coordinatord.server.metrics.rounds import RoundMeter
+from coordinatord.wire.messages import Spec
+
+# Durations
+
+RANKS = (Ranks("a", 0, 0, 1, 0, 1),)
+
+
+def opened() -> RunOpened:
+    """Open the run that the records below are of."""
+    return RunOpened("job", "e-1", "r", "a", Spec(nodes_min=1, nodes_max=1, max_restarts=3))
+
+
+def formed(number: int, **spent: float) -> RoundFormed:
+    """Form a round, when the run had spent so much."""
+    return RoundFormed("job", "e-1", "r", number, RANKS, "127.0.0.1", 1, Spent(**spent))
+
+
+def started(number: int, *, steps_awaited: bool, **spent: float) -> RoundStarted:
+    """Start a round."""
+    return RoundStarted("job", "e-1", "r", number, steps_awaited, Spent(**spent))
+
+
+def stopped(number: int, *, planned: bool, **spent: float) -> RoundStopped:
+    """Stop a round."""
+    return RoundStopped("job", "e-1", "lost node b", number, planned, None, Spent(**spent), "node_lost")
+
+
+def ended(number: int, **spent: float) -> RoundEnded:
+    """End a round."""
+    return RoundEnded("job", "e-1", "r", number, False, 0, None, Spent(**spent))
+
+
+def told(histogram: Histogram) -> dict[str, float]:
+    """Return how often something was measured, and the sum of that, by whether it was planned."""
+    [family] = histogram.collect()
+    measured = (sample for sample in family.samples if not sample.name.endswith("_bucket"))
+    return {sample.name.rpartition("_")[2] + sample.labels.get("planned", ""): sample.value for sample in measured}
+
+
+def test_what_took_how_long_is_what_the_ledger_says() -> None:
+    meter = RoundMeter([])
+    before = {"waiting": 40.0, "rendezvous": 2.0}
+    meter.note([opened(), formed(1, **before)], 0.0)
+    meter.note([started(1, steps_awaited=False, **before, starting=3.0)], 0.0)
+    first = {"waiting": 40.0, "starting": 3.0, "training": 100.0, "detecting": 5.0}
+    meter.note([stopped(1, planned=False, **first, rendezvous=2.0)], 0.0)
+    meter.note([ended(1, **first, rendezvous=2.0, stopping=0.5)], 0.0)
+    meter.note([formed(2, **first, rendezvous=3.0, stopping=0.5)], 0.0)
+    again = {"waiting": 40.0, "training": 100.0, "detecting": 5.0, "rendezvous": 3.0, "stopping": 0.5}
+    meter.note([started(2, steps_awaited=True, **again, starting=4.0)], 0.0)
+    assert told(meter.recovery)["countfalse"] == 0, "its workers are there, but train only from their first step on"
+    meter.note([TrainingBegan("job", "e-1", "r", 2, Spent(**again, starting=5.0))], 0.0)
+    assert told(meter.formation) == {"count": 2, "sum": 3.0}, "the wait for nodes is no part of it"
+    assert told(meter.start) == {"count": 2, "sum": 5.0}
+    assert told(meter.recovery) == {"countfalse": 1, "sumfalse": 8.5, "counttrue": 0, "sumtrue": 0}
+
+
+def test_what_breaks_again_before_it_has_recovered_is_one_recovery() -> None:
+    meter = RoundMeter([])
+    meter.note([opened(), formed(1), started(1, steps_awaited=False), stopped(1, planned=True, training=9.0)], 0.0)
+    meter.note([ended(1, training=9.0, stopping=30.0), formed(2, training=9.0, stopping=30.0)], 0.0)
+    meter.note([stopped(2, planned=False, training=9.0, stopping=30.0, starting=1.0)], 0.0)
+    meter.note([ended(2, training=9.0, stopping=31.0, starting=1.0)], 0.0)
+    meter.note([formed(3, training=9.0, stopping=31.0, starting=1.0)], 0.0)
+    meter.note([started(3, steps_awaited=False, training=9.0, stopping=31.0, starting=2.0)], 0.0)
+    assert told(meter.recovery) == {"countfalse": 0, "sumfalse": 0, "counttrue": 1, "sumtrue": 33.0}
+    assert meter.tallies["job"].rounds == {"node_lost": 2}
+
+
+def test_steps_that_show_only_later_are_no_second_start() -> None:
+    meter = RoundMeter([])
+    meter.note([opened(), formed(1), started(1, steps_awaited=False, starting=1.0)], 0.0)
+    meter.note([TrainingBegan("job", "e-1", "r", 1, Spent(starting=4.0))], 0.0)
+    assert told(meter.start)["count"] == 1
+
+
+def test_nothing_is_kept_of_a_job_that_is_forgotten() -> None:
+    meter = RoundMeter([])
+    meter.note([opened(), JobForgotten("job", "e-1", "r")], 0.0)
+    meter.note([NodeDrained("", "", "n drained by ann", "n")], 0.0)
+    assert meter.tallies == {}
+
+
+# Reasons
+
+
+ENDINGS = [row for row in ROWS if row.source is State.RUNNING and row.target is not State.RUNNING]
+
+
+@pytest.mark.parametrize("row", ENDINGS, ids=lambda row: row.when.__name__)
+def test_each_row_that_ends_a_round_has_its_condition_as_the_reason(row: Row) -> None:
+    name = row.when.__name__
+    assert known(name) == name
+    assert name in REASONS
+
+
+def test_a_round_that_is_stopped_counts_by_the_condition_of_its_record() -> None:
+    meter = RoundMeter([])
+    meter.note([opened(), formed(1), started(1, steps_awaited=False), stopped(1, planned=True), ended(1)], 0.0)
+    assert meter.tallies["job"].rounds == {"node_lost": 1}
+
+
+def test_what_another_version_has_recorded_has_a_reason_as_well() -> None:
+    assert known("") == known("the moon was full") == OTHER

@@ -1,0 +1,164 @@
+"""Operators' requests over HTTP: what is done, what is answered, and who is turned away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import msgpack
+import pytest
+from aiohttp import ClientSession
+
+from coordinatord.core.requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
+from coordinatord.server import requests
+from coordinatord.server.requests import PARSERS
+from coordinatord.wire.messages import Goal, Phase, RefusalCode, Refused, Result
+from tests.server.conftest import Start
+from tests.server.test_durability import SlowStore
+from tests.support.wire import connect, get, join, until
+
+pytestmark = pytest.mark.asyncio
+
+ALICE = {"by": "alice@login1", "reason": "maintenance"}
+
+
+async def ask(url: str, body: Any = ALICE, kind: str = "application/json") -> tuple[int, Any]:
+    """Ask over HTTP; return the status and the answer."""
+    pack = msgpack.packb if "msgpack" in kind else lambda plain: json.dumps(plain).encode()
+    data = body if isinstance(body, bytes) else pack(body)
+    headers = {"Accept": "application/json", "Content-Type": kind}
+    async with ClientSession(headers=headers) as client, client.post(url, data=data) as answer:
+        return answer.status, await answer.json()
+
+
+async def test_a_job_is_stopped_and_its_nodes_are_told_why(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", job="mnist")) as a:
+        run = await a.hear_goal(Goal.RUN)
+        await a.report(Phase.RUNNING, run)
+        status, answer = await ask(f"{server.url}/v1/jobs/mnist/stop")
+        assert (status, answer["done"]) == (200, True)
+        stop = await a.hear_goal(Goal.STOP)
+        assert (stop.planned, stop.reason) == (True, "stopped by alice@login1: maintenance")
+        await a.report(Phase.STOPPED, run)
+        outcome = (await a.hear_goal(Goal.EXIT)).outcome
+        assert outcome is not None
+        assert (outcome.result, outcome.exit_code) == (Result.STOPPED, 79)
+        assert (await ask(f"{server.url}/v1/jobs/mnist/stop"))[1]["done"] is False
+
+
+async def test_a_drained_node_leaves_and_is_not_taken_back(start: Start) -> None:
+    async with start() as server:
+        async with connect(server.url, join("a", nodes=2)) as a:
+            await a.hear_goal(Goal.WAIT)
+            status, answer = await ask(f"{server.url}/v1/nodes/a/drain", kind="application/msgpack", body=ALICE)
+            assert (status, answer["done"]) == (200, True)
+            outcome = (await a.hear_goal(Goal.EXIT)).outcome
+            assert outcome is not None
+            assert outcome.summary == "left the job: a drained by alice@login1: maintenance"
+        async with connect(server.url, join("a", nodes=2, incarnation=2)) as again:
+            refused = await again.hear(Refused)
+            assert (refused.code, refused.retry) == (RefusalCode.DRAINED, True)
+        _, _, jobs = await get(f"{server.url}/v1/jobs")
+        assert jobs["drained"] == [{"node": "a", "reason": "a drained by alice@login1: maintenance"}]
+        await ask(f"{server.url}/v1/nodes/a/undrain")
+        async with connect(server.url, join("a", nodes=2, incarnation=3)) as back:
+            await back.hear_goal(Goal.WAIT)
+
+
+async def test_a_request_that_would_do_harm_is_a_conflict(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", nodes=2)) as a:
+        await a.hear_goal(Goal.WAIT)
+        status, answer = await ask(f"{server.url}/v1/jobs/job/forget")
+        assert (status, answer["error"]) == (409, "refused")
+        assert "nodeclient stop job" in answer["message"]
+
+
+async def test_an_unknown_job_is_said(start: Start) -> None:
+    async with start() as server:
+        for what in ("stop", "restart", "forget"):
+            status, answer = await ask(f"{server.url}/v1/jobs/nosuch/{what}")
+            assert (status, answer) == (404, {"error": "unknown_job", "message": "no job 'nosuch' is known here"})
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+async def test_what_a_foreign_web_page_could_send_is_turned_away(start: Start, kind: str) -> None:
+    async with start() as server:
+        status, answer = await ask(f"{server.url}/v1/nodes/a/drain", b'{"by": "x", "reason": ""}', kind)
+        assert (status, answer["error"]) == (415, "content_type")
+        assert (await get(f"{server.url}/v1/jobs"))[2]["drained"] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[" * 30_000,
+        b"[]",
+        b"{}",
+        b'{"by": "alice"}',
+        b'{"by": "", "reason": ""}',
+        b'{"by": 1, "reason": ""}',
+        b'{"by": "a\\u001b[2J", "reason": ""}',
+        b'{"by": "alice", "reason": "", "more": 1}',
+    ],
+)
+@pytest.mark.parametrize("kind", PARSERS)
+async def test_what_is_no_request_is_refused_in_words(start: Start, kind: str, body: bytes) -> None:
+    async with start() as server, ClientSession(headers={"Accept": "application/json", "Content-Type": kind}) as client:
+        async with client.post(f"{server.url}/v1/nodes/a/drain", data=body) as answer:
+            assert answer.status == 400
+            assert (await answer.json())["error"] == "malformed"
+        assert (await get(f"{server.url}/v1/jobs"))[2]["drained"] == []
+
+
+async def test_a_request_is_answered_when_it_is_durable(start: Start) -> None:
+    store = SlowStore()
+    async with start(store) as server:
+        asked = asyncio.ensure_future(ask(f"{server.url}/v1/nodes/a/drain"))
+        [record] = await store.asked.get()
+        assert (await get(f"{server.url}/healthz"))[0] == 200
+        assert not asked.done()
+        store.allowed.release()
+        assert (await asked)[1]["done"] is True
+        assert store.records == [record]
+
+
+async def test_while_nothing_can_be_recorded_nothing_is_done(start: Start) -> None:
+    store = SlowStore()
+    store.broken = True
+    async with start(store) as server, connect(server.url, join("a")):
+        await store.asked.get()
+        store.allowed.release()
+        await until(lambda: server.driver.machine.trouble is not None)
+        status, answer = await ask(f"{server.url}/v1/nodes/a/drain")
+        assert (status, answer["error"]) == (503, "cannot_record")
+        assert "the disk is full" in answer["message"]
+        assert server.driver.machine.cluster.drained == {}
+        store.broken = False
+        store.allowed.release()
+
+
+async def test_requests_in_progress_are_limited(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "ASKING_MAX", 1)
+    store = SlowStore()
+    async with start(store) as server:
+        first = asyncio.ensure_future(ask(f"{server.url}/v1/nodes/a/drain"))
+        await store.asked.get()
+        assert (await ask(f"{server.url}/v1/nodes/b/drain"))[0] == 503
+        store.allowed.release()
+        assert (await first)[0] == 200
+
+
+async def test_every_request_has_a_path(start: Start) -> None:
+    async with start() as server:
+        for kind, path in (
+            (StopJob, "/v1/jobs/x/stop"),
+            (RestartJob, "/v1/jobs/x/restart"),
+            (ForgetJob, "/v1/jobs/x/forget"),
+            (DrainNode, "/v1/nodes/x/drain"),
+            (UndrainNode, "/v1/nodes/x/undrain"),
+        ):
+            status, _ = await ask(f"{server.url}{path}")
+            assert status == (404 if "jobs" in path else 200), kind

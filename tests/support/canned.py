@@ -1,0 +1,87 @@
+"""A web server that always gives the same answers: for what a coordinatord would say after hours, or never."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgpack
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+def body(data: bytes, status: int = 200, content_type: str = "application/msgpack") -> Answer:
+    """Answer with these bytes."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        handler.send_header("Content-Type", content_type)
+        handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        handler.wfile.write(data)
+
+    return answer
+
+
+def packed(value: Any, status: int = 200) -> Answer:
+    """Answer with this, as a coordinatord does."""
+    return body(msgpack.packb(value), status)
+
+
+def hang_up(handler: BaseHTTPRequestHandler) -> None:
+    """Close the connection without an answer."""
+    handler.close_connection = True
+
+
+@contextmanager
+def canned(answers: Mapping[str, Answer] | Answer) -> Iterator[tuple[str, list[str]]]:
+    """Serve this, by method and path, or to whatever is asked; yield where, and what was asked so far."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        """Some web server."""
+
+        protocol_version = "HTTP/1.1"
+
+        def handle(self) -> None:
+            """Serve a connection until its client hangs up, who may not like the answer."""
+            with suppress(ConnectionError):
+                super().handle()
+
+        def do_GET(self) -> None:
+            """Answer."""
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            asked.append(f"{self.command} {self.path}")
+            answer = answers if callable(answers) else answers.get(asked[-1], body(b"no such page", 404))
+            answer(self)
+
+        do_POST = do_GET  # noqa: N815 - as the base class wants it
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.05])
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def a_node(name: str, **facts: Any) -> dict[str, Any]:
+    """Return a node as a coordinatord shows it."""
+    usual = {"node": name, "host": name, "address": "10.0.0.1", "state": "running", "reason": "its workers are running"}
+    times = {"group_rank": 0, "ranks": [0], "last_seen_s": 0.4, "steps": [], "step_age_s": None, "drained": False}
+    return {**usual, **times, **facts}
+
+
+def a_job(*nodes: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    """Return a job as a coordinatord shows it."""
+    usual = {"job": "mnist", "run": "r-1", "state": "running", "reason": "all workers are started", "round": 1}
+    counts = {"world_size": 1, "restarts": {"used": 0, "max": 3}, "failure": None, "nodes": list(nodes)}
+    return {**usual, **counts, **facts}

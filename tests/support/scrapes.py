@@ -1,0 +1,50 @@
+"""What a coordinator answers to `GET /metrics`, as numbers: what Prometheus would take from it."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+
+from prometheus_client.parser import text_string_to_metric_families
+
+TIMEOUT_S = 30.0
+
+
+class Scrape:
+    """The series of one scrape."""
+
+    def __init__(self, text: str) -> None:
+        families = list(text_string_to_metric_families(text))
+        self.helps = {family.name: family.documentation for family in families}
+        self.samples = {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in families
+            for sample in family.samples
+        }
+        """By name and labels."""
+
+    def __call__(self, name: str, **labels: str) -> float:
+        """Return the value of one series; fail if there is none."""
+        found = self.samples.get((f"coordinatord_{name}", frozenset(labels.items())))
+        assert found is not None, f"no {name}{labels} in this scrape; there are {sorted(self.named(name))}"
+        return found
+
+    def named(self, name: str) -> Iterator[str]:
+        """Return all series of one name, as labels in words."""
+        return (str(sorted(labels)) for called, labels in self.samples if called == f"coordinatord_{name}")
+
+    @property
+    def labels(self) -> dict[str, dict[str, set[str]]]:
+        """Return, by name, which labels its series have, and their values."""
+        found: dict[str, dict[str, set[str]]] = {}
+        for name, labels in self.samples:
+            values = found.setdefault(name, {})
+            for label, value in labels:
+                values.setdefault(label, set()).add(value)
+        return found
+
+
+def scrape(url: str) -> Scrape:
+    """Scrape the coordinator at `url`."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=TIMEOUT_S) as answer:  # noqa: S310 - http
+        return Scrape(answer.read().decode())
