@@ -1,13 +1,10 @@
-"""The units and their example settings: systemd accepts them, and what they name exists.
-
-Nothing is started here: how the programs behave under the signals that systemd sends belongs to
-their own tests.
-"""
+"""The units and their example settings: systemd accepts them, and what they name exists. Nothing is started here."""
 
 from __future__ import annotations
 
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -16,12 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.wire.exits import ExitCode
+from coordinatord.core.policy import Policy
+from coordinatord.server.app import BACKLOG
+from coordinatord.wire.exits import ExitCode, shell_exit_code
+from coordinatord.wire.messages import DEFAULT_PORT
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SYSTEMD = ROOT / "systemd"
-UNITS = ("coordinatord.service", "nodeclient@.service")
+SERVICES = ("coordinatord.service", "nodeclient@.service")
+UNITS = (*SERVICES, "coordinatord.socket")
 EXAMPLES = ("coordinatord.env.example", "nodeclient.env.example")
+
+EXPOSURE_MOST = 2.0
+"""Of 10, where 0 is a service that can do nothing at all."""
 
 COMMANDS = (("coordinatord",), ("nodeclient", "join"))
 
@@ -53,20 +57,26 @@ def value(unit: str, key: str) -> str:
     return only
 
 
+def analyze(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Have systemd look at units."""
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not installed, so the units were not verified")
+    return subprocess.run([program, *words], capture_output=True, text=True, check=False)
+
+
 def complaints(folder: Path, unit: str, text: str) -> list[str]:
-    """Have systemd verify a unit, and return what it says about it.
+    """Have systemd verify a unit among the others, and return what it says about it.
 
     The host's own units are loaded too, and their faults are none of ours.
     """
-    verify = shutil.which("systemd-analyze")
-    if verify is None:
-        pytest.skip("systemd-analyze is not installed, so the units were not verified")
-    executable = shutil.which("true")
-    (folder / unit).write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={executable}", text, flags=re.MULTILINE))
+    for other in UNITS:
+        shown = text if other == unit else (SYSTEMD / other).read_text()
+        executable = f"ExecStart={shutil.which('true')}"
+        (folder / other).write_text(re.sub(r"^ExecStart=\S+", executable, shown, flags=re.MULTILINE))
     instance = unit.replace("@.", "@mnist.")
-    done = subprocess.run([verify, "verify", folder / instance], capture_output=True, text=True, check=False)
-    names = (unit, instance)
-    return [line for line in done.stderr.splitlines() if any(name in line for name in names)]
+    said = analyze("verify", folder / instance).stderr
+    return [line for line in said.splitlines() if any(name in line for name in (unit, instance))]
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -74,13 +84,13 @@ def test_systemd_accepts_the_unit(unit: str, tmp_path: Path) -> None:
     assert complaints(tmp_path, unit, (SYSTEMD / unit).read_text()) == []
 
 
-@pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize(
-    ("right", "wrong"),
+    ("unit", "right", "wrong"),
     [
-        ("\nRestart=", "\nRestrat="),
-        ("\nRestart=", "\nRestart=perhaps "),
-        ("\nType=", "\nType=some"),
+        *((unit, "\nRestart=", "\nRestrat=") for unit in SERVICES),
+        *((unit, "\nRestart=", "\nRestart=perhaps ") for unit in SERVICES),
+        *((unit, "\nType=", "\nType=some") for unit in SERVICES),
+        ("coordinatord.socket", "\nListenStream=", "\nListenStream=host:"),
     ],
 )
 def test_a_mistake_in_the_unit_is_found(unit: str, right: str, wrong: str, tmp_path: Path) -> None:
@@ -89,7 +99,7 @@ def test_a_mistake_in_the_unit_is_found(unit: str, right: str, wrong: str, tmp_p
     assert complaints(tmp_path, unit, text.replace(right, wrong)) != []
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", SERVICES)
 def test_the_unit_starts_a_program_that_the_package_installs(unit: str) -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     program = Path(value(unit, "ExecStart").split()[0])
@@ -109,13 +119,32 @@ def test_every_line_of_an_example_is_a_comment_or_a_setting(name: str) -> None:
         assert re.fullmatch(r"|# .+|#?[A-Z_]+=\S.*", line), f"systemd/{name} has the line {line!r}"
 
 
+def test_the_coordinator_can_do_next_to_nothing_beyond_its_work() -> None:
+    done = analyze("security", "--offline=true", "--no-pager", SYSTEMD / "coordinatord.service")
+    exposure = re.search(r"Overall exposure level for coordinatord.service: (\S+)", done.stdout)
+    assert exposure is not None, done
+    assert float(exposure[1]) < EXPOSURE_MOST, done.stdout
+
+
 def test_the_coordinator_is_always_restarted_and_keeps_its_state() -> None:
     unit = "coordinatord.service"
     assert value(unit, "Type") == "notify"
     assert value(unit, "Restart") == "always"
-    assert value(unit, "StartLimitIntervalSec") == "0"
     assert value(unit, "RestartPreventExitStatus") == f"{ExitCode.USAGE:d} {ExitCode.DATA_ERROR:d}"
     assert value(unit, "StateDirectory"), "it reads $STATE_DIRECTORY, which this sets"
+    starts, within_s = int(value(unit, "StartLimitBurst")), int(value(unit, "StartLimitIntervalSec"))
+    assert starts * int(value(unit, "RestartSec")) >= within_s, "restarts would reach the limit, and be given up"
+
+
+def test_a_stuck_coordinator_is_restarted_only_when_its_nodes_have_given_it_up() -> None:
+    policy = Policy()
+    assert int(value("coordinatord.service", "WatchdogSec")) > policy.heartbeat_s * policy.leases_per_heartbeat
+
+
+def test_systemd_listens_where_nodes_look_and_the_daemon_would() -> None:
+    assert value("coordinatord.socket", "ListenStream") == str(DEFAULT_PORT)
+    assert value("coordinatord.socket", "Backlog") == str(BACKLOG)
+    assert value("coordinatord.service", "Requires") == "coordinatord.socket"
 
 
 def test_a_node_has_the_time_to_leave_cleanly() -> None:
@@ -124,14 +153,24 @@ def test_a_node_has_the_time_to_leave_cleanly() -> None:
     stop_timeout = re.search(r"--stop-timeout.*?\(default: (\d+)\)", help_of("nodeclient", "join"), re.DOTALL)
     assert stop_timeout is not None
     assert int(value(unit, "TimeoutStopSec")) > int(stop_timeout.group(1))
-    assert value(unit, "SuccessExitStatus") == str(ExitCode.TERMINATED.value)
+    assert value(unit, "SuccessExitStatus") == f"{ExitCode.TERMINATED:d} {ExitCode.STOPPED:d}"
 
 
 def test_a_node_is_restarted_only_where_that_may_help() -> None:
     unit = "nodeclient@.service"
     assert value(unit, "Restart") == "on-failure"
-    hopeless = {str(code.value) for code in (ExitCode.USAGE, ExitCode.REFUSED)}
-    assert set(value(unit, "RestartPreventExitStatus").split()) == hopeless
+    final = {int(code) for code in value(unit, "RestartPreventExitStatus").split()}
+    assert {ExitCode.USAGE, ExitCode.REFUSED} <= final
+    assert not {ExitCode.UNAVAILABLE, ExitCode.INTERNAL, ExitCode.OS_ERROR, ExitCode.TEMPFAIL} & final
+    killed = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV)
+    assert {1, *(shell_exit_code(-signum) for signum in killed)} <= final, (
+        "with these a job ends that has failed for good"
+    )
+
+
+def test_a_node_may_use_every_device() -> None:
+    text = (SYSTEMD / "nodeclient@.service").read_text()
+    assert not re.search(r"^(Private|Protect|Device|Restrict|NoNew|SystemCall|Capability)\w*=", text, re.MULTILINE)
 
 
 def test_a_node_serves_the_job_that_its_instance_names() -> None:

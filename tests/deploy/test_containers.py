@@ -1,0 +1,187 @@
+"""The Dockerfile and the compose file agree with the programs; their commands run. No image is built here."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from coordinatord import config as coordinator_config
+from coordinatord.wire.messages import DEFAULT_PORT
+from nodeclient import config as node_config
+from tests.deploy.manifests import DEPLOY, INIT, KUBERNETES, ROOT
+from tests.support.cluster import Coordinator
+from tests.support.programs import BIN
+
+DOCKERFILE = DEPLOY / "Dockerfile"
+COMPOSE = DEPLOY / "compose.yaml"
+
+USER = "10001:10001"
+
+
+class Instruction(NamedTuple):
+    """A line of a Dockerfile, without its continuation."""
+
+    word: str
+    rest: str
+
+
+@cache
+def stages() -> dict[str, list[Instruction]]:
+    """Return the instructions of each stage with those of the stage that it builds on before them."""
+    text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    found: dict[str, list[Instruction]] = {}
+    here: list[Instruction] = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        word, _, rest = line.partition(" ")
+        if word == "FROM":
+            base, _, name = rest.partition(" AS ")
+            here = found[name] = list(found.get(base, ()))
+        here.append(Instruction(word, rest.strip()))
+    return found
+
+
+def last(stage: str, word: str) -> str:
+    """Return what an instruction says for a stage in the end."""
+    return [one.rest for one in stages()[stage] if one.word == word][-1]
+
+
+def compose() -> dict[str, Any]:
+    """Return the compose file as data."""
+    content: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
+    return content
+
+
+def project() -> dict[str, Any]:
+    """Return the project's own description."""
+    content: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return content
+
+
+def kept(path: str) -> bool:
+    """Whether .dockerignore leaves a file or directory of the root to the build."""
+    rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
+    keeps = True
+    for rule in rules:
+        if fnmatch(path, rule.lstrip("!")):
+            keeps = rule.startswith("!")
+    return keeps
+
+
+@pytest.mark.parametrize(
+    ("stage", "program"), [("coordinatord", "coordinatord"), ("worker", "nodeclient"), ("demo", "nodeclient")]
+)
+def test_an_image_runs_its_program_without_a_shell_and_not_as_root(stage: str, program: str) -> None:
+    # The exec form is JSON: no shell stands between SIGTERM and the program.
+    assert json.loads(last(stage, "ENTRYPOINT")) == [*INIT, program]
+    assert program in project()["scripts"]
+    assert last(stage, "USER") == USER
+    assert last(stage, "STOPSIGNAL") == "SIGTERM"
+
+
+def test_what_is_copied_exists_and_is_sent_to_docker() -> None:
+    copied = {
+        source
+        for instructions in stages().values()
+        for word, rest in instructions
+        if word == "COPY" and "--from" not in rest
+        for source in rest.split()[:-1]
+    }
+    assert copied >= set(project()["scripts"])
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    assert [name for name in copied if not kept(name)] == []
+    assert [name for name in (".git", ".venv", "tests", "secret.env") if kept(name)] == []
+
+
+def test_versions_are_those_of_the_tests() -> None:
+    image = next(one.rest for one in _arguments() if one.rest.startswith("PYTHON_IMAGE="))
+    [version] = re.findall(r"python:([\d.]+)-slim-\w+$", image)
+    assert f"Programming Language :: Python :: {version}" in project()["classifiers"]
+    [torch] = re.findall(r"^TORCH +:= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert Instruction("ARG", f"TORCH={torch}") in stages()["worker"]
+
+
+def _arguments() -> list[Instruction]:
+    text = DOCKERFILE.read_text()
+    return [Instruction("ARG", rest) for rest in re.findall(r"^ARG (.*)$", text, re.MULTILINE)]
+
+
+def test_coordinatord_keeps_its_state_in_the_volume() -> None:
+    name, _, value = last("coordinatord", "ENV").partition("=")
+    read = coordinator_config.parse([], {name: value})
+    assert isinstance(read, coordinator_config.ServeConfig)
+    volume = last("coordinatord", "VOLUME")
+    assert (str(read.state_dir), last("coordinatord", "EXPOSE")) == (volume, str(read.port))
+    [made] = [one.rest for one in stages()["coordinatord"] if one.rest.startswith("install ")]
+    assert made.split()[-1] == volume
+    assert f"{volume}" in {mount.partition(":")[2] for mount in compose()["services"]["coordinatord"]["volumes"]}
+
+
+def test_the_health_check_says_how_it_is() -> None:
+    command = json.loads(last("coordinatord", "HEALTHCHECK").partition("CMD ")[2])
+    assert command[0] == "python"
+
+    def check(port: int) -> int:
+        environ = {"COORDINATORD_PORT": str(port)}
+        done = subprocess.run([sys.executable, *command[1:]], env=environ, check=False, capture_output=True)
+        return done.returncode
+
+    coordinator = Coordinator()
+    try:
+        assert check(coordinator.port) == 0
+    finally:
+        coordinator.close()
+    assert check(coordinator.port) == 1
+    assert f"'COORDINATORD_PORT', {DEFAULT_PORT}" in command[2]
+
+
+def test_compose_starts_three_nodes_that_find_the_coordinator() -> None:
+    services = compose()["services"]
+    nodes = {name: service for name, service in services.items() if name != "coordinatord"}
+    assert [service["hostname"] for service in nodes.values()] == list(nodes)
+    for service in nodes.values():
+        read = node_config.parse(service["command"], {"PATH": str(BIN)})
+        assert isinstance(read, node_config.JoinConfig)
+        [coordinator] = read.coordinators
+        assert (coordinator.host in services, coordinator.port) == (True, DEFAULT_PORT)
+        assert read.spec.nodes_max == len(nodes)
+        assert read.stop_timeout_s + 20 < int(service["stop_grace_period"].removesuffix("s"))
+        script, checkpoint = read.command[1], read.command[-1].partition("=")[2]
+        assert f"{last('demo', 'WORKDIR')}/{script}" == f"/examples/{script}"
+        assert (ROOT / "examples" / script).exists()
+        [volume] = service["volumes"]
+        assert Path(checkpoint).parent == Path(volume.partition(":")[2])
+        assert volume.partition(":")[0] in compose()["volumes"]
+        # A fresh volume has the owner of what the image has at its place.
+        [made] = [one.rest for one in stages()["demo"] if "install --directory" in one.rest]
+        assert made.split()[-1] == str(Path(checkpoint).parent)
+        assert "--owner=10001" in made
+
+
+def test_compose_publishes_the_port_to_this_machine_alone() -> None:
+    assert compose()["services"]["coordinatord"]["ports"] == [f"127.0.0.1:${{PORT:-{DEFAULT_PORT}}}:{DEFAULT_PORT}"]
+
+
+def test_all_builds_name_stages_and_arguments_that_there_are() -> None:
+    arguments = {one.rest.partition("=")[0] for one in _arguments()}
+    for service in compose()["services"].values():
+        build = service["build"]
+        assert (COMPOSE.parent / build["context"] / build["dockerfile"]).resolve() == DOCKERFILE
+        assert build["target"] in stages()
+        assert build.get("args", {}).keys() <= arguments
+    for file in (DOCKERFILE, DEPLOY / "README.md", *KUBERNETES.rglob("*.yaml")):
+        for command in re.findall(r"docker build ((?:.*\\\n)*.*)", file.read_text()):
+            words = shlex.split(re.sub(r"\\\n# *", "", command), comments=True)
+            assert words[words.index("--target") + 1] in stages()
+            given = [words[at + 1] for at, word in enumerate(words) if word == "--build-arg"]
+            assert {argument.partition("=")[0] for argument in given} <= arguments

@@ -1,0 +1,251 @@
+"""The Kubernetes manifests: they build, the API's schema knows every field, and what they say agrees with the programs.
+
+No cluster is needed, nor asked; `test_containers_pods` runs the commands as the pods would.
+"""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from coordinatord import config as coordinator_config
+from coordinatord.shared.settings import SettingsError
+from coordinatord.wire.exits import ExitCode
+from coordinatord.wire.messages import DEFAULT_PORT
+from nodeclient import config as node_config
+from tests.deploy.manifests import (
+    KUBERNETES,
+    KUSTOMIZATIONS,
+    Object,
+    built,
+    command_line,
+    container,
+    environment,
+    only,
+    templates,
+)
+from tests.support.cluster import Cluster, Coordinator
+from tests.support.disks import small_disk
+from tests.support.programs import BIN, wait_until
+
+OLDEST = "1.31"
+"""What job.yaml says that it needs."""
+
+OVERLAYS = ("overlays/cpu-demo", "overlays/gpu")
+
+POD = {"metadata.name": "train-1-x7k2p", "status.podIP": "10.1.2.3"}
+"""The fields of a pod that its variables refer to."""
+
+ANOTHER_TRY = {
+    ExitCode.UNAVAILABLE,
+    ExitCode.INTERNAL,
+    ExitCode.OS_ERROR,
+    ExitCode.TEMPFAIL,
+    ExitCode.INTERRUPTED,
+    ExitCode.TERMINATED,
+}
+"""A pod that ends with one of these is replaced."""
+
+FOR_GOOD = {ExitCode.USAGE, ExitCode.REFUSED, ExitCode.STOPPED}
+"""Another pod would end with these as well."""
+
+OF_COORDINATORD = {ExitCode.OK, ExitCode.DATA_ERROR, ExitCode.NO_INPUT, ExitCode.IO_ERROR}
+"""No node ends with these, but for 0."""
+
+
+def _job(overlay: str) -> Object:
+    return only(built(overlay), "Job")
+
+
+def _node(overlay: str) -> node_config.JoinConfig:
+    """Have nodeclient read what a pod of the overlay is told, on a host of this kind with GPUs or without."""
+    objects = built(overlay)
+    box = container(only(objects, "Job")["spec"]["template"])
+    told = environment(objects, box, POD)
+    assert told.get("NODECLIENT_NPROC_PER_NODE", "gpu") == "gpu"
+    host = {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "train-1", "PATH": str(BIN), "NODECLIENT_NPROC_PER_NODE": "2"}
+    program, *arguments = command_line(box)
+    assert program == "nodeclient"
+    read = node_config.parse(arguments, told | host)
+    assert isinstance(read, node_config.JoinConfig)
+    return read
+
+
+@pytest.mark.parametrize("version", [OLDEST, kubernetes_validate.latest_version()])
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_schema_knows_every_field(overlay: str, version: str) -> None:
+    for one in built(overlay):
+        kubernetes_validate.validate(one, version, strict=True)
+
+
+@pytest.mark.parametrize("path", [("spec", "backoffLimitPerIndx"), ("spec", "template", "spec", "restartpolicy")])
+def test_the_schema_notices_a_slip(path: tuple[str, ...]) -> None:
+    job = _job("overlays/gpu")
+    *way, slip = path
+    place: dict[str, Any] = job
+    for step in way:
+        place = place[step]
+    place[slip] = 5
+    with pytest.raises(kubernetes_validate.ValidationError, match=slip):
+        kubernetes_validate.validate(job, OLDEST, strict=True)
+
+
+def test_every_file_belongs_to_a_kustomization() -> None:
+    for file in KUBERNETES.rglob("*.yaml"):
+        kustomization = file.with_name("kustomization.yaml")
+        assert file == kustomization or file.name in kustomization.read_text()
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_nodeclient_understands_what_the_pods_are_told(overlay: str) -> None:
+    job = _job(overlay)
+    node = _node(overlay)
+    assert [(one.host, one.port) for one in node.coordinators] == [("coordinatord", DEFAULT_PORT)]
+    assert (node.job, node.node, node.group_rank) == ("train", POD["metadata.name"], 1)
+    assert node.advertise_address == POD["status.podIP"]
+    assert (node.spec.nodes_max, node.spec.max_restarts) == (job["spec"]["completions"], 3)
+    assert job["spec"]["completions"] == job["spec"]["parallelism"]
+    assert node.stop_timeout_s + 20 < job["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+
+
+def test_coordinatord_understands_what_its_pod_is_told() -> None:
+    objects = built("coordinator")
+    box = container(only(objects, "Deployment")["spec"]["template"])
+    program, *arguments = command_line(box)
+    assert program == "coordinatord"
+    read = coordinator_config.parse(arguments, environment(objects, box, POD))
+    assert isinstance(read, coordinator_config.ServeConfig)
+    assert (read.port, read.policy.outage_grace_s) == (DEFAULT_PORT, 600)
+    assert [str(read.state_dir)] == [mount["mountPath"] for mount in box["volumeMounts"]]
+
+
+def test_every_variable_that_is_set_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    helps = ""
+    for parse, arguments in ((coordinator_config.parse, ["--help"]), (node_config.parse, ["join", "--help"])):
+        with pytest.raises(SystemExit):
+            parse(arguments, {})
+        helps += capsys.readouterr().out
+    for directory in KUSTOMIZATIONS:
+        for template in templates(built(directory)):
+            given = environment(built("coordinator"), container(template), POD)
+            assert [name for name in given if name != "HOME" and name not in helps] == []
+
+
+@pytest.mark.parametrize("directory", KUSTOMIZATIONS)
+def test_the_variables_of_services_stay_out(directory: str) -> None:
+    """Of its own Service a coordinatord would get a port that is an URL."""
+    service = only(built("coordinator"), "Service")["metadata"]["name"].upper()
+    with pytest.raises(SettingsError, match=r"COORDINATORD_PORT.*is no port"):
+        coordinator_config.read([], {f"{service}_PORT": f"tcp://10.96.0.1:{DEFAULT_PORT}"})
+    assert [template["spec"]["enableServiceLinks"] for template in templates(built(directory))] in (
+        [False],
+        [False] * 2,
+    )
+
+
+def test_ports_and_labels_lead_to_each_other() -> None:
+    objects = built("overlays/cpu-demo")
+    daemon, node = only(objects, "Deployment")["spec"], only(objects, "Job")["spec"]["template"]
+    labels = daemon["template"]["metadata"]["labels"]
+    [port] = container(daemon["template"])["ports"]
+    assert port["containerPort"] == DEFAULT_PORT
+    service = only(objects, "Service")["spec"]
+    assert (service["selector"].items() <= labels.items(), daemon["selector"]["matchLabels"]) == (True, labels)
+    assert service["ports"] == [{"name": port["name"], "port": DEFAULT_PORT, "targetPort": port["name"]}]
+
+    guard = only(objects, "NetworkPolicy", "coordinatord")["spec"]
+    assert guard["podSelector"]["matchLabels"] == labels
+    assert guard["ingress"] == [
+        {
+            "from": [{"podSelector": {"matchLabels": node["metadata"]["labels"]}}],
+            "ports": [{"port": port["name"]}],
+        }
+    ]
+    assert (
+        only(objects, "NetworkPolicy", "nodeclient")["spec"]["podSelector"]["matchLabels"]
+        == (node["metadata"]["labels"])
+    )
+    annotations = daemon["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == str(DEFAULT_PORT)
+
+
+def test_what_is_mounted_exists() -> None:
+    for directory in OVERLAYS:
+        objects = built(directory)
+        claims = {one["metadata"]["name"] for one in objects if one["kind"] == "PersistentVolumeClaim"}
+        for template in templates(objects):
+            volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
+            assert volumes.keys() == {mount["name"] for mount in container(template)["volumeMounts"]}
+            wanted = [volume.get("persistentVolumeClaim", {"claimName": None}) for volume in volumes.values()]
+            assert {claim["claimName"] for claim in wanted} <= claims | {None}
+
+
+def test_exit_codes_decide_whether_a_pod_is_replaced() -> None:
+    """The codes of workers are the verdict of the run: whatever is not listed ends the Job."""
+    disruption, verdict = _job("training")["spec"]["podFailurePolicy"]["rules"]
+    assert disruption["action"] == "Ignore"
+    assert (verdict["action"], verdict["onExitCodes"]["operator"]) == ("FailJob", "NotIn")
+    replaced = verdict["onExitCodes"]["values"]
+    signals = {128 + number for number in (1, 2, 3, 9, 15)}
+    assert set(replaced) == {int(code) for code in ANOTHER_TRY} | signals
+    assert replaced == sorted(replaced), "Kubernetes wants them in order"
+    assert verdict["onExitCodes"]["containerName"] == container(_job("training")["spec"]["template"])["name"]
+    assert set(ExitCode) == ANOTHER_TRY | FOR_GOOD | OF_COORDINATORD
+
+
+@pytest.mark.parametrize("directory", KUSTOMIZATIONS)
+def test_pods_are_as_restricted_as_their_namespace_wants(directory: str) -> None:
+    """As the Pod Security Standards have it (kubernetes.io/docs/concepts/security/pod-security-standards)."""
+    [namespace] = [one for one in built("coordinator") if one["kind"] == "Namespace"]
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    for template in templates(built(directory)):
+        pod, box = template["spec"], container(template)
+        assert not pod.keys() & {"hostNetwork", "hostPID", "hostIPC", "initContainers"}
+        assert (pod["securityContext"]["runAsNonRoot"], pod["securityContext"]["runAsUser"]) == (True, 10001)
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert box["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        kinds = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
+        assert kinds <= {"configMap", "downwardAPI", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
+        assert pod["automountServiceAccountToken"] is False
+
+
+def _status(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - http
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def _fill(ballast: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        ballast.write_bytes(bytes(1024 * 1024))
+
+
+def test_probes_are_content_while_nothing_can_be_recorded(tmp_path: Path) -> None:
+    """Else Kubernetes would restart a daemon with a full disk again and again, and take it from the nodes."""
+    box = container(only(built("coordinator"), "Deployment")["spec"]["template"])
+    disk = tmp_path / "disk"
+    # Those look whether it listens.
+    assert [box[probe]["tcpSocket"] for probe in ("startupProbe", "readinessProbe")] == [{"port": "http"}] * 2
+    path = box["livenessProbe"]["httpGet"]["path"]
+    daemon = Coordinator(prefix=small_disk(disk, 512), state_dir=disk / "state")
+    cluster = Cluster(daemon, "job")
+    try:
+        assert _status(f"{daemon.url}{path}") == 200
+        _fill(Path(f"/proc/{daemon.pid}/root{disk}/ballast"))
+        cluster.join("a")
+        wait_until("a complaint", lambda: _status(f"{daemon.url}/healthz") == 503)
+        assert _status(f"{daemon.url}{path}") == 200
+    finally:
+        cluster.close()
+        daemon.close()

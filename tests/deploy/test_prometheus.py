@@ -1,0 +1,279 @@
+"""The alerts and the dashboard speak of what a coordinator shows: by name, by label, and to a real Prometheus."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinatord.core.run import State
+from nodeclient.ports import PortReservation
+from tests.support.cluster import Cluster, Coordinator
+from tests.support.programs import BIN, Program, run, wait_until
+from tests.support.scrapes import Scrape, scrape
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+RULES = DEPLOY / "prometheus" / "coordinatord.rules.yml"
+CONFIG = DEPLOY / "prometheus" / "prometheus.yml"
+DASHBOARD = DEPLOY / "grafana" / "coordinatord.json"
+
+JOB = "training"
+STEPS = "import time, workerlib\nfor step in range(10**6):\n    workerlib.step(step)\n    time.sleep(0.01)"
+"""A worker that takes steps until it is ended."""
+
+OF_THE_TARGET = {"job", "instance"}
+"""Labels that Prometheus adds."""
+
+SELECTOR = re.compile(r"\b((?:coordinatord|process)_\w+|up)\b(?:\{([^}]*)\})?")
+MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*\\?"([^"\\]*)')
+GROUPING = re.compile(r"\b(?:by|on|without|ignoring) \(([^)]*)\)")
+LEGEND = re.compile(r"\{\{(\w+)\}\}")
+
+needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+needs_prometheus = pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus is not installed")
+
+
+class Prometheus(Program):
+    """A Prometheus with the example's configuration, which scrapes a coordinator often."""
+
+    def __init__(self, coordinator: Coordinator, folder: Path) -> None:
+        """Start it, in a folder of its own."""
+        config = CONFIG.read_text()
+        for theirs, ours in (("15s", "200ms"), ("localhost:29400", coordinator.endpoint)):
+            assert theirs in config
+            config = config.replace(theirs, ours)
+        (folder / CONFIG.name).write_text(config)
+        shutil.copy(RULES, folder)
+        self._port = PortReservation()
+        super().__init__(
+            "prometheus",
+            f"--config.file={folder / CONFIG.name}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{self._port.port}",
+        )
+
+    def close(self) -> None:
+        """End it, and let go of its port."""
+        super().close()
+        self._port.close()
+
+    def ask(self, path: str, **parameters: str) -> Any:
+        """Ask its API; None while it does not serve yet."""
+        url = f"http://127.0.0.1:{self._port.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        assert self.reading, f"prometheus has ended:\n{self.output}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            if error.code == 503:
+                return None
+            raise AssertionError(f"{path} {parameters}: {error.read().decode()}") from None
+        except urllib.error.URLError:
+            return None
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Coordinator]:
+    """Have a coordinator, and a job that has just begun."""
+    coordinator = Coordinator("--settle", "0.1", "--heartbeat", "0.2")
+    cluster = Cluster(coordinator, JOB)
+    try:
+        cluster.join("a", "--nnodes", "1:2", command=(sys.executable, "-c", STEPS))
+        yield coordinator
+    finally:
+        cluster.close()
+        coordinator.close()
+
+
+@pytest.fixture(scope="module")
+def started(serving: Coordinator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus | None]:
+    """Start a Prometheus early: it does not scrape before it has run for 5 s, whatever the configuration says."""
+    if shutil.which("prometheus") is None:
+        yield None
+        return
+    program = Prometheus(serving, tmp_path_factory.mktemp("prometheus"))
+    try:
+        yield program
+    finally:
+        program.close()
+
+
+@pytest.fixture(scope="module")
+def trained(serving: Coordinator, started: Prometheus | None) -> Coordinator:
+    """Have a coordinator with a job that has come as far as to show a pace."""
+    del started
+    pace = ("coordinatord_job_steps_per_second", frozenset({("job_id", JOB)}))
+    wait_until("the pace of a job", lambda: scrape(serving.url).samples.get(pace, 0) > 0)
+    return serving
+
+
+@pytest.fixture(scope="module")
+def prometheus(trained: Coordinator, started: Prometheus | None) -> Prometheus:
+    """Have a Prometheus that has scraped a coordinator with a job that trains."""
+    del trained
+    assert started is not None, "who asks for it is skipped where there is none"
+    wait_until("two scrapes", lambda: has_data(started, "rate(coordinatord_heartbeats_total[1m]) > 0"))
+    return started
+
+
+@pytest.fixture(scope="module")
+def shown(trained: Coordinator) -> Scrape:
+    """What a coordinator shows of a job that trains."""
+    return scrape(trained.url)
+
+
+def promtool(*arguments: str | Path, words: str = "") -> None:
+    """Have promtool check something; fail with what it says against it."""
+    command = ["promtool", *map(str, arguments)]
+    done = subprocess.run(command, input=words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def expressions() -> list[str]:
+    """Return what the dashboard asks for, with values in the place of its variables."""
+    found: list[str] = []
+
+    def walk(part: Any) -> None:
+        if isinstance(part, dict):
+            found.extend(value for key, value in part.items() if key == "expr")
+        for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+            walk(inner)
+
+    walk(json.loads(DASHBOARD.read_text()))
+    return [expression.replace("$__rate_interval", "1m").replace("$job_id", ".*") for expression in found]
+
+
+# Names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", [RULES, DASHBOARD], ids=lambda file: file.name)
+def test_every_series_that_is_named_exists_with_these_labels(file: Path, shown: Scrape) -> None:
+    selectors = SELECTOR.findall(file.read_text())
+    assert len(selectors) > 10
+    for name, matchers in selectors:
+        assert name == "up" or name in shown.labels, f"a coordinator shows no {name}"
+        for label, values in MATCHER.findall(matchers):
+            assert label in OF_THE_TARGET or label in shown.labels[name], f"{name} has no label {label}"
+            if label not in {*OF_THE_TARGET, "job_id"}:
+                known = set(State) if name == "coordinatord_job_state" else shown.labels[name][label]
+                assert set(values.split("|")) <= known, f"{name} with {label}={values}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", [RULES, DASHBOARD], ids=lambda file: file.name)
+def test_every_label_that_is_grouped_by_or_shown_exists(file: Path, shown: Scrape) -> None:
+    text = file.read_text()
+    known = {label for labels in shown.labels.values() for label in labels} | OF_THE_TARGET
+    named = {label.strip() for labels in GROUPING.findall(text) for label in labels.split(",")}
+    named |= set(LEGEND.findall(text)) | set(re.findall(r"\$labels\.(\w+)", text))
+    assert named
+    assert named <= known
+
+
+@pytest.mark.slow
+def test_the_dashboard_can_be_imported_anywhere() -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    panels = dashboard["panels"]
+    assert {variable["name"] for variable in dashboard["templating"]["list"]} == {"datasource", "job_id"}
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert {panel["datasource"]["uid"] for panel in panels if panel["type"] != "row"} == {"${datasource}"}
+    corners = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
+    assert len(corners) == len(panels), "no panel lies upon another"
+
+
+def test_every_alert_says_what_it_is_and_what_to_do() -> None:
+    alerts = RULES.read_text().split("- alert: ")[1:]
+    assert len(alerts) > 10
+    for alert in alerts:
+        assert all(f"{part}:" in alert for part in ("expr", "severity", "summary", "description", "action")), alert
+
+
+def test_what_alerts_tell_people_to_run_exists() -> None:
+    named = set(re.findall(r"nodeclient (\w+)", RULES.read_text())) - {"at"}
+    known = re.findall(r"^    (\w+) ", run(BIN / "nodeclient", "--help").stdout, re.MULTILINE)
+    assert len(named) > 3
+    assert named <= set(known)
+
+
+def test_every_alert_is_seen_to_fire() -> None:
+    alerts = re.findall(r"- alert: (\w+)", RULES.read_text())
+    tests = Path(__file__).with_name("coordinatord.rules.test.yml").read_text()
+    assert [alert for alert in alerts if f'alertname="{alert}"' not in tests] == []
+
+
+# promtool
+
+
+@needs_promtool
+@pytest.mark.slow
+def test_promtool_has_nothing_against_what_is_shown(trained: Coordinator) -> None:
+    with urllib.request.urlopen(f"{trained.url}/metrics", timeout=10) as answer:  # noqa: S310 - http
+        promtool("check", "metrics", words=answer.read().decode())
+
+
+@needs_promtool
+@pytest.mark.slow
+def test_promtool_has_nothing_against_the_configuration_and_its_rules() -> None:
+    promtool("check", "config", CONFIG)
+
+
+@needs_promtool
+@pytest.mark.slow
+def test_alerts_fire_when_they_should_and_only_then() -> None:
+    promtool("test", "rules", Path(__file__).with_name("coordinatord.rules.test.yml"))
+
+
+# Prometheus
+
+
+def has_data(prometheus: Prometheus, expression: str) -> bool:
+    """Say whether an expression has a value now; fail if Prometheus does not understand it."""
+    answer = prometheus.ask("query", query=expression)
+    return answer is not None and bool(answer["result"])
+
+
+@needs_prometheus
+@pytest.mark.slow
+def test_a_real_prometheus_takes_what_a_coordinator_shows(prometheus: Prometheus) -> None:
+    [target] = prometheus.ask("targets")["activeTargets"]
+    assert (target["health"], target["lastError"]) == ("up", "")
+    [series] = prometheus.ask("query", query="coordinatord_job_state")["result"]
+    assert series["metric"]["job_id"] == JOB
+    assert series["metric"]["job"] == "coordinatord", "no label of ours is in the way of one of Prometheus' own"
+    kinds = prometheus.ask("metadata", metric="coordinatord_recovery_seconds")
+    assert kinds["coordinatord_recovery_seconds"][0]["type"] == "histogram"
+
+
+@needs_prometheus
+@pytest.mark.slow
+def test_all_that_the_dashboard_asks_for_has_an_answer(prometheus: Prometheus) -> None:
+    asked = expressions()
+    assert len(asked) > 20
+    for expression in asked:
+        if expression.endswith("> 0"):
+            has_data(prometheus, expression)  # it is understood, but nothing may have happened
+        else:
+            wait_until(expression, partial(has_data, prometheus, expression))
+
+
+@needs_prometheus
+@pytest.mark.slow
+def test_a_job_that_trains_rouses_nobody(prometheus: Prometheus) -> None:
+    def evaluated() -> list[dict[str, Any]] | None:
+        rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
+        return rules if rules and all(rule["health"] != "unknown" for rule in rules) else None
+
+    rules = wait_until("each rule to be looked at", evaluated)
+    assert {rule["health"] for rule in rules} == {"ok"}, [rule.get("lastError") for rule in rules]
+    assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []

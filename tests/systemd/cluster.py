@@ -1,0 +1,77 @@
+"""Two hosts with systemd, and the job that they train: `alpha` coordinates and trains, `beta` trains."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+from tests.support.programs import wait_until
+from tests.systemd.machine import ROOT, Machine
+
+GUIDE = ROOT / "systemd" / "README.md"
+
+NEEDS_NETWORK = ("python3 -m venv", "/opt/coordinatord/bin/pip install")
+"""Lines of the guide in place of which there is `make_installation`."""
+
+FOR_ALL_HOSTS = 3
+"""So many lines of the coordinator's are to be typed on the other hosts as well."""
+
+JOB = "mnist"
+"""The one of the guide."""
+
+RANKS = range(2)
+"""One worker a machine."""
+
+
+def guide() -> tuple[list[str], list[str]]:
+    """Return the lines for the coordinator's host, and those for a training host beyond the first of these."""
+    coordinator, trainer = re.findall(r"^```\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    return coordinator.splitlines(), trainer.splitlines()
+
+
+class Cluster:
+    """Both machines."""
+
+    def __init__(self, alpha: Machine, beta: Machine, address: str) -> None:
+        """`address` is that of alpha."""
+        self.alpha = alpha
+        self.beta = beta
+        self.machines = (alpha, beta)
+        self.address = address
+
+    def install(self) -> None:
+        """Follow the guide; its job trains afterwards."""
+        coordinator, trainer = guide()
+        for machine, lines in ((self.alpha, coordinator), (self.beta, coordinator[:FOR_ALL_HOSTS])):
+            for line in (*lines, *trainer):
+                if line.startswith("editor "):
+                    self.configure(JOB)
+                elif not line.startswith(NEEDS_NETWORK):
+                    machine.run("sh", "-ec", f"cd /opt/source\n{line}")
+
+    def configure(self, job: str, **settings: str) -> None:
+        """Write the settings of a job on both machines."""
+        command = "/opt/coordinatord/bin/python /opt/source/tests/systemd/train.py"
+        given = {"COORD": self.address, "COMMAND": command, "NNODES": "2", **settings}
+        for machine in self.machines:
+            machine.write(f"/etc/nodeclient/{job}.env", "".join(f"NODECLIENT_{key}={given[key]}\n" for key in given))
+
+    def await_training(self, after_round: int = 0) -> list[dict[str, Any]]:
+        """Wait until both ranks have done a step from now on, in the same round; return what they say."""
+        begun = time.time_ns()
+
+        def look() -> list[dict[str, Any]] | None:
+            now = [self.said(f"now-{rank}", begun) for rank in RANKS]
+            rounds = {worker.get("round", 0) for worker in now}
+            return now if len(rounds) == 1 and min(rounds) > after_round else None
+
+        return wait_until("both ranks to train", look)
+
+    def said(self, name: str, since_ns: int = 0) -> dict[str, Any]:
+        """Return what a worker has written last since then, on whichever machine it is; empty if nothing."""
+        files = [machine.path(f"/home/nodeclient/{name}") for machine in self.machines]
+        written = [(file.stat().st_mtime_ns, file.read_text()) for file in files if file.exists()]
+        facts: dict[str, Any] = json.loads(max(written)[1]) if written and max(written)[0] > since_ns else {}
+        return facts

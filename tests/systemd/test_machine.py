@@ -1,0 +1,233 @@
+"""The units under a real systemd: two machines that are installed as the guide says, and what happens to them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from coordinatord.wire.exits import ExitCode
+from tests.support.hosts import Hosts
+from tests.support.programs import Program, wait_until
+from tests.systemd.cluster import JOB, Cluster
+from tests.systemd.machine import Machine, make_installation
+
+pytestmark = pytest.mark.slow
+
+DAEMON, SOCKET = "coordinatord.service", "coordinatord.socket"
+NODE = f"nodeclient@{JOB}.service"
+PYTHON = "/opt/coordinatord/bin/python"
+
+GPU = "/dev/nvidia0"
+
+SERVING = r"serving at http://\[::\]:29400: live jobs 1, nodes 2"
+
+DYNAMIC_USERS = 61_184
+"""The first user id of those that exist while their service runs; see systemd.exec(5)."""
+
+KNOCK = """
+import socket, sys, threading
+over = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+answered = 0
+while not over.wait(0.002):
+    with socket.create_connection((sys.argv[1], 29400)) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.0\\r\\n\\r\\n")
+        answered += connection.recv(12).endswith(b" 200")
+        print("answered", answered, flush=True)
+"""
+"""Connects anew all the time until its input ends; dies of the first connection that is refused."""
+
+FETCH = """
+import sys, urllib.request
+print(urllib.request.urlopen("http://127.0.0.1:29400" + sys.argv[1]).read().decode(errors="replace"))
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Boot two machines, and follow the guide."""
+    installation = tmp_path_factory.mktemp("opt")
+    make_installation(installation)
+    with ExitStack() as stack:
+        hosts = stack.enter_context(Hosts("alpha", "beta"))
+        machines = []
+        for name in hosts.address:
+            machines.append(Machine(name, hosts.on(name)[-1], installation))
+            stack.callback(machines[-1].close)
+            machines[-1].run("mknod", "--mode=666", GPU, "c", "1", "3")  # to whoever opens it, as good as /dev/null
+        alpha, beta = machines
+        cluster = Cluster(alpha, beta, hosts.address["alpha"])
+        cluster.install()
+        yield cluster
+
+
+@pytest.fixture
+def cluster(installed: Cluster) -> Iterator[Cluster]:
+    """Yield the machines, whose job trains; pytest shows what their units have said if the test fails."""
+    try:
+        yield installed
+    finally:
+        for machine in installed.machines:
+            print(f"---- {machine.name}\n{machine.journal()}")  # noqa: T201 - see above
+
+
+@contextmanager
+def changed(machine: Machine, unit: str, *lines: str) -> Iterator[None]:
+    """Change a unit for a while, as `systemctl edit` does."""
+    drop_in = f"/run/systemd/system/{unit}.d/changed.conf"
+    machine.write(drop_in, "\n".join(["[Service]", *lines, ""]))
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", unit)
+    try:
+        yield
+    finally:
+        machine.path(drop_in).unlink()
+        machine.run("systemctl", "daemon-reload")
+        machine.run("systemctl", "restart", unit)
+
+
+def main_pid(machine: Machine, unit: str) -> str:
+    """Return the process that systemd takes for the service."""
+    return machine.show(unit, "MainPID")
+
+
+def pids(workers: list[dict[str, Any]]) -> list[int]:
+    """Return their processes, by rank."""
+    return [worker["pid"] for worker in workers]
+
+
+def status(machine: Machine, unit: str, pattern: str) -> str:
+    """Wait for a status that a pattern fits, as in `systemctl status`; return it."""
+
+    def look() -> str | None:
+        text = machine.show(unit, "StatusText")
+        return text if re.fullmatch(pattern, text) else None
+
+    return wait_until(f"the status {pattern!r} of {unit}", look)
+
+
+def test_the_guide_leads_to_a_job_that_trains_on_two_hosts(cluster: Cluster) -> None:
+    workers = cluster.await_training()
+    assert [worker["world"] for worker in workers] == ["2", "2"]
+    assert [worker["supervised"] for worker in workers] == [[], []], "a worker could speak to systemd for its node"
+    standing = {status(machine, NODE, "round .*: running") for machine in cluster.machines}
+    number = workers[0]["round"]
+    assert standing == {f"round {number}, rank {rank} of 2: running" for rank in (0, 1)}
+    status(cluster.alpha, DAEMON, SERVING)
+    for unit in (NODE, DAEMON, SOCKET):
+        assert cluster.alpha.run("systemctl", "is-enabled", unit) == "enabled\n"
+
+
+def test_the_daemon_serves_everything_though_it_may_do_next_to_nothing(cluster: Cluster) -> None:
+    parts = {"/": "<html", "/metrics": "\nprocess_open_fds ", "/v1/jobs": "jobs"}
+    for path, part in parts.items():
+        assert part in cluster.alpha.run(PYTHON, "-c", FETCH, path), f"{path} is not served whole"
+    seen = cluster.alpha.path(f"/proc/{main_pid(cluster.alpha, DAEMON)}/status").read_text()
+    facts = dict(line.split(":\t", 1) for line in seen.splitlines() if ":\t" in line)
+    assert (facts["Seccomp"], facts["NoNewPrivs"], int(facts["CapBnd"], 16)) == ("2", "1", 0)
+    assert int(facts["Uid"].split()[0]) >= DYNAMIC_USERS
+
+
+def test_a_restart_of_the_daemon_disturbs_no_worker_and_refuses_no_connection(cluster: Cluster) -> None:
+    before, daemon = cluster.await_training(), main_pid(cluster.alpha, DAEMON)
+    cluster.alpha.run("systemctl", "reload", DAEMON)
+    assert main_pid(cluster.alpha, DAEMON) == daemon
+    enter = ("nsenter", "--all", "--target", str(cluster.beta.leader))
+    knocking = Program(*enter, PYTHON, "-c", KNOCK, cluster.address, stdin=subprocess.PIPE)
+    try:
+        knocking.await_line("answered 1$")
+        cluster.alpha.run("systemctl", "restart", DAEMON)
+        assert main_pid(cluster.alpha, DAEMON) != daemon
+        knocking.await_line(f"answered {len(knocking.lines) + 2}$")
+        assert knocking.process.stdin is not None
+        knocking.process.stdin.close()
+        assert knocking.wait() == 0, knocking.output
+    finally:
+        knocking.close()
+    status(cluster.alpha, DAEMON, SERVING)
+    assert pids(cluster.await_training()) == pids(before)
+
+
+def test_a_daemon_whose_event_loop_is_stuck_is_restarted(cluster: Cluster) -> None:
+    with changed(cluster.alpha, DAEMON, "WatchdogSec=3"):
+        before, daemon = cluster.await_training(), main_pid(cluster.alpha, DAEMON)
+        cluster.alpha.run("kill", "-STOP", daemon)
+        wait_until("another daemon", lambda: main_pid(cluster.alpha, DAEMON) not in {"0", daemon})
+        status(cluster.alpha, DAEMON, SERVING)
+        assert pids(cluster.await_training()) == pids(before)
+
+
+def test_a_killed_node_comes_back_and_rejoins(cluster: Cluster) -> None:
+    before = cluster.await_training()
+    cluster.beta.run("kill", "-KILL", main_pid(cluster.beta, NODE))
+    now = cluster.await_training(after_round=before[0]["round"])
+    assert not set(pids(now)) & set(pids(before))
+
+
+def test_a_node_whose_event_loop_is_stuck_comes_back_and_rejoins(cluster: Cluster) -> None:
+    with changed(cluster.beta, NODE, "WatchdogSec=3"):
+        before, stuck = cluster.await_training(), main_pid(cluster.beta, NODE)
+        cluster.beta.run("kill", "-STOP", stuck)
+        cluster.await_training(after_round=before[0]["round"])
+        assert main_pid(cluster.beta, NODE) != stuck
+
+
+def test_stop_lets_the_workers_save_for_as_long_as_their_node_allows(cluster: Cluster) -> None:
+    with changed(cluster.beta, NODE, "TimeoutStopSec=1"):
+        before = cluster.await_training()
+        for machine in cluster.machines:
+            machine.write("/home/nodeclient/seconds-to-save", "2.5")
+        cluster.beta.run("systemctl", "stop", NODE)
+        for machine in cluster.machines:
+            machine.path("/home/nodeclient/seconds-to-save").unlink()
+        assert [cluster.said(f"saved-{rank}") for rank in (0, 1)] == [{"pid": worker["pid"]} for worker in before]
+        assert cluster.beta.show(NODE, "ActiveState") == "inactive", "it has not failed, and does not come back"
+        status(cluster.alpha, NODE, "waiting for nodes: 1 of 2 joined.*")
+
+
+def test_a_job_that_an_operator_stops_does_not_come_back(cluster: Cluster) -> None:
+    cluster.await_training()
+    cluster.beta.run("nodeclient", "stop", JOB, "--coord", cluster.address)
+    for machine in cluster.machines:
+        machine.await_shown(NODE, "ActiveState", "inactive")
+        assert machine.show(NODE, "StatusText") == "stopped by root@beta"
+        assert machine.show(NODE, "ExecMainStatus") == str(ExitCode.STOPPED.value)
+    for machine in cluster.machines:
+        machine.run("systemctl", "start", NODE)
+
+
+def test_a_job_that_has_failed_for_good_stays_so(cluster: Cluster) -> None:
+    cluster.configure("broken", COMMAND="/bin/false", NNODES="1")
+    cluster.alpha.run("systemctl", "start", "nodeclient@broken")
+    cluster.alpha.await_shown("nodeclient@broken", "ActiveState", "failed")
+    assert cluster.alpha.show("nodeclient@broken", "ExecMainStatus") == "1"
+    assert cluster.alpha.show("nodeclient@broken", "NRestarts") == "0"
+
+
+def test_a_wrong_setting_of_a_node_fails_its_start_once(cluster: Cluster) -> None:
+    cluster.configure("wrong", NNODES="many")
+    cluster.alpha.run("systemctl", "start", "nodeclient@wrong", wrong=True)
+    assert cluster.alpha.show("nodeclient@wrong", "ActiveState") == "failed"
+    assert cluster.alpha.show("nodeclient@wrong", "ExecMainStatus") == str(ExitCode.USAGE.value)
+    assert cluster.alpha.show("nodeclient@wrong", "NRestarts") == "0"
+
+
+def test_a_wrong_setting_of_the_daemon_is_not_tried_for_ever(cluster: Cluster) -> None:
+    before = cluster.await_training()
+    cluster.alpha.write("/etc/coordinatord.env", "COORDINATORD_SETTLE=long\n")
+    try:
+        cluster.alpha.run("systemctl", "restart", DAEMON, wrong=True)
+        cluster.alpha.await_shown(SOCKET, "ActiveState", "failed")
+        assert cluster.alpha.show(DAEMON, "ExecMainStatus") == str(ExitCode.USAGE.value)
+    finally:
+        cluster.alpha.path("/etc/coordinatord.env").unlink()
+        cluster.alpha.run("systemctl", "reset-failed", "coordinatord.*")
+    cluster.alpha.run("systemctl", "start", DAEMON)
+    assert cluster.alpha.show(SOCKET, "ActiveState") == "active"
+    status(cluster.alpha, DAEMON, SERVING)
+    assert pids(cluster.await_training()) == pids(before)

@@ -1,0 +1,112 @@
+"""The programs under parts of systemd that need no machine: what they tell it, and sockets that it passes."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinatord.wire.exits import ExitCode
+from tests.support.programs import BIN, TIMEOUT_S, Program, clean_environ, run
+
+pytestmark = pytest.mark.slow
+
+DAEMON = (str(BIN / "coordinatord"), "--ephemeral")
+
+SHOW_ENVIRONMENT = "import os, time; print('inherited', *[n for n in os.environ if n[:4] in ('NOTI', 'WATC', 'LIST')])"
+
+
+@pytest.fixture
+def notified(tmp_path: Path) -> Iterator[socket.socket]:
+    """Listen where systemd would."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.settimeout(TIMEOUT_S)
+        listening.bind(str(tmp_path / "notify"))
+        yield listening
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Program]]:
+    """Start programs, and leave nothing of them."""
+    started: list[Program] = []
+
+    def begin(*argv: str, **environ: str) -> Program:
+        started.append(Program(*argv, environ=clean_environ(**environ)))
+        return started[-1]
+
+    yield begin
+    for program in started:
+        program.close()
+
+
+def await_message(notified: socket.socket, wanted: str) -> None:
+    """Wait until systemd would have been told this."""
+    while wanted not in (said := notified.recv(4096).decode()):
+        assert said
+
+
+def passing(*addresses: str, flags: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return what comes before a program that systemd is to pass listening sockets to, at the first connection."""
+    program = shutil.which("systemd-socket-activate")
+    if program is None:
+        pytest.skip("systemd-socket-activate is not installed")
+    return (program, *flags, *(f"--listen={address}" for address in addresses))
+
+
+def test_the_daemon_says_when_it_serves_that_it_lives_and_when_it_stops(
+    notified: socket.socket, start: Callable[..., Program]
+) -> None:
+    watched = {"NOTIFY_SOCKET": notified.getsockname(), "WATCHDOG_USEC": "100000"}
+    daemon = start(*DAEMON, "--host", "127.0.0.1", "--port", "0", **watched)
+    url = daemon.await_line(r"coordinatord listening on (\S+)")[1]
+    assert notified.recv(4096).decode() == f"READY=1\nSTATUS=serving at {url}: live jobs 0, nodes 0"
+    for _ in range(3):
+        await_message(notified, "WATCHDOG=1")
+    assert daemon.stop() == 0
+    await_message(notified, "STOPPING=1")
+
+
+def test_a_node_says_where_it_stands_and_no_child_of_its_speaks_for_it(
+    notified: socket.socket, start: Callable[..., Program]
+) -> None:
+    script = f"{SHOW_ENVIRONMENT}; time.sleep(1000)"
+    join = (str(BIN / "nodeclient"), "join", "--standalone", "--nproc-per-node", "2", "--stop-timeout", "90")
+    watched = {"NOTIFY_SOCKET": notified.getsockname(), "WATCHDOG_USEC": "20000000"}
+    node = start(*join, "--", sys.executable, "-c", script, **watched)
+    assert notified.recv(4096).decode() == "READY=1\nSTATUS=looking for the coordinator"
+    await_message(notified, "WATCHDOG=1")
+    await_message(notified, "STATUS=round 1, ranks 0 to 1 of 2: running")
+    assert node.await_line("inherited(.*)")[1] == ""
+    assert node.stop() == ExitCode.TERMINATED
+    await_message(notified, "STOPPING=1\nEXTEND_TIMEOUT_USEC=120000000")
+    await_message(notified, "STOPPING=1\nSTATUS=left the job")
+
+
+def test_the_daemon_serves_with_the_sockets_that_systemd_passes(start: Callable[..., Program]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [one.getsockname()[1], other.getsockname()[1]]
+    daemon = start(*passing(*(f"127.0.0.1:{port}" for port in ports)), *DAEMON, "--port", "1")
+    daemon.await_line("Listening on .* as 4")
+    for port in ports:
+        assert run(BIN / "nodeclient", "status", "--coord", f"127.0.0.1:{port}").stdout == "no jobs\n"
+    assert f"coordinatord listening on http://127.0.0.1:{ports[0]}" in daemon.lines
+    assert "--host and --port have no say" in daemon.output
+    assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("flags", [(), ("--datagram",)], ids=["unix", "datagram"])
+def test_a_socket_that_no_node_can_connect_to_is_refused(
+    tmp_path: Path, start: Callable[..., Program], flags: tuple[str, ...]
+) -> None:
+    address = tmp_path / "passed"
+    daemon = start(*passing(str(address), flags=flags), *DAEMON)
+    daemon.await_line("Listening on")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM if flags else socket.SOCK_STREAM) as knocking:
+        knocking.connect(str(address))
+        knocking.send(b".")
+    assert daemon.wait() == ExitCode.OS_ERROR
+    assert daemon.lines[-1].startswith("coordinatord: systemd passed a socket that nodes cannot connect to: ")
