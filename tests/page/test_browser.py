@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 import secrets
+import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from coordinatord.server.stream import VIEWERS_MAX
 from tests.page.conftest import Open
 from tests.support.browser import Page
 from tests.support.cluster import QUICK, Cluster, Coordinator
@@ -253,3 +256,19 @@ def test_each_job_has_an_address_and_the_back_button_works(
     finally:
         for job in jobs:
             job.close()
+
+
+def test_a_page_that_is_one_too_many_says_so_and_waits(
+    own_coordinator: Callable[..., Coordinator], open_page: Open
+) -> None:
+    coordinator = own_coordinator()
+    with ExitStack() as others:
+        for _ in range(VIEWERS_MAX):
+            viewer = others.enter_context(socket.create_connection(("127.0.0.1", coordinator.port)))
+            viewer.sendall(b"GET /v1/stream HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert viewer.recv(len(b"HTTP/1.1 200")) == b"HTTP/1.1 200"
+        page = open_page(coordinator.url)
+        page.wait_for_text(f"{VIEWERS_MAX} pages are open already", "#banner")
+    page.wait_for_text("No jobs yet")
+    assert page.evaluate("document.getElementById('banner').hidden")
+    page.complaints[:] = [complaint for complaint in page.complaints if "status of 503" not in complaint]

@@ -133,7 +133,9 @@ class Browser:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._program = Program(CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank")
+        # It is in a session of its own, so what kills the tests would leave it behind.
+        bound = ("setpriv", "--pdeathsig", "KILL")
+        self._program = Program(*bound, CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank")
         self._numbers = count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._pages: dict[str, Page] = {}
@@ -179,7 +181,9 @@ class Browser:
         async for message in socket:
             told = message.json()
             if "id" in told:
-                self._answers.pop(told["id"]).set_result(told)
+                answer = self._answers.pop(told["id"])
+                if not answer.done():  # else it was given up
+                    answer.set_result(told)
             elif page := self._pages.get(told.get("sessionId", "")):
                 page.hear(told["method"], told["params"])
 

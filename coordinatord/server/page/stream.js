@@ -1,7 +1,7 @@
 // The connection to the coordinator: states come in, and whether they still do. Knows nothing of what they say.
 
 const SILENT_MS = 15_000; // the coordinator speaks at least every 5 s: then the connection leads nowhere
-const REFUSED_MS = 5_000; // before another attempt, where the coordinator has refused one
+const REFUSED_MS = 2_000; // before another attempt, where the coordinator has refused one
 const HIDDEN_MS = 60_000; // a page in the background lets go: browsers grant a host six connections for all their pages
 
 export class Stream {
