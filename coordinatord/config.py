@@ -8,10 +8,11 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coordinatord.core.policy import Policy
+from coordinatord.core.policy import HEARTBEAT_S_MIN, OUTAGE_GRACE_S_MIN, SETTLE_S_MIN, Policy
 from coordinatord.shared import __version__
 from coordinatord.shared.logs import FORMATS, LEVELS
 from coordinatord.shared.settings import NUMBER, WHOLE, SettingsError, SettingsParser, port, seconds
@@ -118,21 +119,21 @@ def _add_serve(parser: SettingsParser) -> None:
     add("--ephemeral", action="store_true", help="keep state in memory only: a restart forgets all jobs")
     add(
         "--settle",
-        type=seconds,
+        type=partial(seconds, least=SETTLE_S_MIN),
         toml=NUMBER,
         default=defaults.settle_s,
         help="seconds that a round with enough nodes waits for one more (default: 2)",
     )
     add(
         "--heartbeat",
-        type=seconds,
+        type=partial(seconds, least=HEARTBEAT_S_MIN),
         toml=NUMBER,
         default=defaults.heartbeat_s,
         help="least seconds between two heartbeats; a node is lost after five (default: 1)",
     )
     add(
         "--outage-grace",
-        type=seconds,
+        type=partial(seconds, least=OUTAGE_GRACE_S_MIN),
         toml=NUMBER,
         default=defaults.outage_grace_s,
         help="seconds that workers go on without a coordinator (default: 300). For so long it may be gone and nothing"

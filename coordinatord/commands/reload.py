@@ -51,7 +51,7 @@ class Reloader:
         try:
             new = self._read()
         except SettingsError as error:
-            names = fields("reload_failed", reason=error.message)
+            names = fields("reload_failed")
             log.error("not reloaded, all settings stay as they were: %s", error.message, extra=names)  # noqa: TRY400
             return
         assert isinstance(new, ServeConfig)  # noqa: S101 - the same command line as at the start

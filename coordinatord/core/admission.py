@@ -38,6 +38,14 @@ def check_drained(cluster: Cluster, join: Join) -> None:
         raise RefusedError(Refused(RefusalCode.DRAINED, clip(text), retry=True))
 
 
+def check_forgotten(cluster: Cluster, join: Join) -> None:
+    """Refuse a node that comes back to a forgotten run: it would begin the job anew. Raises `RefusedError`."""
+    why = cluster.forgotten.get(join.observed.run)
+    if why is not None:
+        text = f"job {join.job}: the run that this node took part in is over, and was {why}"
+        raise RefusedError(Refused(RefusalCode.FORGOTTEN, clip(text), retry=False))
+
+
 def check_recording(trouble: str | None) -> None:
     """Refuse to take a node in while that cannot be recorded. Raises `RefusedError`."""
     if trouble is not None:

@@ -8,7 +8,7 @@ from coordinatord.core.member import Member, Standing
 from coordinatord.core.reports import report_for
 from coordinatord.core.run import Run, State
 from coordinatord.core.words import Words
-from coordinatord.wire.messages import Desired, Goal, Outcome, clip
+from coordinatord.wire.messages import Desired, Goal, Outcome, Result, clip
 
 _OUTSIDE = {
     Standing.READY: Goal.WAIT,
@@ -51,7 +51,7 @@ def is_told(run: Run, member: Member) -> bool:
         sent.goal is goal
         and sent.round == run.round
         and sent.run == run.id
-        and sent.planned is _is_planned(run, goal)
+        and sent.planned is _is_planned(run, member, goal)
         and sent.outcome == _outcome(run, member, goal)
     )
 
@@ -87,14 +87,18 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
         heartbeat_s=heartbeat_s,
         lease_s=lease_s(member, run.policy, heartbeat_s),
         outage_grace_s=run.policy.outage_grace_s,
-        planned=_is_planned(run, goal),
+        planned=_is_planned(run, member, goal),
         assignment=run.assignments[member.node] if goal is Goal.RUN else None,
         outcome=_outcome(run, member, goal),
         report=report_for(run, member, goal, now),
     )
 
 
-def _is_planned(run: Run, goal: Goal) -> bool:
+def _is_planned(run: Run, member: Member, goal: Goal) -> bool:
+    """Whether workers that a node still has get the time to save their state: nothing has gone wrong."""
+    outcome = _outcome(run, member, goal)
+    if outcome is not None:
+        return outcome.result in {Result.LEFT, Result.STOPPED}
     return goal is Goal.STOP and run.state is State.STOPPING and run.planned_at is not None
 
 

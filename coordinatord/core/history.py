@@ -59,7 +59,9 @@ def apply(cluster: Cluster, record: Record, at: float, policy: Policy) -> None:
             jobs[record.job] = Run(record.job, record.run, record.spec, record.opener, policy, at)
             return
         case JobForgotten():
-            jobs.pop(record.job, None)
+            cluster.forget(record.run, record.reason)
+            if record.job in jobs and jobs[record.job].id == record.run:
+                del jobs[record.job]
             return
     run = jobs.get(record.job)
     if run is None or run.id != record.run:

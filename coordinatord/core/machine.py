@@ -204,7 +204,9 @@ class Coordinator:
 
     def _ask(self, event: Asked, now: float, outbox: Outbox) -> None:
         if self.trouble is not None:
-            text = f"nothing is done, since nothing can be recorded: {self.trouble}"
+            text = (
+                f"nothing new is decided, as nothing can be recorded ({self.trouble}); what was asked before may be yet"
+            )
             outbox.endings.append(Answer(event.session, Verdict.UNRECORDED, text))
             return
         reply = operations.carry_out(event.request, outbox)
@@ -264,6 +266,7 @@ class Coordinator:
 
     def _run_for(self, join: Join, now: float, outbox: Outbox) -> Run:
         """Find the run that a node belongs to, or open one. Raises `RefusedError`."""
+        admission.check_forgotten(self.cluster, join)
         run = self.jobs.get(join.job)
         if run is None or (run.state.ended and join.observed.run != run.id):
             admission.check_drained(self.cluster, join)

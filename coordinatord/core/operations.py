@@ -5,12 +5,13 @@ To ask for what is so already changes nothing and says so, so that a request may
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from coordinatord.core import actions, membership
 from coordinatord.core.cluster import Cluster
-from coordinatord.core.member import Standing
+from coordinatord.core.member import Member, Standing
 from coordinatord.core.outbox import Outbox
 from coordinatord.core.reason import Reason
 from coordinatord.core.records import JobForgotten, JobStopAsked, NodeDrained, NodeUndrained
@@ -24,7 +25,7 @@ from coordinatord.core.requests import (
     Verdict,
 )
 from coordinatord.core.run import Run, State
-from coordinatord.core.words import Words, name_some
+from coordinatord.core.words import NAMES_MAX, Words, name_some
 from coordinatord.wire.exits import ExitCode
 from coordinatord.wire.messages import Result
 
@@ -62,10 +63,20 @@ def _stop(run: Run, request: Request, outbox: Outbox) -> Reply:
         return Reply(Verdict.NOTHING, f"job {run.job} has ended already: {run.reason}")
     if run.stop_asked:
         return Reply(Verdict.NOTHING, f"job {run.job} is being stopped already: {run.stop_asked}")
-    in_round = run.state is not State.FORMING
+    how = _ending(run)
     outbox.record(JobStopAsked(run.job, run.id, request.words("stopped")))
-    how = "its workers save their state, then its nodes end" if in_round else "it had no workers; its nodes end"
     return Reply(Verdict.DONE, f"job {run.job} is being stopped: {how}", [run])
+
+
+def _ending(run: Run) -> str:
+    """Say how a run that is to end will do so."""
+    if run.state is State.FORMING:
+        return "it had no workers; its nodes end"
+    if run.all_silent:
+        return "it is over; none of its nodes can be reached, they end their workers when they are back"
+    if run.state is State.STOPPING and run.planned_at is None:
+        return f"its round is ending already ({run.reason}), and no other follows"
+    return "its workers save their state, then its nodes end"
 
 
 def _restart(run: Run, request: Request, _: Outbox) -> Reply:
@@ -118,9 +129,13 @@ def _drain(request: Request, outbox: Outbox) -> Reply:
         return Reply(Verdict.REFUSED, text)
     outbox.record(NodeDrained("", "", f"{name} {request.words('drained')}", name))
     touched = mark_drained(cluster)
-    if not touched:
-        return Reply(Verdict.DONE, f"{name} is in no job, and none takes it in until it is undrained")
-    return Reply(Verdict.DONE, "; ".join(_leaves(run, name) for run in touched), touched)
+    inside = [run for run in cluster.jobs.values() if not run.state.ended and _named(run, name)]
+    if not inside:
+        nearest = _nearest(cluster, name)
+        meant = f"; did you mean {nearest}?" if nearest else ""
+        return Reply(Verdict.DONE, f"{name} is in no job, and none takes it in until it is undrained{meant}")
+    more = f"; and {len(inside) - NAMES_MAX} jobs more" if len(inside) > NAMES_MAX else ""
+    return Reply(Verdict.DONE, "; ".join(_leaves(run, name) for run in inside[:NAMES_MAX]) + more, touched)
 
 
 def mark_drained(cluster: Cluster) -> list[Run]:
@@ -139,9 +154,22 @@ def mark_drained(cluster: Cluster) -> list[Run]:
     return touched
 
 
+def _named(run: Run, name: str) -> list[Member]:
+    """Return the nodes of this name, or on a host of this name, that have not been let go yet."""
+    members = (member for member in run.members.values() if member.outcome is None)
+    return [member for member in members if name in {member.node, member.offer.host}]
+
+
+def _nearest(cluster: Cluster, wrong: str) -> str | None:
+    """Return the name of a node or host in a job that somebody who wrote a wrong one may have meant."""
+    live = (run for run in cluster.jobs.values() if not run.state.ended)
+    known = {name for run in live for member in run.members.values() for name in (member.node, member.offer.host)}
+    return next(iter(difflib.get_close_matches(wrong, known, n=1)), None)
+
+
 def _leaves(run: Run, name: str) -> str:
     """Say what it means for a run that all its nodes of this name will leave."""
-    going = [member for member in run.members.values() if name in {member.node, member.offer.host}]
+    going = _named(run, name)
     who = name_some((member.node for member in going), len(going))
     working = any(member.in_round for member in going) and run.state in {State.STARTING, State.RUNNING}
     how = f": round {run.round} is being stopped, its workers save their state" if working else ""
@@ -162,10 +190,16 @@ def _undrain(request: Request, outbox: Outbox) -> Reply:
         known = name_some(sorted(cluster.drained), len(cluster.drained)) if cluster.drained else "nothing"
         return Reply(Verdict.NOTHING, f"{name} is not drained; what is: {known}")
     outbox.record(NodeUndrained("", "", f"{name} {request.words('undrained')}", name))
-    touched = []
+    touched: list[Run] = []
+    kept: dict[str, None] = {}
     for run in cluster.jobs.values():
-        for member in run.members.values():
-            if member.drained and cluster.why_drained(member.node, member.offer.host) is None:
+        for member in _named(run, name):
+            why = cluster.why_drained(member.node, member.offer.host)
+            if why is not None:
+                kept[why] = None
+            elif member.drained:
                 membership.stay(run, member)
                 touched.append(run)
+    if kept:
+        return Reply(Verdict.DONE, f"{name} is drained no more, but still kept out: {'; '.join(kept)}", touched)
     return Reply(Verdict.DONE, f"{name} is taken in again", touched)

@@ -6,6 +6,17 @@ from dataclasses import dataclass
 
 from coordinatord.wire.messages import DURATION_S_MAX
 
+HEARTBEAT_S_MIN = 0.1
+"""The least that may be set: a lease of half a second. A busy host holds a program up for tenths of one, so with less,
+as from a number that was meant in another unit, all nodes would be lost again and again."""
+
+SETTLE_S_MIN = 0.1
+"""The least that may be set: programs that are started at one time come up tenths of a second apart."""
+
+OUTAGE_GRACE_S_MIN = 0.5
+"""The least that may be set: a connection that broke is back within tenths of a second, and with less, each one that
+did would end a node's workers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:

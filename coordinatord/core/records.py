@@ -205,21 +205,18 @@ class ClusterRecord(Record):
 
     job: Annotated[str, Length(0, 0)]
     run: Annotated[str, Length(0, 0)]
+    node: Name
+    """A node id or the name of a host."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDrained(ClusterRecord):
     """An operator wants a node, or all nodes of a host, to leave its jobs and to be taken in by none."""
 
-    node: Name
-    """A node id or the name of a host."""
-
 
 @dataclass(frozen=True, slots=True)
 class NodeUndrained(ClusterRecord):
     """Jobs take the node in again."""
-
-    node: Name
 
 
 KINDS: dict[str, type[Record]] = {

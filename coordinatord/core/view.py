@@ -16,10 +16,14 @@ from coordinatord.core.words import NAMES_MAX, Words
 from coordinatord.wire.exits import describe_exit, shell_exit_code
 from coordinatord.wire.messages import Launcher, Phase, Report
 
+SPARE = "spare"
+"""The state of a node that the round has no place for."""
+
 
 def job_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
     """Show the live or last run of a job; `trouble` is why the coordinator cannot decide anything, if so."""
-    return {**head_view(run, now, trouble), "nodes": [_node_view(run, member, now) for member in _in_order(run)]}
+    ready = _ready(run)
+    return {**head_view(run, now, trouble), "nodes": [_node_view(run, member, ready, now) for member in _in_order(run)]}
 
 
 def head_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
@@ -35,7 +39,7 @@ def head_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
         "world_size": sum(member.offer.workers for member in run.inside) if in_round else 0,
         "progress": {"step": run.step, "steps_per_s": _pace(run)},
         "restarts": {"used": run.restarts_used, "max": _max_restarts(run)},
-        "spares": sum(_state(run, member) == "spare" for member in run.standing(Standing.READY)),
+        "spares": run.count(Standing.READY) if _ready(run) == SPARE else 0,
         "missing": _missing_view(run),
         "failure": None if run.report is None else _failure_view(current(run.report, run, now)),
     }
@@ -136,14 +140,14 @@ def _in_order(run: Run) -> list[Member]:
     return sorted(run.members.values(), key=lambda m: (not m.in_round, place.get(m.node, len(place)), m.arrived_at))
 
 
-def _node_view(run: Run, member: Member, now: float) -> dict[str, Any]:
+def _node_view(run: Run, member: Member, ready: str, now: float) -> dict[str, Any]:
     part = run.assignments[member.node] if member.in_round else None
     workers = member.offer.workers
     return {
         "node": member.node,
         "host": member.offer.host,
         "address": member.offer.advertise_address or member.peer_address,
-        "state": _state(run, member),
+        "state": ready if member.standing is Standing.READY else str(member.standing),
         "reason": _reason(member),
         "drained": bool(member.drained),
         "group_rank": None if part is None else part.group_rank,
@@ -168,10 +172,11 @@ def _pace(run: Run) -> float | None:
     return None if steps_per_s is None else round(steps_per_s, 6)
 
 
-def _state(run: Run, member: Member) -> str:
-    if member.standing is Standing.READY and run.state in {State.STARTING, State.RUNNING}:
-        return "spare" if run.round_size >= run.spec.nodes_max else "arrived"
-    return str(member.standing)
+def _ready(run: Run) -> str:
+    """Name the state of the nodes that are ready, which is the same for all of them."""
+    if run.state not in {State.STARTING, State.RUNNING}:
+        return str(Standing.READY)
+    return SPARE if run.round_size >= run.spec.nodes_max else "arrived"
 
 
 def _reason(member: Member) -> str:

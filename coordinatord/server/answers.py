@@ -12,11 +12,25 @@ SENDS = "text/event-stream"
 """What a client accepts that wants server-sent events (HTML standard, 9.2)."""
 
 
+JSON = "application/json"
+
+MSGPACK = "application/msgpack"
+
+
+def wanted(request: web.Request) -> str:
+    """Return how the answer to a request is to be encoded."""
+    return JSON if "json" in request.headers.get("Accept", "") else MSGPACK
+
+
+def encoded(body: dict[str, Any], content_type: str) -> bytes:
+    """Encode a map."""
+    return f"{json.dumps(body)}\n".encode() if content_type == JSON else bytes(msgpack.packb(body))
+
+
 def respond(request: web.Request, body: dict[str, Any], status: int = 200) -> web.Response:
     """Answer with a map."""
-    if "json" in request.headers.get("Accept", ""):
-        return web.Response(text=json.dumps(body) + "\n", status=status, content_type="application/json")
-    return web.Response(body=msgpack.packb(body), status=status, content_type="application/msgpack")
+    kind = wanted(request)
+    return web.Response(body=encoded(body, kind), status=status, content_type=kind)
 
 
 def complain(request: web.Request, status: int, code: str, message: str) -> web.Response:

@@ -43,14 +43,14 @@ BACKLOG = 4_096
 """Connections that the kernel accepts ahead of us when a whole cluster starts at once; Linux' own cap since 5.4."""
 
 REQUEST_BYTES_MAX = 64 * 1024
-"""No request has a body as yet."""
+"""A request has a name and a sentence; the largest body by far is none of ours."""
 
 UNACKNOWLEDGED_MS = 20_000
 """After so long without an answer to what was sent, the kernel gives a connection up: four leases of 5 s. Without it, a
 session to a host that is gone would linger for a quarter of an hour."""
 
 SHUTDOWN_S = 5.0
-"""How long requests in progress may take to end; longer ones are cut, nodes look for the coordinator again anyway."""
+"""How long the end may take, whatever is in progress: nodes look for the coordinator again anyway."""
 
 
 class _BadRequests(logging.Filter):
@@ -125,11 +125,12 @@ async def serve(
     stream = Stream(driver, feed)
     metrics = Metrics(driver, meters)
     app = web.Application(client_max_size=REQUEST_BYTES_MAX)
-    app.add_routes([web.get(SESSION_PATH, sessions.serve), *Api(driver).routes()])
+    app.add_routes([web.get(SESSION_PATH, sessions.serve), *Api(driver, feed).routes()])
     app.add_routes([*requests.routes(), *happenings.routes()])
     app.add_routes([*page.routes(), *stream.routes(), *metrics.routes()])
+    # aiohttp waits for a request once before it cuts it and once more after.
     # Cancellation on disconnect is off by default in production and on in aiohttp's test server: said here, it is one.
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S / 2)
     await runner.setup()
     try:
         for listener in listeners:
@@ -141,6 +142,7 @@ async def serve(
     finally:
         driver.close()
         sessions.close()
+        requests.close()
         stream.close()
         feed.close()
         await runner.cleanup()

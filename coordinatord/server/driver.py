@@ -142,7 +142,7 @@ class Driver:
     def _stop_deciding(self, why: str) -> None:
         if self.machine.trouble != why:
             text = "nothing can be recorded: no round is formed, the workers go on: %s"
-            log.error(text, why, extra=fields("recording_stopped", reason=why))
+            log.error(text, why, extra=fields("recording_stopped"))
             self._written.set()  # whoever waits for what is durable is answered with what is known
             self.submit(RecordingStopped(why))
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
 
-from coordinatord.core.records import KINDS
+from coordinatord.core.records import KINDS, JobForgotten
 from coordinatord.server.answers import SENDS, complain, respond, unknown_job
 from coordinatord.server.driver import Driver
 from coordinatord.server.feed import Feed
-from coordinatord.store.interface import Happening, Store, StoreError
+from coordinatord.store.interface import Chapter, Happening, Store, StoreError
 
 AT_ONCE_MAX = 1_000
 """In one answer: some 300 bytes each, and more than a person reads."""
@@ -28,6 +29,9 @@ QUIET_S = 15.0
 NUMBER_MAX = 2**63 - 1
 """As SQLite counts."""
 
+_ID = re.compile(r"(?:(?P<store>[0-9a-f]{1,32})-)?(?P<number>[0-9]{1,20})", re.ASCII)
+"""Numbers are those of one store; without its word, whoever asks is taken to mean this one."""
+
 
 class Happenings:
     """Tells from the store, where everything durable is."""
@@ -40,25 +44,28 @@ class Happenings:
 
     def routes(self) -> list[web.RouteDef]:
         """Return what is served where."""
-        return [web.get("/v1/events", self._serve), web.get("/v1/jobs/{job}/events", self._serve)]
+        paths = ("/v1/events", "/v1/jobs/{job}/events")
+        return [web.get(path, self._serve, allow_head=False) for path in paths]
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         job = request.match_info.get("job")
         try:
-            after = _after(request)
+            after = _after(request, self._store.identity)
         except ValueError as error:
             return complain(request, 400, "malformed", str(error))
+        await self._driver.written()
         if job is not None and job not in self._driver.machine.jobs:
             return unknown_job(request, job)
         if SENDS in request.headers.get("Accept", ""):
             return await self._follow(request, job, after)
         try:
-            found = await self._store.happenings(job, await self._known(after), AT_ONCE_MAX)
+            chapter = await self._tell(job, after)
         except StoreError as error:
             return complain(request, 503, "cannot_read", f"the records cannot be read: {error}")
-        return respond(request, {"job": job, "events": [_plain(one) for one in found]})
+        events = [self._plain(one) for one in chapter.happenings]
+        return respond(request, {"job": job, "events": events, "upto": self._id(chapter.upto)})
 
-    async def _follow(self, request: web.Request, job: str | None, after: int) -> web.StreamResponse:
+    async def _follow(self, request: web.Request, job: str | None, after: int | None) -> web.StreamResponse:
         if self._followers >= FOLLOWERS_MAX:
             return complain(request, 503, "busy", f"{FOLLOWERS_MAX} others follow already, the limit")
         response = web.StreamResponse(headers={"Content-Type": SENDS, "Cache-Control": "no-store"})
@@ -66,48 +73,59 @@ class Happenings:
         try:
             await response.prepare(request)
             async for found in self._news(job, after):
-                await response.write(b"".join(map(_sent, found)) or b": nothing new\n\n")
+                await response.write(b"".join(map(self._sent, found)) or b": nothing new\n\n")
         except (ConnectionError, StoreError):
-            pass  # whoever follows comes again, with the number of the last event
+            pass  # whoever follows comes again, with the id of the last event
         finally:
             self._followers -= 1
         return response
 
-    async def _news(self, job: str | None, after: int) -> AsyncIterator[Sequence[Happening]]:
+    async def _news(self, job: str | None, after: int | None) -> AsyncIterator[Sequence[Happening]]:
         """Yield what there is, then what comes, and nothing now and then; ends when the job is forgotten."""
-        after = await self._known(after)
         while not self._feed.closed:
             version = self._feed.version
-            found = await self._store.happenings(job, after, AT_ONCE_MAX)
-            yield found
-            after = found[-1].number if found else after
-            if job is not None and job not in self._driver.machine.jobs:
+            chapter = await self._tell(job, after)
+            yield chapter.happenings
+            after = chapter.upto
+            gone = job is not None and job not in self._driver.machine.jobs
+            if gone and any(one.kind == JobForgotten.__name__ for one in chapter.happenings):
                 return
+            if len(chapter.happenings) == AT_ONCE_MAX:
+                continue  # there may be more
             try:
                 async with asyncio.timeout(QUIET_S):
                     await self._feed.beyond(version)
             except TimeoutError:
                 yield ()
 
-    async def _known(self, after: int) -> int:
-        """Return the number to go on from: from the beginning, for a client whose number another store gave."""
-        newest = await self._store.happenings(None, 0, 1)
-        return after if newest and after <= newest[-1].number else 0
+    async def _tell(self, job: str | None, after: int | None) -> Chapter:
+        """Look into the store; from the beginning again, for whom an older copy of it gave a greater number."""
+        chapter = await self._store.tell(job, after, AT_ONCE_MAX)
+        if after is not None and chapter.upto < after:
+            return await self._store.tell(job, None, AT_ONCE_MAX)
+        return chapter
+
+    def _plain(self, one: Happening) -> dict[str, Any]:
+        kind = KINDS.get(one.kind)
+        return {"id": self._id(one.number)} | asdict(one) | {"what": " ".join(kind.words()) if kind else one.kind}
+
+    def _sent(self, one: Happening) -> bytes:
+        return f"id: {self._id(one.number)}\nevent: record\ndata: {json.dumps(self._plain(one))}\n\n".encode()
+
+    def _id(self, number: int) -> str:
+        return f"{self._store.identity}-{number}"
 
 
-def _after(request: web.Request) -> int:
-    """Return the number of the last event that the client has. Raises `ValueError`."""
-    text = request.headers.get("Last-Event-ID") or request.query.get("after") or "0"
-    if not text.isdecimal() or not text.isascii() or int(text) > NUMBER_MAX:
-        raise ValueError(f"after is the number of an event, not {text[:40]!r}")
-    return int(text)
+def _after(request: web.Request, identity: str) -> int | None:
+    """Return the number of the last event that the client has; None if it has none of this store.
 
-
-def _plain(one: Happening) -> dict[str, Any]:
-    kind = KINDS.get(one.kind)
-    return asdict(one) | {"what": " ".join(kind.words()) if kind else one.kind}
-
-
-def _sent(one: Happening) -> bytes:
-    data = json.dumps(_plain(one))
-    return f"id: {one.number}\nevent: record\ndata: {data}\n\n".encode()
+    Raises `ValueError`.
+    """
+    text = request.headers.get("Last-Event-ID") or request.query.get("after")
+    if text is None:
+        return None
+    found = _ID.fullmatch(text)
+    if found is None:
+        raise ValueError(f"after is the id of an event, or its number, not {text[:40]!r}")
+    store, number = found["store"], int(found["number"])
+    return min(number, NUMBER_MAX) if store in {None, identity} else None

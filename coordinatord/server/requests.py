@@ -6,7 +6,6 @@ import asyncio
 import json
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
 
 import msgpack
 from aiohttp import web
@@ -23,8 +22,9 @@ ASKING_MAX = 100
 """Requests in progress: each is over when it is on the disk, so more are a mistake in somebody's loop."""
 
 PARSERS = {"application/json": json.loads, "application/msgpack": msgpack.unpackb}
-"""By Content-Type. No web page of another origin can have a browser send these without asking us first (CORS), which
-we do not answer: so nobody is made to stop a job by looking at a page."""
+"""By Content-Type. For these a browser asks us first (CORS), which we do not answer, before a page of somebody else may
+send them; and with each POST it says from which page it comes (Origin), also if that one goes by our own name (DNS
+rebinding). So nobody is made to stop a job by looking at a page."""
 
 _KINDS: dict[str, type[Request]] = {
     "/v1/jobs/{target}/stop": StopJob,
@@ -54,6 +54,15 @@ _check_petition = check_for(Petition)
 _check_target = check_for(_Target)
 
 
+class _TurnedDownError(Exception):
+    """A request is not even looked at. State: unchanged."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
 class Requests:
     """All requests in progress."""
 
@@ -61,6 +70,7 @@ class Requests:
         self._driver: Driver | None = None
         self._asking: dict[int, asyncio.Future[Answer]] = {}
         self._numbers = count(-1, -1)  # sessions of nodes are numbered upward
+        self._closed = False
 
     def attach(self, driver: Driver) -> None:
         """Name the driver that decides; driver and requests need each other."""
@@ -76,15 +86,17 @@ class Requests:
         if asking is not None and not asking.done():
             asking.set_result(answer)
 
+    def close(self) -> None:
+        """Let nobody wait any longer: the daemon ends."""
+        self._closed = True
+        for number in self._asking:
+            self.deliver(_ending(number))
+
     async def _serve(self, request: web.Request) -> web.Response:
-        parse = PARSERS.get(request.content_type)
-        if parse is None:
-            text = f"a request has Content-Type {' or '.join(PARSERS)}, not {request.content_type}"
-            return complain(request, 415, "content_type", text)
         try:
-            wanted = _read(request, parse, await request.read())
-        except (SchemaError, ValueError, RecursionError, msgpack.UnpackException) as error:
-            return complain(request, 400, "malformed", f"the request is not understood: {error}")
+            wanted = await _read(request)
+        except _TurnedDownError as error:
+            return complain(request, error.status, error.code, str(error))
         if len(self._asking) >= ASKING_MAX:
             return complain(request, 503, "busy", f"{ASKING_MAX} requests are in progress, the limit: try again")
         answer = await self._ask(wanted)
@@ -93,8 +105,10 @@ class Requests:
         return respond(request, {"done": answer.verdict is Verdict.DONE, "message": answer.text})
 
     async def _ask(self, wanted: Request) -> Answer:
-        assert self._driver is not None  # noqa: S101 - attached before the first request can come
         number = next(self._numbers)
+        if self._closed:
+            return _ending(number)
+        assert self._driver is not None  # noqa: S101 - attached before the first request can come
         asking: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._asking[number] = asking
         try:
@@ -104,10 +118,33 @@ class Requests:
             del self._asking[number]
 
 
-def _read(request: web.Request, parse: Any, body: bytes) -> Request:
-    """Make a request of what came. Raises `SchemaError`, and what `parse` raises."""
-    petition = _check_petition(parse(body), "request")
-    target = _check_target(dict(request.match_info), "request").target
+def _ending(number: int) -> Answer:
+    text = "coordinatord ends, and whether this is recorded shows when it is back: ask again then"
+    return Answer(number, Verdict.UNRECORDED, text)
+
+
+def _why(error: Exception) -> str:
+    """Say what is wrong with a body; msgpack's own errors say nothing."""
+    if isinstance(error, RecursionError | msgpack.StackError):
+        return "it is nested too deeply"
+    return str(error) or "it is no msgpack"
+
+
+async def _read(request: web.Request) -> Request:
+    """Make a request of what came. Raises `_TurnedDownError`."""
+    if "Origin" in request.headers:
+        raise _TurnedDownError(403, "foreign", "no web page may ask for this: use nodeclient, or curl")
+    parse = PARSERS.get(request.content_type)
+    if parse is None:
+        text = f"a request has Content-Type {' or '.join(PARSERS)}, not {request.content_type}"
+        raise _TurnedDownError(415, "content_type", text)
     resource = request.match_info.route.resource
     assert resource is not None  # noqa: S101 - only our own routes lead here
+    try:
+        petition = _check_petition(parse(await request.read()), "request")
+        target = _check_target(dict(request.match_info), "request").target
+    except web.HTTPRequestEntityTooLarge as error:
+        raise _TurnedDownError(413, "too_large", f"a request has at most {request.client_max_size} bytes") from error
+    except (SchemaError, ValueError, RecursionError, msgpack.UnpackException) as error:
+        raise _TurnedDownError(400, "malformed", f"the request is not understood: {_why(error)}") from error
     return _KINDS[resource.canonical](target, petition.by, petition.reason)

@@ -20,6 +20,7 @@ from aiohttp import web
 
 from coordinatord.core.run import Run
 from coordinatord.core.view import drained_view, head_view, job_view, rounds_view
+from coordinatord.server.answers import complain
 from coordinatord.server.driver import Driver
 from coordinatord.server.feed import Feed
 from coordinatord.shared import __version__
@@ -118,8 +119,7 @@ class Stream:
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if self._viewers >= VIEWERS_MAX:
             message = f"{VIEWERS_MAX} pages are open already, and this is one too many: close another one"
-            refusal = {"error": "too_many_viewers", "message": message}
-            return web.json_response(refusal, status=503)
+            return complain(request, 503, "busy", message)
         response = web.StreamResponse(headers=HEADERS)
         self._viewers += 1
         try:

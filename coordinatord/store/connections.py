@@ -38,6 +38,11 @@ def connect(path: Path, steps: Steps = STEPS) -> sqlite3.Connection:
     return connection
 
 
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open a database to read it while another connection writes: neither waits. Raises `sqlite3.Error`."""
+    return _open(_address(path, "mode=ro"))
+
+
 def connect_in_memory() -> sqlite3.Connection:
     """Make a database that lasts as long as its connection."""
     connection = _open(":memory:")

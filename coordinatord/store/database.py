@@ -14,7 +14,7 @@ from typing import Self
 
 from coordinatord.core.records import Record
 from coordinatord.store import codec, connections, layout
-from coordinatord.store.interface import Entry, Happening
+from coordinatord.store.interface import Chapter, Entry, Happening
 from coordinatord.store.layout import STEPS, Steps
 from coordinatord.store.pruning import forget, makes_forget
 from coordinatord.store.troubles import explained
@@ -28,10 +28,7 @@ _ADD = """
 """
 """Adds the rows of a JSON list. (`->>` would be shorter, and needs SQLite 3.38.)"""
 
-_HAPPENINGS = """
-    SELECT seq, at, job, run, kind, node, round, json_extract(body, '$.reason') FROM records
-    WHERE seq > :after AND (:job IS NULL OR job = :job) ORDER BY seq DESC LIMIT :most
-"""
+_TELL = "SELECT seq, at, job, run, kind, node, round, json_extract(body, '$.reason') FROM records"
 
 
 class Database:
@@ -48,6 +45,12 @@ class Database:
         """Open the database file of a state directory, made if missing. Raises `StoreError`."""
         with explained(path.parent):
             return cls(connections.connect(path, steps), path.parent)
+
+    @classmethod
+    def beside(cls, path: Path) -> Self:
+        """Open the database file that another connection of this process writes, to read it. Raises `StoreError`."""
+        with explained(path.parent):
+            return cls(connections.connect_to_read(path), path.parent)
 
     @classmethod
     def in_memory(cls) -> Self:
@@ -99,7 +102,8 @@ class Database:
         """Return the history of the last run of each job, and what is of no job, oldest first. Raises `StoreError`."""
         return self._entries(
             "SELECT * FROM records WHERE (job, run) IN (SELECT job, run FROM ("
-            " SELECT job, run, max(seq) FROM records WHERE kind = 'RunOpened' GROUP BY job)) OR job = '' ORDER BY seq"
+            " SELECT job, run, max(seq) FROM records WHERE kind = 'RunOpened' GROUP BY job)) OR job = ''"
+            " OR kind = 'JobForgotten' ORDER BY seq"
         )
 
     def runs(self) -> list[tuple[str, str]]:
@@ -114,11 +118,27 @@ class Database:
         """Return what is kept of one run, oldest record first. Raises `StoreError`."""
         return self._entries("SELECT * FROM records WHERE job = ? AND run = ? ORDER BY seq", (job, run))
 
-    def happenings(self, job: str | None, after: int, most: int) -> list[Happening]:
-        """Return the newest `most` records with a greater number than `after`, oldest first. Raises `StoreError`."""
+    @property
+    def identity(self) -> str:
+        """A word that no other database has. Raises `StoreError`."""
         with explained(self._where):
-            found = self._connection.execute(_HAPPENINGS, {"job": job, "after": after, "most": most}).fetchall()
-        return [Happening(*row) for row in reversed(found)]
+            (word,) = self._connection.execute("SELECT word FROM identity").fetchone()
+        return str(word)
+
+    def tell(self, job: str | None, after: int | None, most: int) -> Chapter:
+        """Tell of the next `most` records with a greater number than `after`; None: the newest. Raises `StoreError`."""
+        which = "TRUE" if job is None else "job = :job"
+        given = {"job": job, "after": after or 0, "most": most}
+        order = "DESC" if after is None else "ASC"
+        with explained(self._where):
+            # First: what comes meanwhile is looked at the next time.
+            (newest,) = self._connection.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()
+            rows = self._connection.execute(
+                f"{_TELL} WHERE {which} AND seq > :after AND seq <= {newest:d} ORDER BY seq {order} LIMIT :most", given
+            ).fetchall()
+        found = tuple(Happening(*row) for row in (rows if order == "ASC" else reversed(rows)))
+        whole = after is None or len(found) < most
+        return Chapter(found, newest if whole else found[-1].number)
 
     def count(self) -> int:
         """Return how many records there are. Raises `StoreError`."""

@@ -58,8 +58,21 @@ class Happening:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """Some of what happened, oldest first."""
+
+    happenings: tuple[Happening, ...]
+    upto: int
+    """The number of the last record that was looked at: of what was asked for, nothing up to here is left out."""
+
+
 class Store(Protocol):
     """Keeps the history of all runs."""
+
+    @property
+    def identity(self) -> str:
+        """A word that no other store has, since the numbers of records are its own."""
 
     async def load(self) -> Sequence[Entry]:
         """Return the history of the last run of each job, oldest first. Raises `StoreError`."""
@@ -70,10 +83,10 @@ class Store(Protocol):
         When this returns, a crash can no longer forget them. One append is over before the next begins.
         """
 
-    async def happenings(self, job: str | None, after: int, most: int) -> Sequence[Happening]:
-        """Return the newest `most` records with a greater number than `after`, oldest first. Raises `StoreError`.
+    async def tell(self, job: str | None, after: int | None, most: int) -> Chapter:
+        """Tell of the next `most` records with a greater number than `after`; None: of the newest. Raises `StoreError`.
 
-        Of one job, or of all and of none.
+        Of one job, or of all and of none. Holds up nothing that is to be made durable.
         """
 
     async def close(self) -> None:

@@ -41,7 +41,14 @@ STEPS: Steps = (
         """,
         "UPDATE records SET body = json_set(body, '$.report', NULL) WHERE kind IN ('RoundEnded', 'RunEnded')",
     ),
-    ("CREATE INDEX records_of_forgotten ON records (seq) WHERE kind = 'JobForgotten'",),
+    (
+        "CREATE INDEX records_of_forgotten ON records (seq) WHERE kind = 'JobForgotten'",
+        "CREATE INDEX records_by_job ON records (job, seq)",
+        "CREATE INDEX marks_by_name ON records (node, seq) WHERE job = ''",
+        # By which whoever remembers the number of a record can tell whether it is of this database.
+        "CREATE TABLE identity (word TEXT NOT NULL)",
+        "INSERT INTO identity VALUES (lower(hex(randomblob(4))))",
+    ),
     (
         # What the time of a run went to, as far as the times of its records tell. Of rounds that are forgotten there is
         # only how the last of them ended, and most of the time up to then was training.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 from collections.abc import Sequence
-from itertools import count, islice
+from itertools import count
 
 from coordinatord.core.records import Record
-from coordinatord.store.interface import Entry, Happening
+from coordinatord.store.interface import Chapter, Entry, Happening
 
 RECORDS_MAX = 1_000
 """A run leaves about ten a round; one of 10,000 nodes is about a megabyte."""
@@ -17,6 +18,8 @@ class MemoryStore:
     """The newest records of all runs."""
 
     def __init__(self) -> None:
+        self.identity = secrets.token_hex(4)
+        """A word that no other store has."""
         self._numbers = count(1)
         self._kept: deque[tuple[int, float, Record]] = deque(maxlen=RECORDS_MAX)
 
@@ -33,10 +36,13 @@ class MemoryStore:
         """Keep records."""
         self._kept.extend((next(self._numbers), at, record) for record in records)
 
-    async def happenings(self, job: str | None, after: int, most: int) -> Sequence[Happening]:
-        """Return the newest `most` records with a greater number than `after`, oldest first."""
-        newest = (kept for kept in reversed(self._kept) if kept[0] > after and job in {None, kept[2].job})
-        return [_happening(*kept) for kept in islice(newest, most)][::-1]
+    async def tell(self, job: str | None, after: int | None, most: int) -> Chapter:
+        """Tell of the next `most` records with a greater number than `after`; None: of the newest."""
+        found = [kept for kept in self._kept if kept[0] > (after or 0) and job in {None, kept[2].job}]
+        found = found[-most:] if after is None else found[:most]
+        newest = self._kept[-1][0] if self._kept else 0
+        whole = after is None or len(found) < most
+        return Chapter(tuple(_happening(*kept) for kept in found), newest if whole else found[-1][0])
 
     async def close(self) -> None:
         """Do nothing: there is nothing to let go of."""

@@ -61,17 +61,26 @@ def forget(connection: sqlite3.Connection, newest: Record) -> None:
         case NodeLost() | NodeDismissed():
             _forget_visitor(connection, newest.job, newest.run, type(newest).__name__)
         case ClusterRecord():
-            _forget_marks(connection)
+            _forget_marks(connection, newest)
 
 
-def _forget_marks(connection: sqlite3.Connection) -> None:
-    """Forget the oldest drains and undrains, but for drains that hold: these have no later undrain of the same name."""
+def _forget_marks(connection: sqlite3.Connection, newest: ClusterRecord) -> None:
+    """Forget the drain or undrain that is now beyond the last `MARKS_KEPT`, and what this one ends, but what holds.
+
+    A drain holds if there is no later undrain of the same name.
+    """
+    beyond = connection.execute(
+        "SELECT seq, node FROM records WHERE job = '' ORDER BY seq DESC LIMIT 1 OFFSET ?", (MARKS_KEPT,)
+    ).fetchone()
+    if beyond is None:
+        return
+    seq, name = beyond
     connection.execute(
-        "DELETE FROM records AS old WHERE job = '' AND seq <="
-        " (SELECT seq FROM records WHERE job = '' ORDER BY seq DESC LIMIT 1 OFFSET ?)"
+        # By itself SQLite would look at all marks up to there.
+        "DELETE FROM records AS old INDEXED BY marks_by_name WHERE job = '' AND node IN (?, ?) AND seq <= ?"
         " AND (kind = 'NodeUndrained' OR EXISTS (SELECT 1 FROM records AS newer WHERE newer.job = ''"
         " AND newer.node = old.node AND newer.kind = 'NodeUndrained' AND newer.seq > old.seq))",
-        (MARKS_KEPT,),
+        (name, newest.node, seq),
     )
 
 

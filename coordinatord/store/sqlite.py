@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 from coordinatord.core.records import Record
 from coordinatord.store.database import Database
 from coordinatord.store.directory import StateDirectory
-from coordinatord.store.interface import Entry, Happening
+from coordinatord.store.interface import Chapter, Entry
 
 Result = TypeVar("Result")
 
@@ -19,18 +19,23 @@ Result = TypeVar("Result")
 class SqliteStore:
     """A state directory that this daemon has for itself, and the history in it."""
 
-    def __init__(self, directory: StateDirectory, database: Database) -> None:
+    def __init__(self, directory: StateDirectory, database: Database, reader: Database) -> None:
         self._directory = directory
         self._database = database
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         """One, so that whatever is asked for happens in order."""
+        self._reader = reader
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
+        self.identity = database.identity
+        """A word that no other store has."""
 
     @classmethod
     def open(cls, path: Path) -> Self:
         """Take a state directory, made if missing, and prove it sound and writable. Raises `StoreError`."""
         directory = StateDirectory.claim(path)
         try:
-            return cls(directory, Database.open(directory.database))
+            database = Database.open(directory.database)
+            return cls(directory, database, Database.beside(directory.database))
         except BaseException:
             directory.release()
             raise
@@ -48,13 +53,19 @@ class SqliteStore:
 
         await self._in_thread(work)
 
-    async def happenings(self, job: str | None, after: int, most: int) -> Sequence[Happening]:
-        """Return the newest `most` records with a greater number than `after`, oldest first. Raises `StoreError`."""
-        return await self._in_thread(lambda: self._database.happenings(job, after, most))
+    async def tell(self, job: str | None, after: int | None, most: int) -> Chapter:
+        """Tell of the next `most` records with a greater number than `after`; None: of the newest. Raises `StoreError`.
+
+        By a connection and a thread of its own: to look back must not hold up what is to be made durable.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reading, lambda: self._reader.tell(job, after, most))
 
     async def close(self) -> None:
         """Let go of the directory when all that was asked for is done."""
         try:
+            self._reading.shutdown(cancel_futures=True)
+            self._reader.close()
             await self._in_thread(self._database.close)
         finally:
             self._thread.shutdown()

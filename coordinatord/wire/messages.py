@@ -124,6 +124,8 @@ class RefusalCode(StrEnum):
     """The coordinator's store fails, so it takes in nobody whom it would forget."""
     DRAINED = "drained"
     """An operator keeps this node out for now."""
+    FORGOTTEN = "forgotten"
+    """The run that the node comes back to is over, and nothing is known of it any more."""
 
 
 class Launcher(StrEnum):
@@ -320,7 +322,7 @@ class Desired:
     """Granted as well: a node that is cut off from the coordinator for longer stops its workers, for it may have been
     replaced."""
     planned: bool
-    """With `stop`: the others are well, so the workers get the time to save their state."""
+    """With `stop` or `exit`: nothing has gone wrong, so workers get the time to save their state."""
     assignment: Assignment | None
     """With `run`, and only there."""
     outcome: Outcome | None

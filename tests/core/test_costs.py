@@ -19,6 +19,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.member import Member
 from coordinatord.core.records import Record, RoundEnded, RoundFormed, RoundStarted, RoundStopped, TrainingBegan
 from coordinatord.core.run import Run
+from coordinatord.core.view import job_view
 from coordinatord.wire.codec import encode
 from coordinatord.wire.messages import Goal, Observed, Phase
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed
@@ -176,6 +177,22 @@ def test_a_tick_at_rest_looks_at_no_member(size: int, monkeypatch: pytest.Monkey
     cluster.now += cluster.machine.policy.heartbeat_s
     cluster.handle(Tick())
     assert dict(looks) == {}
+
+
+def test_to_show_a_job_counts_its_round_once_and_not_for_each_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = []
+    for size in SIZES:
+        machine = a_coordinator()
+        for session in range(1, size + 1):
+            join = a_join(f"n{session}", spec=a_spec(nodes_min=1, nodes_max=1))
+            machine.handle(Connected(session, join, f"10.0.0.{session}", "10.0.0.254"), 0.0)
+        with monkeypatch.context() as patch:
+            looks = _count_calls(patch, (Run, "count"))
+            shown = job_view(machine.jobs["default"], 1.0, None)
+        assert shown["spares"] == size - 1
+        assert [node["state"] for node in shown["nodes"]] == ["assigned", *["spare"] * (size - 1)]
+        counts.append(looks["count"])
+    assert counts[0] == counts[1]
 
 
 def test_an_answer_that_is_repeated_is_the_one_that_would_be_made() -> None:

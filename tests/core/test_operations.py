@@ -124,8 +124,39 @@ def test_a_job_that_is_forgotten_leaves_nothing_behind() -> None:
     assert life.next_life().coordinator.jobs == {}
 
 
-def test_a_node_of_a_forgotten_run_begins_anew() -> None:
-    life = a_deserted_job()
-    ask(life, ForgetJob(JOB, "alice", ""))
-    life.connect(1, **HERE)
-    assert (life.told[1].goal, life.told[1].run) == (Goal.STOP, "e-2")
+def test_a_node_that_comes_back_to_a_forgotten_run_does_not_begin_the_job_anew() -> None:
+    first = a_deserted_job()
+    ask(first, ForgetJob(JOB, "alice", ""))
+    for life in (first, first.next_life()):
+        [refuse] = life.connect(1, **HERE).effects
+        assert isinstance(refuse, Refuse)
+        assert (refuse.message.code, refuse.message.retry) == (RefusalCode.FORGOTTEN, False)
+        assert refuse.message.message.endswith("is over, and was forgotten by alice")
+        assert life.coordinator.jobs == {}
+    first.connect(2, incarnation=2)
+    assert list(first.coordinator.jobs) == [JOB], "a nodeclient that is started again begins anew"
+
+
+def test_workers_that_an_operators_stop_reaches_late_get_their_time_as_well() -> None:
+    life = a_running_pair()
+    life.drop(2)
+    life.tick_until(life.now + 2.0)  # lost, though it lives
+    life.report(1, run="e-1", round=1, phase=Phase.STOPPED)
+    ask(life, StopJob(JOB, "alice", ""))
+    assert life.run.state is State.STOPPED
+    life.connect(2, **HERE)
+    assert (life.told[2].goal, life.told[2].planned) == (Goal.EXIT, True)
+
+
+def test_what_a_drain_says_is_so_also_where_the_host_is_drained_already() -> None:
+    life = a_running_pair()
+    ask(life, DrainNode("host-n1", "alice", ""))
+    assert ask(life, DrainNode("n1", "alice", "")).text.startswith("node n1 will leave job default")
+    undrained = ask(life, UndrainNode("n1", "alice", ""))
+    assert undrained.text == "n1 is drained no more, but still kept out: host-n1 drained by alice"
+
+
+def test_a_name_that_no_node_has_may_be_a_slip() -> None:
+    life = a_running_pair()
+    assert ask(life, DrainNode("host-n11", "alice", "")).text.endswith("; did you mean host-n1?")
+    assert ask(life, DrainNode("elsewhere", "alice", "")).text.endswith("until it is undrained")

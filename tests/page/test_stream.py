@@ -182,7 +182,7 @@ async def test_one_viewer_too_many_is_refused_until_another_one_goes(
         async with view(server) as viewer:
             await viewer.next("jobs")
             status, _, told = await get(f"{server.url}/v1/stream")
-            assert (status, told["error"]) == (503, "too_many_viewers")
+            assert (status, told["error"]) == (503, "busy")
             assert told["message"] == "1 pages are open already, and this is one too many: close another one"
         async with asyncio.timeout(TIMEOUT_S), ClientSession() as client:
             while True:

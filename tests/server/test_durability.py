@@ -9,6 +9,7 @@ import pytest
 
 from coordinatord.core.records import NodeJoined, Record, RoundFormed
 from coordinatord.server import driver
+from coordinatord.shared.logs import LineFormatter
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
 from coordinatord.store.memory import MemoryStore
 from coordinatord.wire.messages import Desired, Goal, Held, Phase, RefusalCode, Refused
@@ -52,6 +53,16 @@ async def test_no_node_hears_of_a_round_before_it_is_durable(start: Start) -> No
         store.allowed.release()
         assert (await silent).goal is Goal.RUN
         assert formed in store.records
+
+
+async def test_why_nothing_can_be_recorded_is_said_once(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    store = SlowStore()
+    store.broken = True
+    store.allowed.release()
+    async with start(store) as server, connect(server.url, join("a")):
+        await until(lambda: server.driver.machine.trouble is not None)
+    [said] = [record for record in caplog.records if record.__dict__.get("event") == "recording_stopped"]
+    assert LineFormatter("coordinatord").format(said).count("the disk is full") == 1
 
 
 async def test_what_happens_during_a_commit_waits_for_the_next_one(start: Start) -> None:
@@ -115,16 +126,21 @@ async def test_a_disk_that_does_not_answer_is_trouble_as_well(start: Start, monk
         assert (await a.hear_goal(Goal.RUN)).round == 1
 
 
-async def test_what_people_are_shown_is_durable_as_well(start: Start) -> None:
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/job"])
+async def test_what_people_are_shown_is_durable_as_well(
+    start: Start, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(driver, "PATIENCE_S", 3_600.0)
     store = SlowStore()
     async with start(store) as server, connect(server.url, join("a")):
         await store.asked.get()
-        shown = asyncio.ensure_future(get(f"{server.url}/v1/jobs"))
-        assert (await get(f"{server.url}/healthz"))[0] == 200
+        shown = asyncio.ensure_future(get(f"{server.url}{path}"))
+        for _ in range(10):  # meanwhile others are served, who asked later
+            assert (await get(f"{server.url}/healthz"))[0] == 200
         assert not shown.done()
         store.allowed.release()
-        _, _, jobs = await shown
-        assert jobs["jobs"][0]["round"] == 1
+        _, _, answer = await shown
+        assert answer.get("jobs", [answer])[0]["round"] == 1
 
 
 class FullStore(MemoryStore):

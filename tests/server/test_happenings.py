@@ -117,7 +117,7 @@ async def test_a_number_of_another_store_is_no_reason_to_say_nothing(start: Star
             assert (await anext(events))["number"] == 1
 
 
-@pytest.mark.parametrize("after", ["-1", "x", "1.5", "%C2%B2", str(2**63)])
+@pytest.mark.parametrize("after", ["-1", "x", "1.5", "%C2%B2", "9" * 21])
 async def test_a_number_that_is_none_is_said(start: Start, after: str) -> None:
     async with start() as server:
         status, _, body = await get(f"{server.url}/v1/events?after={after}", "application/json")

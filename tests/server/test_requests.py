@@ -8,11 +8,12 @@ from typing import Any
 
 import msgpack
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
 
 from coordinatord.core.requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
 from coordinatord.server import requests
-from coordinatord.server.requests import PARSERS
+from coordinatord.server.requests import PARSERS, Requests
 from coordinatord.wire.messages import Goal, Phase, RefusalCode, Refused, Result
 from tests.server.conftest import Start
 from tests.server.test_durability import SlowStore
@@ -81,6 +82,16 @@ async def test_an_unknown_job_is_said(start: Start) -> None:
             assert (status, answer) == (404, {"error": "unknown_job", "message": "no job 'nosuch' is known here"})
 
 
+async def test_no_web_page_can_ask_for_anything_whatever_name_it_has_taken_on(start: Start) -> None:
+    async with start() as server, ClientSession() as client:
+        for origin in ("https://evil.example", server.url, "null"):
+            async with client.post(
+                f"{server.url}/v1/nodes/a/drain", json=ALICE, headers={"Origin": origin, "Accept": "application/json"}
+            ) as answer:
+                assert (answer.status, (await answer.json())["error"]) == (403, "foreign")
+        assert (await get(f"{server.url}/v1/jobs"))[2]["drained"] == []
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
 async def test_what_a_foreign_web_page_could_send_is_turned_away(start: Start, kind: str) -> None:
     async with start() as server:
@@ -89,27 +100,28 @@ async def test_what_a_foreign_web_page_could_send_is_turned_away(start: Start, k
         assert (await get(f"{server.url}/v1/jobs"))[2]["drained"] == []
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b"[" * 30_000,
-        b"[]",
-        b"{}",
-        b'{"by": "alice"}',
-        b'{"by": "", "reason": ""}',
-        b'{"by": 1, "reason": ""}',
-        b'{"by": "a\\u001b[2J", "reason": ""}',
-        b'{"by": "alice", "reason": "", "more": 1}',
-    ],
-)
+NO_REQUESTS = [
+    [],
+    {},
+    "alice",
+    {"by": "alice"},
+    {"by": "", "reason": ""},
+    {"by": 1, "reason": ""},
+    {"by": "a\x1b[2J", "reason": ""},
+    {"by": "alice", "reason": "", "more": 1},
+]
+
+
 @pytest.mark.parametrize("kind", PARSERS)
-async def test_what_is_no_request_is_refused_in_words(start: Start, kind: str, body: bytes) -> None:
-    async with start() as server, ClientSession(headers={"Accept": "application/json", "Content-Type": kind}) as client:
-        async with client.post(f"{server.url}/v1/nodes/a/drain", data=body) as answer:
-            assert answer.status == 400
-            assert (await answer.json())["error"] == "malformed"
+async def test_what_is_no_request_is_refused_in_words(start: Start, kind: str) -> None:
+    async with start() as server:
+        for body in NO_REQUESTS:
+            status, answer = await ask(f"{server.url}/v1/nodes/a/drain", body, kind)
+            assert (status, answer["error"]) == (400, "malformed"), body
+        for raw in (b"", b"{", b"\xc1", b"[" * 30_000, b"\x91" * 30_000):
+            status, answer = await ask(f"{server.url}/v1/nodes/a/drain", raw, kind)
+            assert (status, answer["error"]) == (400, "malformed"), raw[:9]
+            assert not answer["message"].endswith(": ")
         assert (await get(f"{server.url}/v1/jobs"))[2]["drained"] == []
 
 
@@ -138,6 +150,32 @@ async def test_while_nothing_can_be_recorded_nothing_is_done(start: Start) -> No
         assert server.driver.machine.cluster.drained == {}
         store.broken = False
         store.allowed.release()
+
+
+async def test_a_body_that_is_too_large_is_refused_in_words(start: Start) -> None:
+    async with start() as server:
+        status, answer = await ask(f"{server.url}/v1/nodes/a/drain", b"{" * 65_537)
+        assert (status, answer) == (413, {"error": "too_large", "message": "a request has at most 65536 bytes"})
+
+
+async def test_who_waits_for_a_disk_when_the_daemon_ends_is_answered(start: Start) -> None:
+    store = SlowStore()
+    async with start(store) as server:
+        asked = asyncio.ensure_future(ask(f"{server.url}/v1/nodes/a/drain"))
+        await store.asked.get()
+    status, answer = await asked
+    assert (status, answer["error"]) == (503, "cannot_record")
+    assert answer["message"].startswith("coordinatord ends")
+
+
+async def test_who_asks_at_the_last_moment_is_answered_too() -> None:
+    ending = Requests()
+    ending.close()
+    app = web.Application()
+    app.add_routes(ending.routes())
+    async with TestServer(app) as server:
+        status, answer = await ask(str(server.make_url("/v1/nodes/a/drain")))
+    assert (status, answer["error"]) == (503, "cannot_record")
 
 
 async def test_requests_in_progress_are_limited(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

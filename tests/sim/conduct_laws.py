@@ -25,7 +25,7 @@ CONNECTING_S = 6.0
 """While a node tries to connect it does not know yet whether it is alone: one attempt, and the pause before it. Nor
 does it while a connection stands in which nothing is said, for as long as the lease that it was granted last."""
 
-FOR_GOOD = {RefusalCode.SUPERSEDED, RefusalCode.SPEC_DIFFERS}
+FOR_GOOD = {RefusalCode.SUPERSEDED, RefusalCode.SPEC_DIFFERS, RefusalCode.FORGOTTEN}
 """Refusals that waiting does not help against."""
 
 

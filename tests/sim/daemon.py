@@ -72,7 +72,8 @@ class Daemon:
         self._numbers = 0
         self._asked = 0
         """The last request of an operator, numbered downward."""
-        self._asking: dict[int, Request] = {}
+        self._asking: dict[int, tuple[Request, str | None]] = {}
+        """With the run that was on then."""
         self._asleep: list[Event] | None = None
         """What it has not read yet, while it is stopped."""
         self._knocking: list[Session] = []
@@ -165,7 +166,8 @@ class Daemon:
         """Let an operator ask for something; where nobody answers, nothing comes of it."""
         if self.up and self._asleep is None:
             self._asked -= 1
-            self._asking[self._asked] = request
+            run = self.machine.jobs.get(request.target)
+            self._asking[self._asked] = request, None if run is None else run.id
             self._world.trace.note("operator asks for %s", request)
             self._submit(Asked(self._asked, request))
 
@@ -325,7 +327,7 @@ class Daemon:
         for effect in effects:
             if isinstance(effect, Answer):
                 self._world.trace.note("operator is answered: %s: %s", effect.verdict, effect.text)
-                self._world.laws.answered(self._asking.pop(effect.session), effect)
+                self._world.laws.answered(*self._asking.pop(effect.session), effect)
                 continue
             session = self._sessions.get(effect.session)
             if session is None:

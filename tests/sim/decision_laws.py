@@ -355,7 +355,8 @@ class AllLaws(EvidenceLaws):
 def _wanted(run: Run, member: Member) -> tuple[Goal, int, bool]:
     """Return goal, round, and whether it is on purpose, as a node ought to have heard them."""
     if run.state.ended or member.outcome is not None:
-        return Goal.EXIT, run.round, False
+        outcome = member.outcome or run.outcome
+        return Goal.EXIT, run.round, outcome is not None and outcome.result in {Result.LEFT, Result.STOPPED}
     if member.in_round:
         goal = GOAL_OF[run.state]
         return goal, run.round, goal is Goal.STOP and run.planned_at is not None

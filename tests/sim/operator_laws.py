@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordinatord.core.effects import Answer
-from coordinatord.core.records import JobStopAsked, NodeJoined, Record, RoundFormed
+from coordinatord.core.records import JobStopAsked, NodeDrained, NodeJoined, NodeUndrained, Record, RoundFormed
 from coordinatord.core.requests import DrainNode, ForgetJob, Request, RestartJob, StopJob, UndrainNode, Verdict
 from coordinatord.core.run import State
 from tests.sim.laws import Laws
@@ -22,6 +22,9 @@ class OperatorLaws(Laws):
         super().__init__(world)
         self._to_end: set[str] = set()
         """Runs that an operator wants to end."""
+        self._drained: set[str] = set()
+        self._undrained: set[str] = set()
+        """Names that an operator ever drained, and took back."""
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check that nobody decides against an operator."""
@@ -43,6 +46,10 @@ class OperatorLaws(Laws):
         for record in records:
             if isinstance(record, JobStopAsked):
                 self._to_end.add(record.run)
+            elif isinstance(record, NodeDrained):
+                self._drained.add(record.node)
+            elif isinstance(record, NodeUndrained):
+                self._undrained.add(record.node)
             elif isinstance(record, RoundFormed):
                 self.check(record.run not in self._to_end, "run %s is to end, and a round is formed", record.run)
         super().durable(records, now)
@@ -52,8 +59,8 @@ class OperatorLaws(Laws):
         super().set_back(records, now)
         self._to_end = {record.run for record in records if isinstance(record, JobStopAsked)}
 
-    def answered(self, request: Request, answer: Answer) -> None:
-        """Check that what an operator is told rests on what is durable."""
+    def answered(self, request: Request, run_id: str | None, answer: Answer) -> None:
+        """Check that what an operator is told rests on what is durable; the run is that of when it asked."""
         self.check(bool(answer.text), "%s is answered without a word", request)
         if answer.verdict is not Verdict.DONE:
             return
@@ -61,11 +68,11 @@ class OperatorLaws(Laws):
         run = cluster.jobs.get(request.target)
         match request:
             case DrainNode():
-                done = request.target in cluster.drained
+                done = request.target in self._drained
             case UndrainNode():
-                done = request.target not in cluster.drained
+                done = request.target in self._undrained
             case StopJob():
-                done = bool(self._to_end)  # another run may have followed by now
+                done = run_id in self._to_end
             case RestartJob():
                 done = run is not None and run.state is not State.RUNNING
             case ForgetJob():

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
 from coordinatord.core.records import NodeDrained, NodeUndrained
 from coordinatord.store.database import Database
-from coordinatord.store.interface import Happening
+from coordinatord.store.interface import Chapter, Happening
+from coordinatord.store.memory import MemoryStore
 from coordinatord.store.pruning import MARKS_KEPT
+from coordinatord.store.sqlite import SqliteStore
 from tests.support.histories import JOB, RUN, a_forgetting, a_join_of, an_opening
 
 
@@ -18,15 +28,15 @@ def an_undrain(name: str) -> NodeUndrained:
 
 
 def told(database: Database, job: str | None = None, after: int = 0) -> list[tuple[int, str]]:
-    return [(one.number, one.kind) for one in database.happenings(job, after, 1_000)]
+    return [(one.number, one.kind) for one in database.tell(job, after, 1_000).happenings]
 
 
 def test_the_newest_are_told_oldest_first() -> None:
     database = Database.in_memory()
     database.append([an_opening(), *(a_join_of(f"n{number}") for number in range(10))], 5.0)
     assert told(database, after=9) == [(10, "NodeJoined"), (11, "NodeJoined")]
-    assert [one.number for one in database.happenings(JOB, 0, 2)] == [10, 11]
-    [first] = database.happenings(JOB, 0, 11)[:1]
+    assert [one.number for one in database.tell(JOB, None, 2).happenings] == [10, 11]
+    [first] = database.tell(JOB, None, 11).happenings[:1]
     assert first == Happening(1, 5.0, JOB, RUN, "RunOpened", None, None, "opened by node n1")
 
 
@@ -44,7 +54,7 @@ def test_numbers_are_never_given_again_even_if_all_is_forgotten() -> None:
     database.append([an_opening(run="e-2")], 1.0)
     assert told(database, JOB) == [(3, "JobForgotten"), (4, "RunOpened")]
     assert database.runs() == [(JOB, "e-2")]
-    assert [entry.record for entry in database.load()] == [an_opening(run="e-2")]
+    assert [entry.record for entry in database.load()] == [a_forgetting(), an_opening(run="e-2")]
 
 
 def test_forgotten_jobs_do_not_pile_up() -> None:
@@ -68,3 +78,69 @@ def test_drains_that_hold_are_kept_and_others_do_not_pile_up() -> None:
     assert left[:2] == ["bad", "again"]
     assert "mended" not in left
     assert database.count() == MARKS_KEPT + 2
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("make", [Database.in_memory, MemoryStore], ids=["database", "memory"])
+async def test_who_goes_on_from_a_number_misses_nothing_however_much_there_is(
+    make: Callable[[], Database | MemoryStore],
+) -> None:
+    store = make()
+    told = store.append([an_opening(), an_opening("other", "e-2"), *(a_join_of(f"n{n}") for n in range(10))], 0.0)
+    if told is not None:
+        await told
+    seen: list[int] = []
+    upto = 0
+    for _ in range(5):
+        told_of = store.tell(JOB, upto, 3)
+        chapter = told_of if isinstance(told_of, Chapter) else await told_of
+        seen += [one.number for one in chapter.happenings]
+        upto = chapter.upto
+    assert (seen, upto) == ([1, *range(3, 13)], 12)
+    quiet = store.tell("other", 2, 3)
+    chapter = quiet if isinstance(quiet, Chapter) else await quiet
+    assert (chapter.happenings, chapter.upto) == ((), 12), "what was looked at in vain is not looked at again"
+
+
+@pytest.mark.asyncio
+async def test_what_is_looked_back_at_holds_up_no_commit(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path / "state")
+    await store.append([an_opening()], 0.0)
+    looking = threading.Event()
+    go_on = threading.Event()
+
+    def look() -> None:
+        looking.set()
+        go_on.wait()
+
+    held = asyncio.get_running_loop().run_in_executor(store._reading, look)
+    await asyncio.to_thread(looking.wait)
+    telling = asyncio.ensure_future(store.tell(None, None, 10))
+    await store.append([a_join_of("n1")], 1.0)
+    assert not telling.done()
+    go_on.set()
+    await held
+    assert [one.kind for one in (await telling).happenings] == ["RunOpened", "NodeJoined"]
+    await store.close()
+
+
+def test_each_store_has_a_word_of_its_own_and_keeps_it(tmp_path: Path) -> None:
+    words = {Database.in_memory().identity, Database.in_memory().identity, MemoryStore().identity}
+    assert len(words) == 3
+    first = Database.open(tmp_path / "state.db")
+    word = first.identity
+    first.close()
+    assert Database.open(tmp_path / "state.db").identity == word
+
+
+def test_a_mark_more_costs_no_more_the_more_there_are() -> None:
+    database = Database.in_memory()
+    costs = []
+    for half in range(2):
+        steps: list[None] = []
+        database.append([a_drain(f"n{half}-{number}") for number in range(2 * MARKS_KEPT)], 0.0)
+        database._connection.set_progress_handler(partial(steps.append, None), 10)
+        database.append([a_drain(f"one-more-{half}")], 1.0)
+        database._connection.set_progress_handler(None, 0)
+        costs.append(len(steps))
+    assert 0 < costs[0] <= costs[1] < 1.2 * costs[0]

@@ -89,12 +89,12 @@ def test_the_last_runs_of_a_job_are_kept() -> None:
     assert kinds(database.history(JOB, kept[0])) == ["RunOpened", "NodeJoined"]
 
 
-def test_of_a_forgotten_job_nothing_is_left_and_others_stay() -> None:
+def test_of_a_forgotten_job_nothing_is_left_but_that_and_others_stay() -> None:
     database = Database.in_memory()
     database.append([an_opening(), a_join_of("n1")], 0.0)
     database.append([an_opening("other"), a_join_of("n1", "other")], 1.0)
     database.append([a_forgetting(), an_opening("third")], 2.0)
-    assert [entry.record.job for entry in database.load()] == ["other", "other", "third"]
+    assert [entry.record.job for entry in database.load()] == ["other", "other", JOB, "third"]
     assert database.runs() == [("other", RUN), ("third", RUN)]
 
 
@@ -102,6 +102,7 @@ def test_a_job_that_comes_again_within_one_commit_begins_anew() -> None:
     database = Database.in_memory()
     database.append([an_opening(), a_join_of("n1")], 0.0)
     database.append([a_forgetting(), an_opening(run="e-2"), a_join_of("n2", run="e-2")], 1.0)
-    [_, joined] = [entry.record for entry in database.load()]
+    [forgotten, _, joined] = [entry.record for entry in database.load()]
+    assert forgotten == a_forgetting(), "its nodes must not begin it anew"
     assert isinstance(joined, NodeJoined)
     assert (joined.run, joined.node) == ("e-2", "n2")

@@ -27,6 +27,7 @@ PURE_STDLIB = frozenset(
         "bisect",
         "collections",
         "dataclasses",
+        "difflib",
         "enum",
         "functools",
         "heapq",

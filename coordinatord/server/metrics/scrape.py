@@ -21,14 +21,12 @@ from coordinatord.server.driver import Driver
 from coordinatord.server.metrics.jobs import JobFigures, JobsCollector, figures_of
 from coordinatord.server.metrics.meters import LagProbe, Meters
 from coordinatord.server.metrics.rounds import RoundMeter
+from coordinatord.server.pieces import read_in_pieces
 from coordinatord.shared import __version__
 from coordinatord.wire.messages import RefusalCode
 
 PIECE = 2_000
-"""Nodes of jobs that are read without a pause, a job counting for as many as `JOB_COST`: about a millisecond."""
-
-JOB_COST = 40
-"""The step of a job is looked for at all its nodes; the rest costs as much as so many of them."""
+"""Nodes of jobs that are read without a pause: about a millisecond."""
 
 
 class Metrics:
@@ -66,7 +64,6 @@ class Metrics:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _show(self, request: web.Request) -> web.Response:
-        await self._driver.written()
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         async with self._turn:
             self._jobs.jobs = await self._read_jobs()
@@ -76,15 +73,8 @@ class Metrics:
         return web.Response(body=text, headers={"Content-Type": content_type})
 
     async def _read_jobs(self) -> list[JobFigures]:
-        figures: list[JobFigures] = []
-        cost = 0
-        for run in list(self._driver.machine.jobs.values()):
-            figures.append(figures_of(run, self._rounds.tally(run.job), self._driver.now))
-            cost += JOB_COST + len(run.members)
-            if cost > PIECE:
-                cost = 0
-                await asyncio.sleep(0)
-        return figures
+        read = read_in_pieces(self._driver, PIECE)
+        return [figures_of(run, self._rounds.tally(run.job), self._driver.now) async for run in read]
 
 
 def _without_garbage(encode: Callable[[Collector], bytes], registry: Collector) -> bytes:

@@ -22,14 +22,15 @@ def port(text: str) -> int:
     return int(text)
 
 
-def seconds(text: str) -> float:
-    """Read a duration."""
+def seconds(text: str, least: float = 0.0) -> float:
+    """Read a duration, which is never nothing."""
     try:
         number = float(text)
     except ValueError:
         number = -1
-    if not 0 < number <= DURATION_S_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, more than 0 and at most {DURATION_S_MAX}")
+    if number <= 0 or not least <= number <= DURATION_S_MAX:
+        lower = f"at least {least:g}" if least else "more than 0"
+        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, {lower} and at most {DURATION_S_MAX}")
     return number
 
 
