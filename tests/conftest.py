@@ -1,13 +1,42 @@
-"""What all tests share: the option to write expected texts anew."""
+"""What all tests share: their order, an environment, and the option to write expected texts anew."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+LONGEST = (
+    "tests/test_demo.py",
+    "tests/test_example_digits.py",
+    "tests/test_example_imagenet.py",
+    "tests/torchrun/test_torchrun.py",
+    "tests/preload/test_training.py",
+    "tests/systemd/test_machine.py",
+    "tests/chaos/",
+)
+"""Where single tests take many seconds, the longest first. None of these is to begin when all others are done."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--rewrite`."""
     parser.addoption("--rewrite", action="store_true", help="write golden transcripts and printed tables anew")
+
+
+def pytest_configure() -> None:
+    """Hide the certificates of the system: aiohttp reads them all at its import, 30 ms for each of many programs."""
+    os.environ["SSL_CERT_FILE"] = os.devnull
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that take long, so that with several workers all have something to do until the end."""
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> tuple[int, bool]:
+    beginnings = enumerate(LONGEST)
+    place = next((number for number, beginning in beginnings if item.nodeid.startswith(beginning)), len(LONGEST))
+    return place, item.get_closest_marker("slow") is None
 
 
 @pytest.fixture

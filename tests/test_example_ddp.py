@@ -24,16 +24,16 @@ LAUNCHERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("launcher", "spelling"),
+    ("launcher", "flags"),
     [
-        ("nodeclient join", "--local_rank=0"),
-        ("nodeclient join", "--local-rank=0"),
-        ("nodeclient launch", "--steps=50"),
-        ("torchrun", "--steps=50"),
+        ("nodeclient join", ("--local_rank=0", "--local-rank=0")),  # as older launchers spell it, and newer ones
+        ("nodeclient launch", ()),
+        ("torchrun", ()),
     ],
+    ids=LAUNCHERS,
 )
-def test_two_workers_learn_together(launcher: str, spelling: str) -> None:
-    with closing(Program(*LAUNCHERS[launcher], spelling)) as program:
+def test_two_workers_learn_together(launcher: str, flags: tuple[str, ...]) -> None:
+    with closing(Program(*LAUNCHERS[launcher], *flags)) as program:
         assert program.wait() == 0, program.output
         program.await_no_leftovers()
     said = program.output

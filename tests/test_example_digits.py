@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
-import signal
+import runpy
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from itertools import chain
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import torch
@@ -22,19 +25,32 @@ from workerlib import WorkerEnvironment
 
 ROOT = Path(__file__).resolve().parents[1]
 
-IN_DOUBLE_PRECISION = """
-import runpy, sys, torch
-torch.set_default_dtype(torch.float64)
-del sys.argv[0]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-"""Rounding is then too small to hide a step that is lost, or an image that counts twice."""
+SCRIPT = str(ROOT / "examples" / "digits.py")
+
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["sklearn.datasets", "torch._dynamo"])
+"""Workers are forked where all that takes long is imported already: it would take each of them three seconds."""
 
 EPOCHS = 30
 TIMEOUT_S = 60
 STEPS_PER_CHECKPOINT = 10
 
-Workers = list[subprocess.Popen[str]]
+
+@dataclass
+class Worker:
+    """One worker, and what it prints."""
+
+    process: ForkServerProcess
+    stdout: TextIO
+
+    def close(self) -> None:
+        """End it, if it has not ended, and let go of its output."""
+        self.process.kill()
+        self.process.join()
+        self.stdout.close()
+
+
+Workers = list[Worker]
 
 
 @contextmanager
@@ -67,39 +83,49 @@ def started(folder: Path, number: int, world_size: int) -> Iterator[Workers]:
                 node=f"node-{rank}",
                 reason="",
             )
-            workers.append(stack.enter_context(start(folder / f"host-{rank}", environment)))
-            stack.callback(workers[-1].kill)
+            workers.append(stack.enter_context(closing(start(folder / f"host-{rank}", environment))))
         yield workers
 
 
-def start(host: Path, environment: WorkerEnvironment) -> subprocess.Popen[str]:
+def start(host: Path, environment: WorkerEnvironment) -> Worker:
     """Start one worker, whose files lie in the folder `host`."""
     host.mkdir(parents=True, exist_ok=True)
-    script = str(ROOT / "examples" / "digits.py")
     flags = {
         "--epochs": str(EPOCHS),
         "--batch-size": "128",
         "--checkpoint": str(host / "digits.pt"),
         "--progress": str(host / "progress.jsonl"),
     }
-    return subprocess.Popen(
-        [sys.executable, "-c", IN_DOUBLE_PRECISION, script, *chain.from_iterable(flags.items())],
-        env={**os.environ, **environment.to_environ(), "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    reading, writing = FORKED.Pipe(duplex=False)
+    words = (SCRIPT, *chain.from_iterable(flags.items()))
+    process = FORKED.Process(target=work, args=(words, environment.to_environ(), writing))
+    process.start()
+    writing.close()
+    with reading:
+        return Worker(process, os.fdopen(os.dup(reading.fileno())))
 
 
-def read_until(worker: subprocess.Popen[str], line: str) -> None:
+def work(words: Sequence[str], environ: Mapping[str, str], output: Connection) -> None:
+    """Run the script, in double precision: rounding hides no step that is lost then, and no image that counts twice."""
+    os.dup2(output.fileno(), 1)
+    output.close()
+    os.environ.update(environ)
+    torch.set_default_dtype(torch.float64)
+    sys.argv = list(words)
+    runpy.run_path(words[0], run_name="__main__")
+
+
+def read_until(worker: Worker, line: str) -> None:
     """Read what a worker prints, up to a line that begins with `line`."""
-    assert worker.stdout is not None
     assert any(said.startswith(line) for said in worker.stdout), f"ended without saying {line!r}"
 
 
 def finish(workers: Workers) -> str:
     """Wait for workers that are to end well, and return what rank 0 had left to say."""
-    said = [worker.communicate(timeout=TIMEOUT_S)[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0] * len(workers)
+    for worker in workers:
+        worker.process.join(TIMEOUT_S)
+    assert [worker.process.exitcode for worker in workers] == [0] * len(workers)
+    said = [worker.stdout.read() for worker in workers]
     assert not any(said[1:]), "only rank 0 speaks"
     return said[0]
 
@@ -134,12 +160,12 @@ def test_a_disturbed_run_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
         with started(disturbed, 1, world_size=2) as workers:
             read_until(workers[0], "epoch 2 round 1 world size 2 ")
             for worker in workers:
-                worker.kill()
+                worker.process.kill()
         killed_at = checkpoint(disturbed)["steps"]
 
         with started(disturbed, 2, world_size=3) as workers:
             read_until(workers[0], "epoch 10 round 2 world size 3 ")
-            workers[2].send_signal(signal.SIGTERM)
+            workers[2].process.terminate()
             farewell = finish(workers)
         stopped_at = checkpoint(disturbed)["steps"]
 
