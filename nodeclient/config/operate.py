@@ -42,7 +42,7 @@ class EventsConfig:
 
     coordinators: tuple[Endpoint, ...]
     job: str | None
-    """None for the only one."""
+    """None for what happened to all of them, and beyond them."""
     json: bool
     follow: bool
 
@@ -92,7 +92,7 @@ def add_events(parser: SettingsParser) -> None:
     _add_coordinators(parser)
     parser.add_setting("--follow", "-f", action="store_true", help="go on as things happen")
     parser.add_setting("--json", action="store_true", help="for programs: one JSON object a line")
-    _add_job(parser, "may be left out where there is only one")
+    _add_job(parser, "only of this one; without it, of all jobs")
 
 
 def read_events(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> EventsConfig:

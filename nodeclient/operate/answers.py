@@ -5,6 +5,7 @@ What an older coordinator does not say is None, or empty. Units: seconds. How it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -24,6 +25,9 @@ NUMBER_MAX = 2.0**62
 
 TIME_MAX = 250_000_000_000.0
 """The year 9892: later ones are no dates."""
+
+_ID = re.compile(r"[!-~]{1,128}")
+"""What can be given back in a header as it came; a coordinator's have some forty characters."""
 
 Item = TypeVar("Item")
 
@@ -84,7 +88,10 @@ class Drained:
 class Event:
     """Something that happened to a job."""
 
+    id: str
+    """By which a coordinator finds it again, whatever it is made of."""
     number: int
+    """In the order of the coordinator that told of it; another one may begin anew."""
     at: float
     """In seconds since the epoch, by the coordinator's clock."""
     job: str
@@ -122,6 +129,13 @@ class Fields:
     def text(self, name: str) -> str:
         """Return a text, printable and of bounded length."""
         return _text(self._values.get(name), f"{self._where}.{name}")
+
+    def id(self, name: str) -> str:
+        """Return what is to be given back as it came."""
+        value = self._values.get(name)
+        if not isinstance(value, str) or not _ID.fullmatch(value):
+            raise AnswerError(f"{self._where}.{name} is no id")
+        return value
 
     def number(self, name: str) -> float:
         """Return a number, neither infinite nor absurd."""
@@ -207,6 +221,7 @@ def read_event(value: object, where: str = "event") -> Event:
     """Read one event."""
     event = Fields(value, where)
     return Event(
+        id=event.id("id"),
         number=event.count("number"),
         at=min(max(event.number("at"), 0.0), TIME_MAX),
         job=event.text("job"),

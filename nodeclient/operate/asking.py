@@ -70,13 +70,6 @@ def unknown_job(client: Client, job: str) -> UnknownNameError:
     return UnknownNameError(f"the coordinator knows no job {job!r}{_instead(job, known)}")
 
 
-def likely_node(client: Client, node: str) -> str | None:
-    """Return what may have been meant by the name of a node that is in no job; None if it is in one."""
-    jobs = read_jobs(client.get("/v1/jobs"))
-    known = {name: None for job in jobs for one in job.nodes for name in (one.name, one.host)}
-    return None if node in known else meant(node, known)
-
-
 def _instead(wrong: str, known: Collection[str]) -> str:
     if not known:
         return "; it knows none"

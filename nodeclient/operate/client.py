@@ -84,14 +84,14 @@ class Client:
 
         return self._in_turn(ask)
 
-    def events(self, path: str, after: int) -> Iterator[Any]:
-        """Yield the events after this number, decoded, as they come; ends with `LostError`."""
+    def events(self, path: str, after: str | None) -> Iterator[Any]:
+        """Yield the events after the one of this id, or all, decoded, as they come; ends with `LostError`."""
+        headers = {"Accept": STREAM} if after is None else {"Accept": STREAM, "Last-Event-ID": after}
 
         def ask(coordinator: Endpoint) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
             connection = _connect(coordinator, SILENT_S_MAX)
             with ExitStack() as stack:
                 stack.callback(connection.close)
-                headers = {"Accept": STREAM, "Last-Event-ID": str(after)}
                 connection.request(HTTPMethod.GET, path, headers=headers)
                 answer = connection.getresponse()
                 _check_stream(answer)

@@ -14,7 +14,7 @@ from coordinatord.wire.exits import ExitCode
 from coordinatord.wire.messages import clip
 from nodeclient.config import CommandConfig, Verb
 from nodeclient.operate.answers import Done, read_done
-from nodeclient.operate.asking import job_path, likely_node, node_path, only_job, unknown_job
+from nodeclient.operate.asking import job_path, node_path, only_job, unknown_job
 from nodeclient.operate.client import Client
 from nodeclient.operate.errors import OperateError, UnknownNameError
 from nodeclient.operate.surface import write
@@ -33,7 +33,7 @@ def carry_out(config: CommandConfig) -> int:
     code: int = ExitCode.OK
     for node in config.nodes:
         try:
-            write([_of_node(client, config.verb, node, body)])
+            write([read_done(client.post(f"{node_path(node)}/{config.verb}", body)).message])
         except OperateError as error:
             sys.stderr.write(f"nodeclient: {error}\n")
             code = code or error.code
@@ -45,13 +45,6 @@ def _of_job(client: Client, verb: Verb, job: str, body: dict[str, str]) -> Done:
         return read_done(client.post(f"{job_path(job)}/{verb}", body))
     except UnknownNameError:
         raise unknown_job(client, job) from None
-
-
-def _of_node(client: Client, verb: Verb, node: str, body: dict[str, str]) -> str:
-    done = read_done(client.post(f"{node_path(node)}/{verb}", body))
-    # A name that no node has may be that of one to come, so it is no error; mistyped ones are more frequent.
-    likely = likely_node(client, node) if done.done and verb is Verb.DRAIN else None
-    return f"{done.message}; did you mean {likely!r}?" if likely else done.message
 
 
 def person() -> str:

@@ -1,7 +1,7 @@
 """`nodeclient events`: what happened to a job, when and why, as lines for people or as JSON lines for programs.
 
-With `--follow` it goes on as things happen, also across a restart of the coordinator: by the number of the last event
-that it has shown, none comes twice and none is left out.
+With `--follow` it goes on as things happen, also across a restart of the coordinator: by the id of the last event that
+was shown, which is for the coordinator alone to understand, none comes twice and none is left out.
 """
 
 from __future__ import annotations
@@ -59,24 +59,24 @@ def show(config: EventsConfig) -> int:
 def _follow(client: Client, job: str | None) -> Iterator[Event]:
     """Yield what there is and what comes; ends only with the job."""
     path = ALL if job is None else f"{job_path(job)}/events"
-    last, is_over, is_told = 0, False, False
+    last: str | None = None
+    is_over, is_told = False, False
     while True:
         try:
             for said in client.events(path, last):
                 event = read_event(said)
-                if event.number > last:
-                    last, is_told = event.number, False
-                    is_over = event.kind == LAST and job is not None
-                    yield event
+                last, is_told = event.id, False
+                is_over = event.kind == LAST and job is not None
+                yield event
         except UnknownNameError as error:
-            if job is None or not last:
+            if job is None or last is None:
                 raise error if job is None else unknown_job(client, job) from None
             sys.stderr.write(f"nodeclient: the coordinator knows job {job} no more\n")
             return
         except OperateError as error:
             if is_over:
                 return
-            if not last:
+            if last is None:
                 raise
             if not is_told:
                 sys.stderr.write(f"nodeclient: {error}; trying again\n")

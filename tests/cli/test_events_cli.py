@@ -6,6 +6,7 @@ import json
 import re
 import signal
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,28 @@ import pytest
 
 from nodeclient import config
 from nodeclient.operate import command
-from tests.support.canned import a_job, body, canned, hang_up, packed
+from tests.support.canned import Answer, a_job, body, canned, hang_up, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, Program, kill_quietly, run
 from tests.support.screens import on_terminal
 
 pytestmark = pytest.mark.slow
+
+EVENT = {
+    "id": "0a-1",
+    "number": 1,
+    "at": 1e9,
+    "job": "m",
+    "run": "r",
+    "kind": "K",
+    "what": "w",
+    "round": 1,
+    "node": None,
+    "reason": "x",
+}
+
+UNKNOWN = packed({"error": "unknown_job", "message": "no such job"}, 404)
+"""Which also ends the following of a job."""
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 
@@ -27,6 +44,28 @@ def events(coordinator: Coordinator, *arguments: str) -> str:
     ended = run(BIN / "nodeclient", "events", "--coord", coordinator.endpoint, *arguments)
     assert (ended.returncode, ended.stderr) == (0, "")
     return ended.stdout
+
+
+def sent(*values: Any) -> bytes:
+    return b"".join(b"data: " + json.dumps(value).encode() + b"\n\n" for value in values)
+
+
+def stream(said: bytes) -> Answer:
+    return body(said, content_type="text/event-stream")
+
+
+def in_turn(*answers: Answer) -> Answer:
+    """Answer one request with each, and all later ones with the last."""
+    left = list(answers)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        (left.pop(0) if len(left) > 1 else left[0])(handler)
+
+    return answer
+
+
+def operate(verb: str, coordinator: Coordinator, *names: str) -> None:
+    assert run(BIN / "nodeclient", verb, "--coord", coordinator.endpoint, *names).returncode == 0
 
 
 def test_events_say_what_happened_when_and_why(cluster: Cluster) -> None:
@@ -43,11 +82,17 @@ def test_events_say_what_happened_when_and_why(cluster: Cluster) -> None:
     assert any(re.fullmatch(rf"{TIME}  round stopped +round 1  +.*exit code 17.*", line) for line in lines)
     told = [json.loads(line) for line in events(cluster.coordinator, cluster.job, "--json").splitlines()]
     assert len(told) == len(lines)
-    assert told[2].keys() == {"number", "at", "job", "run", "kind", "what", "round", "node", "reason"}
+    assert told[2].keys() == {"id", "number", "at", "job", "run", "kind", "what", "round", "node", "reason"}
     assert [event["kind"] for event in told[:3]] == ["RunOpened", "NodeJoined", "RoundFormed"]
     assert sorted(event["number"] for event in told) == [event["number"] for event in told]
     every = events(cluster.coordinator).splitlines()
     assert any(re.match(rf"{TIME}  {cluster.job} +run opened  ", line) for line in every)
+
+
+def test_the_help_says_what_is_shown_without_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        config.parse(["events", "--help"], {})
+    assert "JOB only of this one; without it, of all jobs" in " ".join(capsys.readouterr().out.split())
 
 
 def test_on_a_terminal_reasons_are_wrapped_and_not_cut(cluster: Cluster) -> None:
@@ -100,6 +145,38 @@ def test_whoever_follows_misses_nothing_over_a_restart_of_the_coordinator(
         cluster.close()
 
 
+def test_whoever_follows_hears_of_a_coordinator_whose_numbers_begin_anew(
+    own_coordinator: Callable[..., Coordinator],
+) -> None:
+    coordinator = own_coordinator()
+    operate("drain", coordinator, "a", "b", "c")
+    follower = Program(BIN / "nodeclient", "events", "--follow", "--coord", coordinator.endpoint)
+    try:
+        follower.await_line("c drained by")
+        coordinator.stop()
+        follower.await_line("trying again")
+        again = own_coordinator(port=coordinator.port)
+        operate("drain", again, "d")
+        follower.await_line("d drained by")
+        assert len(follower.lines) == 5, "none comes twice, and trouble is told once"
+    finally:
+        follower.close()
+
+
+def test_whoever_follows_gives_back_the_last_id_as_it_came(capsys: pytest.CaptureFixture[str]) -> None:
+    given: list[str | None] = []
+
+    def note(handler: BaseHTTPRequestHandler) -> None:
+        given.append(handler.headers["Last-Event-ID"])
+        streams[len(given) - 1](handler)
+
+    streams = [stream(sent({**EVENT, "id": one})) for one in ("b--9", "a-7")]
+    with canned(in_turn(*[note] * len(streams), UNKNOWN)) as (endpoint, _):
+        assert follow(endpoint) == 0
+    assert given == [None, "b--9"]
+    assert capsys.readouterr().out.count("\n") == len(streams), "a smaller number is no older event"
+
+
 def test_whoever_follows_a_job_that_is_forgotten_ends_well(cluster: Cluster) -> None:
     node = cluster.join("a", "--nnodes", "1", command=("true",))
     assert node.wait() == 0
@@ -107,7 +184,7 @@ def test_whoever_follows_a_job_that_is_forgotten_ends_well(cluster: Cluster) -> 
     follower = Program(BIN / "nodeclient", "events", "--follow", *where)
     try:
         follower.await_line("run ended")
-        assert run(BIN / "nodeclient", "forget", *where).returncode == 0
+        operate("forget", cluster.coordinator, cluster.job)
         assert follower.wait() == 0
         assert "forgotten by " in follower.lines[-1]
     finally:
@@ -115,32 +192,14 @@ def test_whoever_follows_a_job_that_is_forgotten_ends_well(cluster: Cluster) -> 
 
 
 def test_a_wrong_name_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
-    unknown = packed({"error": "unknown_job", "message": "no such job"}, 404)
     known = packed({"jobs": [a_job(job="mnist")]})
-    with canned({"GET /v1/jobs/m/events": unknown, "GET /v1/jobs": known}) as (endpoint, _):
+    with canned({"GET /v1/jobs/m/events": UNKNOWN, "GET /v1/jobs": known}) as (endpoint, _):
         assert follow(endpoint) == 69
     assert capsys.readouterr() == ("", "nodeclient: the coordinator knows no job 'm'; it knows mnist\n")
 
 
-EVENT = {
-    "number": 1,
-    "at": 1e9,
-    "job": "m",
-    "run": "r",
-    "kind": "K",
-    "what": "w",
-    "round": 1,
-    "node": None,
-    "reason": "x",
-}
-
-
-def sent(*values: Any) -> bytes:
-    return b"".join(b"data: " + json.dumps(value).encode() + b"\n\n" for value in values)
-
-
 @pytest.mark.parametrize(
-    "stream",
+    "said",
     [
         b"",
         b"data: {\n\n",
@@ -148,13 +207,18 @@ def sent(*values: Any) -> bytes:
         b"data: " + b"x" * 300_000 + b"\n\n",
         sent(3),
         sent({**EVENT, "number": -1}),
+        sent({name: EVENT[name] for name in EVENT if name != "id"}),
+        sent({**EVENT, "id": ""}),
+        sent({**EVENT, "id": "1\r\nX-Evil: 1"}),
+        sent({**EVENT, "id": "\u00e9"}),
+        sent({**EVENT, "id": "x" * 1_000}),
         sent({**EVENT, "at": "now"}),
         sent({**EVENT, "reason": None}),
     ],
-    ids=lambda stream: repr(stream[:40]),
+    ids=lambda said: repr(said[:40]),
 )
-def test_a_stream_that_is_none_is_said_in_one_line(stream: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    with canned(body(stream, content_type="text/event-stream")) as (endpoint, _):
+def test_a_stream_that_is_none_is_said_in_one_line(said: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with canned(in_turn(stream(said), UNKNOWN)) as (endpoint, _):
         assert follow(endpoint) == 69
     out, errors = capsys.readouterr()
     assert (out, errors.count("\n")) == ("", 1)

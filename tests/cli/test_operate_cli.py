@@ -92,7 +92,7 @@ def test_several_nodes_are_drained_at_once_also_such_as_are_not_there(operator: 
     code, said, errors = operator.ask("drain", "gpu71", "spare", "--reason", "moved")
     assert (code, errors) == (0, "")
     first, second = said.splitlines()
-    assert first == "gpu71 is in no job, and none takes it in until it is undrained; did you mean 'gpu17'?"
+    assert first == "gpu71 is in no job, and none takes it in until it is undrained; did you mean gpu17?"
     assert second == "spare is in no job, and none takes it in until it is undrained"
     assert len(operator.ask("undrain", "gpu71", "spare")[1].splitlines()) == 2
 
@@ -189,6 +189,14 @@ def test_a_command_is_sent_once_though_there_are_other_addresses(capsys: pytest.
         assert within(f"127.0.0.1:1,{first},{second}", "restart", "mnist") == 69
     assert (asked, others) == (["POST /v1/jobs/mnist/restart"], [])
     assert first in capsys.readouterr().err
+
+
+def test_what_was_done_is_said_as_it_was_answered_and_nothing_else_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    done = packed({"done": True, "message": "gpu-1 is in no job; did you mean gpu-12?"})
+    with canned({"POST /v1/nodes/gpu-1/drain": done}) as (endpoint, asked):
+        assert within(endpoint, "drain", "gpu-1") == 0
+    assert asked == ["POST /v1/nodes/gpu-1/drain"]
+    assert capsys.readouterr() == ("gpu-1 is in no job; did you mean gpu-12?\n", "")
 
 
 def test_the_first_trouble_of_several_nodes_is_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

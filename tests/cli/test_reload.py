@@ -86,6 +86,9 @@ def test_a_wrong_file_changes_nothing_and_what_needs_a_restart_is_named(own_coor
         r"ERROR .* not reloaded, all settings stay as they were: .*line 2: 'hartbeat' is no setting of coordinatord;"
         " did you mean heartbeat"
     )
+    assert not any(" reason=" in line for line in daemon.program.lines), "which is said already"
+    daemon.rewrite("heartbeat = 0.0001\n")
+    daemon.program.await_line(r"not reloaded, .*line 1: heartbeat: '0.0001': expected seconds, at least 0.1 ")
     daemon.rewrite(
         "heartbeat = 1\nsettle = 9\nport = 1\nlog-level = 'error'\n"
     )  # flags win: --port, --settle, --log-level

@@ -34,6 +34,11 @@ TOKEN_VARIABLE = "COORDINATORD_TEST_TOKEN"  # noqa: S105 - it marks processes an
 
 BIN = Path(sys.executable).parent
 
+BOUND = ("setpriv", "--pdeathsig", "KILL")
+"""What ends a program with the tests, also with such as are killed: it is in a session of its own, out of their reach
+otherwise. It becomes the program, under the same process id. (Python code between fork and exec would make each start
+slower, and is not safe beside the threads here.)"""
+
 NO_HOME = "/dev/null/no-home"
 """Nothing can be kept here: a test that wants state names its own place for it, and none touches the user's."""
 
@@ -68,13 +73,17 @@ class Program:
     """A program that runs, in a session of its own."""
 
     def __init__(self, *argv: str | Path, environ: Mapping[str, str] | None = None, **options: Any) -> None:
-        """Start it; `options` are those of `subprocess.Popen`, such as a terminal for its stderr."""
+        """Start it; `options` are those of `subprocess.Popen`, such as a terminal for its stderr.
+
+        In the main thread only: the kernel kills it when the *thread* that started it ends.
+        """
+        assert threading.current_thread() is threading.main_thread(), "it would end with this thread"
         self.command = " ".join(map(str, argv))
         self.token = secrets.token_hex(16)
         self.lines: list[str] = []
         """Its output and its errors, in the order in which they came."""
         self.process: subprocess.Popen[str] = subprocess.Popen(
-            list(map(str, argv)),
+            list(map(str, (*BOUND, *argv))),
             env={**(environ or clean_environ()), TOKEN_VARIABLE: self.token},
             text=True,
             errors="replace",

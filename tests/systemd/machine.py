@@ -26,6 +26,9 @@ PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 SCRIPT = "#!/opt/coordinatord/bin/python\nfrom {program}.cli import main\nmain()\n"
 """What pip makes of an entry of [project.scripts]."""
 
+ORDERLY = ("setpriv", "--pdeathsig", "TERM")
+"""Where the tests are killed, systemd-nspawn switches its machine off; killed itself, it would leave that running."""
+
 ALONE = ("unshare", "--mount", "sh", "-c")
 """What comes before a script that mounts things for itself and its children only."""
 
@@ -80,7 +83,8 @@ class Machine:
         )
         # Nothing of what this machine's packages would start at a first boot.
         kernel_words = ("systemd.unit=basic.target", "systemd.condition_first_boot=no")
-        self._program = Program(*(*ALONE, BOOT, self._cgroup, nspawn, *flags, *kernel_words), environ=clean_environ())
+        command = (*ORDERLY, *ALONE, BOOT, self._cgroup, nspawn, *flags, *kernel_words)
+        self._program = Program(*command, environ=clean_environ())
         try:
             self.leader = wait_until(f"the boot of {name}", self._booted)
             self.run("sh", "-c", "echo /opt/python/lib > /etc/ld.so.conf && ldconfig && mkdir -p /etc/systemd/system")

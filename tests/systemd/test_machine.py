@@ -201,11 +201,14 @@ def test_a_job_that_an_operator_stops_does_not_come_back(cluster: Cluster) -> No
         machine.run("systemctl", "start", NODE)
 
 
-def test_a_job_that_has_failed_for_good_stays_so(cluster: Cluster) -> None:
-    cluster.configure("broken", COMMAND="/bin/false", NNODES="1")
-    cluster.alpha.run("systemctl", "start", "nodeclient@broken")
+def test_a_job_that_has_failed_for_good_stays_so_and_a_node_without_a_coordinator_comes_back(cluster: Cluster) -> None:
+    cluster.configure("broken", COMMAND="'/bin/sh -c \"exit 3\"'", NNODES="1")
+    cluster.configure("lonely", COORD="127.0.0.1:1", JOIN_TIMEOUT="0.1")
+    cluster.alpha.run("systemctl", "start", "nodeclient@broken", "nodeclient@lonely")
     cluster.alpha.await_shown("nodeclient@broken", "ActiveState", "failed")
-    assert cluster.alpha.show("nodeclient@broken", "ExecMainStatus") == "1"
+    wait_until("another try of lonely", lambda: cluster.alpha.show("nodeclient@lonely", "NRestarts") != "0")
+    cluster.alpha.run("systemctl", "stop", "nodeclient@lonely")
+    assert cluster.alpha.show("nodeclient@broken", "ExecMainStatus") == "3"
     assert cluster.alpha.show("nodeclient@broken", "NRestarts") == "0"
 
 

@@ -1,0 +1,32 @@
+"""What tests start ends with them, however they end."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import Program, await_end, kill_quietly
+
+ROOT = Path(__file__).resolve().parents[1]
+
+TESTS = """
+import signal
+from tests.support.programs import Program
+print(Program("sleep", "1000").pid, flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.slow
+def test_a_program_does_not_outlive_killed_tests() -> None:
+    tests = Program(sys.executable, "-c", TESTS, cwd=ROOT)
+    started = int(tests.await_line(r"^\d+$")[0])
+    try:
+        tests.signal(signal.SIGKILL)
+        await_end(started)
+    finally:
+        kill_quietly(started)
+        tests.close()
