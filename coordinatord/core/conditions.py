@@ -101,8 +101,14 @@ def outrun(run: Run) -> float | None:
 
 
 def outage(run: Run) -> float | None:
-    """Every node of the round has been silent for so long that its workers have stopped themselves."""
-    return run.expired_at + run.policy.outage_grace_s if run.all_silent else None
+    """Every node of the round has been silent for so long that it has stopped its workers, and then given up looking.
+
+    Until then they may come back: the next round forms of them.
+    """
+    if not run.all_silent:
+        return None
+    patience_s = max((member.offer.join_timeout_s for member in run.inside), default=0.0)
+    return run.expired_at + run.policy.outage_grace_s + patience_s
 
 
 def node_leaving(run: Run) -> float | None:

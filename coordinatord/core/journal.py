@@ -7,10 +7,15 @@ that these records led to, waits as well. Who writes, and how long that takes, i
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from coordinatord.core.effects import Batch, Effect
 from coordinatord.core.records import Record
+
+ONE_TIME_S = 0.05
+"""What was decided within this time shares a commit, and is said to have been decided at once. What waits for a disk
+that is in trouble must not: after a restart, times are counted from when it was decided."""
 
 
 @dataclass(slots=True)
@@ -19,13 +24,12 @@ class Group:
 
     records: list[Record] = field(default_factory=list)
     at: float = 0.0
-    """When the first of them was decided: to be written may take long, and must not change how long ago that was."""
+    """When they were decided: to be written may take long, and must not change how long ago that was."""
     effects: dict[int, Effect] = field(default_factory=dict)
     """By session: a newer word takes the place of an older one, so that there are never more than sessions."""
 
-    def hold(self, batch: Batch, now: float) -> None:
+    def hold(self, batch: Batch) -> None:
         """Let a batch wait for this group."""
-        self.at = self.at if self.records else now
         self.records += batch.records
         for effect in batch.effects:
             self.effects.pop(effect.session, None)
@@ -37,16 +41,16 @@ class Journal:
 
     def __init__(self) -> None:
         self._writing: Group | None = None
-        self._next = Group()
+        self._waiting: deque[Group] = deque()
 
     def take(self, batch: Batch, now: float) -> tuple[Effect, ...]:
         """Take in what one event led to at `now`; return the effects that may happen at once."""
-        if batch.hurry or not (batch.records or self._writing or self._next.records):
+        if batch.records and (not self._waiting or now - self._waiting[-1].at > ONE_TIME_S):
+            self._waiting.append(Group(at=now))
+        last = self._waiting[-1] if self._waiting else self._writing
+        if batch.hurry or last is None:
             return batch.effects
-        if batch.records or self._next.records or self._writing is None:
-            self._next.hold(batch, now)
-        else:
-            self._writing.hold(batch, now)
+        last.hold(batch)
         return ()
 
     @property
@@ -56,9 +60,9 @@ class Journal:
 
     def begin(self) -> tuple[Record, ...]:
         """Return the records to write next; none if a group is being written, or there is nothing to write."""
-        if self._writing is not None or not self._next.records:
+        if self._writing is not None or not self._waiting:
             return ()
-        self._writing, self._next = self._next, Group()
+        self._writing = self._waiting.popleft()
         return tuple(self._writing.records)
 
     def finish(self) -> tuple[Effect, ...]:

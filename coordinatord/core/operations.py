@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from coordinatord.core import actions, membership
 from coordinatord.core.cluster import Cluster
@@ -82,16 +83,16 @@ def _ending(run: Run) -> str:
 def _restart(run: Run, request: Request, _: Outbox) -> Reply:
     if run.state.ended:
         text = f"job {run.job} has ended ({run.reason}): start its nodes again to run it anew"
-        return Reply(Verdict.NOTHING, text)
+        return Reply(Verdict.REFUSED, text)
     if run.stop_asked:
-        return Reply(Verdict.NOTHING, f"job {run.job} is being stopped: {run.stop_asked}")
+        return Reply(Verdict.REFUSED, f"job {run.job} is being stopped: {run.stop_asked}")
     if run.state in {State.FORMING, State.STOPPING}:
         return Reply(Verdict.NOTHING, f"job {run.job} is on its way to another round already: {run.reason}")
     if run.all_silent:
         text = f"job {run.job}: {Words(run).situation}, and nobody could be told; its workers go on"
         return Reply(Verdict.REFUSED, text)
     if run.count(Standing.SUCCEEDED):
-        return Reply(Verdict.NOTHING, f"job {run.job} is about to succeed: some of its nodes have, so it is left alone")
+        return Reply(Verdict.REFUSED, f"job {run.job} is about to succeed: some of its nodes have, so it is left alone")
     run.restart_asked = request.words("restarted")
     text = f"job {run.job}: round {run.round} is being stopped, its workers save their state, and another one follows"
     return Reply(Verdict.DONE, text, [run])
@@ -187,8 +188,9 @@ def _leaves(run: Run, name: str) -> str:
 def _undrain(request: Request, outbox: Outbox) -> Reply:
     cluster, name = outbox.cluster, request.target
     if name not in cluster.drained:
-        known = name_some(sorted(cluster.drained), len(cluster.drained)) if cluster.drained else "nothing"
-        return Reply(Verdict.NOTHING, f"{name} is not drained; what is: {known}")
+        known = ", ".join(islice(sorted(cluster.drained), NAMES_MAX)) or "none"
+        text = f"{name} is not drained by this name, but it may be by that of its host; names that are: {known}"
+        return Reply(Verdict.NOTHING, text)
     outbox.record(NodeUndrained("", "", f"{name} {request.words('undrained')}", name))
     touched: list[Run] = []
     kept: dict[str, None] = {}
@@ -202,4 +204,6 @@ def _undrain(request: Request, outbox: Outbox) -> Reply:
                 touched.append(run)
     if kept:
         return Reply(Verdict.DONE, f"{name} is drained no more, but still kept out: {'; '.join(kept)}", touched)
-    return Reply(Verdict.DONE, f"{name} is taken in again", touched)
+    if touched:
+        return Reply(Verdict.DONE, f"{name} is drained no more, and stays", touched)
+    return Reply(Verdict.DONE, f"{name} may join again; a nodeclient that has left there is to be started again")

@@ -48,7 +48,13 @@ def _rows() -> list[Row]:
     ]
     rows += [
         Row(forming, when.stop_asked, stopped, do.end_as_asked, "{words.stop_asked}"),
-        Row(forming, when.abandoned, failed, do.fail_abandoned, "no node is left: all have gone, were lost or gave up"),
+        Row(
+            forming,
+            when.abandoned,
+            failed,
+            do.fail_abandoned,
+            "{words.because}no node is left: all have gone, were lost or gave up",
+        ),
         Row(forming, when.full, starting, do.form, "{words.because}formed of {words.chosen}, its maximum"),
         Row(forming, when.settled, starting, do.form, "{words.because}formed of {words.chosen}"),
         Row(starting, when.all_started, running, do.proceed, "all workers are started ({words.origin})"),

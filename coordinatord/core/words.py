@@ -123,12 +123,20 @@ class Words:
         if self._run.state is State.FORMING:
             return self.waiting_for
         if self._run.state is State.STOPPING:
-            if not self._run.unhalted:
-                return self._run.reason
-            return f"{self._run.reason}; waiting for the workers of {self.slow} to end"
+            return self._ending
         if self._run.all_silent and not self._run.state.ended:
             return "every node is silent: the coordinator's own network may be cut; the round stands"
         return self._run.reason
+
+    @property
+    def _ending(self) -> str:
+        run = self._run
+        parts = [run.reason]
+        if run.unhalted:
+            parts.append(f"waiting for the workers of {self.slow} to end")
+        if run.stop_asked and run.stop_asked != run.reason:
+            parts.append(f"then it ends: {run.stop_asked}")
+        return "; ".join(parts)
 
 
 def name_some(names: Iterable[str], count: int) -> str:

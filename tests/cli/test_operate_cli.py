@@ -80,7 +80,7 @@ def test_a_drained_node_saves_leaves_is_replaced_and_kept_out_until_it_is_undrai
     assert f"\na: drained by {BY}: bad fan\n" in operator.ask("status")[1]
     again = mnist.join("a", "--nnodes", "2")
     again.await_line("drained")
-    assert operator.do("undrain", "a") == "a is taken in again"
+    assert operator.do("undrain", "a") == "a may join again; a nodeclient that has left there is to be started again"
     assert operator.do("undrain", "a").startswith("a is not drained")
     assert len(operator.events("NodeUndrained")) == 1
     assert c.process.poll() is None
@@ -118,8 +118,10 @@ def test_a_job_is_restarted_stopped_and_forgotten(operator: Operator, mnist: Clu
     a.await_event("saved")
     job = mnist.await_state(state="stopped")
     assert job["reason"] == f"stopped by {BY}"
-    for verb in ("stop", "restart"):
-        assert operator.do(verb).startswith("job mnist has ended"), "there is nothing to do, which is no error"
+    assert operator.do("stop").startswith("job mnist has ended"), "there is nothing to do, which is no error"
+    code, said, errors = operator.ask("restart")
+    assert (code, said) == (77, "")
+    assert "job mnist has ended" in errors, "nothing is restarted, and a script must not take it for done"
     assert operator.events("JobStopAsked") == [f"stopped by {BY}"]
 
     assert operator.do("forget") == "job mnist is forgotten, and its history with it"
@@ -227,3 +229,44 @@ def test_commands_of_wrong_words_are_refused(capsys: pytest.CaptureFixture[str])
         assert ended.value.code == 64
         errors = capsys.readouterr().err
         assert (errors.count("\n"), errors.startswith(f"nodeclient {arguments[0]}: ")) == (1, True), errors
+
+
+@pytest.mark.parametrize(
+    ("verb", "states", "code", "said"),
+    [
+        ("stop", ["failed", "running", "stopped"], 0, "done with job1"),
+        ("restart", ["failed", "running", "stopped"], 0, "done with job1"),
+        ("stop", ["succeeded"], 0, "done with job0"),
+        (
+            "stop",
+            ["failed", "forming", "running"],
+            64,
+            "there are 2 jobs that have not ended, say which one: job1, job2",
+        ),
+        ("stop", ["failed", "stopped"], 64, "there are 2 jobs, say which one: job0, job1"),
+        ("forget", ["failed", "running"], 64, "there are 2 jobs, say which one: job0, job1"),
+        ("report", ["failed", "running"], 64, "there are 2 jobs, say which one: job0, job1"),
+        ("stop", [], 69, "the coordinator has no job"),
+    ],
+)
+def test_which_job_is_meant_where_none_is_named(
+    verb: str, states: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [a_job(job=f"job{number}", state=state) for number, state in enumerate(states)]
+    answers = {
+        f"POST /v1/jobs/job{number}/{verb}": packed({"done": True, "message": f"done with job{number}"})
+        for number in range(len(states))
+    }
+    with canned({"GET /v1/jobs": packed({"jobs": jobs, "drained": []}), **answers}) as (endpoint, _):
+        chosen = config.parse([verb, "--coord", endpoint], {})
+        assert not isinstance(chosen, config.JoinConfig)
+        assert command.run(chosen) == code
+    assert capsys.readouterr() == ((f"{said}\n", "") if code == 0 else ("", f"nodeclient: {said}\n"))
+
+
+def test_a_drained_node_that_joins_in_vain_says_what_would_let_it_in(operator: Operator, mnist: Cluster) -> None:
+    operator.do("drain", "late")
+    late = mnist.join("late", "--nnodes", "1", "--join-timeout", "0.5")
+    assert late.wait() == 77
+    words = f"not let in within 0.5 s: late drained by {BY}; it is taken in after: nodeclient undrain late"
+    assert f"ERROR   nodeclient: {words} job=" in late.lines[-1]

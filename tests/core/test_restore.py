@@ -121,10 +121,11 @@ def test_nobody_is_lost_before_a_full_grace_has_passed_and_then_in_the_ordinary_
     assert life.told[1].goal is Goal.STOP
 
 
-def test_a_run_of_which_nobody_comes_back_stands_for_the_outage_grace_and_is_then_over() -> None:
+def test_a_run_of_which_nobody_comes_back_stands_until_its_nodes_have_given_up_and_is_then_over() -> None:
     life = a_running_pair().next_life()
     policy = life.coordinator.policy
-    end = life.now + policy.restart_grace_s + policy.outage_grace_s
+    patience = next(iter(life.run.members.values())).offer.join_timeout_s
+    end = life.now + policy.restart_grace_s + policy.outage_grace_s + patience
     assert life.tick_until(end - 0.1) == []
     assert [type(record) for record in life.tick_until(end + 0.1)] == [RunEnded]
 

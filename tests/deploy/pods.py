@@ -122,9 +122,6 @@ def _root(place: Path, template: Object, claims: Mapping[str, Path]) -> Iterator
             yield f"ln -s {Path(directory).readlink()} {place}{directory}"
         elif Path(directory).is_dir():
             yield from _bind(Path(directory), place, directory)
-    for part in (Path(sys.base_prefix), Path(sys.prefix), ROOT):
-        if not part.is_relative_to("/usr"):
-            yield from _bind(part, place, str(part))
     yield from _bind(Path("/dev"), place, "/dev")
     yield f"mkdir {place}/proc && mount -t proc proc {place}/proc"
     owner = template["spec"]["securityContext"]["fsGroup"]
@@ -136,6 +133,10 @@ def _root(place: Path, template: Object, claims: Mapping[str, Path]) -> Iterator
             yield from _bind(claims[claim["claimName"]], place, path, how="rw")
         else:
             yield f"mkdir -p {place}{path} && mount -t tmpfs -o mode=1777 none {place}{path}"
+    # After the volumes: they may lie below one, such as /tmp.
+    for part in (Path(sys.base_prefix), Path(sys.prefix), ROOT):
+        if not part.is_relative_to("/usr"):
+            yield from _bind(part, place, str(part))
 
 
 def _bind(source: Path, place: Path, path: str, how: str = "ro") -> Iterator[str]:

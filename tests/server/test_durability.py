@@ -73,7 +73,7 @@ async def test_what_happens_during_a_commit_waits_for_the_next_one(start: Start)
     ):
         await store.asked.get()
         async with connect(server.url, join("b", nodes=3)) as b, connect(server.url, join("c", nodes=3)) as c:
-            await until(lambda: len(server.driver._journal._next.effects) == 3)
+            await until(lambda: sum(len(group.effects) for group in server.driver._journal._waiting) == 3)
             assert store.asked.empty()
             store.allowed.release()
             assert (await a.hear(Desired)).goal is Goal.WAIT

@@ -57,7 +57,7 @@ export class Stream {
     this.#timer = setTimeout(() => this.open(this.#job), REFUSED_MS);
     const asking = new AbortController();
     try {
-      const answer = await fetch("/v1/stream", { signal: asking.signal });
+      const answer = await fetch("/v1/stream", { headers: { Accept: "application/json" }, signal: asking.signal });
       if (!answer.ok) this.#told.link("refused", String((await answer.json()).message), 0);
     } catch {
       this.#told.link("lost", "The coordinator cannot be reached", 0);
