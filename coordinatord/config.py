@@ -35,6 +35,8 @@ class ServeConfig:
     log_format: str = "text"
     file: Path | None = None
     """Where some of these settings come from, if a file was named."""
+    remarks: tuple[str, ...] = ()
+    """To be said at the start: what is taken for a slip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,16 @@ def read(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | No
     state_dir = None if given.ephemeral else _state_dir(parser, given, environ)
     policy = _policy(parser, given)
     parser.show_if_asked(given)
-    return ServeConfig(given.host, given.port, state_dir, given.log_level, policy, given.log_format, parser.file)
+    return ServeConfig(
+        host=given.host,
+        port=given.port,
+        state_dir=state_dir,
+        log_level=given.log_level,
+        policy=policy,
+        log_format=given.log_format,
+        file=parser.file,
+        remarks=tuple(parser.misspelt),
+    )
 
 
 def _add_serve(parser: SettingsParser) -> None:

@@ -42,6 +42,8 @@ def serve_until_told(settings: ServeConfig) -> int:
     logs.configure(settings.log_level, "coordinatord", settings.log_format)
     if settings.file is not None:
         log.info("settings from %s", settings.file.absolute(), extra=fields("settings_read", file=settings.file))
+    for remark in settings.remarks:
+        log.warning("%s", remark, extra=fields("remark"))
     supervisor = Supervisor(os.environ, os.getpid())
     _allow_many_connections()
     gc.set_threshold(GARBAGE_THRESHOLD)

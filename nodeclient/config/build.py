@@ -48,7 +48,7 @@ def join_config(
 ) -> JoinConfig:
     """Make the settings, or end the program with a line that says what is wrong."""
     settings_file = () if parser.file is None else (f"settings from {parser.file.absolute()}",)
-    remarks = [*settings_file, *door.remarks, *_unheeded(environ)]
+    remarks = [*settings_file, *parser.misspelt, *door.remarks, *_unheeded(environ)]
     said = {} if given.standalone else _scheduler(parser, given, environ)
     job = given.job_id or _take(said, "job_id", "job id", remarks)
     if job is None and door.remark_if_unnamed:

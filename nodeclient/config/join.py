@@ -79,7 +79,7 @@ def read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
     either = "give --coord HOST[:PORT], or --standalone for a job on this host alone, and not both"
     parser.exclude(given, "standalone", "coord", either)
     if not given.standalone and not given.coord:
-        parser.error(either)
+        parser.error("; ".join([either, *parser.misspelt]))
     command = tuple(given.command)
     if not command:
         parser.error("give the command that each worker runs, after --, such as: -- python train.py")

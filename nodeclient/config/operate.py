@@ -33,7 +33,7 @@ class StatusConfig:
     json: bool
     watch: bool = False
     all: bool = False
-    """Show every node, also on a terminal."""
+    """Show every node, and every job that has ended, also on a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class CommandConfig:
     coordinators: tuple[Endpoint, ...]
     verb: Verb
     job: str | None
-    """None for the only one."""
+    """None for the only one, or the only one that has not ended."""
     nodes: tuple[str, ...]
     """Of commands that are about nodes and not about a job."""
     reason: str
@@ -77,7 +77,7 @@ def add_status(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient status`."""
     _add_coordinators(parser)
     parser.add_setting("--watch", action="store_true", help="look again every second; off a terminal, at each change")
-    parser.add_setting("--all", action="store_true", help="show every node, however many there are")
+    parser.add_setting("--all", action="store_true", help="show every node and every job, however many there are")
     parser.add_setting("--json", action="store_true", help="for programs")
     _add_job(parser, "only this one")
 
@@ -119,8 +119,15 @@ def add_for_nodes(parser: SettingsParser) -> None:
     parser.add_argument("nodes", nargs="+", type=values.name, metavar="NODE", help="the id of a node, or a host's name")
 
 
-def add_for_job(parser: SettingsParser) -> None:
-    """Add the flags of `nodeclient stop`, `restart` and `forget`."""
+def add_for_live_job(parser: SettingsParser) -> None:
+    """Add the flags of `nodeclient stop` and `restart`."""
+    _add_coordinators(parser)
+    _add_reason(parser)
+    _add_job(parser, "may be left out where there is only one, or only one that has not ended")
+
+
+def add_forget(parser: SettingsParser) -> None:
+    """Add the flags of `nodeclient forget`."""
     _add_coordinators(parser)
     _add_reason(parser)
     _add_job(parser, "may be left out where there is only one")

@@ -42,9 +42,9 @@ _SUBCOMMANDS = {
     "report": _Subcommand("show why a job failed last", operate.add_report, operate.read_report),
     "drain": _Subcommand("have nodes leave and stay out of all jobs", operate.add_for_nodes, operate.read_command),
     "undrain": _Subcommand("let drained nodes in again", operate.add_for_nodes, operate.read_command),
-    "stop": _Subcommand("end a job, with time for its workers to save", operate.add_for_job, operate.read_command),
-    "restart": _Subcommand("have a job begin a new round", operate.add_for_job, operate.read_command),
-    "forget": _Subcommand("drop a job that is over", operate.add_for_job, operate.read_command),
+    "stop": _Subcommand("end a job, with time for its workers to save", operate.add_for_live_job, operate.read_command),
+    "restart": _Subcommand("have a job begin a new round", operate.add_for_live_job, operate.read_command),
+    "forget": _Subcommand("drop a job that is over", operate.add_forget, operate.read_command),
 }
 
 

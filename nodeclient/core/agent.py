@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinatord.wire.exits import ExitCode, shell_exit_code
+from coordinatord.wire.exits import ExitCode
 from coordinatord.wire.messages import DURATION_S_MAX, Desired, Goal, Observed, Phase, RefusalCode, Result
 from nodeclient.core import effects, events, words
 from nodeclient.core.contact import Contact
@@ -155,6 +155,7 @@ class Agent:
     def _turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused = event.refused
         if refused.retry:
+            self._contact.turn_away(refused)
             self._closed(events.SessionClosed(refused.message), now)
         else:
             # A successor has begun already where there is one; otherwise the workers may save what they have.
@@ -250,10 +251,8 @@ class Agent:
         self._step(Stimulus.ABANDONED, now)
 
     def _give_up(self, now: float) -> None:
-        failure = self._group.failure(now)
-        code = ExitCode.UNAVAILABLE if failure is None else shell_exit_code(failure.exit_code)
         waited_s = self._settings.join_timeout_s
-        self._exit(effects.Exit(code, words.gave_up(self._contact.trouble, waited_s, self.phase, failure)))
+        self._exit(self._contact.give_up(waited_s, self.phase, self._group.failure(now)))
 
     def _cut_off(self, now: float) -> None:
         self._notice(Level.ERROR, "cut_off", words.cut_off(self._contact.outage_grace_s, self._settings.join_timeout_s))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
-from coordinatord.wire.messages import DURATION_S_MAX, Desired, Observed, Phase
+from coordinatord.wire.exits import ExitCode, shell_exit_code
+from coordinatord.wire.messages import DURATION_S_MAX, Desired, Failure, Observed, Phase, RefusalCode, Refused
+from nodeclient.core import words
+from nodeclient.core.effects import Exit
 
 HEARTBEAT_S = 1.0
 LEASE_S = 5.0
@@ -44,6 +47,8 @@ class Contact:
         """Whether the coordinator has said anything in this session that lets the node in."""
         self._told: set[str] = set()
         """Troubles of this outage that the person knows of."""
+        self._refused: Refused | None = None
+        """The last refusal that may pass."""
         self._reported: Observed | None = None
 
     def begin(self, now: float) -> None:
@@ -74,6 +79,21 @@ class Contact:
         if had_contact:
             self.alone_since = now
         return had_contact
+
+    def turn_away(self, refused: Refused) -> None:
+        """Note that the coordinator was reached, but will not have this node for now: the session is about to end."""
+        self._refused = refused
+
+    def give_up(self, waited_s: float, phase: Phase, failure: Failure | None) -> Exit:
+        """Return what a node in this phase ends with that has waited for so long in vain."""
+        refused = self._refused
+        if refused is not None and refused.message == self.trouble:
+            vain = words.not_let_in(self.trouble, waited_s)
+            code = ExitCode.TEMPFAIL if refused.code is RefusalCode.DRAINED else ExitCode.UNAVAILABLE
+        else:
+            vain, code = words.not_reached(self.trouble, waited_s), ExitCode.UNAVAILABLE
+        text = words.gave_up(vain, phase, failure)
+        return Exit(code if failure is None else shell_exit_code(failure.exit_code), text)
 
     def is_new_trouble(self, reason: str) -> bool:
         """Whether this trouble is to be told: once in an outage, and not more than a few in all."""

@@ -42,15 +42,24 @@ def cut_off(grace_s: float, join_timeout_s: float) -> str:
     return f"{text}; it is looked for, for {join_timeout_s:g} s more; when it is back they start again"
 
 
-def gave_up(trouble: str, waited_s: float, phase: Phase, failure: Failure | None) -> str:
-    """Say that no coordinator was found, and what therefore nobody was told."""
-    text = f"no coordinator reached within {waited_s:g} s: {trouble}; see --coord and --join-timeout"
+def not_reached(trouble: str, waited_s: float) -> str:
+    """Say that no coordinator was found."""
+    return f"no coordinator reached within {waited_s:g} s: {trouble}; see --coord and --join-timeout"
+
+
+def not_let_in(trouble: str, waited_s: float) -> str:
+    """Say that the coordinator was found, but would not have this node yet; its own words say why, and until when."""
+    return f"not let in within {waited_s:g} s: {trouble}"
+
+
+def gave_up(vain: str, phase: Phase, failure: Failure | None) -> str:
+    """Say what was in vain, and what therefore nobody was told."""
     if phase is Phase.SUCCEEDED:
-        return f"all workers of this node succeeded, but whether those of the others did is not known: {text}"
+        return f"all workers of this node succeeded, but whether those of the others did is not known: {vain}"
     if failure is not None:
         how = describe_exit(failure.exit_code)
-        return f"worker of rank {failure.rank} failed ({how}), which nobody could be told: {text}"
-    return text
+        return f"worker of rank {failure.rank} failed ({how}), which nobody could be told: {vain}"
+    return vain
 
 
 def refused(message: str) -> str:

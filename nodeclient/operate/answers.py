@@ -29,6 +29,9 @@ TIME_MAX = 250_000_000_000.0
 _ID = re.compile(r"[!-~]{1,128}")
 """What can be given back in a header as it came; a coordinator's have some forty characters."""
 
+ENDED = frozenset({"succeeded", "failed", "stopped"})
+"""States of a job that it does not leave by itself."""
+
 Item = TypeVar("Item")
 
 
@@ -74,6 +77,11 @@ class Job:
     state_s: float | None
     opened_s: float | None
     goodput: float | None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over: a job that nodes join again under this name is a new run."""
+        return self.state in ENDED
 
 
 @dataclass(frozen=True, slots=True)

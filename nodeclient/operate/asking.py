@@ -52,16 +52,19 @@ def node_path(node: str) -> str:
     return f"/v1/nodes/{_quoted(node)}"
 
 
-def only_job(client: Client, named: str | None) -> str:
-    """Return the job that was named, or the one that there is."""
+def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
+    """Return the job that was named, or the one that there is; with `live`, those that have ended count if all have."""
     if named is not None:
         return named
-    jobs = [job.name for job in read_jobs(client.get("/v1/jobs"))]
-    if not jobs:
+    jobs = read_jobs(client.get("/v1/jobs"))
+    living = [job.name for job in jobs if live and not job.ended]
+    names = living or [job.name for job in jobs]
+    if not names:
         raise OperateError("the coordinator has no job")
-    if len(jobs) > 1:
-        raise OperateError(f"there are {len(jobs)} jobs, say which one: {listed(jobs)}", ExitCode.USAGE)
-    return jobs[0]
+    if len(names) > 1:
+        which = "jobs that have not ended" if living else "jobs"
+        raise OperateError(f"there are {len(names)} {which}, say which one: {listed(names)}", ExitCode.USAGE)
+    return names[0]
 
 
 def unknown_job(client: Client, job: str) -> UnknownNameError:

@@ -28,7 +28,8 @@ def carry_out(config: CommandConfig) -> int:
     client = Client(config.coordinators)
     body = {"by": person(), "reason": config.reason}
     if config.verb not in {Verb.DRAIN, Verb.UNDRAIN}:
-        write([_of_job(client, config.verb, only_job(client, config.job), body).message])
+        job = only_job(client, config.job, live=config.verb is not Verb.FORGET)
+        write([_of_job(client, config.verb, job, body).message])
         return ExitCode.OK
     code: int = ExitCode.OK
     for node in config.nodes:

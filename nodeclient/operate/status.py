@@ -1,7 +1,8 @@
 """`nodeclient status`: the jobs of a coordinator, as a table for people or as JSON for programs.
 
-On a terminal, columns that say nothing are left out, and of many nodes those come first, and may be the only ones,
-that are not running. Elsewhere each node has one line, which begins with its job, and all columns.
+Jobs that live come first. On a terminal, only some of those that have ended follow, columns that say nothing are left
+out, and of many nodes those come first, and may be the only ones, that are not running. Elsewhere each node has one
+line, which begins with its job, and all columns.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from nodeclient.operate.words import count, duration, listed
 
 ROWS_MAX = 24
 """Of a job's table on a terminal, unless all are asked for: a screen."""
+
+ENDED_MAX = 3
+"""Jobs that have ended, shown on a terminal unless all are asked for: somebody may look because of the last ones, and
+more of them would push the jobs that live off the screen."""
 
 MARKS_MAX = 8
 """Drained names shown on a terminal, unless all are asked for."""
@@ -70,7 +75,9 @@ def show(config: StatusConfig) -> int:
     def lines(status: Status) -> list[str]:
         if config.json:
             return [json.dumps(status.said)]
-        return page(status, where, None if config.all else ROWS_MAX, " (--all shows them)")
+        if config.all:
+            return page(status, where, None, None)
+        return page(status, where, ROWS_MAX, ENDED_MAX, " (--all shows them)")
 
     if not config.watch:
         write(lines(look()))
@@ -80,15 +87,25 @@ def show(config: StatusConfig) -> int:
     return watch_lines(look, lambda status: lines(status) if config.json else [_now(), *lines(status), ""], _gist)
 
 
-def page(status: Status, where: Surface, rows_max: int | None, hint: str = "") -> list[str]:
+def page(status: Status, where: Surface, rows_max: int | None, ended_max: int | None, hint: str = "") -> list[str]:
     """Return the lines that show all this.
 
-    `rows_max` is for the table of each job, on a terminal; `hint` says how to see the other nodes.
+    On a terminal, `rows_max` is for the table of each job, and `ended_max` for the jobs that have ended; `hint` says
+    how to see the others.
     """
-    blocks = [_job_lines(job, where, rows_max, hint) for job in status.jobs] or [["no jobs"]]
+    jobs = _in_order(status.jobs, ended_max if where.is_terminal else None)
+    blocks = [_job_lines(job, where, rows_max, hint) for job in jobs] or [["no jobs"]]
+    if more := len(status.jobs) - len(jobs):
+        blocks.append(where.wrapped(f"and {count(more, 'more job')} that {'has' if more == 1 else 'have'} ended{hint}"))
     if status.drained:
         blocks.append(_mark_lines(status.drained, where, rows_max))
     return [line for number, block in enumerate(blocks) for line in ([""] if number else []) + block]
+
+
+def _in_order(jobs: Sequence[Job], ended_max: int | None) -> list[Job]:
+    """Return those that live, and then so many that have ended, the last one first."""
+    ended = sorted((job for job in jobs if job.ended), key=lambda job: job.state_s or 0.0)
+    return [job for job in jobs if not job.ended] + ended[:ended_max]
 
 
 def _mark_lines(marks: Sequence[Drained], where: Surface, rows_max: int | None) -> list[str]:
@@ -221,11 +238,16 @@ def _now() -> str:
 
 
 def _screen(status: Status, where: Surface, rows: int) -> list[str]:
-    """Fill a screen: whatever is left below the words about the jobs is for their nodes."""
-    words = len(page(status, where, rows_max=0))
-    tables = sum(bool(job.nodes) for job in status.jobs)
+    """Fill a screen: jobs that have ended get what is left by those that live, nodes what is left by all the words."""
+    for most in range(ENDED_MAX, 0, -1):
+        lines = page(status, where, rows, most)
+        if len(lines) <= rows:
+            return lines
+    ended_max = int(all(job.ended for job in status.jobs))
+    words = len(page(status, where, 0, ended_max))
+    tables = sum(bool(job.nodes) for job in _in_order(status.jobs, ended_max))
     room = max(0, (rows - words - tables) // max(1, tables))  # one line of a table is its titles
-    return page(status, where, room)
+    return page(status, where, room, ended_max)
 
 
 def _gist(status: Status) -> object:

@@ -11,7 +11,7 @@ import pytest
 
 import coordinatord.config
 import nodeclient.config
-from tests.support.programs import BIN, run
+from tests.support.programs import BIN, clean_environ, run
 
 JOIN = ("join", "--coord", "127.0.0.1", "--", "true")
 SCRIPT = __file__
@@ -118,7 +118,7 @@ WRONG_NODECLIENT = [
     (("run", "--nproc", "2", SCRIPT), "did you mean --nproc-per-node?"),
     (("run", "--nonsense\n", SCRIPT), "not understood: --nonsense"),
     (("launch", "--no-python", "true"), "--no-python needs --use-env"),
-    (("status",), "required: --coord"),
+    (("status",), "required: --coord or the environment variable NODECLIENT_COORD"),
     (("status", "--coord", "h", "a", "b"), ": b (see"),
 ]
 
@@ -250,3 +250,23 @@ def test_both_programs_say_their_version() -> None:
     for program in ("coordinatord", "nodeclient"):
         ended = run(BIN / program, "--version")
         assert (ended.returncode, ended.stdout.split()[0]) == (0, program)
+
+
+def test_a_slip_in_the_name_of_a_variable_is_said_at_the_start() -> None:
+    environ = {
+        "COORDINATORD_SETLE": "3",
+        "NODECLIENT_MAX_RESTART": "3",
+        "NODECLIENT_COMMAND": "python train.py",
+        "COORDINATORD_JOB": "mnist",
+    }
+    nowhere = ("--ephemeral", "--host", "192.0.2.1")
+    ended = run(BIN / "coordinatord", *nowhere, environ=clean_environ(**environ))
+    assert ended.returncode == 71
+    first, *_ = ended.stderr.splitlines()
+    slip = "environment variable COORDINATORD_SETLE has no effect: did you mean COORDINATORD_SETTLE?"
+    assert slip in first
+    assert ended.stderr.count("has no effect") == 1
+    node = nodeclient.config.parse(["join", "--standalone", "--", "true"], {**os.environ, **environ})
+    assert isinstance(node, nodeclient.config.JoinConfig)
+    [remark] = [remark for remark in node.remarks if "has no effect" in remark]
+    assert remark == "environment variable NODECLIENT_MAX_RESTART has no effect: did you mean NODECLIENT_MAX_RESTARTS?"

@@ -259,3 +259,27 @@ def test_no_colour_where_it_is_not_wanted() -> None:
                 assert terminal.wait() == 0
                 assert "failed" in terminal.screen.text
                 assert not terminal.screen.colours
+
+
+def jobs_of_a_week() -> dict[str, Any]:
+    """Return jobs as a coordinator has them: the oldest first, and only the last but one lives."""
+    ended = [a_job(job=f"old{number}", state="succeeded", state_s=900.0 - number) for number in range(4)]
+    live = a_job(*(a_node(f"gpu{number}") for number in range(4)), job="live", state_s=1_000.0)
+    return {"jobs": [*ended, live, a_job(job="new", state="stopped", state_s=800.0)], "drained": []}
+
+
+def test_jobs_that_live_come_first_and_then_on_a_terminal_the_last_few_that_have_ended() -> None:
+    with canned({"GET /v1/jobs": packed(jobs_of_a_week())}) as (endpoint, _):
+        argv = (BIN / "nodeclient", "status", "--coord", endpoint)
+        with on_terminal(*argv) as terminal:
+            assert terminal.wait() == 0
+        few = terminal.screen.text.rstrip()
+        with on_terminal(*argv, "--all") as terminal:
+            assert terminal.wait() == 0
+        whole = run(*argv).stdout
+    assert re.findall(r"(?m)^job (\S+)", few) == ["live", "new", "old3", "old2"]
+    assert few.endswith("\n\nand 2 more jobs that have ended (--all shows them)")
+    every = ["live", "new", "old3", "old2", "old1", "old0"]
+    assert re.findall(r"(?m)^job (\S+)", terminal.screen.text) == every
+    assert re.findall(r"(?m)^job (\S+)", whole) == every
+    assert "more job" not in terminal.screen.text + whole

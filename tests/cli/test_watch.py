@@ -145,3 +145,20 @@ def test_a_watch_in_a_pipe_writes_a_block_at_each_change(cluster: Cluster) -> No
     assert all(re.match(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\njob {cluster.job}  ", block) for block in blocks)
     assert "\x1b" not in text.output
     assert all(json.loads(line)["jobs"][0]["job"] == cluster.job for line in lines.lines)
+
+
+def test_jobs_that_have_ended_leave_the_screen_to_those_that_live() -> None:
+    ended = [a_job(a_node("gone"), job=f"old{number}", state="failed", state_s=9.0 - number) for number in range(5)]
+    live = a_job(*(a_node(f"gpu{number}") for number in range(6)))
+    with canned(packed({"jobs": [*ended, live], "drained": []})) as (endpoint, _):
+        watch = (BIN / "nodeclient", "status", "--coord", endpoint, "--watch")
+        with on_terminal(*watch, columns=100, rows=24) as terminal:
+            text = terminal.await_text("and 3 more jobs that have ended")
+            assert re.findall(r"(?m)^job (\S+)", text) == ["mnist", "old4", "old3"]
+            assert text.count("\n  gpu") == 6
+            terminal.resize(100, 12)
+            text = terminal.await_text("and 5 more jobs that have ended")
+            assert re.findall(r"(?m)^job (\S+)", text) == ["mnist"]
+            assert (text.count("\n  gpu"), len(text.splitlines())) == (4, 12)
+            terminal.type("q")
+            assert terminal.wait() == 0

@@ -75,8 +75,42 @@ def test_a_node_that_is_turned_away_again_and_again_gives_up_as_well() -> None:
     for _ in range(int(SETTINGS.join_timeout_s)):
         bench.open()
         bench.refused(retry=True)
+        bench.close("no room")
         bench.advance(1.0)
+    assert bench.last(Exit) == Exit(69, "not let in within 60 s: no room")
+
+
+def test_a_node_that_is_kept_out_as_drained_until_it_gives_up_was_refused() -> None:
+    bench = Bench()
+    bench.open()
+    bench.refused(RefusalCode.DRAINED, "a drained by alice", retry=True)
+    bench.close("a drained by alice")
+    bench.advance(SETTINGS.join_timeout_s)
+    assert bench.last(Exit) == Exit(75, "not let in within 60 s: a drained by alice")
+
+
+def test_a_coordinator_that_is_gone_since_it_refused_a_node_is_what_the_node_gives_up_with() -> None:
+    bench = Bench()
+    bench.open()
+    bench.refused(RefusalCode.DRAINED, "a drained by alice", retry=True)
+    bench.close("a drained by alice")
+    bench.close("Connection refused")
+    bench.advance(SETTINGS.join_timeout_s)
     assert bench.last(Exit).code == 69
+    assert bench.last(Exit).message.startswith("no coordinator reached within 60 s: Connection refused; see --coord")
+
+
+def test_a_worker_that_failed_before_its_node_was_kept_out_is_what_the_node_ends_with() -> None:
+    bench = Bench().running()
+    bench.close()
+    bench.exited(0, 3)
+    bench.all_exited(-15)
+    bench.swept()
+    bench.open()
+    bench.refused(RefusalCode.DRAINED, "a drained by alice", retry=True)
+    bench.advance(SETTINGS.join_timeout_s)
+    assert bench.last(Exit).code == 3
+    assert bench.last(Exit).message.endswith("nobody could be told: not let in within 60 s: a drained by alice")
 
 
 # Out of reach

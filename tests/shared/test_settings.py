@@ -244,3 +244,33 @@ def test_every_value_is_written_so_that_toml_reads_the_same(value: object) -> No
     line = toml_line("key", value, "flag \n \0 \u2028")
     assert line.isprintable()
     assert tomllib.loads(line) == {"key": value}
+
+
+# A slip in the name of a variable
+
+
+def test_a_variable_that_was_meant_for_a_setting_is_told_from_what_others_put_there() -> None:
+    slips = ["PROGRAM_MAX_RESTART", "PROGRAM_RPORT", "PROGRAM_MAXRESTARTS", "PROGRAM_CONFG"]
+    others = ["PROGRAM_COMMAND", "PROGRAM_SERVICE_PORT", "PROGRAM_PORT_80_TCP", "PROGRAM_PORT", "OTHER_MAX_RESTART"]
+    environ = dict.fromkeys([*slips, *others, "PROGRAM", "", "_", "PORTS"], "8") | {"PROGRAM_WAITS": ""}
+    read = parser(environ)
+    assert [line.split()[2] for line in read.misspelt] == sorted(slips)
+    words = "environment variable PROGRAM_MAX_RESTART has no effect: did you mean PROGRAM_MAX_RESTARTS?"
+    assert words in read.misspelt
+
+
+def test_a_slip_is_shown_above_the_settings_in_force(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(parser({"PROGRAM_PROT": "8", "PROGRAM_LEVELS": "low"}), capsys=capsys).splitlines()
+    assert lines[1] == "# environment variable PROGRAM_LEVELS has no effect: did you mean PROGRAM_LEVEL?"
+    assert lines[2].startswith("max-restarts = ")
+
+
+def test_a_setting_that_is_missing_is_named_with_its_variable_and_with_the_slip_in_it() -> None:
+    read = SettingsParser(prog="program", env_prefix="PROGRAM", environ={"PROGRAM_CORD": "h"})
+    read.add_setting("--coord", required=True, help="coord")
+    with pytest.raises(SettingsError) as refused:
+        read.parse_args([])
+    assert refused.value.message == (
+        "the following arguments are required: --coord or the environment variable PROGRAM_COORD;"
+        " environment variable PROGRAM_CORD has no effect: did you mean PROGRAM_COORD?"
+    )

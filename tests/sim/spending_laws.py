@@ -231,16 +231,20 @@ class SpendingLaws(LedgerLaws):
         trained = record.spent.training - before.training
         worked = trained + record.spent.starting - before.starting
         tight = self._tells_at_once and self._upset_at < formed_at and self._was_heard(key, formed_at)
+        # Stopped for something else than what broke it, which nobody had seen yet.
         by_chance = key in self._broken_twice or (isinstance(record, RoundStopped) and record.planned)
-        slack = odd_s + ((self._lease_s if by_chance else TIGHT_S) if tight else LOOSE_S)
+        close_s = TIGHT_S if tight else LOOSE_S
+        slack = odd_s + (max(self._lease_s, close_s) if by_chance else close_s)
         # No longer than it lived
         whole_at = None if training is None else training.whole_at
         self.check(whole_at is not None or trained < EXACT_S, "round %d trained before it was whole", key[1])
-        if training is not None and key not in self._unseen_break and training.broken:
+        replaced = isinstance(record, RoundStopped) and record.condition == "node_lost" and key in self.disturbed
+        if training is not None and training.broken and not (replaced or key in self._unseen_break):
             self._note_known(key, now)
             known = max(training.broken_at, self._known_after.get(key, now))
             most = known if not tight else training.broken_at
-            lived = max(0.0, most - formed_at) * (1 + skew) + slack
+            # What is recorded as its start stands, also if a node of it was gone by then.
+            lived = max(0.0, max(most, self._running_at.get(key, 0.0)) - formed_at) * (1 + skew) + slack
             self.check(worked <= lived, "round %d worked for %.3f s, and lived for %.3f", key[1], worked, lived)
             from_ = self._running_at.get(key, formed_at)
             lived = max(0.0, most - from_) * (1 + skew) + slack

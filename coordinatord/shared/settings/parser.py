@@ -25,6 +25,11 @@ _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 """How TOML's types are called in an error."""
 
 
+ALIKE = 0.85
+"""How alike a variable of the environment has to be to a known one to be taken for a slip: COORDS and MAX_RESTART are,
+but not what others put there under the same first word, such as Kubernetes a SERVICE_PORT."""
+
+
 class SettingsError(Exception):
     """A setting is wrong, missing or unknown; the text is one line for a person."""
 
@@ -52,7 +57,7 @@ class SettingsParser(argparse.ArgumentParser):
         self._in_force: dict[str, InForce] = {}
         self._texts: dict[str, str] = {}
         """What was last read of each setting, as it was written."""
-        self._takes_file = False
+        self._config_variable = ""
         self._file: ConfigFile | None = None
 
     # What can be set
@@ -85,7 +90,7 @@ class SettingsParser(argparse.ArgumentParser):
 
     def add_config_file(self, variable: str) -> None:
         """Add the flags that name a file, with its variable, and that show what is in force."""
-        self._takes_file = True
+        self._config_variable = variable
         self.add_argument(
             "--config",
             metavar="FILE",
@@ -116,23 +121,35 @@ class SettingsParser(argparse.ArgumentParser):
         for dest in (dest for dest, setting in self._settings.items() if setting.is_command):
             command = getattr(given, dest)
             setattr(given, dest, command[1:] if command[:1] == ["--"] else command)
-        if self._takes_file and given.config:
+        if self._config_variable and given.config:
             self._read_file(Path(given.config))
         for setting in self._settings.values():
             self._settle(given, setting)
         missing = [
-            setting.action.option_strings[0]
+            " or the environment variable ".join([setting.action.option_strings[0], *setting.variables])
             for dest, setting in self._settings.items()
             if setting.required and self.rank(dest) is Rank.DEFAULT
         ]
         if missing:
-            self.error(f"the following arguments are required: {', '.join(missing)}")
+            self.error("; ".join([f"the following arguments are required: {', '.join(missing)}", *self.misspelt]))
         return given, unknown
 
     @property
     def file(self) -> Path | None:
         """The file that was read, if one was named."""
         return None if self._file is None else self._file.path
+
+    @property
+    def misspelt(self) -> list[str]:
+        """What to say of variables that nothing reads, but that somebody has meant for one that is read."""
+        known = {name for setting in self._settings.values() for name in setting.variables} | {self._config_variable}
+        found = []
+        for name in sorted(name for name, value in self._environ.items() if value and name not in known):
+            first, _, rest = name.partition("_")
+            others = [other.removeprefix(f"{first}_") for other in known if other.startswith(f"{first}_")]
+            if near := next(iter(difflib.get_close_matches(rest, others, n=1, cutoff=ALIKE)), None):
+                found.append(f"environment variable {clip(name)} has no effect: did you mean {first}_{near}?")
+        return found
 
     def rank(self, dest: str) -> Rank:
         """Say what kind of source a setting has its value from."""
@@ -171,6 +188,7 @@ class SettingsParser(argparse.ArgumentParser):
 
     def _shown(self) -> list[str]:
         lines = [remark(f"{self.prog}: the settings in force, and where each is from; this can be used as a file")]
+        lines += map(remark, self.misspelt)
         for dest, setting in self._settings.items():
             now = self._in_force[dest]
             if now.value in (None, [], ""):

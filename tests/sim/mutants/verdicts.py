@@ -173,8 +173,8 @@ MUTANTS = (
         "silence-without-end",
         "coordinatord.core.conditions",
         "a run whose nodes all fell silent stands for ever",
-        "return run.expired_at + run.policy.outage_grace_s if run.all_silent else None",
-        "return None if run.all_silent else None",
+        "    return run.expired_at + run.policy.outage_grace_s + patience_s",
+        "    return None and patience_s",
     ),
     Mutant(
         "silent-while-stopping",
