@@ -42,7 +42,7 @@ HOSTILE = "<img/src=x/onerror=\"document.title='owned'\">$(id)'\"&amp;</script>"
 RAISING = f"raise ValueError({HOSTILE!r} * 3)"
 
 UNREACHABLE = re.compile(
-    r"network: Failed to load resource: net::ERR_(CONNECTION_REFUSED|INCOMPLETE_CHUNKED_ENCODING) "
+    r"network: Failed to load resource: net::ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING) "
 )
 """What a browser says of a coordinator that is away, and the one thing that no page can keep it from saying."""
 
