@@ -63,6 +63,8 @@ class SpendingLaws(LedgerLaws):
         """Rounds that broke while the nodeclient which could have told was stopped."""
         self._broken_twice: set[Round] = set()
         """Rounds of which a worker failed of itself when another was gone and that was not known yet."""
+        self._replaces = False
+        """What is decided follows from a node that was replaced: what broke the round before may not be known yet."""
         self._upset_at = 0.0
         """When the coordinator was last not up and awake and able to decide."""
         self._event_seen_at = 0.0
@@ -152,6 +154,8 @@ class SpendingLaws(LedgerLaws):
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check what was decided by the state of the world at this moment, durable or not."""
+        lost = [record for record in records if isinstance(record, NodeLost)]
+        self._replaces = any(record.reason.startswith("replaced by") for record in lost)
         super().decided(records)
         for record in records:
             if isinstance(record, NodeLost | NodeDismissed):
@@ -238,8 +242,7 @@ class SpendingLaws(LedgerLaws):
         # No longer than it lived
         whole_at = None if training is None else training.whole_at
         self.check(whole_at is not None or trained < EXACT_S, "round %d trained before it was whole", key[1])
-        replaced = isinstance(record, RoundStopped) and record.condition == "node_lost" and key in self.disturbed
-        if training is not None and training.broken and not (replaced or key in self._unseen_break):
+        if training is not None and training.broken and not (self._replaces or key in self._unseen_break):
             self._note_known(key, now)
             known = max(training.broken_at, self._known_after.get(key, now))
             most = known if not tight else training.broken_at
