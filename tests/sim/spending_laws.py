@@ -60,7 +60,7 @@ class SpendingLaws(LedgerLaws):
         self._known_after: dict[Round, float] = {}
         """When the coordinator was well for the first time since a round broke."""
         self._unseen_break: set[Round] = set()
-        """Rounds that broke while the nodeclient which could have told was stopped."""
+        """Rounds that broke while the nodeclient which could have told was stopped, or cut off."""
         self._broken_twice: set[Round] = set()
         """Rounds of which a worker failed of itself when another was gone and that was not known yet."""
         self._replaces = False
@@ -130,7 +130,7 @@ class SpendingLaws(LedgerLaws):
     def failed(self, host: Host, key: Round) -> None:
         """Take note that a worker fails of itself."""
         super().failed(host, key)
-        if host.paused:
+        if host.paused or host.is_cut:
             self._unseen_break.add(key)
         if self.world.training(key).broken:
             self._broken_twice.add(key)
@@ -138,7 +138,7 @@ class SpendingLaws(LedgerLaws):
     def gone(self, host: Host) -> None:
         """Take note that workers of a host are gone in a way that breaks their peers."""
         super().gone(host)
-        if host.paused:
+        if host.paused or host.is_cut:
             self._unseen_break.add(host.workers.round)
 
     # The coordinator's lives
