@@ -5,6 +5,7 @@ Changed by `history` alone, which applies records; what may be asked of it is in
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from coordinatord.core.run import Run
@@ -23,6 +24,11 @@ class Cluster:
     """Names of nodes or hosts that no job takes in, each with the reason."""
     forgotten: dict[str, str] = field(default_factory=dict)
     """The last runs that were forgotten, each with the reason: nodes that come back to one must not begin it anew."""
+
+    @property
+    def live(self) -> Iterator[Run]:
+        """Iterate over the runs that have not ended."""
+        return (run for run in self.jobs.values() if not run.state.ended)
 
     def forget(self, run: str, why: str) -> None:
         """Take note of a run that is forgotten, and let go of the oldest such note."""

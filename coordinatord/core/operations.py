@@ -130,7 +130,7 @@ def _drain(request: Request, outbox: Outbox) -> Reply:
         return Reply(Verdict.REFUSED, text)
     outbox.record(NodeDrained("", "", f"{name} {request.words('drained')}", name))
     touched = mark_drained(cluster)
-    inside = [run for run in cluster.jobs.values() if not run.state.ended and _named(run, name)]
+    inside = [run for run in cluster.live if _named(run, name)]
     if not inside:
         nearest = _nearest(cluster, name)
         meant = f"; did you mean {nearest}?" if nearest else ""
@@ -142,9 +142,7 @@ def _drain(request: Request, outbox: Outbox) -> Reply:
 def mark_drained(cluster: Cluster) -> list[Run]:
     """Let each member that is drained by now wish to leave; return the runs in which one does so newly."""
     touched = []
-    for run in cluster.jobs.values() if cluster.drained else ():
-        if run.state.ended:
-            continue
+    for run in cluster.live if cluster.drained else ():
         for member in run.members.values():
             why = cluster.why_drained(member.node, member.offer.host)
             if why is not None and not member.drained and member.outcome is None:
@@ -163,8 +161,9 @@ def _named(run: Run, name: str) -> list[Member]:
 
 def _nearest(cluster: Cluster, wrong: str) -> str | None:
     """Return the name of a node or host in a job that somebody who wrote a wrong one may have meant."""
-    live = (run for run in cluster.jobs.values() if not run.state.ended)
-    known = {name for run in live for member in run.members.values() for name in (member.node, member.offer.host)}
+    known = {
+        name for run in cluster.live for member in run.members.values() for name in (member.node, member.offer.host)
+    }
     return next(iter(difflib.get_close_matches(wrong, known, n=1)), None)
 
 

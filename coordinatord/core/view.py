@@ -26,6 +26,11 @@ def job_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
     return {**head_view(run, now, trouble), "nodes": [_node_view(run, member, ready, now) for member in _in_order(run)]}
 
 
+def whole_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
+    """Show a job with its last rounds as well, for who looks at this one alone."""
+    return {**job_view(run, now, trouble), "rounds": rounds_view(run, now)}
+
+
 def head_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
     """Show a job without its nodes, which costs the same whether it has one or ten thousand."""
     in_round = run.state in {State.STARTING, State.RUNNING, State.STOPPING}

@@ -7,7 +7,7 @@ from functools import partial
 
 from aiohttp import web
 
-from coordinatord.core.view import drained_view, job_view, rounds_view
+from coordinatord.core.view import drained_view, job_view, whole_view
 from coordinatord.server.answers import encoded, respond, unknown_job, wanted
 from coordinatord.server.driver import Driver
 from coordinatord.server.feed import Feed
@@ -62,9 +62,9 @@ class Api:
 
     async def _show(self, job: str, kind: str) -> bytes | None:
         await self._driver.written()
-        run, now = self._driver.machine.jobs.get(job), self._driver.now
+        run = self._driver.machine.jobs.get(job)
         if run is None:
             return None
-        shown = job_view(run, now, self._driver.machine.trouble) | {"rounds": rounds_view(run, now)}
+        shown = whole_view(run, self._driver.now, self._driver.machine.trouble)
         await asyncio.sleep(0)  # to encode it takes as long again
         return encoded(shown, kind)

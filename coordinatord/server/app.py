@@ -174,7 +174,7 @@ async def _restore(machine: Coordinator, store: Store) -> None:
         machine.restore(past, now)
     except HistoryError as error:
         raise UnreadableStoreError(f"the records contradict each other: {error}; {REMEDY}") from error
-    live = [run for run in machine.jobs.values() if not run.state.ended]
+    live = list(machine.cluster.live)
     nodes = sum(len(run.members) for run in live)
     ended = len(machine.jobs) - len(live)
     names = fields("state_restored", live_jobs=len(live), nodes=nodes, ended_jobs=ended)

@@ -19,7 +19,7 @@ from typing import Any
 from aiohttp import web
 
 from coordinatord.core.run import Run
-from coordinatord.core.view import drained_view, head_view, job_view, rounds_view
+from coordinatord.core.view import drained_view, head_view, whole_view
 from coordinatord.server.answers import complain
 from coordinatord.server.driver import Driver
 from coordinatord.server.feed import Feed
@@ -222,12 +222,11 @@ class Stream:
         run = self._driver.machine.cluster.jobs.get(job)
         if run is None:
             return {"job": job, "unknown": True}, False
-        now = self._driver.now
-        view = job_view(run, now, self._driver.machine.trouble)
+        view = whole_view(run, self._driver.now, self._driver.machine.trouble)
         nodes = view["nodes"]
         # The names of the fields once, and not with each of a thousand nodes.
         compact = {"columns": list(nodes[0]) if nodes else [], "rows": [list(node.values()) for node in nodes]}
-        return view | {"rounds": rounds_view(run, now), "nodes": compact}, _lives(run)
+        return view | {"nodes": compact}, _lives(run)
 
 
 def _lives(run: Run) -> bool:

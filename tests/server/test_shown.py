@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 import pytest
 from aiohttp import ClientSession
 
+from coordinatord.core import view
 from coordinatord.core.run import Run
 from coordinatord.core.view import job_view
 from coordinatord.server import api, driver, shown
@@ -48,7 +49,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[run.job] += 1
         return job_view(run, now, trouble)
 
-    monkeypatch.setattr(api, "job_view", counted)
+    for module in (api, view):
+        monkeypatch.setattr(module, "job_view", counted)
     return counts
 
 

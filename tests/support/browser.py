@@ -133,9 +133,7 @@ class Browser:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        # It is in a session of its own, so what kills the tests would leave it behind.
-        bound = ("setpriv", "--pdeathsig", "KILL")
-        self._program = Program(*bound, CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank")
+        self._program = Program(CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank")
         self._numbers = count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._pages: dict[str, Page] = {}
