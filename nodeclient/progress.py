@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coordinatord.wire.messages import DURATION_S_MAX, STEP_MAX, Observed
-from workerlib.env import PROGRESS, SLOT_BYTES
+from workerlib.env import PROGRESS, SLOT_BYTES, STEPS_TO_COME
 
 _NAME = "coordinatord-steps"
 """For people who look into /proc."""
@@ -36,12 +36,15 @@ class Slots:
         self._round = ("", 0)
         self._read: list[tuple[int, int] | None] = []
         """Of each worker the last step that it reported, and when."""
+        self._to_come = False
+        """A worker has said that it will report steps."""
 
     def begin(self, run: str, number: int) -> list[dict[str, str]]:
         """Have empty slots for a round; return what tells each worker of its own, by local rank."""
         self.close()
         self._round = (run, number)
         self._read = [None] * self._workers
+        self._to_come = False
         try:
             self._file = _memory(self._workers * SLOT_BYTES)
         except OSError as error:
@@ -60,7 +63,7 @@ class Slots:
         self._look()
         known = [read for read in self._read if read is not None]
         if not known:
-            return observed
+            return replace(observed, steps=(None,) * self._workers) if self._to_come else observed
         age_s = (time.monotonic_ns() - max(at for _, at in known)) / 1e9
         return replace(
             observed,
@@ -81,8 +84,10 @@ class Slots:
         for rank in range(self._workers):
             step, at, check = words[rank * SLOT_BYTES // _WORD_BYTES :][:3]
             # What does not belong together is being written right now: it is whole at the next look.
-            if at and step ^ at == check and step <= STEP_MAX:
-                self._read[rank] = (step, at)
+            if at and step ^ at == check:
+                if step <= STEP_MAX:
+                    self._read[rank] = (step, at)
+                self._to_come |= step == STEPS_TO_COME
 
 
 def _memory(size: int) -> int:

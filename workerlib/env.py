@@ -66,6 +66,9 @@ whatever order the processor likes. A slot of zeros has not been written yet.
 STEP_MAX = 2**53 - 1
 """The highest step that can be reported, as in the protocol."""
 
+STEPS_TO_COME = 2**64 - 1
+"""In the place of a step: the worker has done none yet, and means to report them."""
+
 DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
 """Offered to workers below what nodeclient inherited.
 

@@ -127,6 +127,7 @@ def init(backend: str | None = None, timeout: timedelta | None = None) -> Contex
     GPUs for the workers on this node, and what `torch.distributed.init_process_group` raises.
     """
     environment = WorkerEnvironment.from_environ(os.environ)
+    progress.announce()
     _require_torch()
     import torch.distributed
 

@@ -14,7 +14,7 @@ import operator
 import os
 import time
 
-from workerlib.env import PROGRESS, SLOT_BYTES, STEP_MAX
+from workerlib.env import PROGRESS, SLOT_BYTES, STEP_MAX, STEPS_TO_COME
 
 _slot: memoryview | None = None
 """The words of this worker's slot, once it has said a step."""
@@ -40,6 +40,15 @@ def step(number: int) -> None:
     slot[0] = number
     slot[1] = now
     slot[2] = number ^ now
+
+
+def announce() -> None:
+    """Say that this worker will report its steps: up to the first one it only starts. Once it has, this is no news."""
+    global _slot  # noqa: PLW0603 - one process has one slot
+    if _slot is None:
+        now = time.monotonic_ns()
+        _slot = _open_slot(os.environ.get(PROGRESS))
+        _slot[0], _slot[1], _slot[2] = STEPS_TO_COME, now, STEPS_TO_COME ^ now
 
 
 def _checked(number: object) -> int:

@@ -23,7 +23,7 @@ from coordinatord.core.records import (
 )
 from coordinatord.core.reports import report_on
 from coordinatord.core.run import MAY_HAVE_WORKERS, Run, State
-from coordinatord.core.spending import spent, spent_when_broken
+from coordinatord.core.spending import spent, spent_at_the_end, spent_when_broken
 from coordinatord.core.words import Words
 from coordinatord.wire.exits import ExitCode, shell_exit_code
 from coordinatord.wire.messages import DURATION_S_MAX, Outcome, Report, Result, clip
@@ -175,7 +175,7 @@ def _first_failure(run: Run, now: float) -> FirstFailure | None:
 def end(run: Run, reason: Reason, result: Result, exit_code: int, outbox: Outbox, report: Report | None = None) -> None:
     """Let a run be over, with what every node is to exit with."""
     broken = run.state in {State.STARTING, State.RUNNING} and result is not Result.SUCCEEDED
-    so_far = spent_when_broken(run, outbox.now) if broken else run.ledger.at(outbox.now)
+    so_far = spent_when_broken(run, outbox.now) if broken else spent_at_the_end(run, outbox.now)
     outcome = Outcome(result, exit_code, clip(reason.words))
     outbox.record(RunEnded(run.job, run.id, reason.words, outcome, report, so_far, condition=reason.condition))
     outbox.tell_all(run)

@@ -169,7 +169,7 @@ def _rounds_missed(run: Run, record: RoundsMissed, at: float) -> None:
 def _round_started(run: Run, record: RoundStarted, at: float) -> None:
     run.ledger.reports_steps = record.steps_awaited
     run.timeline.start(record)
-    run.ledger.settle(record.spent, Cause.STARTING if record.steps_awaited else Cause.TRAINING, at)
+    run.ledger.settle(record.spent, Cause.STARTING if record.steps_awaited else Cause.RUNNING, at)
     run.enter(State.RUNNING, record.reason, at)
 
 

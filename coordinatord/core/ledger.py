@@ -26,12 +26,15 @@ class Cause(StrEnum):
     """What a second of a run's wall time went to."""
 
     TRAINING = "training"
+    """All its workers are started, and they report their steps."""
+    RUNNING = "running"
+    """All its workers are started; whether they train is not known, as no step is reported."""
     WAITING = "waiting"
     """No round, and fewer nodes are ready than it needs."""
     RENDEZVOUS = "rendezvous"
     """No round, though enough nodes are ready: more may arrive within the settle window."""
     STARTING = "starting"
-    """There is a round, but its workers do not train yet."""
+    """There is a round, but its workers are not started yet, or have yet to report the first of their steps."""
     DETECTING = "detecting"
     """The round is broken, and that is not known yet."""
     STOPPING = "stopping"
@@ -43,6 +46,7 @@ class Spent:
     """Seconds by cause, of a run or of one round."""
 
     training: Span = 0.0
+    running: Span = 0.0
     waiting: Span = 0.0
     rendezvous: Span = 0.0
     starting: Span = 0.0
@@ -53,6 +57,11 @@ class Spent:
     def total(self) -> float:
         """All of them."""
         return sum(self.by_cause().values())
+
+    @property
+    def at_work(self) -> float:
+        """Those in which all workers of a round were started and no more was to be done for them to train."""
+        return self.training + self.running
 
     def by_cause(self) -> dict[str, float]:
         """Return them as plain data."""
@@ -87,11 +96,18 @@ class Ledger:
         """Its workers have told of their steps."""
         self.stepped = False
         """They have told of one in the current round."""
+        self.steps_announced = False
+        """A worker of the current round has said that it will report its steps; nodes say so again after a restart."""
 
         self.enough_since: float | None = None
         """Since when there have been enough ready nodes for a round."""
         self.lost_at = math.inf
         """When the first node that the current round has lost was last known to live."""
+
+    @property
+    def present(self) -> Cause | None:
+        """What the open time goes to, as far as can be told: workers that will report a step have not begun before."""
+        return Cause.STARTING if self.cause is Cause.RUNNING and self.steps_announced else self.cause
 
     def at(self, now: float) -> Spent:
         """Return what it comes to at `now`."""
@@ -102,7 +118,7 @@ class Ledger:
 
         Up to then it went to `before`, or to what it was put down to so far.
         """
-        before, since = before or self.cause, since or self.cause
+        before, since = before or self.present, since or self.present
         if before is None or since is None:
             return self.settled  # the run is over
         now = max(now, self.settled_at)  # a clock that was set back takes nothing away

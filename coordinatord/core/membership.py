@@ -70,6 +70,7 @@ def note_steps(run: Run, member: Member, observed: Observed) -> None:
     """Take in how far a member's workers have come, even if it has nothing else to say."""
     member.observed = observed
     if _speaks_of_now(run, member, observed):
+        run.ledger.steps_announced = True
         run.progress.note(run.assignments[member.node].group_rank, observed, member.heard_at)
 
 

@@ -41,7 +41,9 @@ class Progress:
         """When it was at which step; the last one is where it is."""
 
     def note(self, group_rank: int, observed: Observed, heard_at: float) -> None:
-        """Take in what a node of the round says that has steps to report."""
+        """Take in what a node of the round says that has steps to report, or will have."""
+        if observed.step_age_s is None:
+            return  # none yet
         if group_rank != self._pacer:
             if self._pacer is not None and group_rank > self._pacer:
                 return
@@ -51,7 +53,7 @@ class Progress:
         if observed.steps != self._steps:
             self._steps = observed.steps
             step = max((step for step in observed.steps if step is not None), default=0)
-            self._sample(heard_at - (observed.step_age_s or 0.0), step)
+            self._sample(heard_at - observed.step_age_s, step)
         samples = self._samples
         while len(samples) > 2 and samples[1][0] <= heard_at - WINDOW_S:  # noqa: PLR2004 - two make a pace
             samples.popleft()

@@ -170,7 +170,8 @@ class Run:
         self.progress.clear()
         self.failures, self.losses, self.missed, self.restart_asked = {}, [], "", ""
         self.arrived_first = self.arrived_last = None
-        self.ledger.lost_at, self.ledger.stepped = math.inf, False
+        self.ledger.lost_at = math.inf
+        self.ledger.stepped = self.ledger.steps_announced = False
         self.give_up.clear()
         for member in members:
             member.in_round = member.arrived = True

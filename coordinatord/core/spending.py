@@ -37,3 +37,8 @@ def spent_when_broken(run: Run, now: float) -> Spent:
 def spent_with_steps(run: Run, first_step_at: float, now: float) -> Spent:
     """Return it for a run of which the first step of the round is heard: before, its workers only started."""
     return run.ledger.split(first_step_at, Cause.TRAINING, now, before=Cause.STARTING)
+
+
+def spent_at_the_end(run: Run, now: float) -> Spent:
+    """Return it for a run that is over with nothing broken: workers that have never reported a step were no start."""
+    return run.ledger.split(now, None, now, before=run.ledger.cause)

@@ -85,6 +85,7 @@ def _round_view(one: Round, so_far: Spent, clock_s: float) -> dict[str, Any]:
 
 def _time_view(run: Run, now: float) -> dict[str, Any]:
     seconds = _rounded(spent(run, now))
+    trained = seconds[Cause.TRAINING]
     total = round(sum(seconds.values()), 3)  # what is shown adds up to the last digit
     return {
         "opened_s": total,
@@ -92,7 +93,7 @@ def _time_view(run: Run, now: float) -> dict[str, Any]:
         "ledger": {
             "seconds": seconds,
             "total": total,
-            "goodput": round(seconds[Cause.TRAINING] / total, 6) if total else None,
+            "goodput": round(trained / total, 6) if trained else None,  # not known where no step was ever reported
         },
     }
 

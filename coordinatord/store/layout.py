@@ -84,6 +84,19 @@ STEPS: Steps = (
         "DROP TABLE sums",
         "UPDATE records SET body = json_set(body, '$.condition', '') WHERE kind IN ('RoundStopped', 'RunEnded')",
     ),
+    (
+        # What was put down to training in runs that never reported a step is not known to have been that.
+        """
+        UPDATE records SET body = json_set(body,
+            '$.spent.running', iif(stepped, 0.0, json_extract(body, '$.spent.training')),
+            '$.spent.training', iif(stepped, json_extract(body, '$.spent.training'), 0.0))
+        FROM (
+            SELECT job AS of_job, run AS of_run,
+                max(kind = 'TrainingBegan' OR coalesce(json_extract(body, '$.steps_awaited'), 0)) AS stepped
+            FROM records GROUP BY job, run)
+        WHERE job = of_job AND run = of_run AND json_type(body, '$.spent') = 'object'
+        """,
+    ),
 )
 """The statements that lead from version 0, which is empty, to version 1, and so on. Steps are added and never edited,
 since there are databases of every version."""

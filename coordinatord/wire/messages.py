@@ -253,7 +253,8 @@ class Observed:
     beat: bool
     """A heartbeat: the coordinator answers it even if nothing has changed, so that each side knows the other alive."""
     steps: Annotated[tuple[Step | None, ...], Length(0, WORKERS_MAX)] = ()
-    """The last step that each worker of the round has reported, by local rank; empty if none has reported any."""
+    """The last step that each worker of the round has reported, by local rank. Of None alone if none has reported any,
+    but one has said that it will; empty if there is no sign of steps."""
     step_age_s: Seconds | None = None
     """How long before this message the newest of them was: as with failures, two hosts' clocks are never compared."""
     idle_s: Seconds = 0.0

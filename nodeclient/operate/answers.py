@@ -77,6 +77,9 @@ class Job:
     state_s: float | None
     opened_s: float | None
     goodput: float | None
+    """None where no step was ever reported, as it is not known then."""
+    running_s: float | None
+    """For how long workers ran of which nobody knows whether they trained."""
 
     @property
     def ended(self) -> bool:
@@ -196,6 +199,7 @@ def read_job(value: object, where: str = "answer") -> Job:
     job = Fields(value, where)
     restarts = job.map("restarts")
     missing, progress, ledger = (job.maybe(name, job.map) for name in ("missing", "progress", "ledger"))
+    seconds = ledger.maybe("seconds", ledger.map) if ledger else None
     return Job(
         name=job.text("job"),
         run=job.text("run"),
@@ -215,6 +219,7 @@ def read_job(value: object, where: str = "answer") -> Job:
         state_s=job.maybe("state_s", job.number),
         opened_s=job.maybe("opened_s", job.number),
         goodput=ledger.maybe("goodput", ledger.number) if ledger else None,
+        running_s=seconds.maybe("running", seconds.number) if seconds else None,
     )
 
 

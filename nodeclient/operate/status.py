@@ -151,6 +151,8 @@ def _work(job: Job) -> str:
         said.append(f"step {job.step}{pace}")
     if job.goodput is not None and job.opened_s is not None:
         said.append(f"{100 * job.goodput:.1f} % of {duration(job.opened_s)} spent training")
+    elif job.running_s:
+        said.append(f"workers ran for {duration(job.running_s)}, goodput not known: no steps reported")
     return ", ".join(said)
 
 

@@ -59,9 +59,9 @@ def ledger(stage: Stage) -> dict[str, float]:
 
 def test_a_run_waits_for_nodes_starts_and_trains() -> None:
     stage = play(PAIR, "advance 6s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 6.0}
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0}
     view = shown(stage)
-    assert (view["opened_s"], view["state_s"], view["ledger"]["goodput"]) == (10.0, 6.0, 0.6)
+    assert (view["opened_s"], view["state_s"], view["ledger"]["goodput"]) == (10.0, 6.0, None)
 
 
 def test_before_any_time_has_passed_there_is_no_goodput() -> None:
@@ -96,27 +96,27 @@ def test_the_time_until_a_dead_node_is_lost_is_detecting() -> None:
     stage = play(PAIR, "advance 6s", "silence n2", "advance 30s")
     assert run_of(stage).state is State.STOPPING
     detecting = 5.0  # the lease
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 6.0, "detecting": detecting, "stopping": 25.0}
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0, "detecting": detecting, "stopping": 25.0}
 
 
 def test_a_node_whose_connection_closes_lived_up_to_then() -> None:
     stage = play(PAIR, "advance 6.5s", "drop n2", "advance 2s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 6.5, "detecting": 1.0, "stopping": 1.0}
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.5, "detecting": 1.0, "stopping": 1.0}
 
 
 def test_a_worker_s_failure_counts_from_when_it_was() -> None:
     stage = play(PAIR, "advance 6s", "fail n2 age=2s", "advance 3s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 4.0, "detecting": 2.0, "stopping": 3.0}
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 4.0, "detecting": 2.0, "stopping": 3.0}
 
 
 def test_the_first_sign_counts_of_a_silent_node_and_a_failure() -> None:
     trio = [f"join n{number} min=3 max=3" for number in (1, 2, 3)]
     stage = play(*trio, "running n1 n2 n3", "advance 10s", "silence n3", "advance 4.5s", "fail n1 age=1s")
-    assert ledger(stage) == {"training": 13.5, "detecting": 1.0}, "it has its lease still"
+    assert ledger(stage) == {"running": 13.5, "detecting": 1.0}, "it has its lease still"
     stage = play(*trio, "running n1 n2 n3", "advance 10s", "silence n3", "drop n2", "advance 0.5s", "fail n1 age=1s")
-    assert ledger(stage) == {"training": 9.5, "detecting": 1.0}
+    assert ledger(stage) == {"running": 9.5, "detecting": 1.0}
     stage.play("advance 3s")
-    assert ledger(stage) == {"training": 9.5, "detecting": 1.0, "stopping": 3.0}, "judged once"
+    assert ledger(stage) == {"running": 9.5, "detecting": 1.0, "stopping": 3.0}, "judged once"
 
 
 def test_no_sign_reaches_back_beyond_what_is_settled() -> None:
@@ -132,24 +132,24 @@ def test_a_round_may_break_while_it_starts() -> None:
 def test_a_stop_on_purpose_needs_no_detecting() -> None:
     stage = play("join n1 min=1 max=2", "advance 2s", "running n1", "advance 5s", "join n2 min=1 max=2", "advance 4s")
     assert run_of(stage).state is State.STOPPING
-    assert ledger(stage) == {"rendezvous": 2.0, "training": 5.0, "stopping": 4.0}
+    assert ledger(stage) == {"rendezvous": 2.0, "running": 5.0, "stopping": 4.0}
 
 
 def test_but_nobody_has_trained_for_sure_since_all_fell_silent() -> None:
     stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 90s", "ask stop default", "advance 1s")
     seconds = ledger(stage)
-    assert (seconds["training"], seconds["detecting"]) == (6.0, 90.0)
+    assert (seconds["running"], seconds["detecting"]) == (6.0, 90.0)
 
 
 def test_the_end_of_a_run_that_has_not_been_heard_of_is_detecting_too() -> None:
     stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 400s")
     assert run_of(stage).state is State.FAILED
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 6.0, "detecting": 365.0}
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0, "detecting": 365.0}
 
 
 def test_nodes_that_come_back_have_trained_on() -> None:
     stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 90s", "heal n1 n2", "advance 10s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 106.0}
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 106.0}
 
 
 def test_nodes_that_come_back_and_had_ended_their_workers_trained_until_then() -> None:
@@ -158,12 +158,12 @@ def test_nodes_that_come_back_and_had_ended_their_workers_trained_until_then() -
     puppet.observed = replace(puppet.observed, idle_s=4.0)
     stage.play("stopped n1")
     assert run_of(stage).state is State.STOPPING
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 26.0, "detecting": 4.0}
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 26.0, "detecting": 4.0}
 
 
 def test_a_run_that_succeeds_has_trained_to_the_end() -> None:
     stage = play(PAIR, "advance 6s", "succeed n1", "advance 2s", "succeed n2", "advance 5s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 8.0}
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 8.0}
     assert (shown(stage)["opened_s"], shown(stage)["state_s"]) == (12.0, 5.0)
 
 
@@ -212,6 +212,33 @@ def test_a_round_is_told_to_train_once() -> None:
     assert kinds.count("TrainingBegan") == 1
 
 
+def test_workers_that_will_report_steps_start_until_the_first_one() -> None:
+    stage = play(PAIR, "advance 2s", "announce n2", "advance 4s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 7.0}
+    assert shown(stage)["ledger"]["goodput"] is None
+    stage.play("step n2 0 age=1s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 6.0, "training": 1.0}
+    assert shown(stage)["ledger"]["goodput"] == 0.1
+
+
+def test_a_round_that_never_came_to_its_first_step_has_not_trained() -> None:
+    stage = play(PAIR, "announce n1", "advance 6s", "fail n1", "stopped n1 n2")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 7.0}
+    stage.play("running n1 n2")
+    stage.play("advance 2s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 7.0, "running": 2.0}, "of this round nothing was said yet"
+
+
+def test_a_run_that_succeeds_without_the_steps_that_were_to_come_has_run() -> None:
+    stage = play(PAIR, "announce n1", "advance 6s", "succeed n1 n2")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0}
+
+
+def test_that_steps_are_to_come_is_said_again_to_a_coordinator_that_comes_back() -> None:
+    stage = play(PAIR, "announce n1 n2", "advance 6s", "die 2s", "reconnect n1 n2", "advance 1s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 10.0}
+
+
 # Rounds
 
 
@@ -233,7 +260,8 @@ def test_the_timeline_tells_of_each_round_and_what_its_time_went_to() -> None:
         "stopped_s": 3.0,
         "ended_s": 1.0,
     }
-    went = {"training": 5.0, "waiting": 3.0, "starting": 1.0, "detecting": 1.0, "stopping": 2.0, "rendezvous": 0.0}
+    took = {"waiting": 3.0, "starting": 1.0, "running": 5.0, "detecting": 1.0, "stopping": 2.0}
+    went = dict.fromkeys(Cause, 0.0) | took
     assert first["seconds"] == went
     assert (second["round"], second["formed_s"], second["running_s"], second["ended"]) == (2, 1.0, None, None)
     assert second["seconds"] == dict.fromkeys(went, 0.0) | {"starting": 1.0}
@@ -313,12 +341,12 @@ def test_what_happens_goes_on_while_there_is_no_coordinator(state: State) -> Non
 def test_a_node_that_went_while_there_was_no_coordinator_trained_until_that_was_back() -> None:
     stage = play(PAIR, "advance 6s", "die 30s", "reconnect n1", "advance 15s")
     assert run_of(stage).state is State.STOPPING
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 36.0, "detecting": 15.0}
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 36.0, "detecting": 15.0}
 
 
 def test_unless_a_peer_s_worker_tells_of_it() -> None:
     stage = play(PAIR, "advance 6s", "die 30s", "reconnect n1", "fail n1 age=20s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 16.0, "detecting": 20.0}
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 16.0, "detecting": 20.0}
 
 
 def test_that_a_round_has_told_of_steps_outlives_the_coordinator() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from typing import Any
@@ -73,3 +74,6 @@ def test_a_job_whose_script_says_no_steps_has_none(cluster: Cluster) -> None:
     job = cluster.await_state(state="running")
     assert job["progress"] == {"step": None, "steps_per_s": None}
     assert [(node["steps"], node["step_age_s"]) for node in job["nodes"]] == [([], None)]
+    assert (job["ledger"]["seconds"]["training"], job["ledger"]["goodput"]) == (0.0, None)
+    shown = run(BIN / "nodeclient", "status", cluster.job, "--coord", cluster.coordinator.endpoint).stdout
+    assert re.search(r"^  workers ran for \d+s, goodput not known: no steps reported$", shown, re.MULTILINE)

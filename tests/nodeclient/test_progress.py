@@ -62,6 +62,17 @@ def test_steps_are_those_of_each_worker_with_the_age_of_the_newest(slots: Slots)
     assert 0 < observed.step_age_s < time.monotonic() - before
 
 
+def test_that_steps_are_to_come_is_said_until_there_is_one(slots: Slots) -> None:
+    environs = slots.begin("e-1", 1)
+    announce = "from workerlib import progress; progress.announce()"
+    subprocess.run([sys.executable, "-c", announce], env={**os.environ, **environs[1]}, check=True)
+    assert (said(slots).steps, said(slots).step_age_s) == ((None, None, None), None)
+    work(environs[0], 7)
+    assert said(slots).steps == (7, None, None)
+    slots.begin("e-1", 2)
+    assert said(slots, number=2).steps == (), "of the next round's workers none has said so"
+
+
 def test_where_a_round_stopped_is_said_until_there_is_another(slots: Slots) -> None:
     work(slots.begin("e-1", 1)[0], 5)
     stopped = an_observed(run="e-1", round=1, phase=Phase.STOPPED)
@@ -99,7 +110,7 @@ def test_whatever_workers_write_what_is_said_is_within_bounds(slots: Slots) -> N
     environs = slots.begin("e-1", 1)
     now = time.monotonic_ns()
     write(environs[0], STEP_MAX + 1, now, (STEP_MAX + 1) ^ now)
-    write(environs[1], 2**64 - 1, 2**64 - 1, 0)
+    write(environs[1], 2**64 - 2, 2**64 - 2, 0)
     write(environs[2], 4, 0, 4)
     assert said(slots).steps == (), "no step is so high, and none was done before the host began"
     future = 2**63

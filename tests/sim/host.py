@@ -332,10 +332,13 @@ class Host:
     def _with_steps(self, observed: Observed) -> Observed:
         """As `nodeclient/progress.py` has it: where a round stopped is said until there is another."""
         training = self._world.trainings.get(self._begun)
-        stepped = None if training is None or training.key != (observed.run, observed.round) else training.stepped()
-        if stepped is not None:
-            step, age_s = stepped
-            observed = replace(observed, steps=(step,) * self._offer.workers, step_age_s=age_s)
+        if training is not None and training.key == (observed.run, observed.round):
+            stepped = training.stepped()
+            if stepped is not None:
+                step, age_s = stepped
+                observed = replace(observed, steps=(step,) * self._offer.workers, step_age_s=age_s)
+            elif self._world.scene.workers.announces:
+                observed = replace(observed, steps=(None,) * self._offer.workers)
         self._world.laws.says(self, observed)
         return observed
 

@@ -50,8 +50,8 @@ MAY_GROW: dict[type[Record], dict[type[Record], set[Cause]]] = {
     },
     RoundStarted: {
         TrainingBegan: {Cause.STARTING, Cause.TRAINING},
-        RoundStopped: {Cause.STARTING, Cause.TRAINING} | _DETECTED,
-        RunEnded: {Cause.STARTING, Cause.TRAINING} | _DETECTED,
+        RoundStopped: {Cause.STARTING, Cause.RUNNING} | _DETECTED,
+        RunEnded: {Cause.STARTING, Cause.RUNNING} | _DETECTED,
     },
     TrainingBegan: {RoundStopped: {Cause.TRAINING} | _DETECTED, RunEnded: {Cause.TRAINING} | _DETECTED},
     RoundStopped: {RoundEnded: {Cause.STOPPING}, RunEnded: {Cause.STOPPING}},

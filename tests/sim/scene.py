@@ -57,9 +57,16 @@ class Workers:
     """How long it takes to start them. In life nothing can come between; a shell that does it otherwise may be."""
     first_step_s: float | None = None
     """How long after the start of all of them the first step is reported; None if steps are not."""
+    announces_steps: bool = False
+    """They say from the start that they will report steps, if they do."""
     fails_at_once: float = 0.0
     cannot_start: float = 0.0
     """How many nodes cannot start their workers in a round."""
+
+    @property
+    def announces(self) -> bool:
+        """Whether they say from the start, and rightly, that they will report steps."""
+        return self.announces_steps and self.first_step_s is not None
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,7 @@ def draw_scene(chance: random.Random) -> Scene:
         fails_at_once=chance.choice([0.0, 0.0, 0.0, 0.1]),
         cannot_start=chance.choice([0.0, 0.0, 0.0, 0.1]),
         first_step_s=chance.choice([None, None, 0.0, 0.7, 6.0]),
+        announces_steps=chance.random() < 0.5,
     )
     return Scene(
         hosts=max(1, nodes_max + chance.randint(-2, 2)),

@@ -23,7 +23,7 @@ from coordinatord.core.records import (
     TrainingBegan,
 )
 from coordinatord.core.run import Run, State
-from coordinatord.wire.messages import Goal, Phase
+from coordinatord.wire.messages import Goal, Phase, Result
 from tests.sim.ledger_laws import EXACT_S, Accounted, LedgerLaws, Page
 from tests.sim.workers import Round
 
@@ -171,7 +171,7 @@ class SpendingLaws(LedgerLaws):
                 self._formed_at[record.run, record.round] = now, record.spent
             case RoundStarted():
                 self._started_at[record.run, record.round] = now
-                if not record.steps_awaited:
+                if not record.steps_awaited and not self.world.scene.workers.announces:
                     self._running_at[record.run, record.round] = now
             case TrainingBegan():
                 self._judge_first_step(record)
@@ -232,7 +232,7 @@ class SpendingLaws(LedgerLaws):
         odd_s = self._odd_s.get(key[0], 0.0)
         now, skew = self.world.agenda.now, self.world.scene.skew
         formed_at, before = formed
-        trained = record.spent.training - before.training
+        trained = record.spent.at_work - before.at_work
         worked = trained + record.spent.starting - before.starting
         tight = self._tells_at_once and self._upset_at < formed_at and self._was_heard(key, formed_at)
         # Stopped for something else than what broke it, which nobody had seen yet.
@@ -252,6 +252,11 @@ class SpendingLaws(LedgerLaws):
             from_ = self._running_at.get(key, formed_at)
             lived = max(0.0, most - from_) * (1 + skew) + slack
             self.check(trained <= lived, "round %d trained for %.3f s, and lived for %.3f", key[1], trained, lived)
+        # Nor was it more than a start before the first step of workers that were to report it
+        ended_well = isinstance(record, RunEnded) and record.outcome.result is Result.SUCCEEDED
+        if self.world.scene.workers.announces and tight and not ended_well:
+            ran = record.spent.running - before.running
+            self.check(ran <= slack, "round %d ran for %.3f s, and was to report its steps", key[1], ran)
         # No shorter than it was well
         quiet = self._quiet_until.get(key)
         slack = (TIGHT_S if self._tells_at_once else LOOSE_S) + odd_s

@@ -144,7 +144,7 @@ def brought_forward(path: Path) -> Run:
 def test_what_the_time_went_to_is_worked_out_for_runs_from_before_that_was_recorded(tmp_path: Path) -> None:
     fill(tmp_path / "state.db", OLD_HISTORY)
     run = brought_forward(tmp_path / "state.db")
-    assert run.ledger.at(220.5) == Spent(training=98.0, waiting=10.0, starting=10.0, stopping=3.0)
+    assert run.ledger.at(220.5) == Spent(running=98.0, waiting=10.0, starting=10.0, stopping=3.0)
     first, second = run.timeline
     assert (first.formed_at, first.running_at, first.stopped_at, first.ended_at) == (10.0, 12.0, 100.0, 103.0)
     assert (second.formed_at, second.after) == (103.0, None)
@@ -152,11 +152,32 @@ def test_what_the_time_went_to_is_worked_out_for_runs_from_before_that_was_recor
     assert ask(tmp_path / "state.db", "SELECT name FROM sqlite_master WHERE name = 'sums'") == []
 
 
-def test_the_time_of_rounds_that_were_forgotten_before_it_was_recorded_counts_as_training(tmp_path: Path) -> None:
+def test_the_time_of_rounds_that_were_forgotten_before_it_was_recorded_counts_as_running(tmp_path: Path) -> None:
     fill(tmp_path / "state.db", [OLD_HISTORY[0], OLD_HISTORY[1], *OLD_HISTORY[5:]])
     run = brought_forward(tmp_path / "state.db")
-    assert run.ledger.at(211.5) == Spent(training=104.0, starting=8.0)
+    assert run.ledger.at(211.5) == Spent(running=104.0, starting=8.0)
     assert [one.number for one in run.timeline] == [2]
+
+
+BEFORE_RUNNING = 4
+"""The last version of the tables in which all that workers ran counted as training."""
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+def test_what_runs_without_steps_had_trained_is_brought_forward_as_running(tmp_path: Path, stepped: bool) -> None:
+    path = tmp_path / "state.db"
+    Database.open(path, layout.STEPS[:BEFORE_RUNNING]).close()
+    names = ("training", "waiting", "rendezvous", "starting", "detecting", "stopping")
+    spent = dict.fromkeys(names, 0.0) | {"training": 40.0, "waiting": 2.0}
+    start = {"reason": "r", "steps_awaited": False, "spent": spent}
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for kind, body in (("RoundStarted", start), *([("TrainingBegan", {"reason": "r", "spent": spent})] * stepped)):
+            row = (1.0, "job", "e-1", kind, 1, json.dumps(body))
+            connection.execute("INSERT INTO records (at, job, run, kind, round, body) VALUES (?, ?, ?, ?, ?, ?)", row)
+    Database.open(path).close()
+    expected = {"training": 40.0, "running": 0.0} if stepped else {"training": 0.0, "running": 40.0}
+    told = [json.loads(str(body))["spent"] for (body,) in ask(path, "SELECT body FROM records ORDER BY seq")]
+    assert told == [spent | expected] * (1 + stepped)
 
 
 def test_all_steps_are_taken_from_the_beginning(tmp_path: Path) -> None:

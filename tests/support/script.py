@@ -90,6 +90,7 @@ class Stage:
             "reconnect": self._each(self._connect),
             "fail": self._fail,
             "recall": self._recall,
+            "announce": self._each(self._announce),
             "step": self._step,
             "die": lambda words, _: self._die(_seconds(words[0])),
             "ask": self._ask,
@@ -165,6 +166,10 @@ class Stage:
         """Let nodes say that they run a round that this coordinator need not have told them of."""
         for puppet in self._called(words, options):
             self._report(puppet, phase=Phase.RUNNING, round=int(options["round"]))
+
+    def _announce(self, puppet: Puppet) -> None:
+        """Let a node tell with a heartbeat that its workers will report steps."""
+        self._say(puppet, steps=(None,), beat=True)
 
     def _step(self, words: list[str], options: dict[str, str]) -> None:
         """Let a node tell of its workers' last step with a heartbeat: `step n1 7 age=0.5s`."""

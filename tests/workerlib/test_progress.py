@@ -15,7 +15,7 @@ import pytest
 
 import workerlib
 from workerlib import progress
-from workerlib.env import PROGRESS, SLOT_BYTES, STEP_MAX
+from workerlib.env import PROGRESS, SLOT_BYTES, STEP_MAX, STEPS_TO_COME
 
 SLOTS = 3
 
@@ -64,6 +64,19 @@ def test_the_last_step_counts_whatever_came_before(memory: int, monkeypatch: pyt
     for number in (1, STEP_MAX, 0, 5):
         workerlib.step(number)
         assert words_of(memory)[0] == number
+
+
+def test_that_steps_are_to_come_is_left_in_the_slot_before_the_first(
+    memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PROGRESS, place_of(memory))
+    progress.announce()
+    step, at, check, *_ = words_of(memory)
+    assert (step, check) == (STEPS_TO_COME, STEPS_TO_COME ^ at)
+    workerlib.step(3)
+    assert words_of(memory)[0] == 3
+    progress.announce()
+    assert words_of(memory)[0] == 3, "what is known already says more"
 
 
 class Index:

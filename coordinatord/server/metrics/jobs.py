@@ -70,14 +70,18 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
 
 
 def _seconds(run: Run, tally: JobTally, now: float) -> dict[str, float]:
-    """Return the seconds of a run by cause, none fewer than was said before.
+    """Return the seconds of a run by cause, none fewer than was said before, and in all as many as have passed.
 
-    The ledger may put the last seconds down to another cause when it turns out that the round had been broken. To
-    Prometheus a counter that falls is one that began anew, so it stands instead, until the truth has caught up.
+    The ledger may put the last seconds down to another cause when it turns out that the round had been broken, or had
+    not begun to train. To Prometheus a counter that falls is one that began anew. So it stands instead, and those that
+    have to rise share the time that has passed since, until the truth has caught up.
     """
-    before = tally.shown if tally.shown_of == run.id else {}
+    shown = tally.shown if tally.shown_of == run.id else dict.fromkeys(Cause, 0.0)
     present = spent(run, now).by_cause()
-    tally.shown = {cause: max(seconds, before.get(cause, 0.0)) for cause, seconds in present.items()}
+    missing = {cause: max(0.0, present[cause] - shown[cause]) for cause in Cause}
+    passed, lacking = sum(present.values()) - sum(shown.values()), sum(missing.values())
+    part = min(1.0, max(0.0, passed / lacking)) if lacking else 0.0
+    tally.shown = {cause: shown[cause] + part * missing[cause] for cause in Cause}
     tally.shown_of = run.id
     return tally.shown
 

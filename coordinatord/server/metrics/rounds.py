@@ -133,7 +133,7 @@ class RoundMeter:
             tally.formed = None  # that its workers report steps may show only later, in the first round of a run
         if tally.trained is not None and tally.planned is not None:
             since = record.spent.minus(tally.trained)
-            self._recovery(planned=tally.planned).observe(since.total - since.training)
+            self._recovery(planned=tally.planned).observe(since.total - since.at_work)
         tally.trained, tally.planned = record.spent, None
 
     def _recovery(self, *, planned: bool) -> Histogram:

@@ -3,7 +3,8 @@
 import { h, keep, set, style } from "./dom.js";
 
 export const CAUSES = [
-  { key: "training", label: "Training", means: "all workers of a round were running" },
+  { key: "training", label: "Training", means: "all workers of a round were running, and reported their steps" },
+  { key: "running", label: "Running", means: "all workers were running; whether they trained is not known, as no step was reported" },
   { key: "waiting", label: "Waiting for nodes", means: "fewer nodes than the job needs were there" },
   { key: "rendezvous", label: "Rendezvous", means: "enough nodes were there, and a round was being formed" },
   { key: "starting", label: "Starting", means: "a round was formed, and its workers were coming up" },
@@ -11,7 +12,7 @@ export const CAUSES = [
   { key: "stopping", label: "Stopping", means: "the workers of a round were being ended" },
 ];
 
-const IN_A_ROUND = ["waiting", "rendezvous", "starting", "training", "detecting", "stopping"];
+const IN_A_ROUND = ["waiting", "rendezvous", "starting", "running", "training", "detecting", "stopping"];
 
 export function total(seconds) {
   return CAUSES.reduce((sum, { key }) => sum + (seconds[key] ?? 0), 0);

@@ -47,11 +47,16 @@ function figuresOf(view) {
   const { step, steps_per_s: stepsPerSecond } = view.progress;
   const { goodput } = view.ledger;
   return [
-    { label: "Goodput", value: percent(goodput), note: "of the time went into training", main: true, none: !goodput },
+    { label: "Goodput", value: percent(goodput), note: goodputWords(view), main: true, none: !goodput },
     { label: "Step", value: count(step), note: step === null ? "none reported" : pace(stepsPerSecond) },
     ...sizesOf(view),
     { label: "Restarts", value: max === null ? count(used) : `${count(used)} of ${count(max)}`, note: restartsWords(used, max) },
   ];
+}
+
+function goodputWords({ ledger }) {
+  if (ledger.goodput !== null) return "of the time went into training";
+  return ledger.seconds.running ? "not known: no steps reported" : "no step yet";
 }
 
 // How large the job is; of one that has ended, how large it was.

@@ -69,6 +69,20 @@ MUTANTS = (
         "Cause.TRAINING, now)",
     ),
     Mutant(
+        "steps-to-come-not-heard",
+        "coordinatord.core.ledger",
+        "workers run, as far as is known, until the first of the steps that they have said to come",
+        "return Cause.STARTING if self.cause is Cause.RUNNING and self.steps_announced else self.cause",
+        "return self.cause",
+    ),
+    Mutant(
+        "steps-to-come-for-ever",
+        "coordinatord.core.run",
+        "what workers of one round have said of steps to come holds for the next",
+        "self.ledger.stepped = self.ledger.steps_announced = False",
+        "self.ledger.stepped = False",
+    ),
+    Mutant(
         "steps-awaited-for-ever",
         "coordinatord.core.history",
         "a round that reports its steps never trains",
