@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 
 UNTRACKED = frozenset({".git", ".venv", "build", "dist", "__pycache__"})
-"""Folders that hold no source of ours."""
+"""Folders that hold no source of ours; the first is a file where git has several working trees."""
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = FunctionNode | ast.ClassDef
@@ -94,7 +94,7 @@ def sources() -> list[Source]:
     found: list[Path] = []
     for folder, folders, files in os.walk(ROOT):
         folders[:] = [name for name in folders if not _is_untracked(name)]
-        found.extend(Path(folder, name) for name in files)
+        found.extend(Path(folder, name) for name in files if not _is_untracked(name))
     return [
         Source(PurePosixPath(path.relative_to(ROOT)), path.read_text(errors="replace"))
         for path in sorted(found)
@@ -102,8 +102,8 @@ def sources() -> list[Source]:
     ]
 
 
-def _is_untracked(folder: str) -> bool:
-    return folder in UNTRACKED or folder.endswith(("_cache", ".egg-info", ".hypothesis"))
+def _is_untracked(name: str) -> bool:
+    return name in UNTRACKED or name.endswith(("_cache", ".egg-info", ".hypothesis"))
 
 
 def _imports(node: ast.AST, parts: tuple[str, ...], *, deferred: bool) -> Iterator[Import]:
