@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,10 @@ from typing import Any
 from coordinatord.core.policy import HEARTBEAT_S_MIN, OUTAGE_GRACE_S_MIN, SETTLE_S_MIN, Policy
 from coordinatord.shared import __version__
 from coordinatord.shared.logs import FORMATS, LEVELS
-from coordinatord.shared.settings import NUMBER, WHOLE, SettingsError, SettingsParser, port, seconds
+from coordinatord.shared.settings import NUMBER, WHOLE, SettingsError, SettingsParser, joined, port, seconds
 from coordinatord.wire.messages import DEFAULT_PORT
+
+_HOST_NAME = re.compile(r"\.?[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?", re.ASCII | re.IGNORECASE)
 
 STATE_DIR_DEFAULT = "$STATE_DIRECTORY of systemd, else $XDG_STATE_HOME/coordinatord, else ~/.local/state/coordinatord"
 """The chain that `_state_dir` follows, for people."""
@@ -33,6 +36,8 @@ class ServeConfig:
     log_level: str
     policy: Policy
     log_format: str = "text"
+    allowed_hosts: tuple[str, ...] = ()
+    """Names by which browsers may open the page, besides those that are ours anyway."""
     file: Path | None = None
     """Where some of these settings come from, if a file was named."""
     remarks: tuple[str, ...] = ()
@@ -110,6 +115,7 @@ def read(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | No
         log_level=given.log_level,
         policy=policy,
         log_format=given.log_format,
+        allowed_hosts=given.allowed_hosts,
         file=parser.file,
         remarks=tuple(parser.misspelt),
     )
@@ -121,6 +127,15 @@ def _add_serve(parser: SettingsParser) -> None:
     add = parser.add_setting
     add("--host", default=everywhere, help="address to listen at (default: all, IPv6 and IPv4)")
     add("--port", type=port, toml=WHOLE, default=DEFAULT_PORT, help="port, 0 for any free one (default: 29400)")
+    add(
+        "--allowed-hosts",
+        type=host_names,
+        metavar="NAME[,...]",
+        array=joined,
+        default=(),
+        help="names by which a browser may open the page, besides addresses, names of this host and such as nobody can"
+        " register; .example.org stands for all below it. Needed behind a proxy of another name (default: none)",
+    )
     add(
         "--state-dir",
         type=folder,
@@ -227,3 +242,12 @@ def folder(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("'': expected a directory")
     return Path(text)
+
+
+def host_names(text: str) -> tuple[str, ...]:
+    """Read `NAME[,...]`, as they are in URLs, without ports."""
+    names = tuple(name.strip() for name in text.split(",")) if text else ()
+    for name in names:
+        if not _HOST_NAME.fullmatch(name):
+            raise argparse.ArgumentTypeError(f"{name!r} is no name of a host, such as coord.example.org")
+    return names

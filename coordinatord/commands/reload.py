@@ -30,6 +30,7 @@ AT_ONCE: dict[str, Callable[[ServeConfig], object]] = {
 AFTER_RESTART: dict[str, Callable[[ServeConfig], object]] = {
     "host": lambda settings: settings.host,
     "port": lambda settings: settings.port,
+    "allowed-hosts": lambda settings: ",".join(settings.allowed_hosts) or "none",
     "state-dir": lambda settings: settings.state_dir or "none, it is in memory",
 }
 """Settings that it cannot change."""
@@ -56,7 +57,9 @@ class Reloader:
             return
         assert isinstance(new, ServeConfig)  # noqa: S101 - the same command line as at the start
         old = self.settings
-        now = self.settings = replace(new, host=old.host, port=old.port, state_dir=old.state_dir)
+        now = self.settings = replace(
+            new, host=old.host, port=old.port, allowed_hosts=old.allowed_hosts, state_dir=old.state_dir
+        )
         quieter = LEVELS.index(now.log_level) > LEVELS.index(old.log_level)
         if quieter:
             _announce(old, new)

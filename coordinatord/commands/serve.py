@@ -82,7 +82,8 @@ async def _serve(settings: ServeConfig, store: Store, supervisor: Supervisor) ->
         loop.add_signal_handler(signum, _end, ended)
     try:
         passed = _passed(supervisor)
-        async with serve(settings.host, settings.port, settings.policy, store, passed) as server:
+        where = (settings.host, settings.port)
+        async with serve(*where, settings.policy, store, passed, settings.allowed_hosts) as server:
             reloader = Reloader(settings, lambda policy: server.driver.submit(PolicyChanged(policy)))
             loop.add_signal_handler(signal.SIGHUP, reloader.reload)
             _announce(server.url)

@@ -1,8 +1,9 @@
-"""Plain HTTP answers: msgpack for programs, JSON for those who ask for it by `Accept`."""
+"""Plain HTTP answers: JSON, or msgpack for those who ask for it by `Accept`; errors too, also those of aiohttp."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgpack
@@ -16,10 +17,12 @@ JSON = "application/json"
 
 MSGPACK = "application/msgpack"
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
 
 def wanted(request: web.Request) -> str:
     """Return how the answer to a request is to be encoded."""
-    return JSON if "json" in request.headers.get("Accept", "") else MSGPACK
+    return MSGPACK if MSGPACK in request.headers.get("Accept", "") else JSON
 
 
 def encoded(body: dict[str, Any], content_type: str) -> bytes:
@@ -41,3 +44,21 @@ def complain(request: web.Request, status: int, code: str, message: str) -> web.
 def unknown_job(request: web.Request, job: str) -> web.Response:
     """Answer that there is no such job."""
     return complain(request, 404, "unknown_job", f"no job {job!r} is known here")
+
+
+@web.middleware
+async def complain_alike(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Give the errors that aiohttp finds by itself, such as an unknown path, the form of ours."""
+    try:
+        return await handler(request)
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        answer = complain(
+            request, error.status, "method", f"{request.path[:200]} takes {allowed}, not {request.method}"
+        )
+        answer.headers["Allow"] = allowed
+        return answer
+    except web.HTTPNotFound as error:
+        return complain(request, error.status, "unknown_path", f"nothing is served at {request.path[:200]}")
+    except web.HTTPBadRequest as error:
+        return complain(request, error.status, "malformed", error.text or error.reason)

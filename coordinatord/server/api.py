@@ -31,7 +31,7 @@ class Api:
         return [
             web.get("/healthz", self._health),
             web.get("/v1/jobs", self._jobs),
-            web.get("/v1/jobs/{job}", self._job),
+            web.get("/v1/jobs/{job:[^/]+}", self._job),
         ]
 
     async def _health(self, request: web.Request) -> web.Response:

@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +21,9 @@ from coordinatord.core.history import HistoryError
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.server import page
+from coordinatord.server.answers import complain_alike
 from coordinatord.server.api import Api
+from coordinatord.server.browsers import Browsers, Names
 from coordinatord.server.driver import Driver
 from coordinatord.server.feed import Feed
 from coordinatord.server.happenings import Happenings
@@ -101,11 +103,17 @@ _BAD_REQUESTS = _BadRequests()
 
 @asynccontextmanager
 async def serve(
-    host: str, port: int, policy: Policy, store: Store, passed: Sequence[socket.socket] = ()
+    host: str,
+    port: int,
+    policy: Policy,
+    store: Store,
+    passed: Sequence[socket.socket] = (),
+    allowed_hosts: Collection[str] = (),
 ) -> AsyncIterator[Server]:
     """Serve at `host`:`port` while the context lasts; port 0 lets the kernel choose.
 
-    Where systemd has `passed` sockets, these say where, and host and port do not. Goes on from what the store holds.
+    Where systemd has `passed` sockets, these say where, and host and port do not. Browsers may reach it by the names in
+    `allowed_hosts` as well. Goes on from what the store holds.
     Raises `ListenError`, and `StoreError` if that cannot be read.
     """
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
@@ -124,7 +132,9 @@ async def serve(
     happenings = Happenings(driver, store, feed)
     stream = Stream(driver, feed)
     metrics = Metrics(driver, meters)
-    app = web.Application(client_max_size=REQUEST_BYTES_MAX)
+    names = Names([host, *allowed_hosts])
+    names.learn()
+    app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[Browsers(names).guard, complain_alike])
     app.add_routes([web.get(SESSION_PATH, sessions.serve), *Api(driver, feed).routes()])
     app.add_routes([*requests.routes(), *happenings.routes()])
     app.add_routes([*page.routes(), *stream.routes(), *metrics.routes()])

@@ -44,7 +44,7 @@ class Happenings:
 
     def routes(self) -> list[web.RouteDef]:
         """Return what is served where."""
-        paths = ("/v1/events", "/v1/jobs/{job}/events")
+        paths = ("/v1/events", "/v1/jobs/{job:[^/]+}/events")
         return [web.get(path, self._serve, allow_head=False) for path in paths]
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:

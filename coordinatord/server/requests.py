@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 import msgpack
@@ -23,23 +24,23 @@ ASKING_MAX = 100
 
 PARSERS = {"application/json": json.loads, "application/msgpack": msgpack.unpackb}
 """By Content-Type. For these a browser asks us first (CORS), which we do not answer, before a page of somebody else may
-send them; and with each POST it says from which page it comes (Origin), also if that one goes by our own name (DNS
-rebinding). So nobody is made to stop a job by looking at a page."""
+send them. (That no page may ask for anything, whatever it sends, is `browsers`' business.)"""
 
-_KINDS: dict[str, type[Request]] = {
-    "/v1/jobs/{target}/stop": StopJob,
-    "/v1/jobs/{target}/restart": RestartJob,
-    "/v1/jobs/{target}/forget": ForgetJob,
-    "/v1/nodes/{target}/drain": DrainNode,
-    "/v1/nodes/{target}/undrain": UndrainNode,
+_PATHS: dict[str, type[Request]] = {
+    "/v1/jobs/{target:[^/]+}/stop": StopJob,
+    "/v1/jobs/{target:[^/]+}/restart": RestartJob,
+    "/v1/jobs/{target:[^/]+}/forget": ForgetJob,
+    "/v1/nodes/{target:[^/]+}/drain": DrainNode,
+    "/v1/nodes/{target:[^/]+}/undrain": UndrainNode,
 }
+"""aiohttp's own pattern for a part of a path takes no braces, which a name may have."""
 
 _STATUSES = {Verdict.UNKNOWN: 404, Verdict.REFUSED: 409, Verdict.UNRECORDED: 503}
 
 
 @dataclass(frozen=True, slots=True)
 class Petition:
-    """The body of a request: who asks, and why."""
+    """The body of a request: who asks, and why, which may be left out."""
 
     by: Name
     reason: Sentence
@@ -78,7 +79,7 @@ class Requests:
 
     def routes(self) -> list[web.RouteDef]:
         """Return what is served where."""
-        return [web.post(path, self._serve, name=kind.__name__) for path, kind in _KINDS.items()]
+        return [web.post(path, partial(self._serve, kind)) for path, kind in _PATHS.items()]
 
     def deliver(self, answer: Answer) -> None:
         """Let whoever asked know."""
@@ -92,9 +93,9 @@ class Requests:
         for number in self._asking:
             self.deliver(_ending(number))
 
-    async def _serve(self, request: web.Request) -> web.Response:
+    async def _serve(self, kind: type[Request], request: web.Request) -> web.Response:
         try:
-            wanted = await _read(request)
+            wanted = await _read(request, kind)
         except _TurnedDownError as error:
             return complain(request, error.status, error.code, str(error))
         if len(self._asking) >= ASKING_MAX:
@@ -130,21 +131,18 @@ def _why(error: Exception) -> str:
     return str(error) or "it is no msgpack"
 
 
-async def _read(request: web.Request) -> Request:
-    """Make a request of what came. Raises `_TurnedDownError`."""
-    if "Origin" in request.headers:
-        raise _TurnedDownError(403, "foreign", "no web page may ask for this: use nodeclient, or curl")
+async def _read(request: web.Request, kind: type[Request]) -> Request:
+    """Make a request of this kind of what came. Raises `_TurnedDownError`."""
     parse = PARSERS.get(request.content_type)
     if parse is None:
         text = f"a request has Content-Type {' or '.join(PARSERS)}, not {request.content_type}"
         raise _TurnedDownError(415, "content_type", text)
-    resource = request.match_info.route.resource
-    assert resource is not None  # noqa: S101 - only our own routes lead here
     try:
-        petition = _check_petition(parse(await request.read()), "request")
+        body = parse(await request.read())
+        petition = _check_petition({"reason": "", **body} if type(body) is dict else body, "request")
         target = _check_target(dict(request.match_info), "request").target
     except web.HTTPRequestEntityTooLarge as error:
         raise _TurnedDownError(413, "too_large", f"a request has at most {request.client_max_size} bytes") from error
     except (SchemaError, ValueError, RecursionError, msgpack.UnpackException) as error:
         raise _TurnedDownError(400, "malformed", f"the request is not understood: {_why(error)}") from error
-    return _KINDS[resource.canonical](target, petition.by, petition.reason)
+    return kind(target, petition.by, petition.reason)

@@ -86,7 +86,9 @@ class Client:
 
     def events(self, path: str, after: str | None) -> Iterator[Any]:
         """Yield the events after the one of this id, or all, decoded, as they come; ends with `LostError`."""
-        headers = {"Accept": STREAM} if after is None else {"Accept": STREAM, "Last-Event-ID": after}
+        headers = {"Accept": f"{STREAM}, {MSGPACK}"}  # the second is for errors
+        if after is not None:
+            headers["Last-Event-ID"] = after
 
         def ask(coordinator: Endpoint) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
             connection = _connect(coordinator, SILENT_S_MAX)

@@ -24,14 +24,14 @@ JSON = {"Accept": "application/json"}
 @pytest.mark.parametrize(
     ("accept", "kind"),
     [
-        ("", "application/msgpack"),
-        ("*/*", "application/msgpack"),
+        ("", "application/json"),
+        ("*/*", "application/json"),
         ("application/json", "application/json"),
         ("application/msgpack", "application/msgpack"),
         ("text/html, application/json;q=0.9", "application/json"),
     ],
 )
-async def test_answers_are_msgpack_and_on_demand_json(start: Start, accept: str, kind: str) -> None:
+async def test_answers_are_json_and_on_demand_msgpack(start: Start, accept: str, kind: str) -> None:
     async with start() as server:
         health = {"status": "ok", "reason": "", "version": __version__, "jobs": 0, "sessions": 0}
         assert await get(f"{server.url}/healthz", accept) == (200, kind, health)
@@ -85,12 +85,13 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
         assert [one["job"] for one in jobs["jobs"]] == ["mnist"]
 
 
-@pytest.mark.parametrize("job", ["team/mnist", "ä b?c#d%", "..", "a%2Fb"])
+@pytest.mark.parametrize("job", ["team/mnist", "ä b?c#d%", "..", "a%2Fb", "mnist-{seed}", "{job}"])
 async def test_a_job_of_any_name_is_found(start: Start, job: str) -> None:
     async with start() as server, connect(server.url, join("a", job=job, nodes=2)) as a:
         await a.hear_goal(Goal.WAIT)
         status, _, shown = await get(f"{server.url}/v1/jobs/{quote(job, safe='')}", "application/json")
         assert (status, shown["job"]) == (200, job)
+        assert (await get(f"{server.url}/v1/jobs/{quote(job, safe='')}/events"))[2]["job"] == job
 
 
 async def test_an_unknown_job_is_a_typed_404(start: Start) -> None:
@@ -98,6 +99,17 @@ async def test_an_unknown_job_is_a_typed_404(start: Start) -> None:
         status, _, body = await get(f"{server.url}/v1/jobs/nosuch", "application/json")
         assert status == 404
         assert body == {"error": "unknown_job", "message": "no job 'nosuch' is known here"}
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/msgpack"])
+async def test_an_error_has_the_form_of_any_answer(start: Start, kind: str) -> None:
+    async with start() as server:
+        status, found, body = await get(f"{server.url}/v1/nowhere", kind)
+        told = {"error": "unknown_path", "message": "nothing is served at /v1/nowhere"}
+        assert (status, found, body) == (404, kind, told)
+        async with ClientSession(headers={"Accept": kind}) as client, client.post(f"{server.url}/v1/jobs") as answer:
+            assert (answer.status, answer.content_type, answer.headers["Allow"]) == (405, kind, "GET, HEAD")
+            assert b"takes GET, HEAD, not POST" in await answer.read()
 
 
 async def test_a_plain_request_for_a_session_is_a_client_error(start: Start) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from typing import Any
+from urllib.parse import quote
 
 import msgpack
 import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
+from yarl import URL
 
 from coordinatord.core.requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
 from coordinatord.server import requests
@@ -24,7 +26,7 @@ pytestmark = pytest.mark.asyncio
 ALICE = {"by": "alice@login1", "reason": "maintenance"}
 
 
-async def ask(url: str, body: Any = ALICE, kind: str = "application/json") -> tuple[int, Any]:
+async def ask(url: str | URL, body: Any = ALICE, kind: str = "application/json") -> tuple[int, Any]:
     """Ask over HTTP; return the status and the answer."""
     pack = msgpack.packb if "msgpack" in kind else lambda plain: json.dumps(plain).encode()
     data = body if isinstance(body, bytes) else pack(body)
@@ -46,6 +48,16 @@ async def test_a_job_is_stopped_and_its_nodes_are_told_why(start: Start) -> None
         assert outcome is not None
         assert (outcome.result, outcome.exit_code) == (Result.STOPPED, 79)
         assert (await ask(f"{server.url}/v1/jobs/mnist/stop"))[1]["done"] is False
+
+
+@pytest.mark.parametrize("name", ["{", "a}b", "{target}", "a/b"])
+async def test_whatever_a_job_or_a_node_is_called_it_can_be_meant(start: Start, name: str) -> None:
+    async with start() as server, connect(server.url, join(name, job=name)) as a:
+        await a.hear_goal(Goal.RUN)
+        path = quote(name, safe="")
+        assert (await ask(URL(f"{server.url}/v1/jobs/{path}/stop", encoded=True)))[0] == 200
+        assert (await ask(URL(f"{server.url}/v1/nodes/{path}/drain", encoded=True)))[0] == 200
+        assert [drained["node"] for drained in (await get(f"{server.url}/v1/jobs"))[2]["drained"]] == [name]
 
 
 async def test_a_drained_node_leaves_and_is_not_taken_back(start: Start) -> None:
@@ -92,6 +104,12 @@ async def test_no_web_page_can_ask_for_anything_whatever_name_it_has_taken_on(st
         assert (await get(f"{server.url}/v1/jobs"))[2]["drained"] == []
 
 
+async def test_why_may_be_left_out(start: Start) -> None:
+    async with start() as server:
+        assert (await ask(f"{server.url}/v1/nodes/a/drain", {"by": "alice"}))[0] == 200
+        assert (await get(f"{server.url}/v1/jobs"))[2]["drained"][0]["reason"] == "a drained by alice"
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
 async def test_what_a_foreign_web_page_could_send_is_turned_away(start: Start, kind: str) -> None:
     async with start() as server:
@@ -104,7 +122,7 @@ NO_REQUESTS = [
     [],
     {},
     "alice",
-    {"by": "alice"},
+    {"reason": ""},
     {"by": "", "reason": ""},
     {"by": 1, "reason": ""},
     {"by": "a\x1b[2J", "reason": ""},

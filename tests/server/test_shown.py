@@ -70,7 +70,7 @@ async def test_what_many_ask_for_is_made_once(
 
             bodies = await asyncio.gather(*(read() for _ in range(20)))
         assert (len(set(bodies)), made) == (1, {"mnist": 1})
-        await get(f"{server.url}{path}")
+        await get(f"{server.url}{path}", "application/msgpack")
         assert made == {"mnist": 2}, "once more, encoded otherwise"
 
 

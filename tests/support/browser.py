@@ -42,6 +42,7 @@ FLAGS = (
     "--no-default-browser-check",
     "--no-first-run",
     "--no-proxy-server",
+    "--host-resolver-rules=MAP *.example 127.0.0.1",
 )
 
 LOUD = {"error", "warning", "assert"}

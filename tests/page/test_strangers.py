@@ -1,0 +1,85 @@
+"""Pages of somebody else, in a real browser: what they can do to a coordinator, and what they can read of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from tests.support.browser import Browser, Page
+from tests.support.cluster import Coordinator
+
+pytestmark = pytest.mark.slow
+
+EVIL = "evil.example"
+"""Leads to this machine, as all of these names do in the tests' browser."""
+
+JOIN = """new Promise((resolve) => {{
+  const socket = new WebSocket("ws://{endpoint}/v1/session");
+  socket.onopen = () => resolve("it may say what it likes");
+  socket.onerror = () => resolve("turned away");
+}})"""
+
+DRAIN = """fetch("http://{endpoint}/v1/nodes/a/drain", {{ method: "POST", body: '{{"by": "me"}}', mode: "no-cors",
+  headers: {{ "Content-Type": "text/plain" }} }}).then((answer) => answer.type)"""
+
+READ = """fetch("/v1/jobs", {{ headers: {headers}, referrerPolicy: "no-referrer" }})
+  .then(async (answer) => [answer.status, await answer.text()])"""
+
+
+class _Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<title>cats</title>")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def stranger(browser: Browser) -> Iterator[Page]:
+    """Open a page that is not ours."""
+    with HTTPServer(("127.0.0.1", 0), _Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        page = browser.open(f"http://{EVIL}:{server.server_port}/")
+        try:
+            yield page
+        finally:
+            page.close()
+            server.shutdown()
+            thread.join()
+
+
+def test_a_page_of_somebody_else_can_neither_join_a_job_nor_ask_for_anything(
+    coordinator: Coordinator, stranger: Page
+) -> None:
+    assert stranger.evaluate(JOIN.format(endpoint=coordinator.endpoint)) == "turned away"
+    coordinator.await_line("refused: a web page asked .*origin=http://evil.example:.* path=/v1/session")
+    assert stranger.evaluate(DRAIN.format(endpoint=coordinator.endpoint)) == "opaque"
+    coordinator.await_line("refused: a web page asked .* path=/v1/nodes/a/drain")
+    assert coordinator.get("/v1/jobs")["drained"] == []
+
+
+def test_a_page_whose_name_has_come_to_mean_our_address_reads_nothing(
+    coordinator: Coordinator, browser: Browser
+) -> None:
+    page = browser.open(f"http://{EVIL}:{coordinator.port}/")
+    try:
+        assert f"does not know the name {EVIL} as its own" in page.text()
+        assert "--allowed-hosts" in page.text()
+        for headers in ("{}", '{ "User-Agent": "curl/8", "Accept-Language": "", "Accept": "application/json" }'):
+            status, text = page.evaluate(READ.format(headers=headers))
+            assert (status, "foreign_name" in text) == (403, True)
+    finally:
+        page.close()
+
+
+def test_the_page_opens_by_names_that_nobody_else_can_have(coordinator: Coordinator, browser: Browser) -> None:
+    page = browser.open(f"http://localhost:{coordinator.port}/")
+    page.wait("document.readyState === 'complete'")
+    page.wait_for_text("coordinatord")
+    page.close()
