@@ -9,11 +9,11 @@ import signal
 import socket
 import time
 from collections.abc import Collection
-from datetime import datetime
 from pathlib import Path
 
 from coordinatord.shared.systemd import Supervisor, status_of
 from coordinatord.shared.tasks import Tasks
+from coordinatord.shared.times import now
 from coordinatord.wire.exits import ExitCode
 from coordinatord.wire.messages import PROTOCOL_VERSION, Assignment, Join, Offer, Report
 from nodeclient.accounts import Accounts
@@ -185,7 +185,7 @@ class Node:
             case Notice(level, text, event):
                 self._console.say(level, text, event)
             case Show(report):
-                self._console.show(report, self._now(), self._log_of(report))
+                self._console.show(report, now(), self._log_of(report))
             case Waiting(reason, until):
                 self._waiting_for = reason
                 self._console.wait(reason, until, self._loop.time())
@@ -245,7 +245,7 @@ class Node:
         self._console.say(last_word.level, last_word.message, "ended", exit_code=int(last_word.code))
         self._supervisor.tell("STOPPING=1", status_of(last_word.message))
         if last_word.report is not None and self._config.error_file is not None:
-            obstacle = error_file.write(self._config.error_file, last_word.report, self._now().timestamp())
+            obstacle = error_file.write(self._config.error_file, last_word.report, now().timestamp())
             if obstacle is not None:
                 self._console.say(Level.WARNING, obstacle, "error_file_failed")
         if not self._exit.done():
@@ -304,11 +304,6 @@ class Node:
         round_number, part = self._part or (0, None)
         own_part = part if round_number == observed.round else None
         return words.standing(observed, own_part, self._config.workers, self._waiting_for)
-
-    @staticmethod
-    def _now() -> datetime:
-        """Return the time of day where the person is."""
-        return datetime.now().astimezone()
 
     def _context(self) -> dict[str, object]:
         return {"job": self._config.job, "node": self._config.node, "round": self._agent.round or None}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from coordinatord.core import history
@@ -51,11 +50,6 @@ def described(run: Run) -> dict[str, Any]:
         "round": run.round,
         "restarts": {"used": run.restarts_used, "max": run.spec.max_restarts},
     }
-
-
-def moment(at: float) -> str:
-    """Write a time of the host's clock, to the millisecond."""
-    return datetime.fromtimestamp(at, UTC).isoformat(" ", timespec="milliseconds").replace("+00:00", "Z")
 
 
 def counted(number: int, thing: str) -> str:

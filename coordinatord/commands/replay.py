@@ -8,10 +8,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from coordinatord.commands.histories import counted, described, moment, replayed
+from coordinatord.commands.histories import counted, described, replayed
 from coordinatord.config import ReplayConfig
 from coordinatord.core.records import Record, RoundEnded, RoundFormed
 from coordinatord.core.run import Run
+from coordinatord.shared.times import local, moment
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.interface import Entry, NothingStoredError
@@ -77,7 +78,9 @@ def _print_steps(entries: Sequence[Entry], *, pausing: bool) -> None:
     for entry, run in replayed(entries):
         since = f"+{max(0.0, entry.at - before):.3f} s"
         before = entry.at
-        _write(f"\n{moment(entry.at)}  {since:>12}  {_title(entry.record)}: {entry.record.reason}")
+        _write(
+            f"\n{moment(local(entry.at), 'milliseconds')}  {since:>12}  {_title(entry.record)}: {entry.record.reason}"
+        )
         _write(f"{'=>':>40}  {_state_text(run)}")
         sys.stdout.flush()
         if pausing and _quits():

@@ -86,7 +86,7 @@ async def _serve(settings: ServeConfig, store: Store, supervisor: Supervisor) ->
         async with serve(*where, settings.policy, store, passed, settings.allowed_hosts) as server:
             reloader = Reloader(settings, lambda policy: server.driver.submit(PolicyChanged(policy)))
             loop.add_signal_handler(signal.SIGHUP, reloader.reload)
-            _announce(server.url)
+            _announce(server)
             supervisor.tell("READY=1", status_of(_status(server)))
             server.spawn(supervisor.keep_alive(), name="watchdog")
             server.spawn(supervisor.keep_informed(lambda: _status(server)), name="status")
@@ -109,13 +109,25 @@ def _passed(supervisor: Supervisor) -> list[socket.socket]:
     return passed
 
 
-def _announce(url: str) -> None:
-    log.info("coordinatord %s serves at %s", __version__, url, extra=fields("serving"))
+def _announce(server: Server) -> None:
+    text = "coordinatord %s serves: open http://%s/, or ask with nodeclient status --coord %s"
+    log.info(text, __version__, server.endpoint, server.endpoint, extra=fields("serving"))
+    if _read_by_people():
+        return
     try:
-        print(f"coordinatord listening on {url}", flush=True)  # noqa: T201 - what starts us waits for this line
+        print(f"coordinatord listening on {server.url}", flush=True)  # noqa: T201 - what starts us waits for this line
     except OSError as error:
         log.warning("standard output cannot be written: %s", error, extra=fields("stdout_broken"))
         sys.stdout = None  # or Python would try again at its end, and fail
+
+
+def _read_by_people() -> bool:
+    """Whether standard output is where the log lines are, on a terminal or in the journal: one line will do there."""
+    try:
+        same = os.path.samestat(os.fstat(1), os.fstat(2))
+    except OSError:
+        return False
+    return same and (os.isatty(1) or logs.leads_to_journal(1))
 
 
 def _end(ended: asyncio.Future[None]) -> None:
@@ -127,5 +139,5 @@ def _status(server: Server) -> str:
     """Say in a line what is served, for `systemctl status`."""
     machine = server.driver.machine
     live = [run for run in machine.jobs.values() if not run.state.ended]
-    text = f"serving at {server.url}: live jobs {len(live)}, nodes {sum(len(run.members) for run in live)}"
+    text = f"serving at http://{server.endpoint}: live jobs {len(live)}, nodes {sum(len(run.members) for run in live)}"
     return text if machine.trouble is None else f"{text}; nothing can be recorded: {machine.trouble}"

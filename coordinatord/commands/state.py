@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from coordinatord.commands.histories import counted, described, last_of, marks_of, moment
+from coordinatord.commands.histories import counted, described, last_of, marks_of
 from coordinatord.config import StateConfig
 from coordinatord.core.run import Run
 from coordinatord.core.view import drained_view
+from coordinatord.shared.times import local, moment
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.interface import StoreError
@@ -80,7 +81,7 @@ def _job_text(job: dict[str, Any]) -> str:
     title = f"job {job['job']}  {job['state']}: {job['reason']}"
     facts = f"run {job['run']}, round {job['round']}, restarts {restarts['used']} of {restarts['max']}"
     nodes = "".join(f"\n  {_node_text(node)}" for node in job["nodes"]) or "\n  no nodes"
-    return f"{title}\n{facts}, last changed {moment(job['changed_at'])}{nodes}"
+    return f"{title}\n{facts}, last changed {moment(local(job['changed_at']), 'milliseconds')}{nodes}"
 
 
 def _node_text(node: dict[str, Any]) -> str:

@@ -85,9 +85,14 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it serves."""
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"http://{host}:{self.port}"
+        """Where it listens."""
+        return f"http://{_bracketed(self.address)}:{self.port}"
+
+    @property
+    def endpoint(self) -> str:
+        """Where people, browsers and nodes reach it: by this host's name, if it listens at all addresses."""
+        everywhere = self.address in {"::", "0.0.0.0"}  # noqa: S104 - looked at, not listened at
+        return f"{socket.gethostname() if everywhere else _bracketed(self.address)}:{self.port}"
 
     async def until(self, ended: asyncio.Future[None]) -> None:
         """Serve until `ended` is done; raise what keeps the server from going on, such as `StoreError`."""
@@ -158,6 +163,10 @@ async def serve(
         await runner.cleanup()
         metrics.close()
         await tasks.cancel()
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
 
 
 def _delivery(sessions: Sessions, requests: Requests) -> Callable[[Effect], None]:

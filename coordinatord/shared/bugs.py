@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import traceback
 
 from coordinatord.shared import logs
@@ -17,6 +16,6 @@ def report_bug(program: str) -> ExitCode:
         names = logs.fields("bug")
         logging.getLogger(program).error(text, program, exc_info=True, extra=names)  # noqa: LOG014 - one is handled
         return ExitCode.INTERNAL
-    traceback.print_exc()
-    sys.stderr.write(f"{program}: this is a bug of {program}, please report it with the lines above\n")
+    told = traceback.format_exc()
+    logs.say_last(f"{told}{program}: this is a bug of {program}, please report it with the lines above\n")
     return ExitCode.INTERNAL

@@ -1,6 +1,7 @@
 """One log line an event, with structured fields, as text for people or as JSON for machines.
 
-Text is `time LEVEL program: message key=value ...`, JSON one object a line that also names the event.
+Text is `time LEVEL program: message key=value ...`, JSON one object a line that also names the event. To systemd's
+journal each line begins with its priority (sd-daemon(3)), and text has no time, which the journal gives.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
+
+from coordinatord.shared.line_writer import LineWriter
+from coordinatord.shared.times import local, moment
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -20,6 +23,11 @@ FORMATS = ("text", "json")
 
 EXACT_BELOW = 2**53
 """Many readers of JSON take every number for a floating one, in which greater ones are not exact: these go as text."""
+
+STDERR = 2
+
+PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.NOTSET, 7))
+"""From which level upward, which of syslog's (RFC 5424, 6.2.1)."""
 
 OTHER_EVENT = "other"
 """The name of what is logged without one: by the libraries in use, mostly."""
@@ -49,17 +57,37 @@ def replace_closed_streams() -> None:
 
 
 def configure(level: str, name: str, form: str = "text") -> None:
-    """Send the log lines of the program `name` (and of what it imports) to standard error, from `level` upward."""
-    install(logging.StreamHandler(sys.stderr), level, name, form)
+    """Send the log lines of the program `name` (and of what it imports) to standard error, from `level` upward.
+
+    Nobody who logs waits for whoever reads there; at the end of the process, what waits is written within bounds.
+    """
+    found = _handler_of_stderr()
+    install(found or _StderrHandler(), level, name, form)
 
 
 def install(handler: logging.Handler, level: str, name: str, form: str) -> None:
-    """Have all log lines of this process go through one handler, which writes them in this form."""
-    handler.setFormatter(FORMATTERS[form](name))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    """Have all log lines of this process go through one handler, which writes them in this form to standard error."""
+    handler.setFormatter(FORMATTERS[form](name, for_journal=leads_to_journal(STDERR)))
+    root = logging.getLogger()
+    for other in root.handlers[:]:
+        if other is not handler:
+            root.removeHandler(other)
+            other.close()
+    if handler not in root.handlers:
+        root.addHandler(handler)
+    root.setLevel(level.upper())
     logging.captureWarnings(True)
     # Its access log would say each event a second time.
     logging.getLogger("aiohttp").setLevel(logging.WARNING)
+
+
+def leads_to_journal(fd: int) -> bool:
+    """Whether what is written to a descriptor goes to systemd's journal (systemd.exec(5), JOURNAL_STREAM)."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
 
 
 def is_for_machines() -> bool:
@@ -72,35 +100,98 @@ def complain(program: str, text: str) -> None:
     if is_for_machines():
         logging.getLogger(program).error("%s", text, extra=fields("failed"))
     else:
-        sys.stderr.write(f"{program}: {text}\n")
+        say_last(f"{program}: {text}\n")
 
 
-class LineFormatter(logging.Formatter):
-    """Renders a record as one line, whatever it contains."""
+def say_last(text: str) -> None:
+    """Write last words to standard error as they are, below all that was logged, within bounds."""
+    handler = _handler_of_stderr()
+    if handler is not None:
+        handler.writer.put(_encoded(text))
+        return
+    writer = LineWriter(STDERR, lambda _: b"")
+    writer.put(_encoded(text))
+    writer.close()
 
-    def __init__(self, program: str) -> None:
+
+class _StderrHandler(logging.Handler):
+    """Writes to standard error. The library closes it at the end of the process, which writes what still waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writer = LineWriter(STDERR, self._lost)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except Exception:  # noqa: BLE001 - as the library's own handlers do: what cannot be told ends nobody
+            self.handleError(record)
+        else:
+            self.writer.put(_encoded(f"{line}\n"))
+
+    def close(self) -> None:
+        super().close()
+        self.writer.close()
+
+    def _lost(self, count: int) -> bytes:
+        text = "log lines were lost, since standard error took nothing"
+        record = logging.LogRecord("logs", logging.WARNING, __file__, 0, text, None, None)
+        record.__dict__.update(fields("lines_lost", count=count))
+        return _encoded(f"{self.format(record)}\n")
+
+
+def _handler_of_stderr() -> _StderrHandler | None:
+    return next((one for one in logging.getLogger().handlers if isinstance(one, _StderrHandler)), None)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(sys.stderr.encoding or "utf-8", "backslashreplace")
+
+
+class _Formatter(logging.Formatter):
+    """What both forms have in common."""
+
+    def __init__(self, program: str, *, for_journal: bool = False) -> None:
         super().__init__()
         self._program = program
+        self._for_journal = for_journal
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render; an exception follows on lines of its own, since it is a bug to be read by a developer."""
+        """Render a record; for the journal each line begins with how urgent it is."""
+        text = self._render(record)
+        if not self._for_journal:
+            return text
+        priority = next(priority for level, priority in PRIORITIES if record.levelno >= level)
+        return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
+
+    def _render(self, record: logging.LogRecord) -> str:
+        raise NotImplementedError
+
+
+class LineFormatter(_Formatter):
+    """Renders a record as one line, whatever it contains.
+
+    An exception follows on lines of its own, since it is a bug to be read by a developer.
+    """
+
+    def _render(self, record: logging.LogRecord) -> str:
+        when = [] if self._for_journal else [moment(local(record.created), "milliseconds", "T")]
         message = _printable(_one_line(record))
         pairs = [f"{name}={_value(value)}" for name, value in getattr(record, "fields", {}).items()]
-        line = " ".join([_when(record), f"{record.levelname:<7}", f"{self._program}:", message, *pairs])
+        line = " ".join([*when, f"{record.levelname:<7}", f"{self._program}:", message, *pairs])
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-class JsonFormatter(logging.Formatter):
-    """Renders a record as one JSON object on one line, of ASCII alone, whatever it contains."""
+class JsonFormatter(_Formatter):
+    """Renders a record as one JSON object on one line, of ASCII alone, whatever it contains.
 
-    def __init__(self, program: str) -> None:
-        super().__init__()
-        self._program = program
+    What every line has comes first, then the fields of this event, then an exception. Its times are in UTC.
+    """
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Render; what every line has comes first, then the fields of this event, then an exception."""
+    def _render(self, record: logging.LogRecord) -> str:
+        ts = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         always = {
-            "ts": _when(record),
+            "ts": ts.replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "program": self._program,
             "event": getattr(record, "event", "") or OTHER_EVENT,
@@ -113,11 +204,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps({name: _plain(value) for name, value in line.items()})
 
 
-FORMATTERS: dict[str, Callable[[str], logging.Formatter]] = {"text": LineFormatter, "json": JsonFormatter}
-
-
-def _when(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+FORMATTERS: dict[str, type[_Formatter]] = {"text": LineFormatter, "json": JsonFormatter}
 
 
 def _one_line(record: logging.LogRecord) -> str:

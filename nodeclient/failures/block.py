@@ -9,6 +9,7 @@ import textwrap
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from coordinatord.shared.times import moment
 from coordinatord.wire.exits import describe_exit
 from coordinatord.wire.messages import Failure, Report
 from nodeclient.failures.hints import hint
@@ -65,10 +66,8 @@ def _place(report: Report) -> str:
 
 
 def _when(age_s: float, seen_at: datetime) -> str:
-    at = seen_at - timedelta(seconds=age_s)
-    day = "" if at.date() == seen_at.date() else f"{at:%Y-%m-%d} "
     ago = "" if age_s < NOW_S else f" ({_age(age_s)} ago)"
-    return f"{day}{at:%H:%M:%S}{ago}"
+    return f"{moment(seen_at - timedelta(seconds=age_s))}{ago}"
 
 
 def _age(seconds: float) -> str:

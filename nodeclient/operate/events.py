@@ -12,8 +12,8 @@ import select
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 
+from coordinatord.shared.times import local, moment
 from coordinatord.wire.exits import ExitCode
 from nodeclient.config import EventsConfig
 from nodeclient.operate.answers import Event, read_event, read_events
@@ -102,7 +102,7 @@ class _Printer:
         write([line for event in events for line in self._lines(event)])
 
     def _lines(self, event: Event) -> list[str]:
-        at = f"{datetime.fromtimestamp(event.at, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
+        at = moment(local(event.at))
         job = f"{event.job or '-'}{' ' * (self._job_width - width(event.job or '-'))}  " if self._with_job else ""
         round_ = f"round {event.round}" if event.round else ""  # rounds are numbered from 1
         facts = f"{at}  {job}{event.what:<{WHAT_WIDTH}}  {round_:<{ROUND_WIDTH}}  "

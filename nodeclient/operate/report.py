@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 
+from coordinatord.shared.times import now
 from coordinatord.wire.exits import ExitCode
 from nodeclient.config import ReportConfig
 from nodeclient.failures import block
@@ -27,5 +27,5 @@ def show(config: ReportConfig) -> int:
         budget = f"restarts {job.restarts_used}" + ("" if job.restarts_max is None else f" of {job.restarts_max}")
         where = surface()
         write(where.wrapped(f"job {job.name}, run {job.run}, now {job.state}: {job.reason} ({budget} used)"))
-        write(block.lines(job.report, datetime.now(UTC).astimezone()))
+        write(block.lines(job.report, now()))
     return ExitCode.OK

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 
+from coordinatord.shared.times import moment, now
 from coordinatord.wire.exits import ExitCode, describe_exit
 from coordinatord.wire.messages import Report
 from nodeclient.config import StatusConfig
@@ -236,7 +236,7 @@ def _span(first: int, last: int) -> str:
 
 
 def _now() -> str:
-    return f"{datetime.now(UTC).astimezone():%Y-%m-%d %H:%M:%S}"
+    return moment(now())
 
 
 def _screen(status: Status, where: Surface, rows: int) -> list[str]:

@@ -14,11 +14,11 @@ import time
 import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from functools import partial
 from types import FrameType
 from typing import TypeVar
 
+from coordinatord.shared.times import moment, now
 from coordinatord.wire.exits import ExitCode
 from nodeclient.operate.client import Client
 from nodeclient.operate.errors import OperateError
@@ -71,7 +71,7 @@ def watch_screen(look: Callable[[], Seen], draw: Callable[[Seen, Surface, int], 
     try:
         with _screen() as screen:
             while True:
-                title = f"{client.where}  {datetime.now(UTC).astimezone():%H:%M:%S}  (q to end)"
+                title = f"{client.where}  {moment(now())}  (q to end)"
                 if trouble:
                     title = f"no answer for {duration(time.monotonic() - seen_at)}: {trouble}"
                 screen.show(title, Colour.BAD if trouble else Colour.FAINT, partial(draw, seen))

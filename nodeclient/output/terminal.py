@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
-
+from coordinatord.shared.line_writer import LineWriter
 from nodeclient.output.outlet import Outlet
 from nodeclient.output.pump import Pump
 
@@ -33,8 +31,9 @@ class Terminal:
         """Write lines, without the last one's end; they begin at the start of a line."""
         data = f"{text}\n".encode(errors="replace")
         if self._outlet.size < UNREAD_BYTES_MAX and not self._pump.post(lambda: self._outlet.pieces(self, b"", data)):
-            with suppress(OSError):  # the output was closed, and these are the last words
-                os.write(self._fd, data)
+            last = LineWriter(self._fd, lambda _: b"")  # the output was closed, and these are the last words
+            last.put(data)
+            last.close()
 
     def draw(self, text: str) -> None:
         """Draw the live line anew; the next output erases it."""

@@ -37,7 +37,7 @@ EVENT = {
 UNKNOWN = packed({"error": "unknown_job", "message": "no such job"}, 404)
 """Which also ends the following of a job."""
 
-TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ"
 
 
 def events(coordinator: Coordinator, *arguments: str) -> str:

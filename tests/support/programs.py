@@ -66,7 +66,7 @@ def clean_environ(**extra: str) -> dict[str, str]:
     )
     environ = {name: value for name, value in os.environ.items() if not ours.match(name)}
     path = f"{BIN}:{environ.get('PATH', os.defpath)}"
-    return {**environ, "PATH": path, "XDG_STATE_HOME": NO_HOME, **extra}
+    return {**environ, "PATH": path, "XDG_STATE_HOME": NO_HOME, "TZ": "UTC", **extra}
 
 
 class Program:

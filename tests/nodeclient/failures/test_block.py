@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from coordinatord.wire.messages import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MA
 from nodeclient.failures import block
 from tests.support.builders import a_failure, a_report
 
-SEEN_AT = datetime(2026, 3, 4, 0, 0, 5)  # noqa: DTZ001  # local time is what a person has on the wall
+SEEN_AT = datetime(2026, 3, 4, 0, 0, 5, tzinfo=timezone(timedelta(hours=-5)))
 
 ORDINARY = """\
 ---- round 3 failed: rank 5 on gpu-07 ------------------------------------------
@@ -20,7 +20,7 @@ ORDINARY = """\
         import apex
     ModuleNotFoundError: No module named 'apex'
 first cause  rank 5 (local rank 1) on host gpu-07, node gpu-07-x4f2
-when         2026-03-03 23:59:53 (12 s ago)
+when         2026-03-03 23:59:53-05:00 (12 s ago)
 how          exit code 1, pid 4711
 error        ModuleNotFoundError: No module named 'apex'
 then         3 other workers failed in consequence: rank 0 on gpu-00 (exit code 134, as a shell says SIGABRT),
@@ -33,7 +33,7 @@ KILLED = """\
 ---- round 1 failed: rank 0 on n1 ----------------------------------------------
     (it wrote nothing to stderr)
 first cause  rank 0 (local rank 0) on host n1
-when         00:00:05
+when         2026-03-04 00:00:05-05:00
 how          killed by SIGKILL, pid 4711
 because      killed by the kernel's OOM killer (memory limit of its cgroup: 64 GiB)
 hint         the memory was full: have it use less (a smaller batch, fewer DataLoader workers, no data held in
@@ -44,7 +44,7 @@ hint         the memory was full: have it use less (a smaller batch, fewer DataL
 NOT_STARTED = """\
 ---- round 1 failed: no workers on host-n1 -------------------------------------
 first cause  the workers on host host-n1, node n1 were not started
-when         2026-03-03 23:55:05 (5 min ago)
+when         2026-03-03 23:55:05-05:00 (5 min ago)
 why          cannot start train.sh: no such program
 then         another worker failed in consequence: rank 8 on n2 (exit code 1)
 hint         a command was not found on host-n1: is it installed there, and on the PATH that nodeclient was

@@ -1,0 +1,97 @@
+"""Writes lines where nobody may read them: whoever has something to say never waits for a reader.
+
+A terminal that was stopped with Ctrl-S, a pager, a pipe or a journal that takes nothing, a disk that hangs: each holds
+up a write for ever, and with it the event loop of a program that writes there itself.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Callable
+
+UNREAD_BYTES_MAX = 1024 * 1024
+"""Of lines that wait; later ones are dropped and counted. Some ten thousand lines: those of a night, or of a storm."""
+
+FLUSH_WITHIN_S = 2.0
+"""At the end of a program, for a reader that is slow. One that reads nothing must not keep it from ending."""
+
+BATCH_BYTES = 64 * 1024
+"""In one write: what a pipe holds."""
+
+
+class LineWriter:
+    """One descriptor, and the thread that writes to it; the thread starts with the first line."""
+
+    def __init__(self, fd: int, lost: Callable[[int], bytes]) -> None:
+        """`fd` stays the caller's. `lost` makes a line that says how many were dropped."""
+        self._fd = fd
+        self._lost_line = lost
+        self._lines: deque[bytes] = deque()
+        self._size = 0
+        self.lost = 0
+        """Lines that were dropped, and that the reader has not been told of."""
+        self._closing = False
+        self._news = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def put(self, line: bytes) -> None:
+        """Have a line written, with its end; for any thread. It is dropped if too many wait, or after `close`."""
+        with self._news:
+            if self._closing or self._size + len(line) > UNREAD_BYTES_MAX:
+                self.lost += 1
+                return
+            self._lines.append(line)
+            self._size += len(line)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="log lines", daemon=True)
+                self._thread.start()
+            self._news.notify()
+
+    def close(self, within_s: float = FLUSH_WITHIN_S) -> None:
+        """Wait until all is written, but no longer than this; what is left is lost."""
+        with self._news:
+            self._closing = True
+            self._news.notify()
+        if self._thread is not None:
+            self._thread.join(within_s)
+
+    def _run(self) -> None:
+        while lines := self._next():
+            written = self._write(b"".join(lines))
+            with self._news:
+                self._size -= sum(map(len, lines))
+                if not written:
+                    self.lost += len(lines)
+                lost = self.lost if written and not self._lines else 0
+            # Behind all that came before the first that was dropped, and only where a write succeeds.
+            if lost and self._write(self._lost_line(lost)):
+                with self._news:
+                    self.lost -= lost
+
+    def _next(self) -> list[bytes]:
+        """Wait for lines; return the first of them, or none at the end."""
+        with self._news:
+            while not self._lines and not self._closing:
+                self._news.wait()
+            taken: list[bytes] = []
+            size = 0
+            while self._lines and size < BATCH_BYTES:
+                taken.append(self._lines.popleft())
+                size += len(taken[-1])
+            return taken
+
+    def _write(self, data: bytes) -> bool:
+        """Write all of it, however long that takes; return False where that cannot be done."""
+        while data:
+            try:
+                data = data[os.write(self._fd, data) :]
+            except BlockingIOError:  # whoever shares it with us has made it so
+                poll = select.poll()
+                poll.register(self._fd, select.POLLOUT)
+                poll.poll()
+            except OSError:
+                return False
+        return True
