@@ -170,9 +170,9 @@ class Node:
                 self._tasks.spawn(self._probe(effect), name="probe")
             case Start():
                 self._start(effect)
-            case Terminate():
+            case Terminate(signum):
                 self._accounts.expect_exits()
-                self._workers.terminate()
+                self._workers.terminate(signum)
             case Kill():
                 self._accounts.expect_exits()
                 self._workers.kill()

@@ -75,8 +75,8 @@ def marked(mark: str) -> list[int]:
     return [pid for pid in _pids() if pid != own and _carries(pid, mark)]
 
 
-def ask_to_end(groups: Collection[int]) -> None:
-    """Send SIGTERM to those of some process groups whom it concerns; the caller vouches that they are its own.
+def ask_to_end(groups: Collection[int], signum: int) -> None:
+    """Send a signal to those of some process groups whom it concerns; the caller vouches that they are its own.
 
     A process that heeds it sees to its own children: a training script saves its state, for which it may still need
     those that load its data, and torch has these die of SIGTERM at once. Where nobody heeds it, all get it; and so do
@@ -88,19 +88,24 @@ def ask_to_end(groups: Collection[int]) -> None:
         children.setdefault(status.parent, []).append(pid)
     pids = [pid for pid, status in members.items() if status.parent not in members]
     for pid in pids:  # which grows
-        if not _heeds_sigterm(pid) or _is_shell(pid):
+        if not _heeds(pid, signum) or _is_shell(pid):
             pids += children.get(pid, ())
-        _send(pid, members[pid].group, signal.SIGTERM)
+        _send(pid, members[pid].group, signum)
 
 
-def _heeds_sigterm(pid: int) -> bool:
-    """Whether a process catches SIGTERM, or holds it back to take it when it likes (see proc_pid_status(5))."""
+def _heeds(pid: int, signum: int) -> bool:
+    """Whether a process catches a signal, or holds it back to take it when it likes (see proc_pid_status(5)).
+
+    Every Python catches SIGINT, which says nothing of what its script does; so it counts only where SIGTERM is heeded
+    too. Otherwise all get it, as they do from a terminal.
+    """
+    wanted = {signum, signal.SIGTERM} if signum == signal.SIGINT else {signum}
     try:
         with open(f"/proc/{pid}/status") as file:  # noqa: PTH123  # as in `statuses`
             masks = [int(line.split()[1], 16) for line in file if line.startswith(("SigBlk:", "SigCgt:"))]
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return any(mask & 1 << signal.SIGTERM - 1 for mask in masks)
+    return all(any(mask & 1 << number - 1 for mask in masks) for number in wanted)
 
 
 def _is_shell(pid: int) -> bool:
@@ -110,7 +115,7 @@ def _is_shell(pid: int) -> bool:
         return False
 
 
-def _send(pid: int, group: int, signum: signal.Signals) -> None:
+def _send(pid: int, group: int, signum: int) -> None:
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -91,10 +91,10 @@ class WorkerGroup:
             self._workers[pid] = _Worker(local_rank, pid)
             self._watch(self._workers[pid], pid)
 
-    def terminate(self) -> None:
+    def terminate(self, signum: int = signal.SIGTERM) -> None:
         """Ask every worker to end, and from now on let a process group outlive its leader."""
         self._signalled = True
-        processes.ask_to_end(self._workers.keys())
+        processes.ask_to_end(self._workers.keys(), signum)
 
     def kill(self) -> None:
         """Kill the process group of every worker."""

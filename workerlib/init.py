@@ -70,12 +70,13 @@ class Context:
     def should_stop(self) -> bool:
         """Whether the node of any worker asked for a stop: save a checkpoint now, and exit.
 
-        This is a collective: all workers must call it at the same step, and all get the same answer, although SIGTERM
-        reaches them in different steps. It costs one all-reduce of four bytes and makes the host wait for the GPU, so
+        This is a collective: all workers must call it at the same step, and all get the same answer, although signals
+        reach them in different steps. It costs one all-reduce of four bytes and makes the host wait for the GPU, so
         call it every so many steps, about once a second.
 
-        The first call replaces the SIGTERM handler; a script that never calls it dies of SIGTERM at once. Raises
-        `RuntimeError` if that first call is not made in the main thread.
+        The first call replaces the handler of SIGTERM, and those of the other signals that the node hands on to its
+        workers (TORCHELASTIC_SIGNALS_TO_HANDLE) where the script has none; a script that never calls it dies of SIGTERM
+        at once. Raises `RuntimeError` if that first call is not made in the main thread.
         """
         import torch
 
@@ -87,7 +88,7 @@ class Context:
         return bool(flag.item())
 
     def close(self) -> None:
-        """Destroy the process group and put the SIGTERM handler back; further calls do nothing."""
+        """Destroy the process group and put the signal handlers back; further calls do nothing."""
         import torch
 
         self._stop.close()

@@ -1,48 +1,62 @@
-"""Notices that the node asked this worker to stop (SIGTERM); standard library only.
+"""Notices that the node asked this worker to stop, by a signal; standard library only.
 
 What the workers then agree on among themselves is in `init`.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 
 Handler = Callable[[int, FrameType | None], object] | int | None
 
+SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+"""In which nodeclient and torchrun name the signals that they handle, and hand on to their workers."""
+
+SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+"""Which these are where nobody says: torchrun's default, and what torch 2.4 handles without the variable."""
+
 
 class StopRequest:
-    """The local half of a planned stop: whether SIGTERM arrived since `listen` was first called."""
+    """The local half of a planned stop: whether a signal arrived since `listen` was first called."""
 
     def __init__(self) -> None:
         self.received = False
-        self._listening = False
-        self._previous: Handler = None
+        self._previous: dict[signal.Signals, Handler] = {}
 
     def listen(self) -> None:
-        """Note SIGTERM from now on instead of dying of it; further calls do nothing.
+        """Note SIGTERM, and what else the node hands on, from now on instead of dying of it; further calls do nothing.
+
+        Of the others, those for which the script has a handler of its own are left to it.
 
         Raises `RuntimeError` outside the main thread, where Python does not let a handler be installed.
         """
-        if self._listening:
+        if self._previous:
             return
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError(
                 "should_stop() was first called outside the main thread, where no SIGTERM "
                 "handler can be installed: call it from the main thread"
             )
-        self._previous = signal.signal(signal.SIGTERM, self._note)
-        self._listening = True
+        for signum in _heeded(os.environ):
+            if signum is signal.SIGTERM or signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
+                self._previous[signum] = signal.signal(signum, self._note)
 
     def close(self) -> None:
-        """Put the handler back that `listen` replaced; a no-op if it replaced none."""
-        if self._listening:
+        """Put the handlers back that `listen` replaced; a no-op if it replaced none."""
+        for signum, previous in self._previous.items():
             # None stands for a handler that was not installed from Python, which Python cannot put back.
-            previous = signal.SIG_DFL if self._previous is None else self._previous
-            signal.signal(signal.SIGTERM, previous)
-            self._listening = False
+            signal.signal(signum, signal.SIG_DFL if previous is None else previous)
+        self._previous.clear()
 
     def _note(self, _signum: int, _frame: FrameType | None) -> None:
         self.received = True
+
+
+def _heeded(environ: Mapping[str, str]) -> set[signal.Signals]:
+    """Return the signals that ask for a stop; names that this system does not know are passed over."""
+    names = {name.strip() for name in (environ.get(SIGNALS_VARIABLE) or SIGNALS).split(",")}
+    return {signum for signum in signal.Signals if signum.name in names} | {signal.SIGTERM}

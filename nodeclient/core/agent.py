@@ -6,6 +6,7 @@ heartbeats, the end of the workers' grace, a coordinator out of reach.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -232,7 +233,8 @@ class Agent:
         again = self._leaving is not None
         self._leaving = event.signum
         if not again and (self._contact.connected or self.phase.has_workers):
-            self._notice(Level.INFO, "leaving", words.leaving(self._settings.stop_timeout_s))
+            grace_s = self._settings.stop_timeout_s if self._group.alive else None
+            self._notice(Level.INFO, "leaving", words.leaving(event.signum, grace_s))
         if again or not self._contact.connected:
             self._abandon(now, hurry=again)
         else:
@@ -241,8 +243,7 @@ class Agent:
     def _abandon(self, now: float, *, hurry: bool = False) -> None:
         """Leave without the coordinator's word."""
         self._leave_by = None
-        signum = self._leaving or 0
-        self._end_with(effects.Exit(128 + signum, "left the job", Level.INFO), now, hurry=hurry)
+        self._end_with(effects.Exit(128 + (self._leaving or 0), "left the job", Level.INFO), now, hurry=hurry)
 
     def _end_with(self, last_word: effects.Exit, now: float, *, hurry: bool) -> None:
         """End the workers, if there are any, and then the program."""
@@ -331,9 +332,9 @@ class Agent:
         on_purpose = self._last_word is not None or (desired is not None and desired.planned)
         patient = on_purpose and not self._hurry
         grace = self._settings.stop_timeout_s if patient else self._settings.abort_timeout_s
-        if group.ask(now):
+        if group.ask(now, signum := self._leaving or signal.SIGTERM):
             group.kill_at = now + grace
-            self._effects.append(effects.Terminate())
+            self._effects.append(effects.Terminate(signum))
             if desired is not None and desired.goal is not Goal.RUN:
                 self._notice(Level.INFO, "stopping", f"stopping the workers of round {self.round}: {desired.reason}")
         elif group.kill_at is not None:

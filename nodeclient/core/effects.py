@@ -40,7 +40,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """Ask all workers to end, with SIGTERM."""
+    """Ask all workers to end."""
+
+    signum: int
+    """The signal that this node got, if it leaves for one; SIGTERM otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,7 @@ class LeaveAsked:
     """The user or the system wants this node to leave."""
 
     signum: int
+    """By which signal; 0 if by none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 
 from coordinatord.wire.exits import shell_exit_code
 from coordinatord.wire.messages import (
@@ -19,8 +20,8 @@ from coordinatord.wire.messages import (
 )
 from nodeclient.core.events import Account
 
-_ENDED_BY_US = frozenset({0, 137, 143})
-"""What workers end with that are told to: well, or by SIGKILL or SIGTERM, as a shell says it."""
+_ENDED_BY_US = frozenset({0, 128 + signal.SIGKILL})
+"""What workers end with that are told to, as a shell says it; or of the signal that asked them."""
 
 
 class Group:
@@ -39,6 +40,7 @@ class Group:
         self.kill_at: float | None = None
         self._asked_at: float | None = None
         """When its workers were first asked to end."""
+        self._asked_by: int = signal.SIGTERM
         self._failure: Failure | None = None
         self._failed_at = 0.0
 
@@ -46,11 +48,11 @@ class Group:
         """Return the global rank of a worker."""
         return local_rank + (self.assignment.first_rank if self.assignment else 0)
 
-    def ask(self, now: float) -> bool:
-        """Note that its workers are asked to end; return whether that is for the first time."""
+    def ask(self, now: float, signum: int = signal.SIGTERM) -> bool:
+        """Note that its workers are asked to end, and by which signal; return whether that is for the first time."""
         first = self._asked_at is None
         if first:
-            self._asked_at = now
+            self._asked_at, self._asked_by = now, signum
         return first
 
     def fail(self, local_rank: int, exit_code: int, account: Account, now: float) -> None:
@@ -77,7 +79,10 @@ class Group:
         if failure is None:
             if exit_code != 0 and self._asked_at is not None and at < self._asked_at:
                 self.fail(local_rank, exit_code, account, at)
-        elif shell_exit_code(exit_code) not in _ENDED_BY_US and len(failure.followers) < CONSEQUENCES_MAX:
+        elif (
+            shell_exit_code(exit_code) not in _ENDED_BY_US | {128 + self._asked_by}
+            and len(failure.followers) < CONSEQUENCES_MAX
+        ):
             follower = Follower(self.rank(local_rank), exit_code)
             self._failure = dataclasses.replace(failure, followers=(*failure.followers, follower))
 

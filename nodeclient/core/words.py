@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from coordinatord.wire.exits import describe_exit
 from coordinatord.wire.messages import Assignment, Failure, Observed, Phase
 
@@ -31,9 +33,10 @@ def standing(observed: Observed, part: Assignment | None, workers: int, waiting_
     return f"round {observed.round}, {ranks(part, workers)}: {observed.phase}"
 
 
-def leaving(grace_s: float) -> str:
-    """Say that the node leaves."""
-    return f"leaving: workers get up to {grace_s:g} s to save; once more kills them"
+def leaving(signum: int, grace_s: float | None) -> str:
+    """Say that the node leaves, by which signal (0: none), and how long its workers have; None if it has no workers."""
+    text = f"{signal.Signals(signum).name}: leaving" if signum else "leaving"
+    return text if grace_s is None else f"{text}; workers get up to {grace_s:g} s to save, once more kills them"
 
 
 def cut_off(grace_s: float, join_timeout_s: float) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import time
 from typing import Protocol
@@ -137,7 +136,7 @@ class TorchrunNode:
         """Leave the job; further calls do nothing."""
         if not self._leaving:
             self._leaving = True
-            self._submit(LeaveAsked(signal.SIGTERM))
+            self._submit(LeaveAsked(0))
 
     def end(self) -> None:
         """End `run`, whatever was decided."""

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from nodeclient.processes import MARK_VARIABLE, UnkillableError, kill_marked, marked, statuses
+from nodeclient.processes import MARK_VARIABLE, UnkillableError, ask_to_end, kill_marked, marked, statuses
 
 
 @pytest.fixture
@@ -109,3 +110,50 @@ def test_a_name_with_blanks_and_parentheses_is_read_right(mark: str) -> None:
     assert [(status.parent, status.group, status.dead) for status in own] == [(os.getpid(), process.pid, False)]
     kill_marked(mark)
     assert _reap(process) == -9
+
+
+HEEDING = """
+import os, signal, sys
+for name in sys.argv[1:]:
+    signal.signal(getattr(signal, name), lambda *_: None)
+ready, say = os.pipe()
+child = os.fork()
+if not child:
+    for name in sys.argv[1:]:
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    os.write(say, b".")
+    while True: signal.pause()
+os.read(ready, 1)
+print(child, flush=True)
+while True:
+    try:
+        print(os.waitpid(child, 0)[1])
+        break
+    except KeyboardInterrupt:
+        pass
+"""
+"""Heeds some signals, whose default a child of it has, and says by what that child ended."""
+
+
+@pytest.mark.parametrize(
+    ("heeded", "signum", "shared"),
+    [
+        ("SIGUSR1", signal.SIGUSR1, False),
+        ("SIGHUP SIGTERM", signal.SIGHUP, False),
+        ("SIGTERM", signal.SIGTERM, False),
+        ("SIGTERM SIGINT", signal.SIGINT, False),
+        ("SIGINT", signal.SIGINT, True),  # as every Python does
+        ("", signal.SIGINT, True),
+    ],
+)
+def test_who_heeds_a_signal_gets_it_alone_and_else_all_do(heeded: str, signum: int, shared: bool, mark: str) -> None:
+    program = [sys.executable, "-c", HEEDING, *heeded.split()]
+    environ = {**os.environ, MARK_VARIABLE: mark}
+    with subprocess.Popen(program, env=environ, stdout=subprocess.PIPE, start_new_session=True, text=True) as process:
+        assert process.stdout
+        child = int(process.stdout.readline())
+        ask_to_end({process.pid}, signum)
+        os.kill(child, signal.SIGCONT if shared else signal.SIGKILL)
+        ended_by = process.stdout.readline().strip()
+        kill_marked(mark)
+    assert ended_by == str(int(signum if shared else signal.SIGKILL))

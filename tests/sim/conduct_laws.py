@@ -5,6 +5,7 @@ Measured by what happens on its host, in its own clock. How nodes stand to round
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 from coordinatord.wire.exits import ExitCode
@@ -40,6 +41,8 @@ class Conduct:
         self.heard = False
         """The coordinator spoke in the present session."""
         self.leave_asked_at: float | None = None
+        self.leave_signal: int = signal.SIGTERM
+        """By which it was asked to."""
         self.asked_at = 0.0
         """When its workers were last asked to end, and whether on purpose."""
         self.planned = False
@@ -96,6 +99,7 @@ class ConductLaws(NodeLaws):
                     conduct.heard, conduct.alone_since = False, now
             case events.LeaveAsked():
                 conduct.leave_asked_at = now if conduct.leave_asked_at is None else conduct.leave_asked_at
+                conduct.leave_signal = event.signum
             case events.Swept(port):
                 conduct.port = port
             case events.TurnedAway(refused) if not refused.retry:
@@ -137,7 +141,8 @@ class ConductLaws(NodeLaws):
                 conduct.failed_at = None  # another round, which may fail before a worker of it is started
             case Start():
                 self._judge_start(host, conduct, effect)
-            case Terminate():
+            case Terminate(signum):
+                self.check(signum == conduct.leave_signal, "%s sends its workers signal %d", host.name, signum)
                 desired = host.agent._desired if host.agent else None
                 conduct.asked_at = now
                 conduct.planned = _is_planned(desired)

@@ -5,6 +5,7 @@ Its methods are what can be done to it: `boot`, `kill`, `vanish`, `leave`, `paus
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -132,11 +133,11 @@ class Host:
             self._end()
 
     def leave(self) -> None:
-        """Send the nodeclient a SIGTERM."""
+        """Send the nodeclient a signal; it is not SIGTERM, so that the laws can tell the two apart."""
         if self.agent is not None:
             self._world.trace.note("%s: nodeclient is asked to leave", self.name)
             self._world.touch()
-            self.submit(LeaveAsked(15))
+            self.submit(LeaveAsked(signal.SIGUSR1))
 
     def pause(self) -> None:
         """Stop the nodeclient's process; its workers go on."""

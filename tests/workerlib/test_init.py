@@ -47,10 +47,12 @@ def port() -> Iterator[int]:
     reservation.close()
 
 
-def _start(program: str, environment: WorkerEnvironment) -> AbstractContextManager[subprocess.Popen[str]]:
+def _start(
+    program: str, environment: WorkerEnvironment, **others: str
+) -> AbstractContextManager[subprocess.Popen[str]]:
     return subprocess.Popen(
         [sys.executable, "-c", program],
-        env={**os.environ, **environment.to_environ(), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, **environment.to_environ(), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **others},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -95,6 +97,35 @@ def test_all_ranks_agree_to_stop_when_one_of_them_got_sigterm(port: int) -> None
         for process in (zero, one):
             output, errors = process.communicate(timeout=TIMEOUT_S)
             assert (output, process.returncode) == ("True\nTrue\nFalse\n", 0), errors
+
+
+HEEDING = """
+import os, signal, workerlib
+for signum in (signal.SIGUSR2, signal.SIGHUP):
+    signal.signal(signum, lambda *_: print("the script's own", flush=True))
+with workerlib.init() as ctx:
+    assert not ctx.should_stop()
+    signal.raise_signal(signal.SIGHUP)
+    assert not ctx.should_stop()
+    signal.raise_signal(getattr(signal, os.environ["SIGNAL"]))
+    print(ctx.should_stop())
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("signum", "handled"),
+    [("SIGINT", None), ("SIGINT", "SIGINT,SIGHUP"), ("SIGUSR1", "SIGHUP,SIGNEW,SIGUSR1"), ("SIGTERM", "SIGUSR1")],
+)
+def test_it_heeds_the_signals_that_the_node_hands_on_but_for_those_with_a_handler(
+    port: int, signum: str, handled: str | None
+) -> None:
+    environ = {"SIGNAL": signum} | ({} if handled is None else {"TORCHELASTIC_SIGNALS_TO_HANDLE": handled})
+    with _start(HEEDING, replace(SOLO, master_port=port), **environ) as process:
+        output, errors = process.communicate(timeout=TIMEOUT_S)
+        assert (output, process.returncode) == ("the script's own\nTrue\n", 0), errors
 
 
 NEVER_ASKING = """

@@ -244,6 +244,13 @@ MUTANTS = (
     ),
     # Leaving
     Mutant(
+        "node-always-sends-sigterm",
+        "nodeclient.core.agent",
+        "the workers of a leaving node get another signal than the node",
+        "signum := self._leaving or signal.SIGTERM",
+        "signum := signal.SIGTERM",
+    ),
+    Mutant(
         "node-leaves-never",
         "nodeclient.core.agent",
         "a leaving node waits for the coordinator's word for ever",

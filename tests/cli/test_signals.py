@@ -1,0 +1,111 @@
+"""Which signal the workers of a node get when it gets one, behind every door: as under torchrun, the same."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.programs import BIN, Program, clean_environ
+
+pytestmark = pytest.mark.slow
+
+HANDED_ON = ("--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2")
+
+SCRIPT = """
+import os, signal, sys
+def say(text): os.write(1, f"{text}\\n".encode())
+def note(signum, _):
+    say(f"saving for {signal.Signals(signum).name}")
+    sys.exit(0)
+for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1) if "handle" in sys.argv else ():
+    signal.signal(signum, note)
+try:
+    say("training")
+    while True: signal.pause()
+except KeyboardInterrupt:
+    say("saving for Ctrl-C")
+finally:
+    say("the end")
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    """Return the path of a script that says what it gets."""
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+@contextmanager
+def training(*command: str) -> Iterator[Program]:
+    """Start a nodeclient, wait until its worker trains, and end it after the test."""
+    node = Program(BIN / "nodeclient", *command, environ=clean_environ())
+    try:
+        node.await_line("training")
+        yield node
+    finally:
+        node.close()
+
+
+DOORS = {
+    "join": ("join", "--standalone", *HANDED_ON, "--", sys.executable),
+    "join, warm": ("join", "--standalone", "--preload", "json", *HANDED_ON, "--", sys.executable),
+    "join, in a shell": ("join", "--standalone", *HANDED_ON, "--", "sh", "-c", '"$@"; exit 3', "sh", sys.executable),
+    "run": ("run", *HANDED_ON),
+    "launch": ("launch", "--use-env", *HANDED_ON),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_ctrl_c_is_ctrl_c_to_the_workers(door: str, script: str) -> None:
+    with training(*DOORS[door], script) as node:
+        node.signal(signal.SIGINT)
+        node.await_line("saving for Ctrl-C")
+        node.await_line("the end")
+        assert node.wait() == 128 + signal.SIGINT
+        node.await_line("SIGINT: leaving; workers get up to 30 s to save")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1])
+def test_workers_get_the_very_signal(signum: signal.Signals, script: str) -> None:
+    with training(*DOORS["run"], script, "handle") as node:
+        node.signal(signum)
+        node.await_line(f"saving for {signum.name}")
+        assert node.wait() == 128 + signum
+
+
+def test_who_does_not_handle_it_dies_of_it(script: str) -> None:
+    with training(*DOORS["run"], script, "handle") as node:
+        node.signal(signal.SIGUSR2)
+        assert node.wait() == 128 + signal.SIGUSR2
+        assert "saving" not in node.output
+
+
+def test_a_second_signal_kills_who_does_not_end(tmp_path: Path) -> None:
+    deaf = tmp_path / "deaf.py"
+    deaf.write_text("import signal\nsignal.signal(signal.SIGINT, print)\nprint('training')\n" + 9 * "signal.pause()\n")
+    with training("run", "--stop-timeout", "1000", str(deaf)) as node:
+        node.signal(signal.SIGINT)
+        node.await_line("2 <frame")
+        node.signal(signal.SIGINT)
+        assert node.wait() == 128 + signal.SIGINT
+
+
+def test_the_workers_of_other_nodes_get_sigterm(cluster: Cluster, script: str) -> None:
+    nodes = [
+        cluster.join(name, "--nnodes", "2", *HANDED_ON, command=(sys.executable, script, "handle")) for name in "ab"
+    ]
+    for node in nodes:
+        node.await_line("training")
+    cluster.await_state(state="running", world_size=2)
+    nodes[0].signal(signal.SIGUSR1)
+    nodes[0].await_line("saving for SIGUSR1")
+    nodes[1].await_line("saving for SIGTERM")
+    assert nodes[0].wait() == 128 + signal.SIGUSR1
