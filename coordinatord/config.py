@@ -38,6 +38,8 @@ class ServeConfig:
     log_format: str = "text"
     allowed_hosts: tuple[str, ...] = ()
     """Names by which browsers may open the page, besides those that are ours anyway."""
+    until_unused: bool = False
+    """End once standard input has ended and no node needs this coordinator any more."""
     file: Path | None = None
     """Where some of these settings come from, if a file was named."""
     remarks: tuple[str, ...] = ()
@@ -116,6 +118,7 @@ def read(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | No
         policy=policy,
         log_format=given.log_format,
         allowed_hosts=given.allowed_hosts,
+        until_unused=given.until_unused,
         file=parser.file,
         remarks=tuple(parser.misspelt),
     )
@@ -172,6 +175,12 @@ def _add_serve(parser: SettingsParser) -> None:
         choices=FORMATS,
         default="text",
         help="for people, or for machines: one JSON object a line (default: text)",
+    )
+    # A flag alone: what starts a coordinator that is to end by itself holds the other end of its standard input.
+    parser.add_argument(
+        "--until-unused",
+        action="store_true",
+        help="end by itself, once standard input has ended and no node needs this coordinator any more",
     )
     parser.add_config_file("COORDINATORD_CONFIG")
     parser.add_argument("--version", action="version", version=f"coordinatord {__version__}")

@@ -62,8 +62,8 @@ def _join(chosen: JoinConfig) -> int:
     supervisor = Supervisor(os.environ, os.getpid())
 
     async def run() -> int:
-        async with coordinator_for(chosen) as (completed, companions):
-            return await Node(completed, companions, supervisor).run()
+        async with coordinator_for(chosen) as (completed, companion):
+            return await Node(completed, companion, supervisor).run()
 
     try:
         return asyncio.run(run())

@@ -8,7 +8,6 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Collection
 from pathlib import Path
 
 from coordinatord.shared.systemd import Supervisor, status_of
@@ -40,6 +39,7 @@ from nodeclient.core.effects import (
 )
 from nodeclient.core.events import (
     Account,
+    CompanionEnded,
     Event,
     LeaveAsked,
     SearchBegan,
@@ -63,6 +63,7 @@ from nodeclient.processes import UnkillableError
 from nodeclient.progress import Slots
 from nodeclient.session import Session
 from nodeclient.spawn import SpawnError
+from nodeclient.standalone import ALONE, Companion
 from nodeclient.workers import WorkerGroup
 
 LEAVE_MARGIN_S = 30.0
@@ -73,20 +74,17 @@ for what the workers leave behind, and for their last output."""
 class Node:
     """One nodeclient, from joining to its exit code."""
 
-    def __init__(
-        self, config: JoinConfig, companions: Collection[int] = (), supervisor: Supervisor | None = None
-    ) -> None:
+    def __init__(self, config: JoinConfig, companion: Companion = ALONE, supervisor: Supervisor | None = None) -> None:
         """Must be made in the running loop. Raises `OSError` if there is no port to be had.
 
-        `companions` are processes that somebody else here started and will reap; `supervisor` is who is to know how the
-        node fares.
+        `companion` is the coordinator that was brought along; `supervisor` is who is to know how the node fares.
         """
         self._supervisor = supervisor or Supervisor({}, os.getpid())
         self._waiting_for = "importing the modules of --preload" if config.preload else words.LOOKING
         self._part: tuple[int, Assignment] | None = None
         """The round that it was last given a part of, and which."""
         self._config = config
-        self._companions = frozenset(companions)
+        self._companion = companion
         self._loop = asyncio.get_running_loop()
         self._port = PortReservation()
         self._listener = ProbeListener(config.node)
@@ -129,6 +127,7 @@ class Node:
                 self._tasks.spawn(self._supervisor.keep_alive(), name="watchdog")
                 self._tasks.spawn(self._supervisor.keep_informed(self._standing), name="status")
                 self._tasks.spawn(self._attend(), name="session")
+                self._tasks.spawn(self._attend_companion(), name="companion")
                 self._tasks.spawn(self._output.watch(), name="output")
                 return await self._tasks.guard(self._exit)
             finally:
@@ -146,9 +145,13 @@ class Node:
         self.submit(SearchBegan())  # with which the agent's deadlines begin
         await self._session.run()
 
+    async def _attend_companion(self) -> None:
+        if self._companion.ended is not None:
+            self.submit(CompanionEnded(await asyncio.shield(self._companion.ended)))
+
     def _children(self) -> frozenset[int]:
-        guard = () if self._guard.pid is None else (self._guard.pid,)
-        return self._workers.pids | self._starter.pids | self._companions | frozenset(guard)
+        others = {pid for pid in (self._guard.pid, self._companion.pid) if pid is not None}
+        return self._workers.pids | self._starter.pids | others
 
     # Events in
 

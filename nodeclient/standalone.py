@@ -1,7 +1,8 @@
-"""A coordinator that a node brings along, as its child, and that ends with it.
+"""A coordinator that a node brings along, as its child.
 
-With `--standalone` it serves this host alone, at a port that the kernel chooses. Where the coordinator's endpoint takes
-the place of torchrun's, it serves at that endpoint, on the one host that this is an address of.
+With `--standalone` it serves this host alone, at a port that the kernel chooses, and ends with the node. Where the
+coordinator's endpoint takes the place of torchrun's, it serves at that endpoint, on the one host that has this address.
+Other nodes and jobs may use that one, so it ends when none of them needs it any more.
 """
 
 from __future__ import annotations
@@ -10,75 +11,96 @@ import asyncio
 import dataclasses
 import errno
 import ipaddress
+import logging
+import os
 import re
 import signal
 import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from aiohttp import ClientError, ClientSession, ClientTimeout
-
+from coordinatord.shared.logs import fields
+from coordinatord.wire.exits import describe_exit
+from coordinatord.wire.messages import DURATION_S_MAX
 from nodeclient.config import Endpoint, JoinConfig
 from nodeclient.spawn import die_with_parent
+
+log = logging.getLogger(__name__)
 
 START_WITHIN_S = 30.0
 """It takes a quarter of a second; an overloaded host gets a hundred times that."""
 
 PATIENCE_S = 5.0
-"""A coordinator of one's own that does not answer for a lease is dead, and nobody starts it again."""
+"""How long a node without workers looks for a coordinator of its own: it answers at once, or has ended."""
 
 FAREWELL_S = 10.0
-"""How long the other nodes get to hear how the job ended: they are told at once, and two leases are for bad links."""
+"""How long this node waits for the others to hear how the job ended: they are told at once, and two leases are for bad
+links. In a container the coordinator ends with it."""
 
-LOOK_AGAIN_S = 0.05
-"""Between two looks at whether they have all gone."""
-
-ENDED = frozenset({"succeeded", "failed"})
-"""States of a job that nothing follows, as `GET /v1/jobs` has them."""
+KILL_AFTER_S = 8.0
+"""A coordinator that was asked to end takes 5 s at most, whatever is in progress."""
 
 ALWAYS = ("--ephemeral", "--log-level", "warning")
 """What it knows ends with it, and what its node says is enough to read."""
 
-STANDALONE = ("--host", "127.0.0.1", "--port", "0", "--outage-grace", f"{PATIENCE_S:g}")
-"""For this host alone; the other kind listens where coordinatord does by itself, and is missed for as long."""
+STANDALONE = ("--host", "127.0.0.1", "--port", "0", "--outage-grace", f"{DURATION_S_MAX}")
+"""For this host alone. Only this node can be silent, and it may be stopped for long, as by Ctrl-Z: that costs nothing.
+That the coordinator has ended is seen at once, so workers never wait for it."""
 
 _LISTENING = re.compile(r"coordinatord listening on (?P<url>http://\S+:(?P<port>\d+))\n")
+
+
+_SERVES_ON = re.compile(r"coordinatord serves on for (?P<jobs>.+)\n")
 
 
 class StandaloneError(RuntimeError):
     """The coordinator of this node's own did not start; it has said why itself."""
 
 
-@asynccontextmanager
-async def coordinator_for(config: JoinConfig) -> AsyncIterator[tuple[JoinConfig, Collection[int]]]:
-    """Bring a coordinator along where that is asked for; yield what to join with, and the ids of processes begun here.
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """The coordinator that a node has brought along, if it has."""
 
-    It lives as long as the context; at a good end of that it stays until the other nodes have heard how the job ended.
-    Raises `StandaloneError`.
+    pid: int | None = None
+    ended: asyncio.Future[str] | None = None
+    """Set to how it ended; only of one that nobody else can take the place of."""
+
+
+ALONE = Companion()
+"""Nothing was brought along."""
+
+
+@asynccontextmanager
+async def coordinator_for(config: JoinConfig) -> AsyncIterator[tuple[JoinConfig, Companion]]:
+    """Bring a coordinator along where that is asked for; yield what to join with, and what was brought along.
+
+    One for this host alone lives as long as the context. One that others can reach serves on for as long as they need
+    it. Raises `StandaloneError`.
     """
     child = _Child(config.log_format)
     try:
         completed = await _complete(config, child)
-        yield completed, child.pids
-        if config.own_coordinator:
-            await child.farewell()
+        yield completed, child.companion
+        await child.hand_over()
     finally:
         await child.stop()
 
 
 async def _complete(config: JoinConfig, child: _Child) -> JoinConfig:
     if config.standalone:
-        await child.start(*STANDALONE)
+        await child.start(*STANDALONE, shared=False)
         endpoint = Endpoint("127.0.0.1", child.port)
         return dataclasses.replace(config, coordinators=(endpoint,), join_timeout_s=PATIENCE_S)
     endpoint = config.coordinators[0]
     if not config.own_coordinator or not await _is_here(endpoint.host) or not await _is_started(child, endpoint.port):
         return config
     remark = (
-        f"no coordinator listened at {endpoint}, which is this host: this node brings one along, and it ends with this "
-        "node. A coordinatord of its own would survive the loss of this host"
+        f"no coordinator listened at {endpoint}, which is this host: this node brings one along. It serves for as long "
+        "as nodes need it. A coordinatord of its own would survive the loss of this host"
     )
     return dataclasses.replace(config, remarks=(*config.remarks, remark))
 
@@ -117,7 +139,7 @@ async def _is_started(child: _Child, port: int) -> bool:
         if _is_taken(port):
             return False
         try:
-            await child.start("--port", str(port))
+            await child.start("--port", str(port), "--until-unused", shared=True)
         except StandaloneError:
             if _is_taken(port):
                 return False
@@ -145,54 +167,97 @@ class _Child:
     def __init__(self, log_format: str) -> None:
         self._log_format = log_format
         self.port = 0
-        self._url = ""
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._shared = False
+        """Other nodes may use it; it ends by itself after its standard input has."""
+        self._pidfd = -1
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
-    def pids(self) -> frozenset[int]:
-        """Its process id, if it runs."""
-        return frozenset() if self._process is None else frozenset({self._process.pid})
+    def companion(self) -> Companion:
+        """What the node has to know of it."""
+        if self._process is None:
+            return ALONE
+        return Companion(self._process.pid, None if self._shared else self._ended)
 
-    async def start(self, *flags: str) -> None:
+    async def start(self, *flags: str, shared: bool) -> None:
         """Start it, and wait until it listens. Raises `StandaloneError`."""
-        process = self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "coordinatord", *ALWAYS, "--log-format", self._log_format, *flags),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
+        self._shared = shared
+        process = self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - asyncio's would be killed with the loop
+            [sys.executable, "-m", "coordinatord", *ALWAYS, "--log-format", self._log_format, *flags],
+            stdin=subprocess.PIPE if shared else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=die_with_parent(),
+            preexec_fn=None if shared else die_with_parent(),  # noqa: PLW1509 - what it does is safe there
         )
-        assert process.stdout is not None  # noqa: S101 - it was started with stdout=PIPE
-        try:
-            async with asyncio.timeout(START_WITHIN_S):
-                line = (await process.stdout.readline()).decode()
-        except TimeoutError:
-            line = ""
-        match = _LISTENING.fullmatch(line)
+        self._watch(process)
+        match = _LISTENING.fullmatch(await self._read_line(START_WITHIN_S))
         if match is None:
             await self.stop()
             raise StandaloneError("the coordinator that this node brings along did not start")
-        self._url, self.port = match["url"], int(match["port"])
+        self.port = int(match["port"])
 
-    async def farewell(self) -> None:
-        """Wait until all nodes have gone; where a job goes on without this one, they are not waited for."""
-        with suppress(TimeoutError, ClientError, OSError):
-            async with asyncio.timeout(FAREWELL_S), ClientSession(timeout=ClientTimeout(total=None)) as client:
-                while self._process is not None:
-                    if not await self._is_said_to(client):
-                        return
-                    await asyncio.sleep(LOOK_AGAIN_S)
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        """Have `_ended` set when the process has ended."""
+        self._pidfd = os.pidfd_open(process.pid)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._note_end, process)
 
-    async def _is_said_to(self, client: ClientSession) -> bool:
-        async with client.get(f"{self._url}/v1/jobs", headers={"Accept": "application/json"}) as answer:
-            jobs: list[dict[str, Any]] = (await answer.json())["jobs"]
-        return all(job["state"] in ENDED for job in jobs) and any(job["nodes"] for job in jobs)
+    def _note_end(self, process: subprocess.Popen[bytes]) -> None:
+        self._unwatch()
+        self._ended.set_result(describe_exit(process.wait()))
+
+    def _unwatch(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+
+    async def _read_line(self, within_s: float) -> str:
+        """Return its next line on standard output; nothing if it ends, or says none in time."""
+        assert self._process is not None  # noqa: S101 - only called while it runs
+        assert self._process.stdout is not None  # noqa: S101 - it was started with stdout=PIPE
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(self._process.stdout.fileno()), "rb")
+        )
+        try:
+            async with asyncio.timeout(within_s):
+                return (await reader.readline()).decode(errors="replace")
+        except TimeoutError:
+            return ""
+        finally:
+            transport.close()
+
+    async def hand_over(self) -> None:
+        """Let one that other nodes may use serve on for as long as they do; this node need not wait for that."""
+        process = self._process
+        if process is None or not self._shared or self._ended.done():
+            return
+        assert process.stdin is not None  # noqa: S101 - it was started with stdin=PIPE
+        process.stdin.close()
+        match = _SERVES_ON.fullmatch(await self._read_line(FAREWELL_S))
+        if match is None:
+            return  # nobody needs it any more, or whoever does had time to hear how the job ended
+        text = (
+            "the coordinator that this node brought along serves on for %s, and ends by itself after that: process %d"
+        )
+        log.info(text, match["jobs"], process.pid, extra=fields("coordinator_serves_on", pid=process.pid))
+        self._unwatch()
+        process.returncode = 0  # it is not ours to wait for any more
+        self._process = None
+        _close_pipes(process)
 
     async def stop(self) -> None:
-        """End it, if it runs."""
-        if self._process is None:
+        """End it, if it runs and was not handed over."""
+        process, self._process = self._process, None
+        if process is None:
             return
-        if self._process.returncode is None:
-            self._process.send_signal(signal.SIGTERM)
-        await self._process.wait()
-        self._process = None
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            if not self._ended.done():
+                process.send_signal(signum)
+                await asyncio.wait({self._ended}, timeout=KILL_AFTER_S)
+        _close_pipes(process)
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()

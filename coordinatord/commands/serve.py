@@ -13,6 +13,7 @@ import sys
 
 import uvloop
 
+from coordinatord.commands.companion import end_when_unused
 from coordinatord.commands.reload import Reloader
 from coordinatord.config import ServeConfig
 from coordinatord.core.events import PolicyChanged
@@ -87,6 +88,8 @@ async def _serve(settings: ServeConfig, store: Store, supervisor: Supervisor) ->
             reloader = Reloader(settings, lambda policy: server.driver.submit(PolicyChanged(policy)))
             loop.add_signal_handler(signal.SIGHUP, reloader.reload)
             _announce(server)
+            if settings.until_unused:
+                server.spawn(end_when_unused(server.driver, ended), name="until unused")
             supervisor.tell("READY=1", status_of(_status(server)))
             server.spawn(supervisor.keep_alive(), name="watchdog")
             server.spawn(supervisor.keep_informed(lambda: _status(server)), name="status")

@@ -82,6 +82,10 @@ class Coordinator:
         """How many nodes are connected."""
         return len(self._sessions)
 
+    def needed_until(self) -> float:
+        """Return until when nodes may need this coordinator: without end while a run lives or a node is connected."""
+        return math.inf if self._sessions else self._registry.needed_until()
+
     def restore(self, past: Iterable[tuple[float, Record]], now: float) -> None:
         """Take up the history of an earlier life: records with their times in this one's clock, none after `now`.
 
@@ -129,6 +133,7 @@ class Coordinator:
         self._handlers[type(event)](event, now, outbox)
         for ending in outbox.endings:
             self._sessions.pop(ending.session, None)
+        self._registry.note_losses(outbox.records, now)
         self._due = self._first_due()
         if self.trouble is not None:
             held = (Reassure(session, Held(clip(self.trouble))) for session in outbox.answers)

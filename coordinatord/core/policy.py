@@ -80,6 +80,11 @@ class Policy:
         if self.settle_s > self.settle_max_s:
             raise ValueError("the settle window must not be longer than its cap")
 
+    @property
+    def farewell_s(self) -> float:
+        """How long, in seconds, a lost node may take to be back at a coordinator that nobody else needs: two leases."""
+        return 2 * self.heartbeat_s * self.leases_per_heartbeat
+
     def heartbeat_for(self, nodes: int) -> float:
         """Return the heartbeat interval in seconds that each of `nodes` nodes is granted."""
         return max(self.heartbeat_s, nodes / self.heartbeats_per_s_max)

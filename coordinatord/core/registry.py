@@ -5,12 +5,15 @@ Which nodes belong to a run is `membership`'s, what follows for it `table`'s.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from coordinatord.core import admission
 from coordinatord.core.cluster import Cluster
 from coordinatord.core.deadlines import Deadlines
 from coordinatord.core.outbox import Outbox
 from coordinatord.core.policy import Policy
-from coordinatord.core.records import JobForgotten, RunOpened
+from coordinatord.core.records import JobForgotten, NodeLost, Record, RunOpened
 from coordinatord.core.run import Run
 from coordinatord.wire.messages import Join
 
@@ -26,6 +29,8 @@ class Registry:
         self._opened = 0
         self.live: dict[str, Run] = {}
         """Runs by their id: the last one of each job, and older ones as long as they have members."""
+        self._missed_until = -math.inf
+        """Until when a node that was lost may still come back to hear how its run ended."""
         self.deadlines = Deadlines[str]()
         """By job, when the table of its run may have a row to take, or a node has waited for long enough."""
 
@@ -63,6 +68,15 @@ class Registry:
             self.deadlines.discard(run.job)
         if not run.members and current is not run:
             self.live.pop(run.id, None)
+
+    def note_losses(self, records: Sequence[Record], now: float) -> None:
+        """Note which of these records say that a node was lost."""
+        if any(isinstance(record, NodeLost) for record in records):
+            self._missed_until = now + self.policy.farewell_s
+
+    def needed_until(self) -> float:
+        """Return until when a node that is not connected may need to hear of a run: without end while one lives."""
+        return math.inf if any(True for _ in self._cluster.live) else self._missed_until
 
     def plan(self, run: Run, row_due: float | None) -> None:
         """Note when a row of the run's table may be due, or a node has waited for long enough."""

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinatord.wire.exits import ExitCode
-from coordinatord.wire.messages import DURATION_S_MAX, Desired, Goal, Observed, Phase, RefusalCode, Result
+from coordinatord.wire.messages import DURATION_S_MAX, Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import effects, events, words
-from nodeclient.core.contact import Contact
+from nodeclient.core.contact import Contact, told_to_exit
 from nodeclient.core.effects import Level
 from nodeclient.core.group import Group
 from nodeclient.core.settings import Settings
@@ -65,6 +65,7 @@ class Agent:
             events.WorkerExited: self._worker_exited,
             events.Swept: self._swept,
             events.SweepFailed: self._sweep_failed,
+            events.CompanionEnded: self._companion_ended,
             events.LeaveAsked: self._leave_asked,
             events.Tick: self._ticked,
         }
@@ -255,6 +256,11 @@ class Agent:
         waited_s = self._settings.join_timeout_s
         self._exit(self._contact.give_up(waited_s, self.phase, self._group.failure(now)))
 
+    def _companion_ended(self, event: events.CompanionEnded, now: float) -> None:
+        if self._last_word is None:
+            text = words.companion_ended(event.how)
+            self._end_with(effects.Exit(ExitCode.UNAVAILABLE, text), now, hurry=False)
+
     def _cut_off(self, now: float) -> None:
         self._notice(Level.ERROR, "cut_off", words.cut_off(self._contact.outage_grace_s, self._settings.join_timeout_s))
         self._step(Stimulus.ABANDONED, now)
@@ -375,14 +381,8 @@ class Agent:
 
     def _leave(self, now: float) -> None:
         del now
-        outcome = self._desired.outcome if self._desired else None
-        assert outcome is not None  # noqa: S101 - `exit` carries one, see `wire`
-        code = outcome.exit_code
-        if outcome.result is Result.LEFT and self._leaving is not None:
-            code = 128 + self._leaving
-        well = outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
-        report = self._desired.report if self._desired else None
-        self._exit(effects.Exit(code, outcome.summary, Level.INFO if well else Level.ERROR, report))
+        assert self._desired is not None  # noqa: S101 - the goal to exit comes from it
+        self._exit(told_to_exit(self._desired, self._leaving))
 
     def _exit(self, last_word: effects.Exit) -> None:
         self.exited = True

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from coordinatord.wire.exits import ExitCode, shell_exit_code
-from coordinatord.wire.messages import DURATION_S_MAX, Desired, Failure, Observed, Phase, RefusalCode, Refused
+from coordinatord.wire.messages import DURATION_S_MAX, Desired, Failure, Observed, Phase, RefusalCode, Refused, Result
 from nodeclient.core import words
-from nodeclient.core.effects import Exit
+from nodeclient.core.effects import Exit, Level
 
 HEARTBEAT_S = 1.0
 LEASE_S = 5.0
@@ -125,6 +125,17 @@ class Contact:
         if said:
             self._reported = observed
         return said
+
+
+def told_to_exit(desired: Desired, leaving: int | None) -> Exit:
+    """Return what a node ends with that is told to exit; `leaving` is the signal that asked it to leave, if one did."""
+    outcome = desired.outcome
+    assert outcome is not None  # noqa: S101 - `exit` carries one, see `wire`
+    code = outcome.exit_code
+    if outcome.result is Result.LEFT and leaving is not None:
+        code = 128 + leaving
+    well = outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
+    return Exit(code, outcome.summary, Level.INFO if well else Level.ERROR, desired.report)
 
 
 def _is_change(before: Observed, observed: Observed) -> bool:

@@ -120,6 +120,13 @@ class SweepFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class CompanionEnded:
+    """The coordinator that serves this host alone has ended, and nobody starts another."""
+
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveAsked:
     """The user or the system wants this node to leave."""
 
@@ -146,6 +153,7 @@ Event = (
     | WorkerExited
     | Swept
     | SweepFailed
+    | CompanionEnded
     | LeaveAsked
     | Tick
 )

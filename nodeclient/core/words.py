@@ -45,6 +45,11 @@ def cut_off(grace_s: float, join_timeout_s: float) -> str:
     return f"{text}; it is looked for, for {join_timeout_s:g} s more; when it is back they start again"
 
 
+def companion_ended(how: str) -> str:
+    """Say that the coordinator which this node brought along for itself is gone."""
+    return f"the coordinator that this node brought along has ended ({how}): no round can be formed without it"
+
+
 def not_reached(trouble: str, waited_s: float) -> str:
     """Say that no coordinator was found."""
     return f"no coordinator reached within {waited_s:g} s: {trouble}; see --coord and --join-timeout"

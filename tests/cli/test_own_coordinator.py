@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import os
+import signal
 import socket
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from coordinatord.wire.exits import ExitCode
 from coordinatord.wire.messages import Desired, Goal, Phase
+from nodeclient import standalone
 from nodeclient.config import JoinConfig, parse
 from nodeclient.standalone import coordinator_for
 from tests.support.cluster import Coordinator
-from tests.support.programs import BIN, Program, clean_environ
-from tests.support.wire import connect, join
+from tests.support.programs import BIN, Program, clean_environ, run
+from tests.support.wire import IDLE, connect, get, join
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +66,11 @@ def start() -> Iterator[Callable[..., Program]]:
         node.close()
 
 
+def operate(*words: str) -> subprocess.CompletedProcess[str]:
+    """Do what an operator does."""
+    return run(BIN / "nodeclient", *words)
+
+
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", socket.gethostname()])
 def test_of_two_nodes_on_the_host_of_the_endpoint_one_brings_it_along(
     host: str, port: int, start: Callable[..., Program]
@@ -91,16 +104,41 @@ def test_on_another_host_than_the_endpoint_s_nothing_is_brought_along(start: Cal
     assert node.stop() == 143
 
 
-def test_the_coordinator_goes_with_its_node(port: int, start: Callable[..., Program]) -> None:
-    host = start(f"localhost:{port}", 2, "echo up; sleep 1000")
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_the_coordinator_serves_on_while_another_node_needs_it(
+    signum: signal.Signals, port: int, start: Callable[..., Program]
+) -> None:
+    host = start(f"localhost:{port}", 2, "echo up; sleep 1000", "--nnodes", "1:2")
     host.await_line(BRINGS)
-    other = start(f"localhost:{port}", 2, "echo up; sleep 1000")
+    other = start(f"localhost:{port}", 2, "echo up; sleep 1000", "--nnodes", "1:2")
     for node in (host, other):
-        node.await_line("^.*up$")
-    assert host.stop() == 143
-    host.await_no_leftovers()
-    other.await_line(f"localhost:{port}: Connection refused|the coordinator closed the connection")
+        node.await_line("ranks? [01] of 2")
+    host.signal(signum)
+    host.wait()
+    if signum is signal.SIGTERM:
+        assert "the coordinator that this node brought along serves on for mnist" in host.output
+    other.await_line("starting round [0-9]+: rank 0 of 1")  # which only a coordinator can form
+    assert "refused" not in other.output
     assert other.stop() == 143
+    if signum is signal.SIGTERM:  # a node that was killed may come back: the coordinator waits a little for it
+        host.await_no_leftovers()
+
+
+def test_a_job_outlives_the_one_whose_node_brought_the_coordinator_along(
+    port: int, start: Callable[..., Program], tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    one = start(f"localhost:{port}", 1, "read line <$GO", "--rdzv-id", "one", GO=str(go))
+    os.mkfifo(go)
+    one.await_line(BRINGS)
+    two = start(f"localhost:{port}", 1, "exec sleep 1000", "--rdzv-id", "two")
+    two.await_line("starting round 1")
+    go.write_text("go\n")
+    assert one.wait() == 0, one.output
+    assert "the coordinator that this node brought along serves on for two" in one.output
+    assert operate("stop", "--coord", f"localhost:{port}", "two").returncode == 0
+    assert two.wait() == 79, two.output
+    one.await_no_leftovers()
 
 
 def test_a_coordinator_that_cannot_start_is_an_error(port: int, start: Callable[..., Program]) -> None:
@@ -116,8 +154,9 @@ async def brought_along(port: int) -> AsyncIterator[str]:
     words = ("run", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--nnodes=2", "--no-python", "true")
     chosen = parse(words, clean_environ())
     assert isinstance(chosen, JoinConfig)
-    async with coordinator_for(chosen) as (config, processes):
-        assert len(processes) == 1
+    async with coordinator_for(chosen) as (config, companion):
+        assert companion.pid is not None
+        assert companion.ended is None  # another may take its place
         assert BRINGS in config.remarks[-1]
         yield f"http://127.0.0.1:{port}"
 
@@ -137,11 +176,56 @@ async def test_the_coordinator_stays_until_the_others_have_heard_how_the_job_end
         await ending
 
 
+async def nodes_of(url: str) -> list[Any]:
+    """Return the nodes of the only job, as the HTTP API has them."""
+    _, _, answer = await get(f"{url}/v1/jobs", "application/json")
+    [job] = answer["jobs"]
+    nodes: list[Any] = job["nodes"]
+    return nodes
+
+
 @pytest.mark.asyncio
-async def test_the_coordinator_does_not_wait_for_a_job_that_goes_on(port: int) -> None:
+async def test_a_node_does_not_wait_for_a_job_that_goes_on(port: int) -> None:
     async with AsyncExitStack() as own:
         url = await own.enter_async_context(brought_along(port))
         async with connect(url, join(nodes=2)) as peer:
             await peer.hear_goal(Goal.WAIT)
             await own.aclose()
-            await peer.hear_end()
+            await peer.beat()
+            await peer.hear_goal(Goal.WAIT)
+
+
+@pytest.mark.asyncio
+async def test_a_node_that_was_lost_may_still_hear_how_the_job_was_stopped(port: int) -> None:
+    """Its connection was closed, so it is lost a second later; it comes back after the job was stopped."""
+    async with asyncio.TaskGroup() as tasks, AsyncExitStack() as own:
+        url = await own.enter_async_context(brought_along(port))
+        async with connect(url, join("a")) as peer:
+            await peer.hear_goal(Goal.RUN)
+            async with connect(url, join("spare")) as spare:
+                told = await spare.hear_goal(Goal.WAIT)
+            while len(await nodes_of(url)) > 1:
+                await peer.beat()
+                await peer.hear(Desired)
+            stopped = await asyncio.to_thread(operate, "stop", "--coord", url.removeprefix("http://"), "job")
+            assert stopped.returncode == 0, stopped.stderr
+            await peer.report(Phase.STOPPED, await peer.hear_goal(Goal.STOP))
+            await peer.hear_goal(Goal.EXIT)
+        ending = tasks.create_task(own.aclose())
+        async with connect(url, join("spare", observed=dataclasses.replace(IDLE, run=told.run))) as spare:
+            outcome = (await spare.hear_goal(Goal.EXIT)).outcome
+        assert outcome is not None
+        assert outcome.exit_code == ExitCode.STOPPED
+        ending.cancel()  # a coordinator waits 10 s for one that was lost
+
+
+@pytest.mark.asyncio
+async def test_a_coordinator_of_one_s_own_that_does_not_react_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standalone, "KILL_AFTER_S", 0.1)
+    chosen = parse(("join", "--standalone", "--", "true"), clean_environ())
+    assert isinstance(chosen, JoinConfig)
+    async with coordinator_for(chosen) as (_, companion):
+        assert companion.pid is not None
+        assert companion.ended is not None
+        os.kill(companion.pid, signal.SIGSTOP)
+    assert companion.ended.result() == "killed by SIGKILL"

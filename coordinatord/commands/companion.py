@@ -1,0 +1,74 @@
+"""`coordinatord --until-unused`: a coordinator that a node brings along, and that outlives it while others need it.
+
+The node holds the other end of standard input, which is closed when it ends, however it ends. From then on the
+coordinator ends by itself as soon as no node needs it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from contextlib import suppress
+from itertools import islice
+
+from coordinatord.server.driver import Driver
+from coordinatord.shared.logs import fields
+
+log = logging.getLogger(__name__)
+
+LOOK_AGAIN_S = 0.05
+"""Between two looks at whether a node needs this coordinator: the node that brought it along waits for its end."""
+
+SERVES_ON = "coordinatord serves on for "
+"""Begins the line on standard output that tells the node which jobs go on without it."""
+
+JOBS_NAMED_MAX = 3
+"""Jobs that the line names: it is for a person, who has few."""
+
+
+async def end_when_unused(driver: Driver, ended: asyncio.Future[None]) -> None:
+    """Set `ended` once standard input has ended and no node needs the coordinator."""
+    await _end_of_stdin()
+    log.info("the node that brought this coordinator along has ended", extra=fields("starter_ended"))
+    _say_who_goes_on(driver)
+    _let_go_of_stderr()
+    while (until := driver.machine.needed_until()) > driver.now:  # noqa: ASYNC110 - sessions and deadlines have no event in common
+        await asyncio.sleep(min(LOOK_AGAIN_S, until - driver.now))
+    if not ended.done():
+        ended.set_result(None)
+
+
+async def _end_of_stdin() -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    try:
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    except (OSError, ValueError):  # a file, or nothing at all: nobody holds another end
+        return
+    try:
+        while await reader.read(1024):
+            pass  # nothing is expected there
+    finally:
+        transport.close()
+
+
+def _say_who_goes_on(driver: Driver) -> None:
+    live = driver.machine.cluster.live
+    names = [run.job for run in islice(live, JOBS_NAMED_MAX)]
+    if not names:
+        return
+    more = ", ..." if any(True for _ in live) else ""
+    with suppress(OSError):  # the node may have gone without waiting for it
+        print(f"{SERVES_ON}{', '.join(names)}{more}", flush=True)  # noqa: T201 - what started us reads it
+
+
+def _let_go_of_stderr() -> None:
+    """Write nowhere from now on: it is the node's terminal or pipe, whose reader must not wait for our end as well.
+
+    Standard output is the node's own pipe. Its end tells the node that nobody needs this coordinator any more.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stderr.fileno())
+    os.close(nowhere)
