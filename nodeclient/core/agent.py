@@ -6,8 +6,8 @@ heartbeats, the end of the workers' grace, a coordinator out of reach.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
+from signal import Signals
 from typing import Any
 
 from coordinatord.wire.exits import ExitCode
@@ -338,7 +338,7 @@ class Agent:
         on_purpose = self._last_word is not None or (desired is not None and desired.planned)
         patient = on_purpose and not self._hurry
         grace = self._settings.stop_timeout_s if patient else self._settings.abort_timeout_s
-        if group.ask(now, signum := self._leaving or signal.SIGTERM):
+        if group.ask(now, signum := self._leaving or Signals.SIGTERM):
             group.kill_at = now + grace
             self._effects.append(effects.Terminate(signum))
             if desired is not None and desired.goal is not Goal.RUN:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
+from signal import Signals
 
 from coordinatord.wire.exits import shell_exit_code
 from coordinatord.wire.messages import (
@@ -20,7 +20,7 @@ from coordinatord.wire.messages import (
 )
 from nodeclient.core.events import Account
 
-_ENDED_BY_US = frozenset({0, 128 + signal.SIGKILL})
+_ENDED_BY_US = frozenset({0, 128 + Signals.SIGKILL})
 """What workers end with that are told to, as a shell says it; or of the signal that asked them."""
 
 
@@ -40,7 +40,7 @@ class Group:
         self.kill_at: float | None = None
         self._asked_at: float | None = None
         """When its workers were first asked to end."""
-        self._asked_by: int = signal.SIGTERM
+        self._asked_by: int = Signals.SIGTERM
         self._failure: Failure | None = None
         self._failed_at = 0.0
 
@@ -48,7 +48,7 @@ class Group:
         """Return the global rank of a worker."""
         return local_rank + (self.assignment.first_rank if self.assignment else 0)
 
-    def ask(self, now: float, signum: int = signal.SIGTERM) -> bool:
+    def ask(self, now: float, signum: int = Signals.SIGTERM) -> bool:
         """Note that its workers are asked to end, and by which signal; return whether that is for the first time."""
         first = self._asked_at is None
         if first:

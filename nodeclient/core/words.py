@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+from signal import Signals
 
 from coordinatord.wire.exits import describe_exit
 from coordinatord.wire.messages import Assignment, Failure, Observed, Phase
@@ -35,7 +35,7 @@ def standing(observed: Observed, part: Assignment | None, workers: int, waiting_
 
 def leaving(signum: int, grace_s: float | None) -> str:
     """Say that the node leaves, by which signal (0: none), and how long its workers have; None if it has no workers."""
-    text = f"{signal.Signals(signum).name}: leaving" if signum else "leaving"
+    text = f"{Signals(signum).name}: leaving" if signum else "leaving"
     return text if grace_s is None else f"{text}; workers get up to {grace_s:g} s to save, once more kills them"
 
 
