@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 
 from coordinatord.wire.messages import DURATION_S_MAX, Goal, Outcome, Phase, Result
@@ -317,37 +315,6 @@ def test_a_node_that_leaves_by_ctrl_c_says_so_with_its_exit_code() -> None:
     bench.leave(2)
     bench.told(Goal.EXIT, outcome=LEFT)
     assert bench.last(Exit).code == 130
-
-
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
-def test_workers_get_the_signal_by_which_their_node_leaves(signum: int) -> None:
-    bench = Bench().running()
-    bench.leave(signum)
-    bench.told(Goal.STOP, planned=True)
-    assert bench.last(Terminate) == Terminate(signum)
-
-
-def test_workers_get_sigterm_where_no_signal_asked_their_node_to_leave() -> None:
-    bench = Bench().running()
-    bench.told(Goal.STOP, planned=True)
-    assert bench.last(Terminate) == Terminate(signal.SIGTERM)
-    bench.leave(signal.SIGINT)
-    assert bench.count(Terminate) == 1, "they are being stopped already"
-
-    bench = Bench().running()
-    bench.leave(0)
-    bench.advance(LEAVE_WITHIN_S)
-    assert bench.last(Terminate) == Terminate(signal.SIGTERM)
-
-
-def test_a_node_says_which_signal_it_leaves_by_and_what_its_workers_have() -> None:
-    bench = Bench().running()
-    bench.leave(signal.SIGINT)
-    assert bench.last(Notice).text == "SIGINT: leaving; workers get up to 10 s to save, once more kills them"
-    bench = Bench()
-    bench.open()
-    bench.leave(signal.SIGTERM)
-    assert bench.last(Notice).text == "SIGTERM: leaving"
 
 
 def test_a_leaving_node_that_hears_no_decision_stops_its_workers_by_itself() -> None:
