@@ -1,15 +1,18 @@
 """What torchrun's agent calls: the rendezvous handler.
 
 The agent calls `next_rendezvous` when it has no workers (any more), `num_nodes_waiting` ten times a second while they
-run, and `shutdown` when it ends by itself; after a signal it calls nothing and ends.
+run, and `shutdown` when it ends by itself. After a signal it calls nothing and ends; torch 2.5 to 2.7 then call
+`shutdown` as well (pytorch/pytorch#117066, until #152525).
 """
 
 from __future__ import annotations
 
-import atexit
 import os
+import sys
+import weakref
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public all the same
+from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -44,6 +47,8 @@ class CoordinatordHandler(RendezvousHandler):
         """Nothing is begun before the first `next_rendezvous`."""
         self._config = config
         self._membership = Membership(config)
+        # Also where the handler is dropped without a shutdown, as in a notebook after a signal.
+        self._finalizer = weakref.finalize(self, _leave, self._membership)
         self._closed = False
         self._served: TCPStore | None = None
         """The store of the last round, if it is this process's to serve."""
@@ -73,9 +78,7 @@ class CoordinatordHandler(RendezvousHandler):
         """
         if self._closed:
             raise RendezvousClosedError(f"job {self._config.job}: this torchrun has left it")
-        if not self._membership.begun:
-            atexit.register(self._at_exit)
-            self._membership.begin()
+        self._membership.begin()
         while True:
             try:
                 return self._enter(self._membership.await_round())
@@ -100,21 +103,19 @@ class CoordinatordHandler(RendezvousHandler):
         self._closed = True
 
     def shutdown(self) -> bool:
-        """Leave the job, which goes on for the others; further calls do nothing."""
+        """Leave the job, which goes on for the others; further calls do nothing.
+
+        Unless its workers had succeeded, or torchrun got a signal, they failed for good.
+        """
         self._closed = True
         membership = self._membership
-        if membership.begun:
-            atexit.unregister(self._at_exit)
+        if self._finalizer.detach() and membership.begun:
             if membership.succeeded:
                 membership.wait_until_ended(SUCCEED_WITHIN_S)
-            membership.leave(LEAVE_WITHIN_S, failed=True)
+            membership.leave(LEAVE_WITHIN_S, failed=not isinstance(sys.exc_info()[1], SignalException))
             membership.end(EXIT_WITHIN_S)
         self._served = None
         return True
-
-    def _at_exit(self) -> None:
-        self._membership.leave(EXIT_WITHIN_S, failed=False)
-        self._membership.end(EXIT_WITHIN_S)
 
     def _enter(self, start: Start) -> RendezvousInfo:
         part = start.assignment
@@ -157,6 +158,12 @@ class CoordinatordHandler(RendezvousHandler):
                 return RendezvousConnectionError(text)
             case _:
                 return RendezvousClosedError(text)
+
+
+def _leave(membership: Membership) -> None:
+    if membership.begun:
+        membership.leave(EXIT_WITHIN_S, failed=False)
+        membership.end(EXIT_WITHIN_S)
 
 
 def _place(part: Assignment) -> str:

@@ -45,6 +45,11 @@ class Agent:
         self.handler.shutdown()
         self._thread.shutdown()
 
+    def drop(self) -> None:
+        """Forget the handler, as a notebook does that goes on after a signal."""
+        self._thread.shutdown()
+        del self.handler, self.info
+
     def _rendezvous(self) -> RendezvousInfo:
         self.info = self.handler.next_rendezvous()
         return self.info

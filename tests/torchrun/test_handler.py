@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+from typing import NoReturn
 
 import pytest
 from torch.distributed.elastic.agent.server import api
+from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -23,6 +26,10 @@ pytestmark = pytest.mark.slow
 
 def role_info(rank: int, workers: int) -> str:
     return json.dumps({"role": "default", "rank": rank, "local_world_size": workers})
+
+
+def get_signal() -> NoReturn:
+    raise SignalException("process 1 got signal: 15", signal.SIGTERM)
 
 
 def test_nodes_of_a_round_have_ranks_one_master_and_one_store(job: Job) -> None:
@@ -92,6 +99,27 @@ def test_one_that_shuts_down_closes_nothing_for_the_others(job: Job) -> None:
     assert not b.handler.is_closed()
     with pytest.raises(RendezvousClosedError, match="has left it"):
         a.rendezvous().result(TIMEOUT_S)
+
+
+def test_one_that_is_shut_down_for_a_signal_has_not_failed(job: Job, coordinator: Coordinator) -> None:
+    a, b = job.agent("2"), job.agent("2")
+    meet(a, b)
+    try:
+        get_signal()
+    except SignalException:
+        a.handler.shutdown()
+    b.await_call()
+    assert sorted(ranks(b, job.agent("2"))) == [(0, 2), (1, 2)]
+    assert coordinator.await_job(job.name, round=2)["restarts"]["used"] == 0
+
+
+def test_one_that_is_dropped_leaves_at_once(job: Job) -> None:
+    a, b = job.agent(), job.agent()
+    meet(a, b)
+    job.agents.remove(a)
+    a.drop()
+    b.await_call()
+    assert ranks(b) == [(0, 1)]
 
 
 def test_one_that_is_closed_gets_no_further_round(job: Job) -> None:

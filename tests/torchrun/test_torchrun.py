@@ -45,9 +45,10 @@ def test_three_nodes_go_on_without_the_one_of_rank_0_and_then_with_another(
     nodes = [join() for _ in range(3)]
     a, b, c = sorted(nodes, key=lambda node: node.await_sum(3)["rank"])
 
+    whole = a.await_sum(3)
     a.process.kill()
-    begun = b.await_sum(2)
-    assert (begun["rank"], c.await_sum(2)["rank"]) == (0, 1)
+    begun = b.await_sum(2, whole)
+    assert (begun["rank"], c.await_sum(2, whole)["rank"]) == (0, 1)
 
     d = join()
     grown = d.await_sum(3)
