@@ -8,7 +8,7 @@ from coordinatord.core.member import Member, Standing
 from coordinatord.core.reports import report_for
 from coordinatord.core.run import Run, State
 from coordinatord.core.words import Words
-from coordinatord.wire.messages import Desired, Goal, Outcome, Result, clip
+from coordinatord.wire.messages import DURATION_S_MAX, Desired, Goal, Outcome, Result, clip
 
 _OUTSIDE = {
     Standing.READY: Goal.WAIT,
@@ -83,7 +83,7 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
         round=run.round,
         goal=goal,
         reason=clip(_reason(run, member)),
-        wait_s=None if until is None else max(0.0, until - now),
+        wait_s=None if until is None else min(max(0.0, until - now), DURATION_S_MAX),
         heartbeat_s=heartbeat_s,
         lease_s=lease_s(member, run.policy, heartbeat_s),
         outage_grace_s=run.policy.outage_grace_s,

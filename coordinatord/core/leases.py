@@ -8,8 +8,11 @@ the silences before it).
 
 from __future__ import annotations
 
+from coordinatord.core.deadlines import Deadlines
 from coordinatord.core.member import Member
 from coordinatord.core.policy import Policy
+from coordinatord.core.run import Run
+from coordinatord.wire.messages import DURATION_S_MAX
 
 LATENESS_FORGIVEN = 5.0
 """Seconds of lease for each second that a heartbeat was late: two retries of TCP that fail foretell ten that do."""
@@ -50,8 +53,41 @@ def is_punctual(member: Member, heartbeat_s: float, now: float) -> bool:
 
 def lease_s(member: Member, policy: Policy, heartbeat_s: float) -> float:
     """Return the lease of a member, in seconds, that is granted this heartbeat."""
-    return _promised_s(policy, heartbeat_s) + LATENESS_FORGIVEN * member.late_s
+    return min(_promised_s(policy, heartbeat_s) + LATENESS_FORGIVEN * member.late_s, DURATION_S_MAX)
 
 
 def _promised_s(policy: Policy, heartbeat_s: float) -> float:
     return policy.leases_per_heartbeat * heartbeat_s
+
+
+def _held_s(run: Run, member: Member, heartbeat_s: float) -> float:
+    """Return the lease that a member has: never less than it was granted last, as it keeps its heartbeat to that."""
+    granted = 0.0 if member.sent is None else member.sent.lease_s
+    return max(granted, lease_s(member, run.policy, heartbeat_s))
+
+
+class Leases(Deadlines[tuple[str, str]]):
+    """When the lease of each member ends, by run id and node. One whose lease is over has none."""
+
+    def renew(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
+        """Begin the lease of a member anew."""
+        self.set((run.id, member.node), now + _held_s(run, member, heartbeat_s))
+
+    def shorten(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
+        """Give a member whose connection has closed the time to come back; one on a bad network keeps its lease."""
+        lease = self.get((run.id, member.node))
+        if lease is not None and is_punctual(member, heartbeat_s, now):
+            grace = now + run.policy.reconnect_grace_s
+            self.set((run.id, member.node), min(lease, grace))
+
+    def give_chance(self, run: Run, heartbeat_s: float, trouble_s: float, now: float) -> None:
+        """After a time in which nodes were heard and none could be lost, give each one lease, or a grace to connect.
+
+        All leases have been moved by that time; what is left of one without that stands if it is longer.
+        """
+        for member in run.members.values():
+            moved = self.get((run.id, member.node))
+            if moved is not None:
+                connected = member.session is not None
+                most_s = _held_s(run, member, heartbeat_s) if connected else run.policy.reconnect_grace_s
+                self.set((run.id, member.node), max(moved - trouble_s, now + most_s))

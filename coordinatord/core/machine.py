@@ -14,7 +14,6 @@ from coordinatord.core import actions, admission, history, leases, membership, o
 from coordinatord.core.addresses import plain
 from coordinatord.core.admission import RefusedError
 from coordinatord.core.cluster import Cluster
-from coordinatord.core.deadlines import Deadlines
 from coordinatord.core.effects import Answer, Batch, Reassure, Refuse, Send
 from coordinatord.core.events import (
     Asked,
@@ -28,6 +27,7 @@ from coordinatord.core.events import (
     Tick,
 )
 from coordinatord.core.goals import desired, is_current, is_told
+from coordinatord.core.leases import Leases
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.outbox import Outbox
 from coordinatord.core.policy import Policy
@@ -57,8 +57,7 @@ class Coordinator:
         self._woke_at = -math.inf
         """When it last began to answer after a time in which it could not."""
         self._sessions: dict[int, tuple[Run, Member]] = {}
-        self._leases = Deadlines[tuple[str, str]]()
-        """Of each member, by run id and node."""
+        self._leases = Leases()
         self._due: float | None = None
         """When the first of all this is due."""
         self._handlers: dict[type[Event], Callable[[Any, float, Outbox], None]] = {
@@ -97,7 +96,7 @@ class Coordinator:
         for last, record in past:
             history.apply(self.cluster, record, last, self.policy)
         for run in self.jobs.values():
-            run.postpone(now - last)
+            run.postpone(now - last, now)
             run.give_time(now + self.policy.restart_grace_s + self.policy.heartbeat_s, now)
             run.heard_at = now
             self._registry.live[run.id] = run
@@ -152,15 +151,17 @@ class Coordinator:
         if now >= self._watch_at:
             self._watch_at = now + self.policy.heartbeat_s
 
-    def _wake(self, now: float) -> None:
+    def _wake(self, now: float) -> float:
+        """Move all that nodes may be late for by the time since nodes could last be judged; return that time."""
         by = now - self._awake_at
         self._awake_at = self._woke_at = now
         self._watch_at = now + self.policy.heartbeat_s
         self._leases.shift(by)
         for run in self._registry.live.values():
-            run.postpone(by)
+            run.postpone(by, now)
             for member in run.members.values():
-                member.awaited_from += by
+                member.awaited_from = min(member.awaited_from + by, now)
+        return by
 
     # Events
 
@@ -201,10 +202,8 @@ class Coordinator:
         run.place(member)
         if member.standing is Standing.DISMISSED or run.state.ended:
             self._forget(run, member, outbox)
-        elif leases.is_punctual(member, self._heartbeat_s, now):
-            lease = self._leases.get((run.id, member.node)) or now
-            grace = now + self.policy.reconnect_grace_s
-            self._leases.set((run.id, member.node), min(lease, grace))
+        else:
+            self._leases.shorten(run, member, self._heartbeat_s, now)
         self._advance(run, now, outbox)
 
     def _ask(self, event: Asked, now: float, outbox: Outbox) -> None:
@@ -225,11 +224,16 @@ class Coordinator:
         self.trouble = event.reason
 
     def _resume(self, _: RecordingResumed, now: float, outbox: Outbox) -> None:
-        """Decide all that had to wait; the time during which nobody could be judged counts against nobody."""
+        """Decide all that had to wait; the time during which nobody could be judged counts against nobody.
+
+        Nodes were heard meanwhile, so whoever was not has one more lease to be heard, however long the trouble was.
+        """
         if self.trouble is None:
             return
         self.trouble = None
-        self._wake(now)
+        trouble_s = self._wake(now)
+        for run in self._registry.live.values():
+            self._leases.give_chance(run, self._heartbeat_s, trouble_s, now)
         for run, member in self._sessions.values():
             if not member.expired:  # nothing is asked of one that fell silent before
                 outbox.answer(run, member)
@@ -331,21 +335,15 @@ class Coordinator:
         heartbeat_s = self._heartbeat_s
         deaf_s = min(observed.heard_s, now - self._woke_at)  # while we slept, there was nothing to hear
         leases.note_heard(member, deaf_s, self.policy, heartbeat_s, now)
-        self._renew(run, member, heartbeat_s, now)
+        self._leases.renew(run, member, heartbeat_s, now)
         if observed.steps:
             membership.note_steps(run, member, observed)
-
-    def _renew(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
-        # Never less than the node was granted last, as it keeps its heartbeat to that.
-        granted = 0.0 if member.sent is None else member.sent.lease_s
-        lease_s = leases.lease_s(member, self.policy, heartbeat_s)
-        self._leases.set((run.id, member.node), now + max(granted, lease_s))
 
     def _renew_all(self, run: Run, now: float) -> None:
         """The first node is heard after all were silent: the others get a full lease to be heard as well."""
         for member in list(run.standing(Standing.SILENT)):
             member.expired = False
-            self._renew(run, member, self._heartbeat_s, now)
+            self._leases.renew(run, member, self._heartbeat_s, now)
             run.place(member)
 
     @property

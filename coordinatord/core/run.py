@@ -194,9 +194,13 @@ class Run:
         if self.state is State.FORMING and self.give_up.get(member.node) is None:
             self.give_up.set(member.node, now + member.offer.join_timeout_s)
 
-    def postpone(self, by: float) -> None:
-        """Move all that nodes may be late for by so many seconds, because nobody could have heard them."""
+    def postpone(self, by: float, now: float) -> None:
+        """Move all that nodes may be late for by so many seconds up to now, in which nobody could be judged."""
         self.give_up.shift(by)
+        for member in self.members.values():  # who began to wait within that time waits from now on
+            give_up_at, latest = self.give_up.get(member.node), now + member.offer.join_timeout_s
+            if give_up_at is not None and give_up_at > latest:
+                self.give_up.set(member.node, latest)
         self.stop_overdue_at += by
         self.expired_at += by
         if self.emptied_at is not None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from coordinatord.core.effects import Send
 from coordinatord.core.events import Connected, Disconnected, RecordingResumed, RecordingStopped, Reported, Tick
 from coordinatord.core.leases import lease_s, note_heard
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.member import Member
 from coordinatord.core.policy import Policy
 from coordinatord.core.run import State
-from coordinatord.wire.messages import Phase
-from tests.support.builders import a_coordinator, a_join, a_member, a_spec, an_observed
+from coordinatord.wire.codec import decode, encode
+from coordinatord.wire.messages import DURATION_S_MAX, Desired, Phase
+from tests.support.builders import a_coordinator, a_join, a_member, a_spec, an_observed, an_offer
 
 POLICY = Policy(heartbeat_s=1.0, leases_per_heartbeat=5.0, lease_stretch_max=3.0)
 
@@ -56,6 +60,26 @@ def test_lateness_adds_up() -> None:
     assert leases[0] == 5.0 + 5.0 * 0.5
     assert leases == sorted(leases)
     assert leases[-1] > 10.0
+
+
+# What nodes are told
+
+up_to_a_day = st.floats(0.0, DURATION_S_MAX)
+
+
+@example(join_timeout_s=DURATION_S_MAX, late_s=0.0, heartbeat_s=1.0, now=87637.7)
+@example(join_timeout_s=60.0, late_s=DURATION_S_MAX, heartbeat_s=6_000.0, now=0.0)
+@given(up_to_a_day, up_to_a_day, st.floats(0.2, DURATION_S_MAX / 5), st.floats(0.0, 1e7))
+def test_no_wait_and_no_lease_is_longer_than_a_message_can_say(
+    join_timeout_s: float, late_s: float, heartbeat_s: float, now: float
+) -> None:
+    coordinator = a_coordinator(heartbeat_s=heartbeat_s)
+    join = a_join("n1", spec=a_spec(2, 2), offer=an_offer("n1", join_timeout_s=join_timeout_s))
+    [came] = coordinator.handle(Connected(1, join, "10.0.0.1", "10.0.0.254"), now).effects
+    [spoke] = coordinator.handle(Reported(1, an_observed(beat=True)), now + late_s).effects
+    for effect in (came, spoke):
+        assert isinstance(effect, Send)
+        assert decode(encode(effect.message), Desired) == effect.message
 
 
 # The machine

@@ -8,10 +8,20 @@ from typing import Any
 import pytest
 
 from coordinatord.core.effects import Send
-from coordinatord.core.events import Connected, PolicyChanged, RecordingResumed, RecordingStopped, Reported
+from coordinatord.core.events import (
+    Asked,
+    Connected,
+    Disconnected,
+    PolicyChanged,
+    RecordingResumed,
+    RecordingStopped,
+    Reported,
+    Tick,
+)
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.records import NodeLost, RoundFormed
+from coordinatord.core.requests import StopJob
 from coordinatord.core.run import State
 from coordinatord.wire.messages import Phase
 from tests.corpus.support import begin
@@ -111,3 +121,17 @@ def test_while_nothing_can_be_recorded_nothing_is_decided_by_the_new_numbers_eit
     batch = coordinator.handle(RecordingResumed(), 60.0)
     assert [type(record) for record in batch.records] == [RoundFormed]
     assert not any(isinstance(record, NodeLost) for record in batch.records)
+
+
+def test_a_connection_that_ends_after_its_lease_has_ended_gives_no_other_lease() -> None:
+    """A longer heartbeat may make its node look punctual again; if it is gone next, nobody would be left to lose."""
+    coordinator = a_coordinator()
+    coordinator.handle(Connected(1, a_join("n1", spec=a_spec(1, 1)), "10.0.0.1", "10.0.0.254"), 0.0)
+    coordinator.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.RUNNING)), 0.0)
+    let_pass(coordinator, 6.0)
+    assert coordinator.jobs["default"].members["n1"].expired
+    coordinator.handle(PolicyChanged(Policy(heartbeat_s=20.0)), 6.0)
+    coordinator.handle(Disconnected(1), 6.0)
+    coordinator.handle(Asked(2, StopJob("default", "operator", "")), 6.0)
+    coordinator.handle(Tick(), 6.0)
+    assert coordinator.jobs["default"].state is State.STOPPED

@@ -94,10 +94,50 @@ def test_the_time_of_trouble_counts_against_nobody() -> None:
     coordinator = in_trouble()
     batch = coordinator.handle(RecordingResumed(), 1_000.0)
     assert batch.records == ()
-    assert let_pass(coordinator, 1_003.9) == []
-    coordinator.handle(beat(1), 1_003.9)
-    assert let_pass(coordinator, 1_004.5), "and then whoever stays silent is lost"
+    assert let_pass(coordinator, 1_004.5) == []
+    coordinator.handle(beat(1), 1_004.5)
+    assert let_pass(coordinator, 1_005.1), "and then whoever stays silent is lost"
     assert coordinator.jobs["default"].reason == "lost node n2"
+
+
+@pytest.mark.parametrize("died_at", [5.0, 1_800.0, 3_599.0])
+def test_a_node_whose_cable_is_cut_meanwhile_is_lost_a_lease_after_the_trouble(died_at: float) -> None:
+    coordinator = in_trouble()
+    coordinator.handle(beat(2), died_at)
+    coordinator.handle(beat(1), 3_600.5)
+    coordinator.handle(RecordingResumed(), 3_601.0)
+    assert let_pass(coordinator, 3_605.9) == []
+    for now in range(3_604, 3_617, 2):  # at the latest after the longest lease, which n2 has if it was late before
+        coordinator.handle(beat(1), float(now))
+        let_pass(coordinator, now + 0.5)
+    assert coordinator.jobs["default"].reason == "lost node n2"
+
+
+@pytest.mark.parametrize("died_at", [1.5, 5.0, 1_800.0])
+def test_a_node_whose_connection_closes_meanwhile_has_a_second_to_come_back(died_at: float) -> None:
+    coordinator = in_trouble()
+    coordinator.handle(beat(2), died_at - 0.5)
+    coordinator.handle(Disconnected(2), died_at)
+    coordinator.handle(beat(1), 3_600.5)
+    coordinator.handle(RecordingResumed(), 3_601.0)
+    assert let_pass(coordinator, 3_601.9) == []
+    assert let_pass(coordinator, 3_602.1)
+    assert coordinator.jobs["default"].reason == "lost node n2"
+
+
+def test_a_node_that_begins_to_wait_meanwhile_waits_for_its_whole_time_and_no_longer() -> None:
+    coordinator = a_coordinator()
+    connect(coordinator, 1, "n1")
+    coordinator.handle(Disconnected(1), 0.5)
+    connect(coordinator, 2, "n1", 0.6)
+    coordinator.handle(TROUBLE, 1.0)
+    coordinator.handle(beat(2, Phase.STARTING), 2.0)
+    run = coordinator.jobs["default"]
+    run.give_up.discard("n1")
+    coordinator.handle(beat(2, Phase.IDLE), 500.0)
+    coordinator.handle(RecordingResumed(), 1_001.0)
+    assert run.give_up.get("n1") == 1_001.0 + 60
+    assert run.members["n1"].awaited_from <= 1_001.0
 
 
 def test_news_of_the_end_of_trouble_without_trouble_is_none() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordinatord.core.events import Connected, Event, RecordingStopped, Reported
+from coordinatord.core.leases import lease_s
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.records import (
@@ -66,6 +67,10 @@ class AllLaws(EvidenceLaws):
         """When the coordinator last heard anything."""
         self._troubled_at = -1.0
         """When it last could not decide."""
+        self._dozed_at = 0.0
+        """When it last heard something later than it looks at its clock."""
+        self._resumed_at: float | None = None
+        """When it last could decide again in this life."""
         self._rounds: dict[str, int] = {}
         """The last round of each run that was decided on."""
         self._revived: dict[tuple[str, str], float] = {}
@@ -102,9 +107,12 @@ class AllLaws(EvidenceLaws):
         now, machine = self.world.agenda.now, self.world.daemon.machine
         if now - self._event_at > 2 * self.world.scene.policy.heartbeat_s:
             self._slept_at = now
+        if now - self._event_at > machine.policy.heartbeat_s / ROUGHLY:
+            self._dozed_at = now
         if machine.trouble is not None or isinstance(event, RecordingStopped):
-            self._troubled_at = now
+            self._troubled_at = self._resumed_at = now
         self._event_at = now
+        self._judge_forgiven()
         if isinstance(event, Connected):
             node, incarnation, observed = event.join.node, event.join.incarnation, event.join.observed
         elif isinstance(event, Reported) and event.session in machine._sessions:
@@ -119,6 +127,21 @@ class AllLaws(EvidenceLaws):
         if observed.failure is not None:
             failed_at = self.world.daemon.clock.read() - observed.failure.age_s
             self._dated.setdefault((observed.run, observed.round, node), failed_at)
+
+    def _judge_forgiven(self) -> None:
+        """Whoever was not heard since it became possible to decide again is no longer counted on, a lease later."""
+        now, machine, policy = self.world.agenda.now, self.world.daemon.machine, self.world.scene.policy
+        if self._resumed_at is None or machine.trouble is not None or self._dozed_at > self._resumed_at:
+            return
+        if now - self._began_at < policy.restart_grace_s / ROUGHLY + ALIKE_S:
+            return  # whoever is to come back has that time in any case
+        for run in machine.jobs.values():
+            for node, member in run.members.items():
+                since = max(self._resumed_at, self._revived.get((run.id, node), 0.0))
+                granted = 0.0 if member.sent is None else member.sent.lease_s
+                lease = max(granted, lease_s(member, policy, policy.heartbeat_s))
+                late = self._spoke.get(node, -1.0) < since and now - since > lease / ROUGHLY + ALIKE_S
+                self.check(not late or member.expired, "%s is counted on %.1f s after trouble", node, now - since)
 
     # Decisions
 
@@ -310,6 +333,7 @@ class AllLaws(EvidenceLaws):
     def restored(self, machine: Coordinator) -> None:
         """Check what a coordinator that starts knows."""
         super().restored(machine)
+        self._resumed_at = None
         self._heard.clear()
         self._spoke.clear()
         self._came.clear()
@@ -332,6 +356,8 @@ class AllLaws(EvidenceLaws):
     def settled(self, machine: Coordinator) -> None:
         """Check that the nodes have heard of all that is durable."""
         super().settled(machine)
+        for run_id, node in machine._leases._at:
+            self.check(node in machine._registry.live[run_id].members, "%s has a lease, and is no member", node)
         if machine.trouble is not None or (machine.sessions > 16 and self._settled % 8):
             return
         for number, (run, member) in machine._sessions.items():

@@ -123,7 +123,7 @@ MUTANTS = (
         "absence-counts",
         "coordinatord.core.machine",
         "the time for which the coordinator was away counts against the nodes",
-        "            run.postpone(now - last)\n"
+        "            run.postpone(now - last, now)\n"
         "            run.give_time(now + self.policy.restart_grace_s + self.policy.heartbeat_s, now)\n",
         "",
     ),
@@ -181,14 +181,23 @@ MUTANTS = (
         "trouble-not-forgiven",
         "coordinatord.core.machine",
         "the time for which nothing could be recorded counts against the nodes",
-        "        self.trouble = None\n        self._wake(now)\n",
-        "        self.trouble = None\n        self._awake_at = now\n",
+        "        trouble_s = self._wake(now)\n"
+        "        for run in self._registry.live.values():\n"
+        "            self._leases.give_chance(run, self._heartbeat_s, trouble_s, now)\n",
+        "        self._awake_at = now\n",
+    ),
+    Mutant(
+        "trouble-forgiven-twice",
+        "coordinatord.core.machine",
+        "a node that is lost while nothing can be recorded is noticed as late after that as it was lost into it",
+        "            self._leases.give_chance(run, self._heartbeat_s, trouble_s, now)\n",
+        "            run.heard_at = max(run.heard_at, now - trouble_s)\n",
     ),
     Mutant(
         "trouble-for-ever",
         "coordinatord.core.machine",
         "when the disk is well again, nothing is decided as before",
-        "        self.trouble = None\n        self._wake(now)\n",
-        "        self._wake(now)\n",
+        "        self.trouble = None\n        trouble_s = self._wake(now)\n",
+        "        trouble_s = self._wake(now)\n",
     ),
 )
