@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,13 +11,20 @@ from coordinatord.wire.exits import signal_behind
 from coordinatord.wire.messages import LAST_LINES_MAX
 from nodeclient.core.events import Account
 from nodeclient.failures import kernel_log, oom, recorded, tracebacks
-from nodeclient.failures.text import gibibytes, last_lines, without_native_frames
+from nodeclient.failures.text import gibibytes, last_lines, own_lines, without_native_frames
 
 CONTEXT_LINES = 8
 """Shown from before a traceback: what a library warned of there is often the cause."""
 
 OUTER_LINES = 9
 """Shown of the beginning of a traceback that is too long: the script's own part of it is there."""
+
+_NOT_OOM = "it was not the kernel's OOM killer"
+
+_DATA_LOADER_KILLED = re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed")
+
+_PROGRESS = re.compile(r".*\d%\|")
+"""One state of tqdm's bar."""
 
 
 def account(
@@ -41,6 +49,9 @@ def account(
     record = recorded.read(error_file) if error_file else None
     if trace is not None:
         error, shown = trace.error, _shortened(_around(said, trace))
+    elif signum == signal.SIGKILL:
+        # It could say nothing of its end, and what libraries had warned of before has nothing to do with it.
+        error, shown = "", own_lines(said)[-CONTEXT_LINES:]
     else:
         error, shown = "", without_native_frames(said)[-LAST_LINES_MAX:]
     if record is not None:
@@ -48,7 +59,18 @@ def account(
         error = _recorded_error(record, call_stack) or error
         if trace is None and call_stack:
             shown = _shortened(without_native_frames(call_stack))
-    return Account(pid, _killer(signum, pid, oom_before, root, kmsg), error, tuple(shown))
+    found_out = _killer(signum, pid, oom_before, root, kmsg)
+    if not found_out and _DATA_LOADER_KILLED.search("\n".join((error, *shown))) and oom_before.cgroup is not None:
+        found_out = f"some process killed the DataLoader's worker, {_NOT_OOM}"
+    if not error and signum is None and not found_out:
+        found_out = _last_word(said)
+    return Account(pid, found_out, error, tuple(shown))
+
+
+def _last_word(said: Sequence[str]) -> str:
+    """Quote the last line of a program that ended by itself, without an exception: what `sys.exit` was given."""
+    lines = [line for line in own_lines(said) if not _PROGRESS.match(line)]
+    return f"it said last: {lines[-1].strip()}" if lines else ""
 
 
 def _recorded_error(record: recorded.Recorded, call_stack: Sequence[str]) -> str:
@@ -87,7 +109,7 @@ def _killer(signum: int | None, pid: int, before: oom.Kills, root: Path, kmsg: P
             return ""
         return f"the kernel's OOM killer ended a process of its cgroup meanwhile ({kill.reason})"
     if kill is None:
-        return "" if before.cgroup is None else "some process sent it, it was not the kernel's OOM killer"
+        return "" if before.cgroup is None else f"some process sent it, {_NOT_OOM}"
     size = kernel_log.memory_of_killed(pid, root, kmsg)
     held = "" if size is None else f"; it held {gibibytes(size)}"
     return f"killed by the kernel's OOM killer ({kill.reason}){held}"

@@ -5,12 +5,13 @@ What happened comes first, what to do about it last, next to the prompt.
 
 from __future__ import annotations
 
+import signal
 import textwrap
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from coordinatord.shared.times import moment
-from coordinatord.wire.exits import describe_exit
+from coordinatord.wire.exits import describe_exit, signal_behind
 from coordinatord.wire.messages import Failure, Report
 from nodeclient.failures.hints import hint
 
@@ -80,7 +81,9 @@ def _age(seconds: float) -> str:
 
 def _last_words(failure: Failure) -> list[str]:
     if failure.last_lines:
-        return [f"    {line}".rstrip() for line in failure.last_lines]
+        killed = signal_behind(failure.exit_code) == signal.SIGKILL and not failure.error
+        lines = [f"    {line}".rstrip() for line in failure.last_lines]
+        return ["    (the last that it wrote to stderr before it was killed)", *lines] if killed else lines
     return ["    (it wrote nothing to stderr)"] if failure.pid else []
 
 

@@ -123,6 +123,12 @@ GPUS = (
         ),
     ),
     Cause(
+        "device named by a number in a text",
+        "torch takes '{device}' for the name of a device: give it the number, int(os.environ['LOCAL_RANK']), or "
+        "f\"cuda:{{os.environ['LOCAL_RANK']}}\"; what is read from the environment is a text",
+        re.compile(r"Invalid device string: '(?P<device>\d+)'"),
+    ),
+    Cause(
         "more workers than GPUs",
         "local rank {local_rank} has no GPU of that number on {host}: start one worker a GPU (--nproc-per-node gpu), "
         "and look at CUDA_VISIBLE_DEVICES",

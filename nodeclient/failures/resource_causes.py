@@ -26,7 +26,7 @@ MEMORY = (
         f"the memory was full, and a process of the DataLoader was the victim: {_LESS_MEMORY}",
         re.compile(
             r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)"
-            r"(?s:.*)OOM killer"
+            r"(?s:.*)the kernel's OOM killer ended a process"
         ),
         anywhere=True,
     ),
@@ -64,6 +64,12 @@ MEMORY = (
             r"(?m:^)(?:\w+\.)*MemoryError\b|_ArrayMemoryError: |DefaultCPUAllocator: (?:can't|not enough)"
             r"|Cannot allocate memory|std::bad_alloc"
         ),
+    ),
+    Cause(
+        "DataLoader worker killed, not by the OOM killer",
+        "somebody else killed it, for nodeclient did not: an administrator, a scheduler or container runtime that "
+        "enforces a limit, or a daemon such as systemd-oomd or earlyoom (`journalctl` on {host})",
+        re.compile(r"some process killed the DataLoader's worker"),
     ),
     Cause(
         "DataLoader worker killed",

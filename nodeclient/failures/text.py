@@ -41,6 +41,12 @@ _LOG_LINE = re.compile(
 )
 """Beginnings of lines that a library logged, and that are no part of an exception's text."""
 
+_LOGGED_ERROR = re.compile(r"(?:ERROR|CRITICAL)[: ]|\[? ?\d{4}-\d\d-\d\d[ T]\d\d:\d\d\S*.*\b(?:ERROR|CRITICAL)\b")
+"""By Python's logging, whose program may end of it."""
+
+_WARNED_SOURCE = re.compile(r"  +\S*\bwarn(?:ings\.warn|_once)?\(")
+"""Below a warning: the line of source that has given it."""
+
 
 def last_lines(text: str) -> list[str]:
     """Return the last lines as they would stand on a terminal in the end, without blank ones last and torch's ranks."""
@@ -65,6 +71,12 @@ def is_log_line(line: str) -> bool:
 def without_native_frames(lines: Iterable[str]) -> list[str]:
     """Return the lines without stacks of C++."""
     return [line for line in lines if not is_native_frame(line)]
+
+
+def own_lines(lines: Iterable[str]) -> list[str]:
+    """Return what the program itself has to say: no blank lines, no stacks of C++, of log lines only errors."""
+    kept = (line for line in lines if line.strip() and not is_native_frame(line) and not _WARNED_SOURCE.match(line))
+    return [line for line in kept if _LOGGED_ERROR.match(line) or not is_log_line(line)]
 
 
 def gibibytes(size: int) -> str:

@@ -37,7 +37,9 @@ _FRAME = re.compile(r'  File "[^"]+", line \d+, in ')
 _CHAINED = re.compile(
     r"The above exception was the direct cause of the following exception:"
     r"|During handling of the above exception, another exception occurred:"
+    r"|-- Process \d+ terminated with the following error:"
 )
+"""By Python, and by torch.multiprocessing.spawn below the exception of the process that had waited."""
 _EXCEPTION = re.compile(r"(?:[\w<>]+\.)*[^\W\d]\w*(?::(?: .*)?)?")
 """`module.Name: text`, or the name alone."""
 _SYNTAX_ERROR = re.compile(r"(?:Syntax|Indentation|Tab)Error: .*")

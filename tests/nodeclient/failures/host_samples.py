@@ -35,6 +35,12 @@ MEMORY = [
         says="the victim",
     ),
     Sample("DataLoader worker killed", raised(KILLED_CHILD), says="dmesg"),
+    Sample(
+        "DataLoader worker killed, not by the OOM killer",
+        raised(KILLED_CHILD),
+        says="somebody else killed it",
+        account=Account(message="some process killed the DataLoader's worker, it was not the kernel's OOM killer"),
+    ),
     Sample("GPU memory", raised(GPU_FULL), says="smaller batch"),
     Sample("GPU memory", raised("RuntimeError: CUDA error: out of memory\n" + CUDA_NOTES)),
     Sample("GPU memory with another process", raised(GPU_SHARED), says="process 76883 holds 40.10 GiB"),

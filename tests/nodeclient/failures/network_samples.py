@@ -47,6 +47,11 @@ GPUS = [
         ),
     ),
     Sample(
+        "device named by a number in a text",
+        raised("RuntimeError: Invalid device string: '0'"),
+        says="int(os.environ['LOCAL_RANK']), or f\"cuda:{os.environ['LOCAL_RANK']}\"",
+    ),
+    Sample(
         "more workers than GPUs",
         raised("torch.AcceleratorError: CUDA error: invalid device ordinal\n" + CUDA_NOTES),
         says="local rank 0 has no GPU",

@@ -56,6 +56,16 @@ main()
 
 OUR_RECORD = TORCH_RECORD.replace("torch.distributed.elastic.multiprocessing.errors", "workerlib")
 
+SPAWN = """
+import torch.multiprocessing as mp
+def work(i):
+    step(i)
+def step(i):
+    raise ValueError("bad batch")
+if __name__ == "__main__":
+    mp.spawn(work)
+"""
+
 GLOO = """
 import torch.distributed
 torch.distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
@@ -93,11 +103,33 @@ def test_an_exception(tmp_path: Path) -> None:
 def test_an_exit_code_of_its_own(tmp_path: Path) -> None:
     code, told = end(tmp_path, 'import sys\nprint("no data", file=sys.stderr)\nsys.exit(3)')
     assert (code, told.error, told.last_lines) == (3, "", ("no data",))
+    assert told.message == "it said last: no data"
 
 
 def test_a_last_word_instead_of_a_code(tmp_path: Path) -> None:
     code, told = end(tmp_path, 'import sys\nsys.exit("no data in /data")')
     assert (code, told.error, told.last_lines) == (1, "", ("no data in /data",))
+    assert told.message == "it said last: no data in /data"
+
+
+def test_a_wrong_argument(tmp_path: Path) -> None:
+    program = 'import argparse\np = argparse.ArgumentParser()\np.add_argument("--lr", type=float)\np.parse_args()'
+    code, told = end(tmp_path, program, "--lr", "fast")
+    assert (code, told.error) == (2, "")
+    assert told.message == "it said last: train.py: error: argument --lr: invalid float value: 'fast'"
+
+
+def test_an_error_that_was_logged_is_the_last_word_and_a_warning_or_a_progress_bar_is_not(tmp_path: Path) -> None:
+    program = """
+import logging, sys, warnings
+logging.error("no such split: tset")
+logging.warning("bye")
+warnings.warn("this is old")
+print("\\r 50%|#####     | 5/10 [00:01<00:01,  5.00it/s]", file=sys.stderr)
+sys.exit(1)
+"""
+    _, told = end(tmp_path, program)
+    assert told.message == "it said last: ERROR:root:no such split: tset"
 
 
 def test_a_module_that_is_not_there(tmp_path: Path) -> None:
@@ -192,6 +224,18 @@ def test_killed(tmp_path: Path) -> None:
     assert told.message == ("some process sent it, it was not the kernel's OOM killer" if known else "")
 
 
+def test_what_libraries_had_warned_of_is_not_told_of_a_program_that_was_killed(tmp_path: Path) -> None:
+    program = """
+import os, sys, warnings
+warnings.warn("this is old")
+print("[W1121 12:25:20.668433781 socket.cpp:764] [c10d] cannot resolve", file=sys.stderr)
+print("step 1", file=sys.stderr, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    _, told = end(tmp_path, program)
+    assert told.last_lines == ("step 1",)
+
+
 def test_an_abort_with_a_fault_handler(tmp_path: Path) -> None:
     code, told = end(tmp_path, "import faulthandler, os\nfaulthandler.enable()\nos.abort()")
     assert (code, told.error) == (-6, "Fatal Python error: Aborted")
@@ -242,6 +286,17 @@ def test_a_worker_of_a_data_loader(way: str, error: str, tmp_path: Path) -> None
     _, told = end(tmp_path, LOADER, way)
     assert re.fullmatch(error, told.error)
     assert any("bad sample" in line or "killed by signal: Killed" in line for line in told.last_lines)
+
+
+@pytest.mark.slow
+def test_of_a_process_of_torch_s_spawn_both_tracebacks_are_shown(tmp_path: Path) -> None:
+    code, told = end(tmp_path, SPAWN)
+    assert (code, told.error) == (1, "ValueError: bad batch")
+    shown = list(told.last_lines)
+    begin = shown.index("Traceback (most recent call last):")
+    assert "    mp.spawn(work)" in shown[begin:]
+    assert "    step(i)" in shown[begin:]
+    assert shown[-1] == told.error
 
 
 @pytest.mark.slow

@@ -100,6 +100,13 @@ def test_a_shell_s_way_to_say_a_signal_is_explained() -> None:
     assert "how          exit code 139, as a shell says SIGSEGV, pid 4711" in block.lines(report, SEEN_AT)
 
 
+def test_it_is_said_that_the_last_lines_of_a_killed_worker_tell_nothing_of_its_end() -> None:
+    note = "    (the last that it wrote to stderr before it was killed)"
+    for code, error, noted in ((-9, "", True), (137, "", True), (1, "", False), (-9, "OSError: no", False)):
+        report = a_report(failure=a_failure(exit_code=code, error=error, last_lines=("step 1",)))
+        assert (note in block.lines(report, SEEN_AT)) == noted
+
+
 def test_a_log_file_is_named_before_the_hint() -> None:
     report = a_report(host="gpu-07", failure=a_failure(exit_code=-9))
     without = block.lines(report, SEEN_AT)
