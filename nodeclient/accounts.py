@@ -1,4 +1,4 @@
-"""Turns the exits of workers into events, in their order, with an account of the first one that failed.
+"""Turns the exits of workers into events, in their order, with an account of the first ones that failed.
 
 An account takes a moment: what the worker wrote last is still on its way, and files are to be read. What came first
 must not depend on that, so the exits wait for each other, and each says how long ago it was.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from coordinatord.wire.messages import CONSEQUENCES_MAX
 from nodeclient.core.events import Account, Event, WorkerExited
 
 GIVEN_WITHIN_S = 1.0
@@ -26,20 +27,21 @@ class Accounts:
         self._submit = submit
         self._loop = asyncio.get_running_loop()
         self._queue = asyncio.Queue[tuple[WorkerExited, float, bool]]()
-        self._wanted = False
+        self._wanted = 0
+        """How many more failures are worth an account."""
 
     def begin(self) -> None:
-        """A round begins: from now on a failure is worth an account."""
-        self._wanted = True
+        """A round begins: the first failure is worth an account, and so are those that it may be compared with."""
+        self._wanted = 1 + CONSEQUENCES_MAX
 
     def expect_exits(self) -> None:
         """From now on workers end because they are told to."""
-        self._wanted = False
+        self._wanted = 0
 
     def note(self, local_rank: int, exit_code: int, pid: int) -> None:
         """A worker has ended just now."""
-        wanted = self._wanted and exit_code != 0
-        self._wanted &= not wanted  # what fails next does so in consequence
+        wanted = self._wanted > 0 and exit_code != 0
+        self._wanted -= wanted
         self._queue.put_nowait((WorkerExited(local_rank, exit_code, Account(pid)), self._loop.time(), wanted))
 
     async def settled(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 from typing import Protocol
 
 from coordinatord.shared.logs import fields, install
@@ -57,14 +56,14 @@ class Console:
         """Write one log line, `more` only for machines; what was waited for is over, or will be said again."""
         self._log(_LEVELS[level], text, event, **(more if self._for_machines else {}))
 
-    def show(self, report: Report, seen_at: datetime, stderr_log: Path | None) -> None:
+    def show(self, report: Report, seen_at: datetime) -> None:
         """Write why a round failed: lines that belong together, or one log line for machines."""
         if self._for_machines:
-            told = report_fields.told(report, stderr_log)
+            told = report_fields.told(report)
             self._log(logging.ERROR, f"round {report.round} failed", "round_failed", **told)
         else:
             self._waiting = None
-            self._voice.write_lines("\n".join(block.lines(report, seen_at, stderr_log)))
+            self._voice.write_lines("\n".join(block.lines(report, seen_at)))
 
     def wait(self, reason: str, until: float | None, now: float) -> None:
         """Say what is waited for, and until when in the clock of `now`: on a terminal live, otherwise as a log line."""

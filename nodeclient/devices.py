@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinatord.wire.messages import WORKERS_MAX
+from coordinatord.wire.fields import WORKERS_MAX
 
 _UUID_BYTES = 96
 """NVML_DEVICE_UUID_V2_BUFFER_SIZE in nvml.h."""

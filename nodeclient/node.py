@@ -8,13 +8,14 @@ import secrets
 import signal
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from coordinatord.shared.systemd import Supervisor, status_of
 from coordinatord.shared.tasks import Tasks
 from coordinatord.shared.times import now
 from coordinatord.wire.exits import ExitCode
-from coordinatord.wire.messages import PROTOCOL_VERSION, Assignment, Join, Offer, Report
+from coordinatord.wire.messages import PROTOCOL_VERSION, Assignment, Join, Offer
 from nodeclient.accounts import Accounts
 from nodeclient.addresses import host_id, routable_address
 from nodeclient.agent_loop import AgentLoop
@@ -188,7 +189,7 @@ class Node:
             case Notice(level, text, event):
                 self._console.say(level, text, event)
             case Show(report):
-                self._console.show(report, now(), self._log_of(report))
+                self._console.show(report, now())
             case Waiting(reason, until):
                 self._waiting_for = reason
                 self._console.wait(reason, until, self._loop.time())
@@ -234,15 +235,9 @@ class Node:
         stderr = await self._output.end_of_stderr(local_rank)
         pid, file = self._workers.pid_of(local_rank), self._error_files[local_rank]
         # In a thread: it reads files, among them one that the worker made.
-        return await asyncio.to_thread(account, exit_code, pid, file, stderr, self._kills)
-
-    def _log_of(self, report: Report) -> Path | None:
-        """Return the file with all that the failed worker wrote to stderr, on its host; None if there is none."""
-        log_dir, run = self._config.output.log_dir, self._agent.run
-        if log_dir is None or not run or not report.failure.pid:
-            return None
-        folder = RoundPlace(self._config.job, run, report.round).folder(log_dir)
-        return folder / str(report.failure.rank) / "stderr.log"
+        told = await asyncio.to_thread(account, exit_code, pid, file, stderr, self._kills)
+        log = self._output.stderr_log(local_rank)
+        return told if log is None else replace(told, log=str(log))
 
     def _end(self, last_word: Exit) -> None:
         self._console.say(last_word.level, last_word.message, "ended", exit_code=int(last_word.code))

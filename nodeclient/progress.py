@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from coordinatord.wire.messages import DURATION_S_MAX, STEP_MAX, Observed
+from coordinatord.wire.fields import DURATION_S_MAX, STEP_MAX
+from coordinatord.wire.messages import Observed
 from workerlib.env import PROGRESS, SLOT_BYTES, STEPS_TO_COME
 
 _NAME = "coordinatord-steps"

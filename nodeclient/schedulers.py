@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coordinatord.wire.messages import RANKS_MAX
+from coordinatord.wire.fields import RANKS_MAX
 
 SLURM_STEP_MAX = 0xFFFF_FFF0
 """SLURM_MAX_NORMAL_STEP_ID of slurm.h: ids from here on are no steps of srun, but the batch script, an interactive

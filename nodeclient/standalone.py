@@ -25,7 +25,7 @@ from typing import Any
 
 from coordinatord.shared.logs import fields
 from coordinatord.wire.exits import describe_exit
-from coordinatord.wire.messages import DURATION_S_MAX
+from coordinatord.wire.fields import DURATION_S_MAX
 from nodeclient.config import Endpoint, JoinConfig
 from nodeclient.spawn import die_with_parent
 

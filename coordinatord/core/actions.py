@@ -26,7 +26,8 @@ from coordinatord.core.run import MAY_HAVE_WORKERS, Run, State
 from coordinatord.core.spending import spent, spent_at_the_end, spent_when_broken
 from coordinatord.core.words import Words
 from coordinatord.wire.exits import ExitCode, shell_exit_code
-from coordinatord.wire.messages import DURATION_S_MAX, Outcome, Report, Result, clip
+from coordinatord.wire.fields import DURATION_S_MAX
+from coordinatord.wire.messages import Outcome, Report, Result, clip
 
 # Transitions: each leads to a state, for `reason`, at `now`
 

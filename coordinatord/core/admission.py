@@ -5,7 +5,8 @@ from __future__ import annotations
 from coordinatord.core.cluster import Cluster
 from coordinatord.core.member import Member
 from coordinatord.core.run import Run
-from coordinatord.wire.messages import RANKS_MAX, Join, RefusalCode, Refused, Spec, clip
+from coordinatord.wire.fields import RANKS_MAX
+from coordinatord.wire.messages import Join, RefusalCode, Refused, Spec, clip
 
 
 class RefusedError(Exception):

@@ -8,7 +8,8 @@ from coordinatord.core.member import Member, Standing
 from coordinatord.core.reports import report_for
 from coordinatord.core.run import Run, State
 from coordinatord.core.words import Words
-from coordinatord.wire.messages import DURATION_S_MAX, Desired, Goal, Outcome, Result, clip
+from coordinatord.wire.fields import DURATION_S_MAX
+from coordinatord.wire.messages import Desired, Goal, Outcome, Result, clip
 
 _OUTSIDE = {
     Standing.READY: Goal.WAIT,

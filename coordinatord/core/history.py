@@ -35,6 +35,7 @@ from coordinatord.core.records import (
     RunOpened,
     TrainingBegan,
 )
+from coordinatord.core.reports import in_brief
 from coordinatord.core.run import Run, State
 from coordinatord.core.verdict import Loss, WorkerFailure
 from coordinatord.wire.messages import Assignment, Result
@@ -195,7 +196,7 @@ def _round_stopped(run: Run, record: RoundStopped, at: float) -> None:
 def _round_ended(run: Run, record: RoundEnded, at: float) -> None:
     run.keep(record.report, at)
     run.round, run.restarts_used = record.round, record.restarts_used
-    run.cause = record.reason
+    run.cause = record.reason if record.report is None else in_brief(record.report)
     for member in list(run.inside):
         run.release(member)
     run.timeline.end(record)

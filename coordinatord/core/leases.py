@@ -12,7 +12,7 @@ from coordinatord.core.deadlines import Deadlines
 from coordinatord.core.member import Member
 from coordinatord.core.policy import Policy
 from coordinatord.core.run import Run
-from coordinatord.wire.messages import DURATION_S_MAX
+from coordinatord.wire.fields import DURATION_S_MAX
 
 LATENESS_FORGIVEN = 5.0
 """Seconds of lease for each second that a heartbeat was late: two retries of TCP that fail foretell ten that do."""

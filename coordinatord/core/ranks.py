@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from coordinatord.wire.messages import Count, Name
+from coordinatord.wire.fields import Count, Name
 
 _DIGITS = re.compile(r"(\d+)")
 

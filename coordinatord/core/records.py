@@ -12,7 +12,8 @@ from typing import Annotated
 
 from coordinatord.core.ledger import SPAN_MAX, Spent
 from coordinatord.core.ranks import Ranks
-from coordinatord.wire.messages import RANKS_MAX, Address, Counter, Failure, Name, Offer, Outcome, Port, Report, Spec
+from coordinatord.wire.fields import RANKS_MAX, Address, Counter, Name, Port
+from coordinatord.wire.messages import Failure, Offer, Outcome, Report, Spec
 from coordinatord.wire.schema import Length, Range
 
 REASON_MAX = 4_096

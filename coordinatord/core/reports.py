@@ -5,12 +5,15 @@ What counts as the first cause is in `verdict`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.run import Run
 from coordinatord.core.verdict import WorkerFailure
-from coordinatord.wire.messages import CONSEQUENCES_MAX, DURATION_S_MAX, Consequence, Goal, Report, Result
+from coordinatord.wire.fields import DURATION_S_MAX
+from coordinatord.wire.likeness import is_same_error
+from coordinatord.wire.messages import CONSEQUENCES_MAX, Consequence, EarlyEnd, Failure, Goal, Report, Result, Straggler
 
 
 def report_on(run: Run, now: float) -> Report | None:
@@ -19,9 +22,12 @@ def report_on(run: Run, now: float) -> Report | None:
     if cause is None:
         return None
     others = sorted((failure for failure in run.failures.values() if failure is not cause), key=lambda each: each.at)
-    consequences = [*_followers(cause)]
+    consequences = _followers(cause, same_error=True)
     for other in others:
-        consequences += [Consequence(other.node, other.failure.rank, other.failure.exit_code), *_followers(other)]
+        same = is_same_error(_said(other.failure), _said(cause.failure))
+        consequences.append(Consequence(other.node, other.failure.rank, other.failure.exit_code, same))
+        consequences += _followers(other, same_error=same)
+    step, stragglers = _stragglers(run)
     return Report(
         round=run.round,
         nodes=len(run.order),
@@ -30,11 +36,63 @@ def report_on(run: Run, now: float) -> Report | None:
         failure=replace(cause.failure, age_s=_age_s(now - cause.at)),
         consequences=tuple(consequences[:CONSEQUENCES_MAX]),
         consequences_count=len(consequences),
+        same_error_count=sum(one.same_error for one in consequences),
+        early=_early(run, cause),
+        step=step,
+        stragglers=stragglers,
     )
 
 
-def _followers(cause: WorkerFailure) -> list[Consequence]:
-    return [Consequence(cause.node, one.rank, one.exit_code) for one in cause.failure.followers]
+def _followers(cause: WorkerFailure, *, same_error: bool) -> list[Consequence]:
+    """Return what followed on a node; `same_error`: its first failure was of the error that the round failed of."""
+    return [
+        Consequence(cause.node, one.rank, one.exit_code, one.same_error and same_error)
+        for one in cause.failure.followers
+    ]
+
+
+def _said(failure: Failure) -> str:
+    return failure.error or failure.message
+
+
+def _heard_inside(run: Run) -> Iterator[Member]:
+    """Return the members of the round that have spoken of it, by group rank."""
+    members = (run.members.get(node) for node in run.order)
+    for member in members:
+        if member is not None and (member.observed.run, member.observed.round) == (run.id, run.round):
+            yield member
+
+
+def _early(run: Run, cause: WorkerFailure) -> tuple[EarlyEnd, ...]:
+    """Return the workers that had exited with 0 by then, the first ones first; times are as exact as messages are."""
+    ends = [
+        EarlyEnd(member.node, ended.rank, _age_s(before_s))
+        for member in _heard_inside(run)
+        for ended in member.observed.ended
+        if (before_s := cause.at - member.heard_at + ended.age_s) > 0
+    ]
+    ends.sort(key=lambda end: -end.before_s)
+    return tuple(ends[:CONSEQUENCES_MAX])
+
+
+def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
+    """Return the furthest step of the round, and the workers that have reported none as far, the last ones first."""
+    known = [
+        Straggler(member.node, run.assignments[member.node].first_rank + local_rank, step)
+        for member in _heard_inside(run)
+        for local_rank, step in enumerate(member.observed.steps)
+        if step is not None
+    ]
+    furthest = max((one.step for one in known), default=None)
+    behind = sorted((one for one in known if one.step != furthest), key=lambda one: one.step)
+    return furthest, tuple(behind[:CONSEQUENCES_MAX])
+
+
+def in_brief(report: Report) -> str:
+    """Name the cause of the next round: its reason is shown for as long as that round lasts."""
+    failure = report.failure
+    who = f"rank {failure.rank} on node {report.node}" if failure.pid else f"node {report.node}"
+    return f"{who} failed in round {report.round}"
 
 
 def current(report: Report, run: Run, now: float) -> Report:

@@ -11,7 +11,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from coordinatord.wire.exits import describe_exit
-from coordinatord.wire.messages import Failure
+from coordinatord.wire.messages import Failure, clip
+
+HEADLINE_MAX = 100
+"""In characters: of what a worker failed of, in the reason of a round and of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +27,15 @@ class WorkerFailure:
     failure: Failure
 
     def __str__(self) -> str:
+        """Say it in a headline: the report has the rest."""
         failure = self.failure
         if not failure.pid:
             return f"node {self.node} could not start its workers: {failure.message}"
-        where = f"worker of rank {failure.rank} (local rank {failure.local_rank}) on node {self.node}"
-        how = f"{where} failed: {describe_exit(failure.exit_code)}"
-        return ": ".join([how, *filter(None, (failure.message, failure.error))])
+        how, what = describe_exit(failure.exit_code), failure.error or failure.message
+        if failure.exit_code == 1 and what:
+            how = ""  # as of any exception
+        said = clip(": ".join(filter(None, (how, what))), HEADLINE_MAX)
+        return f"rank {failure.rank} on node {self.node} failed: {said}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,7 @@ def judge(
         return Verdict(f"lost node {cause.node}{_consequence(others)}", None)
     if planned_at is not None and first.at >= planned_at:
         return Verdict(trigger + _consequence(len(failures)), None)
-    return Verdict(str(first) + _consequence(len(failures) - 1), first)
+    return Verdict(str(first), first)
 
 
 def _may_have_caused(loss: Loss, first: WorkerFailure, collateral_s: float) -> bool:

@@ -13,6 +13,7 @@ from coordinatord.core.run import Run, State
 from coordinatord.core.spending import spent
 from coordinatord.core.timeline import Round
 from coordinatord.core.words import NAMES_MAX, Words
+from coordinatord.hints.words import in_words
 from coordinatord.wire.exits import describe_exit, shell_exit_code
 from coordinatord.wire.messages import Launcher, Phase, Report
 
@@ -46,7 +47,9 @@ def head_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
         "restarts": {"used": run.restarts_used, "max": _max_restarts(run)},
         "spares": run.count(Standing.READY) if _ready(run) == SPARE else 0,
         "missing": _missing_view(run),
-        "failure": None if run.report is None else _failure_view(current(run.report, run, now)),
+        "failure": None
+        if run.report is None
+        else {**_failure_view(current(run.report, run, now)), **in_words(run.report)},
     }
 
 
@@ -134,10 +137,16 @@ def _failure_view(report: Report) -> dict[str, Any]:
                 "rank": other.rank,
                 "exit_code": shell_exit_code(other.exit_code),
                 "how": describe_exit(other.exit_code),
+                "same_error": other.same_error,
             }
             for other in report.consequences
         ],
         "consequences_count": report.consequences_count,
+        "same_error_count": report.same_error_count,
+        "early": [{"node": one.node, "rank": one.rank, "before_s": round(one.before_s, 3)} for one in report.early],
+        "step": report.step,
+        "stragglers": [{"node": one.node, "rank": one.rank, "step": one.step} for one in report.stragglers],
+        "log": failure.log or None,
     }
 
 

@@ -104,7 +104,8 @@ class Words:
     @property
     def because(self) -> str:
         """Say why the last round ended, as the beginning of a sentence."""
-        return f"{self._run.cause}; " if self._run.cause else ""
+        cause = self._run.cause.rstrip(".")
+        return f"{cause}; " if cause else ""
 
     @property
     def waiting_for(self) -> str:

@@ -16,7 +16,7 @@ from coordinatord.core.events import Asked
 from coordinatord.core.requests import DrainNode, ForgetJob, Request, RestartJob, StopJob, UndrainNode, Verdict
 from coordinatord.server.answers import complain, respond
 from coordinatord.server.driver import Driver
-from coordinatord.wire.messages import Name, Sentence
+from coordinatord.wire.fields import Name, Sentence
 from coordinatord.wire.schema import SchemaError, check_for
 
 ASKING_MAX = 100

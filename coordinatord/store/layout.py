@@ -97,6 +97,24 @@ STEPS: Steps = (
         WHERE job = of_job AND run = of_run AND json_type(body, '$.spent') = 'object'
         """,
     ),
+    (
+        """
+        UPDATE records SET body = json_set(body, '$.first_failure.failure.log', '',
+            '$.first_failure.failure.followers', (
+            SELECT json_group_array(json_set(value, '$.same_error', json('false')))
+            FROM json_each(body, '$.first_failure.failure.followers')))
+        WHERE kind = 'RoundStopped' AND json_type(body, '$.first_failure') = 'object'
+        """,
+        """
+        UPDATE records SET body = json_set(body, '$.report.failure.log', '', '$.report.failure.followers', (
+            SELECT json_group_array(json_set(value, '$.same_error', json('false')))
+            FROM json_each(body, '$.report.failure.followers')), '$.report.consequences', (
+            SELECT json_group_array(json_set(value, '$.same_error', json('false')))
+            FROM json_each(body, '$.report.consequences')), '$.report.same_error_count', 0,
+            '$.report.early', json('[]'), '$.report.step', NULL, '$.report.stragglers', json('[]'))
+        WHERE kind IN ('RoundEnded', 'RunEnded') AND json_type(body, '$.report') = 'object'
+        """,
+    ),
 )
 """The statements that lead from version 0, which is empty, to version 1, and so on. Steps are added and never edited,
 since there are databases of every version."""

@@ -10,9 +10,28 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
+from coordinatord.wire.fields import (
+    COUNTER_MAX,
+    LAST_LINES_MAX,
+    LOG_MAX,
+    RANKS_MAX,
+    TEXT_MAX,
+    WORKERS_MAX,
+    Address,
+    Count,
+    Counter,
+    Line,
+    Name,
+    Port,
+    Seconds,
+    Sentence,
+    Step,
+    Text,
+    WorkerExit,
+)
 from coordinatord.wire.schema import Length, Range, SchemaError
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """Raised by every change that an older peer would misread; the two sides must agree on it exactly."""
 
 DEFAULT_PORT = 29_400
@@ -23,48 +42,8 @@ SESSION_PATH = "/v1/session"
 
 FRAME_BYTES_MAX = 96 * 1024
 """A frame holds one message; the largest legal one (a `Join` with a failure, all texts at their limits in the widest
-letters, and a step of each of as many workers as a node may have) is below 85 KiB, and the largest `Desired` below 61.
+letters, and a step of each of as many workers as a node may have) is below 90 KiB, and the largest `Desired` below 75.
 What is usual is below 1 KiB, and 4 KiB with a report."""
-
-RANKS_MAX = 1_000_000
-"""Ten times the largest public training job (about 100,000 GPUs); bounds every rank, count and round size."""
-
-WORKERS_MAX = 4_096
-"""On one node: sixteen times the CPUs of the largest common hosts; more is a typing error."""
-
-COUNTER_MAX = 2**31 - 1
-"""Rounds and restarts: at one a second, 68 years."""
-
-DURATION_S_MAX = 86_400
-"""A day: longer durations are mistakes in units."""
-
-STEP_MAX = 2**53 - 1
-"""Steps of a training job: at a million a second, 285 years; and JSON and its readers still tell each from the next."""
-
-
-Seconds = Annotated[float, Range(0, DURATION_S_MAX)]
-Count = Annotated[int, Range(0, RANKS_MAX)]
-Counter = Annotated[int, Range(0, COUNTER_MAX)]
-Step = Annotated[int, Range(0, STEP_MAX)]
-Name = Annotated[str, Length(1, 128)]
-"""Job ids, node ids, run ids, roles."""
-Address = Annotated[str, Length(1, 253)]
-"""An IP address or a host name (253 is the limit of DNS, RFC 1035)."""
-Port = Annotated[int, Range(1, 65_535)]
-TEXT_MAX = 1_536
-"""In characters, so that a message with two such texts fits a frame even in the widest letters."""
-Text = Annotated[str, Length(0, TEXT_MAX)]
-"""Words for a person; see `clip`."""
-MESSAGE_MAX = 512
-"""In characters: one sentence, or the last line of a traceback."""
-Sentence = Annotated[str, Length(0, MESSAGE_MAX)]
-LINE_MAX = 240
-"""In characters: two rows of a wide terminal."""
-LAST_LINES_MAX = 40
-"""Lines of what a worker said last: a traceback through torch has some 30."""
-Line = Annotated[str, Length(0, LINE_MAX)]
-WorkerExit = Annotated[int, Range(-127, 255)]
-"""As `subprocess` has it: a negative value -n is the death by signal n, which a shell reports as 128 + n."""
 
 
 class Phase(StrEnum):
@@ -183,6 +162,8 @@ class Follower:
 
     rank: Count
     exit_code: WorkerExit
+    same_error: bool = False
+    """It failed with the same error, so the other one is not why."""
 
 
 CONSEQUENCES_MAX = 8
@@ -208,15 +189,46 @@ class Failure:
     """The first few workers of the node that failed later, and were not ended by it."""
     age_s: Seconds
     """How long before this message it was seen: two hosts' clocks are never compared."""
+    log: Annotated[str, Length(0, LOG_MAX)] = ""
+    """The file with all that it wrote to stderr, on its host; empty if there is none, or it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A worker that exited with 0 while its round was on."""
+
+    rank: Count
+    age_s: Seconds
+    """How long before this message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Consequence:
-    """A worker that failed because another one had."""
+    """A worker that failed after another one had: because of it, or with the same error."""
 
     node: Name
     rank: Count
     exit_code: WorkerExit
+    same_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyEnd:
+    """A worker that had exited with 0 when another one failed."""
+
+    node: Name
+    rank: Count
+    before_s: Seconds
+    """How long before that failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A worker whose last reported step is behind those of others."""
+
+    node: Name
+    rank: Count
+    step: Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +244,14 @@ class Report:
     consequences: Annotated[tuple[Consequence, ...], Length(0, CONSEQUENCES_MAX)]
     consequences_count: Count
     """All that are known."""
+    same_error_count: Count = 0
+    """Of these, those that failed with the same error."""
+    early: Annotated[tuple[EarlyEnd, ...], Length(0, CONSEQUENCES_MAX)] = ()
+    """The first workers of the round that had exited with 0 before it failed."""
+    step: Step | None = None
+    """The furthest that any worker had reported."""
+    stragglers: Annotated[tuple[Straggler, ...], Length(0, CONSEQUENCES_MAX)] = ()
+    """The first few workers that had not reported it, the furthest behind first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +279,9 @@ class Observed:
     """How long before this message the newest of them was: as with failures, two hosts' clocks are never compared."""
     idle_s: Seconds = 0.0
     """How long before this message the last of its workers was gone; 0 while any may live."""
+    ended: Annotated[tuple[Ended, ...], Length(0, CONSEQUENCES_MAX)] = ()
+    """The first workers of the round that exited with 0 before they were asked to end. It is told with the next word
+    that has another reason: it matters only when a round is judged, and each node speaks before that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinatord.shared.settings import SettingsParser
-from coordinatord.wire.messages import RANKS_MAX, Spec
+from coordinatord.wire.fields import RANKS_MAX
+from coordinatord.wire.messages import Spec
 from nodeclient.addresses import fresh_node_id
 from nodeclient.config.output import output_settings
 from nodeclient.config.records import DEFAULT_JOB, SIGNALS, JoinConfig

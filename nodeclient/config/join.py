@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 
 from coordinatord.shared.settings import SettingsParser, joined
-from coordinatord.wire.messages import RANKS_MAX
+from coordinatord.wire.fields import RANKS_MAX
 from nodeclient.config import flags, values
 from nodeclient.config.build import Door, join_config
 from nodeclient.config.records import JoinConfig

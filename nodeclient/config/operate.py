@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from coordinatord.shared.settings import SettingsParser, joined
-from coordinatord.wire.messages import MESSAGE_MAX
+from coordinatord.wire.fields import MESSAGE_MAX
 from nodeclient.config import values
 from nodeclient.config.records import Endpoint
 

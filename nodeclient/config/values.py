@@ -9,7 +9,8 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from coordinatord.wire.messages import COUNTER_MAX, DEFAULT_PORT, DURATION_S_MAX, RANKS_MAX
+from coordinatord.wire.fields import COUNTER_MAX, DURATION_S_MAX, RANKS_MAX
+from coordinatord.wire.messages import DEFAULT_PORT
 from nodeclient.config.records import Endpoint
 from nodeclient.output.settings import Choice, Streams
 

@@ -11,7 +11,8 @@ from signal import Signals
 from typing import Any
 
 from coordinatord.wire.exits import ExitCode
-from coordinatord.wire.messages import DURATION_S_MAX, Desired, Goal, Observed, Phase, RefusalCode
+from coordinatord.wire.fields import DURATION_S_MAX
+from coordinatord.wire.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import effects, events, words
 from nodeclient.core.contact import Contact, told_to_exit
 from nodeclient.core.effects import Level
@@ -60,7 +61,7 @@ class Agent:
             events.TurnedAway: self._turned_away,
             events.Reached: self._reached,
             events.Unreached: self._unreached,
-            events.WorkersStarted: self._started,
+            events.WorkersStarted: lambda _, now: self._step(Stimulus.STARTED, now),
             events.StartFailed: self._start_failed,
             events.WorkerExited: self._worker_exited,
             events.Swept: self._swept,
@@ -111,6 +112,7 @@ class Agent:
             heard_s=self._contact.heard_s(now),
             beat=beat,
             idle_s=0.0 if self.phase.has_workers else min(now - self._resting_since, DURATION_S_MAX),
+            ended=self._group.ended(now),
         )
 
     # Events
@@ -177,9 +179,6 @@ class Agent:
         """Whether this node waits to hear of the master of that round."""
         return self.phase is Phase.STARTING and (run, number) == (self.run, self.round) and not self._group.begun
 
-    def _started(self, _: events.WorkersStarted, now: float) -> None:
-        self._step(Stimulus.STARTED, now)
-
     def _start_failed(self, event: events.StartFailed, now: float) -> None:
         self._group.alive.difference_update(range(event.local_rank, self._settings.workers))
         self._worker_ended(event, events.Account(message=event.message), now)
@@ -201,7 +200,7 @@ class Agent:
                 act(now)
 
     def _worker_exited(self, event: events.WorkerExited, now: float) -> None:
-        self._group.alive.discard(event.local_rank)
+        self._group.note_exit(event.local_rank, event.exit_code, now - event.age_s)
         self._worker_ended(event, event.account, now, event.age_s)
 
     def _worker_ended(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from coordinatord.wire.exits import ExitCode, shell_exit_code
-from coordinatord.wire.messages import DURATION_S_MAX, Desired, Failure, Observed, Phase, RefusalCode, Refused, Result
+from coordinatord.wire.fields import DURATION_S_MAX
+from coordinatord.wire.messages import Desired, Failure, Observed, Phase, RefusalCode, Refused, Result
 from nodeclient.core import words
 from nodeclient.core.effects import Exit, Level
 

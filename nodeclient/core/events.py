@@ -91,6 +91,8 @@ class Account:
     """The exception that ended it."""
     last_lines: tuple[str, ...] = ()
     """The end of its traceback, or of what it wrote to stderr."""
+    log: str = ""
+    """The file with all that it wrote to stderr; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

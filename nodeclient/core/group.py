@@ -6,18 +6,9 @@ import dataclasses
 from signal import Signals
 
 from coordinatord.wire.exits import shell_exit_code
-from coordinatord.wire.messages import (
-    CONSEQUENCES_MAX,
-    DURATION_S_MAX,
-    LAST_LINES_MAX,
-    LINE_MAX,
-    MESSAGE_MAX,
-    Assignment,
-    Failure,
-    Follower,
-    Phase,
-    clip,
-)
+from coordinatord.wire.fields import DURATION_S_MAX, LAST_LINES_MAX, LINE_MAX, LOG_MAX, MESSAGE_MAX
+from coordinatord.wire.likeness import is_same_error
+from coordinatord.wire.messages import CONSEQUENCES_MAX, Assignment, Ended, Failure, Follower, Phase, clip
 from nodeclient.core.events import Account
 
 _ENDED_BY_US = frozenset({0, 128 + Signals.SIGKILL})
@@ -43,6 +34,8 @@ class Group:
         self._asked_by: int = Signals.SIGTERM
         self._failure: Failure | None = None
         self._failed_at = 0.0
+        self._ended: list[tuple[int, float]] = []
+        """The first workers that exited with 0 unasked, and when."""
 
     def rank(self, local_rank: int) -> int:
         """Return the global rank of a worker."""
@@ -67,6 +60,7 @@ class Group:
             last_lines=tuple(clip(line, LINE_MAX) for line in account.last_lines[-LAST_LINES_MAX:]),
             followers=(),
             age_s=0.0,
+            log=account.log if account.log.isprintable() and len(account.log) <= LOG_MAX else "",
         )
         self._failed_at = now
 
@@ -83,8 +77,20 @@ class Group:
             shell_exit_code(exit_code) not in _ENDED_BY_US | {128 + self._asked_by}
             and len(failure.followers) < CONSEQUENCES_MAX
         ):
-            follower = Follower(self.rank(local_rank), exit_code)
+            same = is_same_error(account.error or account.message, failure.error or failure.message)
+            follower = Follower(self.rank(local_rank), exit_code, same)
             self._failure = dataclasses.replace(failure, followers=(*failure.followers, follower))
+
+    def note_exit(self, local_rank: int, exit_code: int, at: float) -> None:
+        """Note that a worker exited at `at`. One that was asked to end by then, and did with 0, did as it was told."""
+        self.alive.discard(local_rank)
+        unasked = self._asked_at is None or at < self._asked_at
+        if exit_code == 0 and unasked and len(self._ended) < CONSEQUENCES_MAX:
+            self._ended.append((self.rank(local_rank), at))
+
+    def ended(self, now: float) -> tuple[Ended, ...]:
+        """Return the first workers that exited with 0 unasked, with their ages as of now."""
+        return tuple(Ended(rank, min(max(now - at, 0.0), DURATION_S_MAX)) for rank, at in self._ended)
 
     def failure(self, now: float) -> Failure | None:
         """Return the first failure with its age as of now."""

@@ -12,11 +12,10 @@ LOOKING = "looking for the coordinator"
 
 
 def failed(failure: Failure) -> str:
-    """Say that a worker failed, or was never started."""
-    how = f"worker of rank {failure.rank} failed: {describe_exit(failure.exit_code)}"
+    """Say that a worker failed, or was never started; why is in the report, which follows when the round is judged."""
     if not failure.pid:
-        how = "the workers cannot be started"
-    return ": ".join([how, *filter(None, (failure.message, failure.error))])
+        return f"the workers cannot be started: {failure.message}"
+    return f"worker of rank {failure.rank} failed: {describe_exit(failure.exit_code)}"
 
 
 def ranks(part: Assignment, workers: int) -> str:

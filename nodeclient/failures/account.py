@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coordinatord.wire.exits import signal_behind
-from coordinatord.wire.messages import LAST_LINES_MAX
+from coordinatord.wire.fields import LAST_LINES_MAX
 from nodeclient.core.events import Account
 from nodeclient.failures import kernel_log, oom, recorded, tracebacks
 from nodeclient.failures.text import gibibytes, last_lines, own_lines, without_native_frames

@@ -8,12 +8,12 @@ from __future__ import annotations
 import signal
 import textwrap
 from datetime import datetime, timedelta
-from pathlib import Path
 
+from coordinatord.hints import words
+from coordinatord.hints.find import hint
 from coordinatord.shared.times import moment
 from coordinatord.wire.exits import describe_exit, signal_behind
 from coordinatord.wire.messages import Failure, Report
-from nodeclient.failures.hints import hint
 
 WIDTH = 110
 """In columns: longer sentences are wrapped; what a worker wrote is not, so that it can be searched for."""
@@ -30,8 +30,8 @@ LINES_MAX = 55
 """Of the whole block: a terminal that fills a screen."""
 
 
-def lines(report: Report, seen_at: datetime, log: Path | None = None) -> list[str]:
-    """Return the block; `seen_at` is when the report came, in local time, `log` what the worker wrote, on its host."""
+def lines(report: Report, seen_at: datetime) -> list[str]:
+    """Return the block; `seen_at` is when the report came, in local time."""
     failure = report.failure
     started = failure.pid > 0
     facts = [
@@ -39,9 +39,11 @@ def lines(report: Report, seen_at: datetime, log: Path | None = None) -> list[st
         ("when", _when(failure.age_s, seen_at)),
         ("how", f"{describe_exit(failure.exit_code)}, pid {failure.pid}" if started else ""),
         ("because" if started else "why", failure.message),
-        ("error", failure.error),
-        ("then", _consequences(report)),
-        ("log", f"{log} (on {report.host})" if log is not None else ""),
+        ("error", "" if failure.last_lines[-1:] == (failure.error,) else failure.error),  # it stands right above
+        ("before", words.early(report)),
+        ("behind", words.stragglers(report)),
+        ("then", words.consequences(report)),
+        ("log", _log(report)),
         ("hint", hint(report) or ""),
     ]
     told = [line for label, text in facts if text for line in _fact(label, text)]
@@ -87,15 +89,10 @@ def _last_words(failure: Failure) -> list[str]:
     return ["    (it wrote nothing to stderr)"] if failure.pid else []
 
 
-def _consequences(report: Report) -> str:
-    if not report.consequences_count:
+def _log(report: Report) -> str:
+    if not report.failure.pid:
         return ""
-    named = [f"rank {other.rank} on {other.node} ({describe_exit(other.exit_code)})" for other in report.consequences]
-    more = report.consequences_count - len(named)
-    if more > 0:
-        named.append(f"{more} more")
-    others = "another worker" if report.consequences_count == 1 else f"{report.consequences_count} other workers"
-    return f"{others} failed in consequence: {', '.join(named)}"
+    return f"{report.failure.log} (on {report.host})" if report.failure.log else "none was kept, see --log-dir"
 
 
 def _fact(label: str, text: str) -> list[str]:

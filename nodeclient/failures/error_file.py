@@ -9,9 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from coordinatord.hints import words
+from coordinatord.hints.find import hint
 from coordinatord.wire.exits import describe_exit
 from coordinatord.wire.messages import Report
-from nodeclient.failures.hints import hint
 
 
 def write(path: Path, report: Report, now: float) -> str | None:
@@ -47,6 +48,9 @@ def content(report: Report, now: float) -> dict[str, Any]:
             {"node": other.node, "rank": other.rank, "exit_code": other.exit_code} for other in report.consequences
         ],
         "consequences_count": report.consequences_count,
+        "ended_early": words.early(report),
+        "behind": words.stragglers(report),
+        "log": failure.log,
     }
     return {
         "message": {

@@ -5,15 +5,14 @@ What a person reads of it is in `block`.
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from coordinatord.hints import words
+from coordinatord.hints.find import hint
 from coordinatord.wire.exits import describe_exit
 from coordinatord.wire.messages import Report
-from nodeclient.failures.hints import hint
 
 
-def told(report: Report, log: Path | None = None) -> dict[str, object]:
-    """Return all that is known, flat; `log` is what the worker wrote, on its host."""
+def told(report: Report) -> dict[str, object]:
+    """Return all that is known, flat."""
     failure = report.failure
     return {
         "round": report.round,
@@ -30,6 +29,9 @@ def told(report: Report, log: Path | None = None) -> dict[str, object]:
         "last_lines": list(failure.last_lines) or None,
         "consequences": [f"rank {other.rank} on {other.node}" for other in report.consequences] or None,
         "consequences_count": report.consequences_count,
-        "stderr_log": log,
+        "same_error_count": report.same_error_count,
+        "ended_early": words.early(report),
+        "behind": words.stragglers(report),
+        "stderr_log": failure.log or None,
         "hint": hint(report),
     }

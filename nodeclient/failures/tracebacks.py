@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import takewhile
 
-from coordinatord.wire.messages import MESSAGE_MAX
+from coordinatord.wire.fields import MESSAGE_MAX
 from nodeclient.failures.text import is_log_line, is_native_frame
 
 FOLLOWING_LINES_MAX = 20

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from coordinatord.wire.exits import describe_exit
-from coordinatord.wire.messages import LINE_MAX, Consequence, Failure, Report, clip
+from coordinatord.wire.fields import LINE_MAX
+from coordinatord.wire.messages import Consequence, EarlyEnd, Failure, Report, Straggler, clip
 from nodeclient.operate.errors import AnswerError
 
 TEXT_MAX = 4_096
@@ -292,15 +293,30 @@ def _report(told: Fields) -> Report:
             last_lines=told.several("last_lines", _line),
             followers=(),
             age_s=told.number("age_s"),
+            log=told.maybe("log", told.text) or "",
         ),
         consequences=told.several("consequences", _consequence),
         consequences_count=told.count("consequences_count"),
+        same_error_count=told.maybe("same_error_count", told.count) or 0,
+        early=told.several("early", _early_end),
+        step=told.maybe("step", told.count),
+        stragglers=told.several("stragglers", _straggler),
     )
 
 
 def _consequence(value: object, where: str) -> Consequence:
     told = Fields(value, where)
-    return Consequence(told.text("node"), told.count("rank"), _exit_code(told))
+    return Consequence(told.text("node"), told.count("rank"), _exit_code(told), told.flag("same_error"))
+
+
+def _early_end(value: object, where: str) -> EarlyEnd:
+    told = Fields(value, where)
+    return EarlyEnd(told.text("node"), told.count("rank"), told.number("before_s"))
+
+
+def _straggler(value: object, where: str) -> Straggler:
+    told = Fields(value, where)
+    return Straggler(told.text("node"), told.count("rank"), told.count("step"))
 
 
 def _exit_code(told: Fields) -> int:

@@ -128,7 +128,8 @@ def _job_lines(job: Job, where: Surface, rows_max: int | None, hint: str) -> lis
 
 def _facts(job: Job) -> Iterable[str]:
     budget = f"restarts {job.restarts_used}" + ("" if job.restarts_max is None else f" of {job.restarts_max}")
-    yield f"run {job.run}, round {job.round}, world size {job.world_size}, {budget}, {_count_nodes(job)}"
+    nodes = "" if job.ended and not job.nodes else f", {_count_nodes(job)}"
+    yield f"run {job.run}, {_round(job)}, {budget}{nodes}"
     if work := _work(job):
         yield work
     if job.missing:
@@ -136,6 +137,16 @@ def _facts(job: Job) -> Iterable[str]:
         yield f"missing {count(job.missing, 'node')}{named}"
     if job.report is not None:
         yield _failure(job.report)
+        if job.report.failure.log:
+            yield f"its log: {job.report.failure.log} (on {job.report.host})"
+
+
+def _round(job: Job) -> str:
+    if job.world_size:
+        return f"round {job.round}, world size {job.world_size}"
+    if job.ended:
+        return f"last round {job.round}" if job.round else "no round"
+    return f"no round now, the last was {job.round}" if job.round else "no round yet"
 
 
 def _count_nodes(job: Job) -> str:
@@ -166,7 +177,7 @@ def _failure(report: Report) -> str:
 
 def _nodes(job: Job, where: Surface, rows_max: int | None, hint: str) -> list[str]:
     if not job.nodes:
-        return ["  no nodes"]
+        return [] if job.ended else ["  no nodes"]
     lead = max((step for node in job.nodes for step in node.steps), default=0)
     shown, rest = list(job.nodes), Counter[str]()
     if where.is_terminal and rows_max is not None and len(shown) > rows_max:

@@ -107,6 +107,10 @@ class Output:
             self._pump.post(lambda: self._pump.add(round_streams.streams))
             yield [WorkerStreams(*fds, file) for fds, file in zip(children_fds, error_files, strict=True)]
 
+    def stderr_log(self, local_rank: int) -> Path | None:
+        """Return the file with all that a worker of this round wrote to stderr; None if none is kept."""
+        return None if self._round is None else self._round.stderr_log(local_rank)
+
     async def end_of_stderr(self, local_rank: int) -> bytes:
         """Return the end of what a worker of this round wrote to stderr; all of it is there if the worker has ended.
 

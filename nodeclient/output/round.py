@@ -62,6 +62,10 @@ class RoundStreams:
         """All of them, in the order of the workers."""
         return [stream for streams in self.streams_of for stream in streams]
 
+    def stderr_log(self, local_rank: int) -> Path | None:
+        """Return the file with all that a worker wrote to stderr; None if none is kept."""
+        return self._log(Streams.STDERR, self._speakers[local_rank])
+
     def open(self, children: ExitStack, failure: ExitStack) -> list[tuple[int, int]]:
         """Return what each worker gets for stdout and stderr.
 
@@ -97,15 +101,18 @@ class RoundStreams:
 
     def _kept(self, kind: Streams, speaker: Speaker) -> list[Sink]:
         """Return the sinks that are files."""
-        if self._folder is None:
+        log = self._log(kind, speaker)
+        if self._folder is None or log is None:
             return []
-        name = _NAMES[kind]
-        sinks: list[Sink] = [self._file(self._folder / str(speaker.rank) / f"{name}.log")]
+        sinks: list[Sink] = [self._file(log)]
         if words := self._filters[kind]:
             if kind not in self._filtered:
-                self._filtered[kind] = self._file(self._folder / f"filtered_{name}.log")
+                self._filtered[kind] = self._file(self._folder / f"filtered_{_NAMES[kind]}.log")
             sinks.append(Filter(words, self._prefix(speaker, None), self._filtered[kind]))
         return sinks
+
+    def _log(self, kind: Streams, speaker: Speaker) -> Path | None:
+        return None if self._folder is None else self._folder / str(speaker.rank) / f"{_NAMES[kind]}.log"
 
     def _file(self, path: Path) -> LogFile:
         return LogFile(path, self._troubles, self._rotation)

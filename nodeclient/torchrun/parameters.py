@@ -11,7 +11,8 @@ from typing import TypeVar
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from coordinatord.shared.settings import seconds
-from coordinatord.wire.messages import COUNTER_MAX, Launcher, Spec
+from coordinatord.wire.fields import COUNTER_MAX
+from coordinatord.wire.messages import Launcher, Spec
 from nodeclient.addresses import fresh_node_id
 from nodeclient.config.records import Endpoint
 from nodeclient.config.rendezvous import CONF

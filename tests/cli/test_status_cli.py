@@ -62,6 +62,26 @@ def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
     assert job["run"] in [one["run"] for one in every["jobs"]]
 
 
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"state": "succeeded", "round": 4}, "run r-1, last round 4, restarts 0 of 3\n"),
+        (
+            {"state": "forming", "round": 4},
+            "run r-1, no round now, the last was 4, restarts 0 of 3, 0 nodes\n  no nodes\n",
+        ),
+        ({"state": "forming", "round": 0}, "run r-1, no round yet, restarts 0 of 3, 0 nodes\n  no nodes\n"),
+    ],
+)
+def test_where_there_is_no_round_none_is_told_of(
+    facts: dict[str, Any], said: str, here: Callable[..., tuple[int, str, str]]
+) -> None:
+    with canned({"GET /v1/jobs": packed({"jobs": [a_job(world_size=0, **facts)], "drained": []})}) as (endpoint, _):
+        code, text, _ = here(endpoint)
+    assert code == 0
+    assert text.endswith(said)
+
+
 def test_status_tells_the_first_cause_of_the_last_failure(cluster: Cluster) -> None:
     broken = ("sh", "-c", "exit $((3 + LOCAL_RANK))")
     node = cluster.join("a", "--nnodes", "1", command=broken)

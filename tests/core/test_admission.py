@@ -9,7 +9,8 @@ import pytest
 from coordinatord.core.admission import RefusedError, check_incarnation, check_room, check_spec, nnodes
 from coordinatord.core.policy import Policy
 from coordinatord.core.run import Run
-from coordinatord.wire.messages import RANKS_MAX, Launcher, RefusalCode, Spec
+from coordinatord.wire.fields import RANKS_MAX
+from coordinatord.wire.messages import Launcher, RefusalCode, Spec
 from tests.support.builders import a_join, a_member, a_spec
 
 

@@ -14,7 +14,8 @@ from coordinatord.core.member import Member
 from coordinatord.core.policy import Policy
 from coordinatord.core.run import State
 from coordinatord.wire.codec import decode, encode
-from coordinatord.wire.messages import DURATION_S_MAX, Desired, Phase
+from coordinatord.wire.fields import DURATION_S_MAX
+from coordinatord.wire.messages import Desired, Phase
 from tests.support.builders import a_coordinator, a_join, a_member, a_spec, an_observed, an_offer
 
 POLICY = Policy(heartbeat_s=1.0, leases_per_heartbeat=5.0, lease_stretch_max=3.0)

@@ -247,7 +247,7 @@ def test_the_timeline_tells_of_each_round_and_what_its_time_went_to() -> None:
     view = rounds_view(run_of(stage), stage.now)
     first, second = view
     assert first["formed"] == "formed of nodes n1, n2, its maximum"
-    assert first["stopped"] == first["ended"] == "worker of rank 0 (local rank 0) on node n1 failed: exit code 1"
+    assert first["stopped"] == first["ended"] == "rank 0 on node n1 failed: exit code 1"
     plain = {name: value for name, value in first.items() if name not in {"formed", "stopped", "ended", "seconds"}}
     assert plain == {
         "round": 1,

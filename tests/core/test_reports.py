@@ -11,10 +11,29 @@ from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.records import RoundEnded, RunEnded
 from coordinatord.core.view import job_view
-from coordinatord.wire.messages import Consequence, Desired, Failure, Follower, Goal, Phase, Report
+from coordinatord.hints import words
+from coordinatord.wire.messages import (
+    Consequence,
+    Desired,
+    EarlyEnd,
+    Ended,
+    Failure,
+    Follower,
+    Goal,
+    Phase,
+    Report,
+    Straggler,
+)
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
 
-ERROR = a_failure(rank=1, exit_code=3, error="ValueError: no", last_lines=("Traceback", "ValueError: no"), age_s=0.5)
+ERROR = a_failure(
+    rank=1,
+    exit_code=3,
+    error="ValueError: no",
+    last_lines=("Traceback", "ValueError: no"),
+    age_s=0.5,
+    log="/logs/stderr.log",
+)
 
 
 class Job:
@@ -132,9 +151,94 @@ def test_the_status_shows_the_last_failure_with_its_age() -> None:
         "error": "ValueError: no",
         "last_lines": ["Traceback", "ValueError: no"],
         "age_s": 10.5,
-        "consequences": [{"node": "a", "rank": 0, "exit_code": 134, "how": "killed by SIGABRT"}],
+        "consequences": [{"node": "a", "rank": 0, "exit_code": 134, "how": "killed by SIGABRT", "same_error": False}],
         "consequences_count": 1,
+        "same_error_count": 0,
+        "early": [],
+        "step": None,
+        "stragglers": [],
+        "log": "/logs/stderr.log",
+        "hint": "",
+        "before": "",
+        "behind": "",
+        "then": "another worker failed in consequence: rank 0 on a (killed by SIGABRT)",
     }
+
+
+def test_who_failed_with_the_same_error_did_not_do_so_in_consequence() -> None:
+    job = Job()
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'"
+    here = dataclasses.replace(ERROR, error=missing, followers=(Follower(2, 1, same_error=True), Follower(3, -6)))
+    job.say(2, Phase.FAILED, here, now=10.0)
+    there = a_failure(rank=0, error=missing, age_s=0.25, followers=(Follower(4, 1, same_error=True), Follower(5, -6)))
+    job.say(1, Phase.FAILED, there, now=10.0)
+    report = job.report(1)
+    assert report is not None
+    assert [(one.rank, one.same_error) for one in report.consequences] == [
+        (2, True),
+        (3, False),
+        (0, True),
+        (4, True),
+        (5, False),
+    ]
+    assert (report.consequences_count, report.same_error_count) == (5, 3)
+    assert words.consequences(report) == (
+        "5 other workers failed, 3 of them with the same error: rank 2 on b (exit code 1), rank 0 on a (exit code 1), "
+        "rank 4 on a (exit code 1); and in consequence: rank 3 on b (killed by SIGABRT), "
+        "rank 5 on a (killed by SIGABRT)"
+    )
+
+
+def test_another_error_on_another_node_makes_no_follower_there_the_same() -> None:
+    job = Job()
+    job.fail(a_failure(rank=0, error="OSError: no", age_s=0.25, followers=(Follower(4, 1, same_error=True),)))
+    report = job.report(1)
+    assert report is not None
+    assert (report.consequences_count, report.same_error_count) == (2, 0)
+
+
+def test_workers_that_had_ended_with_0_are_named_with_how_long_before_that_was() -> None:
+    job = Job()
+    ended = (Ended(2, 1.5), Ended(3, 0.25))
+    job.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.STOPPED, ended=ended)), 10.0)
+    job.say(2, Phase.FAILED, ERROR, now=10.0)
+    report = job.report(1)
+    assert report is not None
+    assert report.early == (EarlyEnd("a", 2, 1.0),)  # the other one ended after it
+    assert words.early(report) == "rank 2 on a had ended with 0, 1.0 s before"
+
+
+def test_what_a_node_said_of_another_round_is_no_early_end() -> None:
+    job = Job()
+    job.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.RUNNING, ended=(Ended(2, 5.0),))), 1.0)
+    job.fail(now=10.0)
+    for session in (1, 2):
+        job.say(session, Phase.RUNNING, number=2, now=11.0)
+    job.say(2, Phase.FAILED, ERROR, number=2, now=12.0)
+    job.say(1, Phase.STOPPED, number=2, now=12.0)
+    report = job.coordinator.jobs["default"].report
+    assert report is not None
+    assert (report.round, report.early) == (2, ())
+
+
+TIMEOUT = "RuntimeError: [/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(TIMEOUT, "rank 0 on a at step 4, while others had reported step 5"), ("ValueError", "")]
+)
+def test_where_a_worker_waited_in_vain_it_is_said_who_was_behind(error: str, said: str) -> None:
+    job = Job()
+    for session, phase, step in ((1, Phase.RUNNING, 4), (2, Phase.RUNNING, 5), (1, Phase.STOPPED, 4)):
+        if phase is Phase.STOPPED:
+            failed = an_observed(run="e-1", round=1, phase=Phase.FAILED, failure=a_failure(error=error), steps=(5,))
+            job.handle(Reported(2, failed), 9.0)
+        told = an_observed(run="e-1", round=1, phase=phase, steps=(step,), step_age_s=0.1)
+        job.handle(Reported(session, told), 9.0)
+    report = job.report(1)
+    assert report is not None
+    assert (report.step, report.stragglers) == (5, (Straggler("a", 0, 4),))
+    assert words.stragglers(report) == said
 
 
 @pytest.mark.parametrize("session", [1, 2])

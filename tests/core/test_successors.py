@@ -12,7 +12,8 @@ from coordinatord.core.events import Connected, Disconnected, Reported, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.records import NodeJoined, NodeLost, RunEnded, RunOpened
 from coordinatord.core.run import Run, State
-from coordinatord.wire.messages import RANKS_MAX, WORKERS_MAX, Goal, Phase, RefusalCode, Spec
+from coordinatord.wire.fields import RANKS_MAX, WORKERS_MAX
+from coordinatord.wire.messages import Goal, Phase, RefusalCode, Spec
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, an_offer, let_pass
 
 OURS = a_spec(2, 2)

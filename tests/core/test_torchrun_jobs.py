@@ -8,7 +8,8 @@ from coordinatord.core.events import Connected, Reported
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.run import State
 from coordinatord.core.view import job_view
-from coordinatord.wire.messages import COUNTER_MAX, Launcher, Phase
+from coordinatord.wire.fields import COUNTER_MAX
+from coordinatord.wire.messages import Launcher, Phase
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed
 
 
@@ -37,7 +38,7 @@ def test_a_torchrun_that_gives_up_ends_the_job_if_too_few_are_left() -> None:
     assert run.state is State.FAILED
     assert run.outcome is not None
     assert run.outcome.exit_code == 1
-    assert run.outcome.summary.startswith("worker of rank 0 (local rank 0) on node b failed: exit code 1 (restarts: 0")
+    assert run.outcome.summary.startswith("rank 0 on node b failed: exit code 1 (restarts: 0")
     assert run.report is not None
 
 

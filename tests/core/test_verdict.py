@@ -26,21 +26,29 @@ def test_without_failures_the_trigger_is_the_reason_and_nobody_is_charged() -> N
 
 def test_a_failure_alone_is_charged() -> None:
     failure = failed("n1", 5.0, rank=3, local_rank=1, exit_code=-9)
-    text = "worker of rank 3 (local rank 1) on node n1 failed: killed by SIGKILL"
-    assert verdict([failure], []) == Verdict(text, failure)
+    assert verdict([failure], []) == Verdict("rank 3 on node n1 failed: killed by SIGKILL", failure)
 
 
-def test_what_is_known_beyond_the_code_is_said() -> None:
-    assert verdict([failed("n1", 5.0, exit_code=127, message="no such file: trian.py")], []).reason == (
-        "worker of rank 0 (local rank 0) on node n1 failed: exit code 127: no such file: trian.py"
-    )
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({}, "exit code 1"),
+        ({"error": "ValueError: no"}, "ValueError: no"),
+        ({"message": "it said last: no data"}, "it said last: no data"),
+        ({"exit_code": 127, "message": "no such file: trian.py"}, "exit code 127: no such file: trian.py"),
+        ({"exit_code": -6, "error": "KeyError: 1", "message": "m"}, "killed by SIGABRT: KeyError: 1"),
+        ({"error": "ValueError: " + "x" * 200}, "ValueError: " + "x" * 85 + "..."),
+    ],
+)
+def test_the_reason_is_a_headline(facts: dict[str, object], said: str) -> None:
+    assert verdict([failed("n1", 5.0, **facts)], []).reason == f"rank 0 on node n1 failed: {said}"
 
 
 def test_the_earliest_failure_is_the_cause_whichever_was_heard_first() -> None:
     first = failed("n2", 4.9)
     judged = verdict([failed("n1", 5.0), first, failed("n3", 5.1)], [])
     assert judged.charged == first
-    assert judged.reason.endswith("on node n2 failed: exit code 1; workers on 2 other nodes failed in consequence")
+    assert judged.reason == "rank 0 on node n2 failed: exit code 1"
 
 
 @pytest.mark.parametrize(("silent_since", "charged"), [(3.0, False), (5.0, False), (6.0, False), (6.01, True)])

@@ -50,7 +50,7 @@ def test_an_exhausted_budget_ends_all_with_the_code_of_the_first_cause(
     kill_quietly(after.workers[1].pid, signum)
     assert [node.wait() for node in nodes] == [code, code]
     for node in nodes:
-        assert "worker of rank 1" in node.lines[-1]
+        assert "rank 1 on node " in node.lines[-1]
         assert words in node.lines[-1]
         assert "restarts used: 1 of 1" in node.lines[-1]
         assert node.leftovers() == []

@@ -75,7 +75,8 @@ def test_both_terminals_and_both_error_files_show_the_same_cause(cluster: Cluste
     assert first == second
     assert re.match(r"---- round 1 failed: rank 1 on ", first[0])
     assert f'      File "{train}", line 13, in <module>' in first
-    assert "error        ValueError: no data for rank 1" in first
+    assert "    ValueError: no data for rank 1" in first
+    assert "log          none was kept, see --log-dir" in first
     assert any(line.startswith("how          exit code 1, pid ") for line in first)
     assert any(re.match(r"first cause  rank 1 \(local rank 0\) on host \S+, node [ab]$", line) for line in first)
     told = [in_error_file(file) for file in files.values()]

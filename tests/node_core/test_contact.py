@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from coordinatord.wire.messages import DURATION_S_MAX, Goal, Phase, RefusalCode
+from coordinatord.wire.fields import DURATION_S_MAX
+from coordinatord.wire.messages import Goal, Phase, RefusalCode
 from nodeclient.core.contact import HEARTBEAT_S
 from nodeclient.core.effects import Effect, Exit, Kill, Level, Notice, Reconnect, Say, Start, Sweep, Terminate, Waiting
 from nodeclient.core.settings import ABORT_TIMEOUT_S

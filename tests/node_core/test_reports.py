@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.wire.messages import Follower, Goal, Outcome, Phase, Result
+from coordinatord.wire.messages import Ended, Follower, Goal, Outcome, Phase, Result
 from nodeclient.core.effects import Exit, Notice, Say, Show
 from nodeclient.core.events import WorkerExited
 from tests.support.bench import Bench, kinds
@@ -38,6 +38,40 @@ def test_a_failure_from_before_the_stop_counts_though_it_is_told_of_after_it() -
     bench.submit(WorkerExited(1, 6, an_account(), age_s=0.25))
     assert bench.observed.failure is not None
     assert bench.observed.failure.followers == (Follower(1, 6),)
+
+
+def test_workers_that_ended_with_0_unasked_are_told_of_and_no_word_is_said_for_that_alone() -> None:
+    bench = Bench().running(assignment=an_assignment(first_rank=4, world_size=8))
+    assert Say not in kinds(bench.exited(1, 0))
+    bench.now += 0.5
+    bench.exited(0, 3)
+    assert bench.observed.ended == (Ended(5, 0.5),)
+    assert bench.observed.failure is not None
+
+
+def test_a_worker_that_ends_with_0_when_asked_to_has_not_ended_early() -> None:
+    bench = Bench().running()
+    bench.now = 10.0
+    bench.told(Goal.STOP)
+    bench.exited(0, 0)
+    assert bench.observed.ended == ()
+
+
+def test_a_worker_that_failed_with_the_same_error_is_told_apart() -> None:
+    bench = Bench().running()
+    bench.submit(WorkerExited(0, 1, an_account(error="OSError: no file of rank 0")))
+    bench.alive.clear()
+    bench.submit(WorkerExited(1, 1, an_account(error="OSError: no file of rank 1")))
+    assert bench.observed.failure is not None
+    assert bench.observed.failure.followers == (Follower(1, 1, same_error=True),)
+
+
+def test_a_path_that_no_message_can_hold_is_left_out() -> None:
+    for log, kept in (("/logs/1", "/logs/1"), ("/logs/" + "a" * 1_024, ""), ("/lo\ngs", "")):
+        bench = Bench().running()
+        bench.submit(WorkerExited(0, 1, an_account(log=log)))
+        assert bench.observed.failure is not None
+        assert bench.observed.failure.log == kept
 
 
 def test_what_ends_after_it_was_asked_to_has_not_failed() -> None:

@@ -6,14 +6,13 @@ import json
 import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nodeclient.console import Console
 from nodeclient.core.effects import Level
-from tests.support.builders import a_report
+from tests.support.builders import a_failure, a_report
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -86,10 +85,10 @@ def test_what_only_machines_want_is_not_in_the_text() -> None:
 
 
 def test_a_report_is_a_block_for_people_and_one_object_for_machines() -> None:
-    report = a_report()
+    report = a_report(failure=a_failure(log="/logs/stderr.log"))
     text, objects = Screen(is_live=False), Screen(is_live=False)
-    a_console("text", text).show(report, NOON, Path("/logs/stderr.log"))
-    a_console("json", objects).show(report, NOON, Path("/logs/stderr.log"))
+    a_console("text", text).show(report, NOON)
+    a_console("json", objects).show(report, NOON)
     assert len(text.lines) > 3
     [told] = objects.objects
     assert (told["event"], told["level"], told["round"]) == ("round_failed", "error", report.round)

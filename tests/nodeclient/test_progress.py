@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from coordinatord.wire.messages import DURATION_S_MAX, STEP_MAX, Observed, Phase
+from coordinatord.wire.fields import DURATION_S_MAX, STEP_MAX
+from coordinatord.wire.messages import Observed, Phase
 from nodeclient.progress import Slots
 from tests.support.builders import an_observed
 from workerlib import env

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import coordinatord.config
-from coordinatord.wire.messages import DURATION_S_MAX
+from coordinatord.wire.fields import DURATION_S_MAX
 from nodeclient.standalone import STANDALONE
 
 

@@ -16,7 +16,8 @@ from aiohttp import ClientResponse, ClientSession, ClientTimeout
 
 from coordinatord.server import app, driver, stream
 from coordinatord.server.app import Server
-from coordinatord.wire.messages import LAST_LINES_MAX, LINE_MAX, Goal, Phase
+from coordinatord.wire.fields import LAST_LINES_MAX, LINE_MAX
+from coordinatord.wire.messages import Goal, Phase
 from tests.server.conftest import Start
 from tests.server.test_durability import SlowStore
 from tests.support.builders import a_failure, a_spec

@@ -11,10 +11,12 @@ import pytest
 
 from coordinatord.core.ledger import Spent
 from coordinatord.core.ranks import Ranks
+from coordinatord.core.records import RoundEnded, RoundStopped
 from coordinatord.core.run import Run
 from coordinatord.store import layout
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
+from coordinatord.wire.messages import Consequence, Follower
 from coordinatord.wire.schema import fields_of
 from tests.support.builders import an_offer
 from tests.support.histories import an_opening, replay
@@ -207,3 +209,37 @@ def test_a_newer_database_is_refused_and_left_as_it_is(path: Path) -> None:
         Database.copy_of(path)
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == ["state.db"]
+
+
+BEFORE_LOGS = 5
+"""The last version of the tables of which no report names a log, or who failed with the same error."""
+
+OLD_FAILURE = {"rank": 1, "local_rank": 1, "exit_code": 1, "pid": 7, "message": "", "error": "ValueError: no"}
+OLD_FAILURE |= {"last_lines": ["ValueError: no"], "followers": [{"rank": 0, "exit_code": -6}], "age_s": 0.5}
+OLD_REPORT = {"round": 1, "nodes": 2, "node": "a", "host": "h", "failure": OLD_FAILURE}
+OLD_REPORT |= {"consequences": [{"node": "a", "rank": 0, "exit_code": -6}], "consequences_count": 1}
+
+
+def test_reports_from_before_they_named_a_log_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    Database.open(path, layout.STEPS[:BEFORE_LOGS]).close()
+    stopped = {"reason": "r", "planned": False, "condition": "", "spent": fields_of(Spent())}
+    stopped |= {"first_failure": {"node": "a", "host": "h", "failure": OLD_FAILURE}}
+    ended = {"reason": "r", "charged": True, "restarts_used": 1, "report": OLD_REPORT, "spent": fields_of(Spent())}
+    with closing(sqlite3.connect(path)) as connection, connection:
+        opened = {"reason": "r", "opener": "a", "spec": fields_of(an_opening().spec)}
+        for kind, number, body in (("RunOpened", None, opened), ("RoundStopped", 1, stopped), ("RoundEnded", 1, ended)):
+            values = (1.0, "job", "e-1", kind, None, number, json.dumps(body))
+            connection.execute(
+                "INSERT INTO records (at, job, run, kind, node, round, body) VALUES (?, ?, ?, ?, ?, ?, ?)", values
+            )
+    database = Database.open(path)
+    _, first, second = [entry.record for entry in database.load()]
+    database.close()
+    assert isinstance(first, RoundStopped)
+    assert first.first_failure is not None
+    assert (first.first_failure.failure.log, first.first_failure.failure.followers) == ("", (Follower(0, -6),))
+    assert isinstance(second, RoundEnded)
+    assert second.report is not None
+    assert second.report.consequences == (Consequence("a", 0, -6),)
+    assert (second.report.failure.followers, second.report.early) == ((Follower(0, -6),), ())

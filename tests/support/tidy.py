@@ -46,7 +46,8 @@ PURE_STDLIB = frozenset(
 """Modules, and names out of modules, that depend on nothing but their arguments."""
 
 PURE_ROOMS = {
-    "coordinatord/core": ("coordinatord.core", "coordinatord.wire"),
+    "coordinatord/core": ("coordinatord.core", "coordinatord.hints", "coordinatord.wire"),
+    "coordinatord/hints": ("coordinatord.hints", "coordinatord.wire"),
     "coordinatord/wire": ("coordinatord.wire", "msgpack"),
     "nodeclient/core": ("nodeclient.core", "coordinatord.wire"),
 }
@@ -137,7 +138,7 @@ def node_imports(source: Source) -> Iterator[Finding]:
 
     torchrun's backend may import torch: it is loaded by torchrun, which has done so already, and never by nodeclient.
     """
-    allowed = ["coordinatord.wire", "coordinatord.shared", "workerlib.env"]
+    allowed = ["coordinatord.wire", "coordinatord.shared", "coordinatord.hints", "workerlib.env"]
     if source.is_in(TORCHRUN_ROOM):
         allowed.append("torch")
     for one in source.imports:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-from coordinatord.wire.messages import COUNTER_MAX, Launcher, Spec
+from coordinatord.wire.fields import COUNTER_MAX
+from coordinatord.wire.messages import Launcher, Spec
 from nodeclient.config.records import Endpoint
 from nodeclient.torchrun.parameters import TorchrunConfig, in_torchrun_words, read
 

@@ -10,20 +10,8 @@ from coordinatord.core.effects import Send
 from coordinatord.core.events import Connected
 from coordinatord.wire.codec import encode
 from coordinatord.wire.exits import ExitCode, describe_exit, shell_exit_code, signal_behind
-from coordinatord.wire.messages import (
-    COUNTER_MAX,
-    FRAME_BYTES_MAX,
-    RANKS_MAX,
-    STEP_MAX,
-    TEXT_MAX,
-    WORKERS_MAX,
-    Desired,
-    Goal,
-    Join,
-    Observed,
-    Phase,
-    clip,
-)
+from coordinatord.wire.fields import COUNTER_MAX, RANKS_MAX, STEP_MAX, TEXT_MAX, WORKERS_MAX
+from coordinatord.wire.messages import FRAME_BYTES_MAX, Desired, Goal, Join, Observed, Phase, clip
 from tests.support.builders import a_coordinator, a_desired, a_join, a_spec, an_assignment, an_observed, an_offer
 from tests.support.messages import MESSAGES, largest
 
@@ -35,12 +23,12 @@ def test_the_largest_legal_message_fits_a_frame(kind: type[Any]) -> None:
 
 @pytest.mark.parametrize("goal", Goal)
 def test_the_largest_desired_state_fits_a_frame_whatever_the_goal(goal: Goal) -> None:
-    assert len(encode(largest(Desired, goal))) < 61 * 1024  # as `FRAME_BYTES_MAX` says
+    assert len(encode(largest(Desired, goal))) < 75 * 1024  # as `FRAME_BYTES_MAX` says
 
 
 def test_the_largest_messages_of_a_node_fit_a_frame_with_a_step_of_each_of_its_workers() -> None:
     assert len(largest(Observed).steps) == WORKERS_MAX
-    assert len(encode(largest(Join))) < 85 * 1024  # as `FRAME_BYTES_MAX` says
+    assert len(encode(largest(Join))) < 90 * 1024  # as `FRAME_BYTES_MAX` says
 
 
 def test_a_heartbeat_of_eight_workers_takes_a_packet() -> None:

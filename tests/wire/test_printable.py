@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinatord.wire.codec import decode, encode
-from coordinatord.wire.messages import TEXT_MAX, Join, RefusalCode, Refused, clip
+from coordinatord.wire.fields import TEXT_MAX
+from coordinatord.wire.messages import Join, RefusalCode, Refused, clip
 from coordinatord.wire.schema import SchemaError
 from tests.support.builders import a_join
 from tests.support.messages import as_map

@@ -1,7 +1,7 @@
 // The last failure: the worker that failed first, what it said, and who only followed.
 
 import { h, keep, say, show } from "./dom.js";
-import { ago, clock, count, plural } from "./words.js";
+import { ago, clock, count } from "./words.js";
 
 export function failurePanel() {
   const facts = h("dl", { class: "facts" });
@@ -32,17 +32,13 @@ function factsOf(failure) {
     { label: "How", text: `${failure.how}${process}` },
     { label: "Error", text: failure.error },
     { label: "Found out", text: failure.message },
-    { label: "Then", text: consequences(failure) },
+    { label: "Before", text: failure.before },
+    { label: "Behind", text: failure.behind },
+    { label: "Then", text: failure.then },
+    { label: "Log", text: failure.log ? `${failure.log} (on ${failure.host})` : "" },
+    { label: "Hint", text: failure.hint },
   ];
   return facts.filter((each) => each.text);
-}
-
-function consequences(failure) {
-  if (!failure.consequences_count) return "";
-  const named = failure.consequences.map((each) => `rank ${each.rank} on ${each.node} (exit code ${each.exit_code})`);
-  const more = failure.consequences_count - named.length;
-  const list = more > 0 ? [...named, `${count(more)} more`] : named;
-  return `${plural(failure.consequences_count, "other worker")} failed in consequence: ${list.join(", ")}`;
 }
 
 function fact({ label }) {

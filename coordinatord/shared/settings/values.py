@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from coordinatord.wire.messages import DURATION_S_MAX
+from coordinatord.wire.fields import DURATION_S_MAX
 
 TEXT: tuple[type, ...] = (str,)
 WHOLE: tuple[type, ...] = (int,)

@@ -164,6 +164,12 @@ NETWORK = [
         raised(f"RuntimeError: Gloo connectFullMesh failed with {GLOO[14:]}pair.cc:144] no error"),
     ),
     Sample(
+        "peer ended early",
+        raised(f"{GLOO}pair.cc:544] Connection closed by peer [127.0.0.1]:41083"),
+        early=True,
+        says="uneven",
+    ),
+    Sample(
         "peer gone, gloo",
         "[rank0]: "
         + raised(

@@ -27,6 +27,8 @@ class Sample:
     """Part of the hint."""
     nodes: int = 2
     consequences: int = 3
+    early: bool = False
+    """Another worker had exited with 0 before."""
     account: Account = field(default_factory=Account)
     """What else was found out."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.wire.messages import LAST_LINES_MAX
+from coordinatord.wire.fields import LAST_LINES_MAX
 from nodeclient.core.events import Account
 from nodeclient.failures import oom
 from nodeclient.failures.account import account

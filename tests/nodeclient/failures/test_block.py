@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 
-from coordinatord.wire.messages import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX, Consequence, Report
+from coordinatord.wire.fields import LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
+from coordinatord.wire.messages import CONSEQUENCES_MAX, Consequence, EarlyEnd, Report
 from nodeclient.failures import block
 from tests.support.builders import a_failure, a_report
 
@@ -22,9 +22,9 @@ ORDINARY = """\
 first cause  rank 5 (local rank 1) on host gpu-07, node gpu-07-x4f2
 when         2026-03-03 23:59:53-05:00 (12 s ago)
 how          exit code 1, pid 4711
-error        ModuleNotFoundError: No module named 'apex'
 then         3 other workers failed in consequence: rank 0 on gpu-00 (exit code 134, as a shell says SIGABRT),
              rank 8 on gpu-01 (killed by SIGABRT), 1 more
+log          /logs/5/stderr.log (on gpu-07)
 hint         apex is not installed for the Python that runs the script on gpu-07, or not where it looks for
              modules: is this the right environment (`which python`)?
 --------------------------------------------------------------------------------"""
@@ -36,6 +36,7 @@ first cause  rank 0 (local rank 0) on host n1
 when         2026-03-04 00:00:05-05:00
 how          killed by SIGKILL, pid 4711
 because      killed by the kernel's OOM killer (memory limit of its cgroup: 64 GiB)
+log          none was kept, see --log-dir
 hint         the memory was full: have it use less (a smaller batch, fewer DataLoader workers, no data held in
              every worker), or raise the limit (docker --memory, resources.limits.memory in Kubernetes, --mem
              in Slurm)
@@ -51,6 +52,8 @@ hint         a command was not found on host-n1: is it installed there, and on t
              started with?
 --------------------------------------------------------------------------------"""
 
+LOG = "/logs/5/stderr.log"
+
 TRACE = (
     "Traceback (most recent call last):",
     '  File "/data/train.py", line 7, in <module>',
@@ -64,7 +67,7 @@ BLOCKS = [
             round=3,
             node="gpu-07-x4f2",
             host="gpu-07",
-            failure=a_failure(rank=5, local_rank=1, error=TRACE[-1], last_lines=TRACE, age_s=12.0),
+            failure=a_failure(rank=5, local_rank=1, error=TRACE[-1], last_lines=TRACE, age_s=12.0, log=LOG),
             consequences=(Consequence("gpu-00", 0, 134), Consequence("gpu-01", 8, -6)),
             consequences_count=3,
         ),
@@ -107,14 +110,15 @@ def test_it_is_said_that_the_last_lines_of_a_killed_worker_tell_nothing_of_its_e
         assert (note in block.lines(report, SEEN_AT)) == noted
 
 
-def test_a_log_file_is_named_before_the_hint() -> None:
-    report = a_report(host="gpu-07", failure=a_failure(exit_code=-9))
-    without = block.lines(report, SEEN_AT)
-    log = Path("/var/log", "a" * 100, "stderr.log")
-    lines = block.lines(report, SEEN_AT, log)
-    hinted = next(at for at, line in enumerate(lines) if line.startswith("hint "))
-    assert lines[hinted - 1] == f"log          {log} (on gpu-07)"
-    assert [line for line in lines if not line.startswith("log ")] == without
+def test_a_path_is_on_one_line_however_long_it_is() -> None:
+    log = f"/var/log/{'a' * 150}/stderr.log"
+    report = a_report(host="gpu-07", failure=a_failure(log=log))
+    assert f"log          {log} (on gpu-07)" in block.lines(report, SEEN_AT)
+
+
+def test_an_error_that_does_not_stand_right_above_is_said() -> None:
+    report = a_report(failure=a_failure(error="ValueError: no", last_lines=("ValueError: no", "closing")))
+    assert "error        ValueError: no" in block.lines(report, SEEN_AT)
 
 
 @pytest.mark.parametrize(
@@ -125,11 +129,20 @@ def test_an_age_is_said_in_a_unit_that_fits(age_s: float, ago: str) -> None:
     assert f"({ago} ago)" in said
 
 
-def test_only_other_nodes_can_differ() -> None:
-    for nodes in (1, 2):
-        report = a_report(failure=a_failure(error=TRACE[-1]), nodes=nodes)
-        said = "\n".join(block.lines(report, SEEN_AT))
-        assert ("other nodes had not failed by then" in said) == (nodes == 2)
+@pytest.mark.parametrize(
+    ("nodes", "where", "alone"), [(1, (), False), (2, (), True), (2, ("n1",), True), (2, ("n2",), False)]
+)
+def test_only_other_nodes_can_differ(nodes: int, where: tuple[str, ...], *, alone: bool) -> None:
+    followed = tuple(Consequence(node, 1, 1, same_error=True) for node in where)
+    report = a_report(
+        failure=a_failure(error=TRACE[-1]),
+        nodes=nodes,
+        consequences=followed,
+        consequences_count=len(followed),
+        same_error_count=len(followed),
+    )
+    said = "\n".join(block.lines(report, SEEN_AT))
+    assert ("other nodes had not failed by then" in said) == alone
 
 
 def test_the_largest_report_fits_a_screen() -> None:
@@ -143,11 +156,13 @@ def test_the_largest_report_fits_a_screen() -> None:
             error=words[:MESSAGE_MAX],
             last_lines=("x" * LINE_MAX,) * LAST_LINES_MAX,
             age_s=86_400.0,
+            log="l" * 1_024,
         ),
         consequences=tuple(Consequence("n" * 128, 1, 1) for _ in range(CONSEQUENCES_MAX)),
         consequences_count=1_000_000,
+        early=tuple(EarlyEnd("n" * 128, 1, 1.0) for _ in range(CONSEQUENCES_MAX)),
     )
     lines = block.lines(report, SEEN_AT)
     assert len(lines) <= block.LINES_MAX
     assert lines[-1] == block.RULE
-    assert sum(line.startswith("    x") for line in lines) >= LAST_LINES_MAX / 2
+    assert sum(line.startswith("    x") for line in lines) >= LAST_LINES_MAX / 4

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from coordinatord.wire.messages import Report
+from coordinatord.hints.find import CAUSES, _advice, hint
+from coordinatord.wire.messages import EarlyEnd, Report
 from nodeclient.core.group import Group
 from nodeclient.failures.account import account
-from nodeclient.failures.hints import CAUSES, _advice, hint
 from nodeclient.failures.oom import Kills
 from tests.nodeclient.failures.host_samples import ABORT, ABORTED, HOST_SAMPLES, ORDINARY
 from tests.nodeclient.failures.network_samples import NETWORK_SAMPLES
@@ -24,7 +24,8 @@ def report_on(sample: Sample) -> Report:
     told = account(sample.exit_code, 4_711, None, sample.stderr.encode(), Kills())
     group = Group()
     group.fail(0, sample.exit_code, replace(told, message=sample.account.message), 0.0)
-    return a_report(failure=group.failure(0.0), consequences_count=sample.consequences, nodes=sample.nodes)
+    early = (EarlyEnd("n2", 3, 0.2),) if sample.early else ()
+    return a_report(failure=group.failure(0.0), consequences_count=sample.consequences, nodes=sample.nodes, early=early)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: f"{sample.cause}: {sample.stderr[-40:]!r}")

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import re
 
-from nodeclient.failures.cause import Cause
+from coordinatord.hints.cause import Cause
 
 _INTERFACES = "`ip -br address` shows the interfaces of a host"
 
 _HIDDEN_NETWORK = r"(?P<address>127\.[\d.]+|172\.17\.[\d.]+|192\.168\.122\.[\d.]+|169\.254\.[\d.]+|::1|fe80:[\w:]+)"
 """Loopback, docker0, virbr0 and link-local addresses, which each host has for itself."""
 
+_PEER_GONE_NCCL = (
+    r"ncclRemoteError|remote process (?:has terminated|exited|exiting)|NCCL WARN .*Connection closed by remote"
+)
+_PEER_GONE_GLOO = r"gloo/transport/.*(?:Connection (?:reset|closed) by peer|Broken pipe)"
+_GLOO_TIMED_OUT = r"gloo/transport/.*Timed out waiting \d+ms for (?:recv|send) operation"
+_STORE_GONE = r"Did the remote server shutdown or crash\?"
+
 NETWORK = (
+    Cause(
+        "peer ended early",
+        "this worker waited for one that had ended well: they disagree on how many steps there are. Most often the "
+        "data is uneven (drop_last=True, a DistributedSampler, or torch.distributed.algorithms.Join), or one of them "
+        "returns or calls sys.exit(0) under a condition of its own",
+        re.compile(f"{_PEER_GONE_NCCL}|{_PEER_GONE_GLOO}|{_GLOO_TIMED_OUT}|{_STORE_GONE}"),
+        anywhere=True,
+        early=True,
+    ),
     Cause(
         "NCCL on a hidden network",
         "NCCL chose {address}, which is of loopback, docker0, virbr0 or one link, so that other hosts cannot reach it: "
@@ -44,9 +60,7 @@ NETWORK = (
         "peer gone, NCCL",
         "another worker's connection broke: look for one that ended or was killed at that time, or for a network "
         "fault; this worker is probably not the cause",
-        re.compile(
-            r"ncclRemoteError|remote process (?:has terminated|exited|exiting)|NCCL WARN .*Connection closed by remote"
-        ),
+        re.compile(_PEER_GONE_NCCL),
         anywhere=True,
     ),
     Cause(
@@ -74,7 +88,7 @@ NETWORK = (
         "peer gone, gloo",
         "another worker's connection broke: look for one that ended or was killed at that time, or for a network "
         "fault; this worker is probably not the cause",
-        re.compile(r"gloo/transport/.*(?:Connection (?:reset|closed) by peer|Broken pipe)"),
+        re.compile(_PEER_GONE_GLOO),
     ),
     Cause(
         "name not resolved, by torch",
@@ -112,11 +126,12 @@ NETWORK = (
         re.compile(
             r"DistStoreError: wait timeout after \d+ms|store->get\('[^']*'\) got error: (?:wait timeout|Timeout)"
         ),
+        waits=True,
     ),
     Cause(
         "store gone",
         "the store at rank 0 is gone: look for why the worker with rank 0 ended; this worker is probably not the cause",
-        re.compile(r"Did the remote server shutdown or crash\?"),
+        re.compile(_STORE_GONE),
     ),
     Cause(
         "port in use, of torch",
@@ -137,11 +152,13 @@ NETWORK = (
         "TORCH_DISTRIBUTED_DEBUG=DETAIL tells which",
         re.compile(r"Watchdog caught collective operation timeout: \w+\(.*OpType=(?P<operation>\w+)"),
         anywhere=True,
+        waits=True,
     ),
     Cause(
         "gloo timed out",
         "another worker did not come to the same collective in time: they disagree on what comes next (uneven batches, "
         "a collective under `if rank == 0`), one is much slower (see timeout= of init_process_group), or one hangs",
-        re.compile(r"gloo/transport/.*Timed out waiting \d+ms for (?:recv|send) operation"),
+        re.compile(_GLOO_TIMED_OUT),
+        waits=True,
     ),
 )

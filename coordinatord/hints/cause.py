@@ -26,3 +26,7 @@ class Cause:
     exit_codes: frozenset[int] = frozenset()
     alone: bool = False
     """There are other nodes, and none of them failed in this round."""
+    early: bool = False
+    """Another worker had exited with 0 before."""
+    waits: bool = False
+    """The worker waited for others that did not come in time: it is worth knowing who was behind."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from nodeclient.failures.cause import Cause
+from coordinatord.hints.cause import Cause
 
 _NO_MODULE = r"No module named '?(?P<module>[\w.]+)(?![\w.;])"
 """What is followed by a semicolon is a package, which is there but cannot be run."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from coordinatord.hints.cause import Cause
+from coordinatord.hints.launch_causes import GPUS, LAUNCHING
+from coordinatord.hints.network_causes import NETWORK
+from coordinatord.hints.resource_causes import LIMITS, MEMORY, SIGNALS
 from coordinatord.wire.exits import signal_behind
 from coordinatord.wire.messages import Report
-from nodeclient.failures.cause import Cause
-from nodeclient.failures.launch_causes import GPUS, LAUNCHING
-from nodeclient.failures.network_causes import NETWORK
-from nodeclient.failures.resource_causes import LIMITS, MEMORY, SIGNALS
 
 CAUSES = (*MEMORY, *LAUNCHING, *GPUS, *NETWORK, *LIMITS, *SIGNALS)
 """In the order in which they are tried: what says more comes first."""
@@ -15,7 +15,13 @@ CAUSES = (*MEMORY, *LAUNCHING, *GPUS, *NETWORK, *LIMITS, *SIGNALS)
 
 def hint(report: Report) -> str | None:
     """Return one or two sentences about the first cause; None if it is not one of the known ones."""
-    return next((said for cause in CAUSES if (said := _advice(cause, report)) is not None), None)
+    cause = cause_of(report)
+    return None if cause is None else _advice(cause, report)
+
+
+def cause_of(report: Report) -> Cause | None:
+    """Return the known cause of a failure; None if it is none of them."""
+    return next((cause for cause in CAUSES if _advice(cause, report) is not None), None)
 
 
 def _advice(cause: Cause, report: Report) -> str | None:
@@ -24,7 +30,7 @@ def _advice(cause: Cause, report: Report) -> str | None:
         return None
     if cause.exit_codes and failure.exit_code not in cause.exit_codes:
         return None
-    if cause.alone and (report.nodes == 1 or report.consequences_count > 0):
+    if (cause.alone and not _is_alone(report)) or (cause.early and not report.early):
         return None
     known = {"host": report.host, "local_rank": failure.local_rank, "pid": failure.pid}
     if cause.pattern is None:
@@ -33,3 +39,9 @@ def _advice(cause: Cause, report: Report) -> str | None:
     said = everything if cause.anywhere or not failure.error else f"{failure.error}\n{failure.message}"
     found = cause.pattern.search(said)
     return cause.advice.format(**known, **found.groupdict()) if found else None
+
+
+def _is_alone(report: Report) -> bool:
+    """Whether there are other nodes, and no worker of theirs is known to have failed."""
+    unnamed = report.consequences_count > len(report.consequences)
+    return report.nodes > 1 and not unnamed and all(one.node == report.node for one in report.consequences)

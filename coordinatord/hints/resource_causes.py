@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from signal import Signals
 
-from nodeclient.failures.cause import Cause
+from coordinatord.hints.cause import Cause
 
 _KILL = frozenset({Signals.SIGKILL})
 
