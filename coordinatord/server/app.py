@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -24,6 +25,7 @@ from coordinatord.server import page
 from coordinatord.server.answers import complain_alike
 from coordinatord.server.api import Api
 from coordinatord.server.browsers import Browsers, Names
+from coordinatord.server.connections import Connections
 from coordinatord.server.driver import Driver
 from coordinatord.server.feed import Feed
 from coordinatord.server.happenings import Happenings
@@ -125,7 +127,9 @@ async def serve(
     await _restore(machine, store)
     listeners = _listeners(host, port, passed)
     logging.getLogger("aiohttp.server").addFilter(_BAD_REQUESTS)
+    loop = asyncio.get_running_loop()
     tasks = Tasks()
+    loop.set_exception_handler(partial(_end_for_bugs, tasks))
     meters = Meters()
     sessions = Sessions(meters)
     requests = Requests()
@@ -139,7 +143,9 @@ async def serve(
     metrics = Metrics(driver, meters)
     names = Names([host, *allowed_hosts])
     names.learn()
-    app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[Browsers(names).guard, complain_alike])
+    connections = Connections()
+    middlewares = [connections.note, Browsers(names).guard, complain_alike]
+    app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=middlewares)
     app.add_routes([web.get(SESSION_PATH, sessions.serve), *Api(driver, feed).routes()])
     app.add_routes([*requests.routes(), *happenings.routes()])
     app.add_routes([*page.routes(), *stream.routes(), *metrics.routes()])
@@ -148,13 +154,13 @@ async def serve(
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S / 2)
     await runner.setup()
     try:
-        for listener in listeners:
-            await web.SockSite(runner, listener, backlog=BACKLOG).start()
+        await connections.accept(listeners, runner, BACKLOG)
         driver.start()
         metrics.start()
         address, bound_port = listeners[0].getsockname()[:2]
         yield Server(address, bound_port, driver, sessions, tasks)
     finally:
+        connections.close()
         driver.close()
         sessions.close()
         requests.close()
@@ -163,6 +169,19 @@ async def serve(
         await runner.cleanup()
         metrics.close()
         await tasks.cancel()
+        loop.set_exception_handler(None)
+
+
+def _end_for_bugs(tasks: Tasks, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """End the server for an exception in a callback: what that was to do, such as to keep a deadline, is not done.
+
+    Not so for what the system refuses a connection, and what goes wrong with one: it ends that one.
+    """
+    error = context.get("exception")
+    if "handle" in context and isinstance(error, Exception) and not isinstance(error, OSError):
+        tasks.fail(error)
+    else:
+        loop.default_exception_handler(context)
 
 
 def _bracketed(address: str) -> str:

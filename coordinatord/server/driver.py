@@ -89,12 +89,12 @@ class Driver:
     def _handle(self, event: Event, now: float) -> None:
         try:
             batch = self.machine.handle(event, now)
+            self._timer.arm(self.machine.next_deadline())
+            self._release(self._journal.take(batch, now))
         except Exception as error:
             # A bug: its state is no longer to be trusted, so the daemon ends instead of deciding by it.
             self._tasks.fail(error)
             raise
-        self._timer.arm(self.machine.next_deadline())
-        self._release(self._journal.take(batch, now))
         if batch.records and not self._writing:
             self._writing = True
             self._tasks.spawn(self._write_all(), name="write")

@@ -22,6 +22,9 @@ from coordinatord.wire.schema import SchemaError, check_for
 ASKING_MAX = 100
 """Requests in progress: each is over when it is on the disk, so more are a mistake in somebody's loop."""
 
+BODY_WITHIN_S = 10.0
+"""From the head of a request to its end: it is a sentence, in the same packet mostly."""
+
 PARSERS = {"application/json": json.loads, "application/msgpack": msgpack.unpackb}
 """By Content-Type. For these a browser asks us first (CORS), which we do not answer, before a page of somebody else may
 send them. (That no page may ask for anything, whatever it sends, is `browsers`' business.)"""
@@ -138,11 +141,15 @@ async def _read(request: web.Request, kind: type[Request]) -> Request:
         text = f"a request has Content-Type {' or '.join(PARSERS)}, not {request.content_type}"
         raise _TurnedDownError(415, "content_type", text)
     try:
-        body = parse(await request.read())
+        async with asyncio.timeout(BODY_WITHIN_S):
+            body = parse(await request.read())
         petition = _check_petition({"reason": "", **body} if type(body) is dict else body, "request")
         target = _check_target(dict(request.match_info), "request").target
     except web.HTTPRequestEntityTooLarge as error:
         raise _TurnedDownError(413, "too_large", f"a request has at most {request.client_max_size} bytes") from error
+    except TimeoutError as error:
+        text = f"the rest of the request has not come within {BODY_WITHIN_S:g} s"
+        raise _TurnedDownError(408, "incomplete", text) from error
     except (SchemaError, ValueError, RecursionError, msgpack.UnpackException) as error:
         raise _TurnedDownError(400, "malformed", f"the request is not understood: {_why(error)}") from error
     return kind(target, petition.by, petition.reason)
