@@ -208,9 +208,8 @@ class Coordinator:
 
     def _ask(self, event: Asked, now: float, outbox: Outbox) -> None:
         if self.trouble is not None:
-            text = (
-                f"nothing new is decided, as nothing can be recorded ({self.trouble}); what was asked before may be yet"
-            )
+            why = f"the coordinator cannot write its state ({self.trouble})"
+            text = f"not done: {why}. Earlier requests may still take effect."
             outbox.endings.append(Answer(event.session, Verdict.UNRECORDED, text))
             return
         reply = operations.carry_out(event.request, outbox)

@@ -11,6 +11,7 @@ from itertools import count
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from coordinatord.core.addresses import plain
 from coordinatord.core.effects import Close, Effect, Reassure, Refuse, Send
 from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.server.driver import Driver
@@ -153,4 +154,4 @@ def _frame(kind: WSMsgType, data: object) -> bytes:
 
 def _address(transport: asyncio.BaseTransport | None, which: str) -> str:
     name = transport.get_extra_info(which) if transport is not None else None
-    return str(name[0]) if name else "unknown"
+    return plain(str(name[0])) if name else "unknown"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -125,10 +125,16 @@ class Database:
             (word,) = self._connection.execute("SELECT word FROM identity").fetchone()
         return str(word)
 
-    def tell(self, job: str | None, after: int | None, most: int) -> Chapter:
-        """Tell of the next `most` records with a greater number than `after`; None: the newest. Raises `StoreError`."""
-        which = "TRUE" if job is None else "job = :job"
-        given = {"job": job, "after": after or 0, "most": most}
+    def tell(
+        self, job: str | None, after: int | None, most: int, kinds: Collection[str] = (), since: float = 0.0
+    ) -> Chapter:
+        """Tell of the next `most` such records with a greater number than `after`; None: the newest.
+
+        Raises `StoreError`.
+        """
+        which = "at >= :since" if job is None else "at >= :since AND job = :job"
+        which += " AND kind IN (SELECT value FROM json_each(:kinds))" if kinds else ""
+        given = {"job": job, "after": after or 0, "most": most, "since": since, "kinds": json.dumps(list(kinds))}
         order = "DESC" if after is None else "ASC"
         with explained(self._where):
             # First: what comes meanwhile is looked at the next time.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -83,10 +83,13 @@ class Store(Protocol):
         When this returns, a crash can no longer forget them. One append is over before the next begins.
         """
 
-    async def tell(self, job: str | None, after: int | None, most: int) -> Chapter:
+    async def tell(
+        self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
+    ) -> Chapter:
         """Tell of the next `most` records with a greater number than `after`; None: of the newest. Raises `StoreError`.
 
-        Of one job, or of all and of none. Holds up nothing that is to be made durable.
+        Of one job, or of all and of none; of these kinds, or of all; made at the time `since` or later. Holds up
+        nothing that is to be made durable.
         """
 
     async def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import count
 
 from coordinatord.core.records import Record
@@ -36,9 +36,12 @@ class MemoryStore:
         """Keep records."""
         self._kept.extend((next(self._numbers), at, record) for record in records)
 
-    async def tell(self, job: str | None, after: int | None, most: int) -> Chapter:
-        """Tell of the next `most` records with a greater number than `after`; None: of the newest."""
+    async def tell(
+        self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
+    ) -> Chapter:
+        """Tell of the next `most` such records with a greater number than `after`; None: of the newest."""
         found = [kept for kept in self._kept if kept[0] > (after or 0) and job in {None, kept[2].job}]
+        found = [kept for kept in found if kept[1] >= since and (not kinds or type(kept[2]).__name__ in kinds)]
         found = found[-most:] if after is None else found[:most]
         newest = self._kept[-1][0] if self._kept else 0
         whole = after is None or len(found) < most

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -53,13 +54,17 @@ class SqliteStore:
 
         await self._in_thread(work)
 
-    async def tell(self, job: str | None, after: int | None, most: int) -> Chapter:
-        """Tell of the next `most` records with a greater number than `after`; None: of the newest. Raises `StoreError`.
+    async def tell(
+        self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
+    ) -> Chapter:
+        """Tell of the next `most` such records with a greater number than `after`; None: of the newest.
+
+        Raises `StoreError`.
 
         By a connection and a thread of its own: to look back must not hold up what is to be made durable.
         """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._reading, lambda: self._reader.tell(job, after, most))
+        return await loop.run_in_executor(self._reading, partial(self._reader.tell, job, after, most, kinds, since))
 
     async def close(self) -> None:
         """Let go of the directory when all that was asked for is done."""

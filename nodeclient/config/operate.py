@@ -45,6 +45,12 @@ class EventsConfig:
     """None for what happened to all of them, and beyond them."""
     json: bool
     follow: bool
+    last: int | None = None
+    """How many of the newest; None: as many as the coordinator tells at once, or of `follow` a few."""
+    since_s: float | None = None
+    """Only what happened in the last so many seconds."""
+    kinds: tuple[str, ...] = ()
+    """Only of these, as the coordinator calls them; empty: of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +96,32 @@ def read_status(parser: SettingsParser, given: argparse.Namespace, _: Mapping[st
 def add_events(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient events`."""
     _add_coordinators(parser)
-    parser.add_setting("--follow", "-f", action="store_true", help="go on as things happen")
+    parser.add_setting("--follow", "-f", action="store_true", help="go on as things happen; begins with the last 10")
+    parser.add_setting("--last", type=values.count, variables=(), metavar="N", help="only the newest N, up to 1000")
+    parser.add_setting(
+        "--since",
+        type=values.age,
+        variables=(),
+        metavar="AGE",
+        help="only what happened in the last so many seconds, or 15m, 2h, 3d",
+    )
+    parser.add_setting(
+        "--kind",
+        type=values.names,
+        variables=(),
+        array=joined,
+        default=(),
+        metavar="KIND[,...]",
+        help="only of these kinds, such as node-lost,round-stopped",
+    )
     parser.add_setting("--json", action="store_true", help="for programs: one JSON object a line")
     _add_job(parser, "only of this one; without it, of all jobs")
 
 
 def read_events(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> EventsConfig:
     """Make the settings of `nodeclient events`."""
-    return EventsConfig(given.coord, _job(parser, given), given.json, given.follow)
+    job = _job(parser, given)
+    return EventsConfig(given.coord, job, given.json, given.follow, given.last, given.since, given.kind)
 
 
 def add_report(parser: SettingsParser) -> None:

@@ -26,6 +26,10 @@ _STREAMS = re.compile(r"[0-3]|\d+:[0-3](?:,\d+:[0-3])*", re.ASCII)
 
 _SIZE = re.compile(r"(?P<number>\d{1,15}) ?(?P<unit>[kKmMgGtT]?)(?P<binary>i?)[bB]?", re.ASCII)
 
+_AGE = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,3})?)(?P<unit>[smhd]?)", re.ASCII)
+
+_AGE_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 ROTATE_BYTES_MIN = 10_000
@@ -69,6 +73,19 @@ def node_range(text: str) -> tuple[int, int]:
     if not 1 <= low <= high <= RANKS_MAX:
         raise argparse.ArgumentTypeError(f"{text!r}: expected 1 <= MIN <= MAX")
     return low, high
+
+
+def age(text: str) -> float:
+    """Read how long ago something was, as seconds: `90`, `15m`, `2h`, `3d`."""
+    match = _AGE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no age, such as 90, 15m, 2h or 3d")
+    return float(match["number"]) * _AGE_UNITS[match["unit"]]
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Read words with commas between."""
+    return tuple(name.strip() for name in text.split(","))
 
 
 def count(text: str) -> int:

@@ -12,6 +12,7 @@ import select
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from urllib.parse import urlencode
 
 from coordinatord.shared.times import local, moment
 from coordinatord.wire.exits import ExitCode
@@ -36,6 +37,12 @@ REASON_WIDTH_MIN = 40
 COLOURS = {"NodeLost": Colour.BAD, "NodeLeftBehind": Colour.BAD, "RoundStopped": Colour.CHANGING}
 """What an eye that runs over a long list looks for."""
 
+FOLLOWED_FIRST = 10
+"""As `tail -f` begins."""
+
+JOB_WIDTH_MAX = 24
+"""Of the column of jobs: a longer name takes more in its own lines, and not in those of all."""
+
 LAST = "JobForgotten"
 """After it there is nothing to follow, unless the job was opened anew meanwhile."""
 
@@ -48,17 +55,25 @@ def show(config: EventsConfig) -> int:
     client = Client(config.coordinators)
     printer = _Printer(surface(), as_json=config.json, with_job=config.job is None)
     if config.follow:
-        for event in _follow(client, config.job):
+        for event in _follow(client, config.job, _query(config, FOLLOWED_FIRST)):
             printer.print([event])
     else:
-        said = client.get(ALL) if config.job is None else ask_of_job(client, config.job, "/events")
+        query = _query(config, None)
+        said = client.get(f"{ALL}{query}") if config.job is None else ask_of_job(client, config.job, f"/events{query}")
         printer.print(read_events(said))
     return ExitCode.OK
 
 
-def _follow(client: Client, job: str | None) -> Iterator[Event]:
+def _query(config: EventsConfig, last: int | None) -> str:
+    """Return what narrows the answer; `last` is how many there are to be where it is not said."""
+    asked = {"last": config.last or last, "since": config.since_s, "kind": ",".join(config.kinds)}
+    given = {name: value for name, value in asked.items() if value}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _follow(client: Client, job: str | None, query: str) -> Iterator[Event]:
     """Yield what there is and what comes; ends only with the job."""
-    path = ALL if job is None else f"{job_path(job)}/events"
+    path = f"{ALL if job is None else f'{job_path(job)}/events'}{query}"
     last: str | None = None
     is_over, is_told = False, False
     while True:
@@ -98,7 +113,8 @@ class _Printer:
         if self._as_json:
             write([json.dumps(asdict(event)) for event in events])
             return
-        self._job_width = max([self._job_width, *(width(event.job) for event in events)])
+        usual = [wide for event in events if (wide := width(event.job)) <= JOB_WIDTH_MAX]
+        self._job_width = max(self._job_width, *usual, 1)
         write([line for event in events for line in self._lines(event)])
 
     def _lines(self, event: Event) -> list[str]:

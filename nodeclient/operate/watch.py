@@ -125,8 +125,10 @@ class _Screen:
         if len(lines) > rows - 2:
             lines = [*lines[: max(0, rows - 3)], f"and {count(len(lines) - rows + 3, 'more line')}"]
         title = where.paint(title if where.columns is None else cut(title, where.columns), colour)
-        drawn = "\r\n".join(f"{line}{END_OF_LINE}" for line in (title, "", *lines))
-        self._write(f"{HOME}{drawn}{END_OF_SCREEN}")
+        # Erased before it is written: behind a line as wide as the terminal, the cursor stands on its last character.
+        *above, last = (title, "", *lines)
+        drawn = "".join(f"{END_OF_LINE}{line}\r\n" for line in above)
+        self._write(f"{HOME}{drawn}{END_OF_SCREEN}{last}")
 
     def wait(self, seconds: float) -> str:
         """Wait so long, or until a key is hit or a signal comes, such as that of another size; return the key."""

@@ -89,6 +89,30 @@ def test_events_say_what_happened_when_and_why(cluster: Cluster) -> None:
     assert any(re.match(rf"{TIME}  {cluster.job} +run opened  ", line) for line in every)
 
 
+def test_events_are_narrowed_to_the_newest_to_kinds_and_to_an_age(cluster: Cluster) -> None:
+    cluster.join("a", "--nnodes", "1")
+    cluster.await_round(1)
+    cluster.await_state(state="running")
+    every = events(cluster.coordinator, cluster.job).splitlines()
+    assert events(cluster.coordinator, "--last", "2", cluster.job).splitlines() == every[-2:]
+    narrow = ("--kind", "node-joined,run-opened", "--since", "1h")
+    assert events(cluster.coordinator, *narrow, cluster.job).splitlines() == every[:2]
+    wrong = run(BIN / "nodeclient", "events", "--coord", cluster.coordinator.endpoint, "--kind", "node-lust")
+    assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (69, "", 1)
+    assert "kind is one or several of run-opened, node-joined, " in wrong.stderr
+
+
+def test_a_long_name_of_a_job_widens_the_column_for_nobody_else(capsys: pytest.CaptureFixture[str]) -> None:
+    told = [{**EVENT, "job": name} for name in ("mnist", "x" * 128)]
+    with canned(packed({"job": None, "events": told})) as (endpoint, _):
+        chosen = config.parse(["events", "--coord", endpoint], {})
+        assert isinstance(chosen, config.EventsConfig)
+        assert command.run(chosen) == 0
+    short, long = capsys.readouterr().out.splitlines()
+    assert "  mnist  w  " in short
+    assert f"  {'x' * 128}  w  " in long
+
+
 def test_the_help_says_what_is_shown_without_a_job(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         config.parse(["events", "--help"], {})
@@ -193,7 +217,7 @@ def test_whoever_follows_a_job_that_is_forgotten_ends_well(cluster: Cluster) -> 
 
 def test_a_wrong_name_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
     known = packed({"jobs": [a_job(job="mnist")]})
-    with canned({"GET /v1/jobs/m/events": UNKNOWN, "GET /v1/jobs": known}) as (endpoint, _):
+    with canned({"GET /v1/jobs/m/events?last=10": UNKNOWN, "GET /v1/jobs": known}) as (endpoint, _):
         assert follow(endpoint) == 69
     assert capsys.readouterr() == ("", "nodeclient: the coordinator knows no job 'm'; it knows mnist\n")
 

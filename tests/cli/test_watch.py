@@ -18,7 +18,7 @@ from tests.support.screens import OnTerminal, on_terminal
 
 pytestmark = pytest.mark.slow
 
-TITLE = r"127\.0\.0\.1:\d+  \d\d:\d\d:\d\d  \(q to end\)"
+TITLE = r"127\.0\.0\.1:\d+  \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ  \(q to end\)"
 
 
 def check_clean(terminal: OnTerminal) -> None:
@@ -63,6 +63,18 @@ def test_a_watch_fills_the_terminal_and_follows_its_size() -> None:
             terminal.type("q")
             assert terminal.wait() == 0
             check_clean(terminal)
+
+
+@pytest.mark.parametrize("columns", [80, 81])  # words of one letter: one of the two is filled
+def test_a_line_as_wide_as_the_terminal_is_seen_to_its_end(columns: int) -> None:
+    reason = " ".join("abcdefghijklmnopqrstuvwxyz" * 5)
+    with canned(packed(a_job(reason=reason))) as (endpoint, _):
+        watch = (BIN / "nodeclient", "status", "--coord", endpoint, "--watch", "mnist")
+        with on_terminal(*watch, columns=columns) as terminal:
+            text = terminal.await_text("no nodes")
+            assert reason in re.sub(r"\s+", " ", text)
+            terminal.type("q")
+            assert terminal.wait() == 0
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
@@ -142,7 +154,7 @@ def test_a_watch_in_a_pipe_writes_a_block_at_each_change(cluster: Cluster) -> No
         lines.close()
     blocks = "\n".join(text.lines).split("\n\n")
     assert len(blocks) <= 5, "nothing is said again that has not changed"
-    assert all(re.match(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\njob {cluster.job}  ", block) for block in blocks)
+    assert all(re.match(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\dZ\njob {cluster.job}  ", block) for block in blocks)
     assert "\x1b" not in text.output
     assert all(json.loads(line)["jobs"][0]["job"] == cluster.job for line in lines.lines)
 

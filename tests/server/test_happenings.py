@@ -58,6 +58,29 @@ async def test_a_list_tells_what_happened_in_words(start: Start) -> None:
         assert rest["events"] == events[2:]
 
 
+async def test_a_list_is_narrowed_to_the_newest_to_kinds_and_to_an_age(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", job="mnist")) as a:
+        await a.hear_goal(Goal.RUN)
+
+        async def told(query: str) -> list[str]:
+            _, _, body = await get(f"{server.url}/v1/jobs/mnist/events?{query}")
+            return [event["kind"] for event in body["events"]]
+
+        assert await told("last=1") == ["RoundFormed"]
+        assert await told("kind=node-joined&kind=RunOpened") == ["RunOpened", "NodeJoined"]
+        assert await told("kind=Round%20Formed,node_lost&since=600") == ["RoundFormed"]
+        assert await told("since=0") == []
+        async with following(f"{server.url}/v1/jobs/mnist/events?last=2") as events:
+            assert [(await anext(events))["number"] for _ in range(2)] == [2, 3]
+
+
+@pytest.mark.parametrize("query", ["last=0", "last=1001", "last=x", "since=-1", "since=nan", "kind=", "kind=NodeLust"])
+async def test_what_narrows_nothing_is_said(start: Start, query: str) -> None:
+    async with start() as server:
+        status, _, body = await get(f"{server.url}/v1/events?{query}")
+        assert (status, body["error"]) == (400, "malformed")
+
+
 async def test_who_follows_hears_what_was_and_what_comes(start: Start) -> None:
     async with start() as server, connect(server.url, join("a")) as a:
         run = await a.hear_goal(Goal.RUN)

@@ -31,6 +31,27 @@ def told(database: Database, job: str | None = None, after: int = 0) -> list[tup
     return [(one.number, one.kind) for one in database.tell(job, after, 1_000).happenings]
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("make", [MemoryStore, lambda: SqliteStore.open(Path("state"))], ids=["memory", "sqlite"])
+async def test_only_of_some_kinds_and_of_some_age(
+    make: Callable[[], MemoryStore | SqliteStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = make()
+    await store.append([an_opening(), a_join_of("n1")], 5.0)
+    await store.append([a_join_of("n2")], 6.0)
+    for kinds, since, numbers in (
+        (("NodeJoined",), 0.0, [2, 3]),
+        (("NodeJoined", "RunOpened"), 0.0, [1, 2, 3]),
+        ((), 6.0, [3]),
+        (("RunOpened",), 6.0, []),
+    ):
+        chapter = await store.tell(JOB, None, 10, kinds=kinds, since=since)
+        assert [one.number for one in chapter.happenings] == numbers
+        assert chapter.upto == 3
+    await store.close()
+
+
 def test_the_newest_are_told_oldest_first() -> None:
     database = Database.in_memory()
     database.append([an_opening(), *(a_join_of(f"n{number}") for number in range(10))], 5.0)

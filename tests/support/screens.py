@@ -37,6 +37,8 @@ class Screen:
         self.row = self.column = 0
         self.modes: set[str] = {"?25", "?7"}
         """The cursor is shown, and lines wrap, as on any terminal."""
+        self.columns: int | None = None
+        """Its width, where that matters: lines do not wrap here."""
         self.colours: set[str] = set()
         """All that were ever used."""
         self._other: list[str] = []
@@ -83,6 +85,8 @@ class Screen:
         line = self.lines[self.row].ljust(self.column)
         self.lines[self.row] = line[: self.column] + text + line[self.column + len(text) :]
         self.column += len(text)
+        if self.columns is not None and "?7" not in self.modes:
+            self.column = min(self.column, self.columns - 1)  # it stays on the last character
 
     def _move(self, row: int, column: int) -> None:
         self.row, self.column = row, column
@@ -113,6 +117,7 @@ class OnTerminal:
 
     def resize(self, columns: int, rows: int) -> None:
         """Give the terminal another size; whoever runs there is told."""
+        self.screen.columns = columns
         fcntl.ioctl(self._controller, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def type(self, keys: str) -> None:
