@@ -48,6 +48,9 @@ class PrivateFolder:
 
     def __init__(self) -> None:
         self.path = Path(tempfile.gettempdir(), f"nodeclient-{secrets.token_hex(8)}")
+        self._made: tuple[int, int, int] | None = None
+        """What the system has for it: its device, its number and its owner. The owner is another one where root has a
+        directory on a network file system that takes root for nobody (`root_squash` in exports(5))."""
 
     def empty(self) -> None:
         """Make it, also anew where something tidied up /tmp meanwhile, or remove what is in it. Raises `OSError`."""
@@ -60,6 +63,9 @@ class PrivateFolder:
                     shutil.rmtree(left)
                 else:
                     left.unlink()
+        else:
+            self.path.chmod(0o700)  # a umask may have taken more
+            self._made = _identity(self.path.lstat())
 
     def remove(self) -> None:
         """Remove it with all that is in it."""
@@ -68,6 +74,11 @@ class PrivateFolder:
     def _check(self) -> None:
         """Refuse what somebody else has put in its place, such as a link to files that are not to be touched."""
         found = self.path.lstat()
-        own = found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == stat.S_IRWXU
-        if not (stat.S_ISDIR(found.st_mode) and own):
+        # Other bits may be there: in a setgid directory that one is inherited.
+        private = stat.S_ISDIR(found.st_mode) and not found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+        if not private or _identity(found) != self._made:
             raise PermissionError(errno.EPERM, f"{self.path} is not the private directory that was made there")
+
+
+def _identity(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_dev, found.st_ino, found.st_uid

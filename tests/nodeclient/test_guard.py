@@ -103,7 +103,7 @@ def test_all_workers_and_their_descendants_die_with_a_killed_nodeclient(mark: st
 def test_the_private_directory_goes_with_a_killed_nodeclient(mark: str, tmp_path: Path) -> None:
     folder, other = tmp_path / "private", tmp_path / "other"
     for made in (folder, other):
-        made.mkdir()
+        made.mkdir(0o700)
         (made / "0.json").write_text("{}")
     with _start_parent(mark, workers=1, folder=folder) as parent:
         guard = _pidfds(parent.stdout, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -46,6 +47,41 @@ def test_a_private_folder_is_private_empty_and_removed() -> None:
     folder.remove()
     folder.remove()
     assert not folder.path.exists()
+
+
+def test_a_private_folder_may_lie_where_groups_are_inherited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o2777)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = PrivateFolder()
+    for _ in range(2):
+        folder.empty()
+    folder.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whatever_the_umask_a_private_folder_is_its_owner_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = PrivateFolder()
+    before = os.umask(0o777)
+    try:
+        folder.empty()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+
+
+def test_a_private_folder_of_another_s_in_place_of_the_own_is_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = PrivateFolder()
+    folder.empty()
+    folder.path.rename(tmp_path / "moved away")
+    folder.path.mkdir(0o700)
+    (folder.path / "thesis.txt").touch()
+    with pytest.raises(PermissionError, match="is not the private directory that was made there"):
+        folder.empty()
+    assert [left.name for left in folder.path.iterdir()] == ["thesis.txt"]
 
 
 @pytest.mark.parametrize("in_its_place", ["a link", "a directory for all", "a file"])
