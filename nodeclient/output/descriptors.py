@@ -58,9 +58,12 @@ def same_place(one: int, other: int) -> bool:
 
 
 def harmless(fd: int) -> bool:
-    """Return whether a worker may have this output itself: a reader that goes away would kill it with SIGPIPE."""
-    mode = os.fstat(fd).st_mode
-    return not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode))
+    """Return whether a worker may have this output itself: a terminal or /dev/null.
+
+    A reader that goes away would kill it with SIGPIPE, and a disk that is full would fail its every print.
+    """
+    found, null = os.fstat(fd), os.stat(os.devnull)  # noqa: PTH116 - beside a descriptor's
+    return os.isatty(fd) or (stat.S_ISCHR(found.st_mode) and found.st_rdev == null.st_rdev)
 
 
 def pipe() -> tuple[int, int]:

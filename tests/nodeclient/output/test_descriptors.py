@@ -98,6 +98,15 @@ def test_a_place_is_known_by_whatever_descriptor(tmp_path: Path) -> None:
     file = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
     assert same_place(other, copy)
     assert not same_place(other, file)
-    assert [harmless(fd) for fd in (other, file)] == [False, True]
     for fd in (one, other, copy, file):
+        os.close(fd)
+
+
+def test_only_terminals_and_nothing_at_all_are_given_to_a_worker_itself(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    terminal = os.openpty()
+    file, full, null = (os.open(path, os.O_WRONLY | os.O_CREAT) for path in (tmp_path / "f", "/dev/full", "/dev/null"))
+    fds = (writing, file, full, terminal[1], null)
+    assert [harmless(fd) for fd in fds] == [False, False, False, True, True]
+    for fd in (*fds, reading, terminal[0]):
         os.close(fd)

@@ -86,21 +86,24 @@ async def test_off_a_terminal_there_is_none() -> None:
     assert stage.stderr.finish() == b"False False"
 
 
-async def test_a_terminal_or_a_file_is_handed_down_as_stdout_untouched(tmp_path: Path) -> None:
-    for path in (os.devnull, str(tmp_path / "out")):
-        screen = Screen()
-        os.close(screen.fd)
-        screen.fd = os.open(path, os.O_WRONLY | os.O_CREAT)
-        async with on_stage(stdout=screen) as stage:
-            stage.start('out("here")')
-            assert stage.streams[0].stdout == screen.fd
-            assert stage.streams[0].stderr != stage.stderr.fd
-            await stage.ended()
-        screen.leave()
-        os.close(screen.reading)
-        stage.stderr.start_reading()
-        assert stage.stderr.finish() == b""
-    assert (tmp_path / "out").read_text() == "here"
+@pytest.mark.parametrize("handed_down", [True, False], ids=["nothing", "a file"])
+async def test_of_outputs_that_are_no_terminal_only_nothing_at_all_is_handed_down(
+    tmp_path: Path, handed_down: bool
+) -> None:
+    path = Path(os.devnull) if handed_down else tmp_path / "out"
+    screen = Screen()
+    os.close(screen.fd)
+    screen.fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    async with on_stage(stdout=screen) as stage:
+        stage.start('out("here")')
+        assert (stage.streams[0].stdout == screen.fd) == handed_down
+        assert stage.streams[0].stderr != stage.stderr.fd
+        await stage.ended()
+    screen.leave()
+    os.close(screen.reading)
+    stage.stderr.start_reading()
+    assert stage.stderr.finish() == b""
+    assert path.read_text() == ("" if handed_down else "here")
 
 
 async def test_a_worker_is_not_given_the_pipe_that_could_kill_it() -> None:
