@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
@@ -90,7 +92,10 @@ class Launcher:
         environ = {**base, **self._gpus[local_rank]}
         if self._threads is not None:
             environ[OMP] = str(self._threads[local_rank])
-        environ |= _environment(config, start, local_rank).to_environ()
+        environ |= {
+            name: _as_locale_has_it(value)
+            for name, value in _environment(config, start, local_rank).to_environ().items()
+        }
         environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(signum.name for signum in config.signals)
         environ["TORCHELASTIC_ERROR_FILE"] = str(error_file)
         program, *arguments = config.command
@@ -120,6 +125,19 @@ def _environment(config: JoinConfig, start: Start, local_rank: int) -> WorkerEnv
         node=config.node,
         reason=start.reason,
     )
+
+
+def _as_locale_has_it(text: str) -> str:
+    """Return a text that can be put into an environment here; what this locale has no letters for is escaped.
+
+    Other hosts have other locales, and what an exception says, or an operator, goes to all of them.
+    """
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        encoding = sys.getfilesystemencoding()
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+    return text
 
 
 def _own_gpu(inherited: Mapping[str, str], local_rank: int) -> dict[str, str]:

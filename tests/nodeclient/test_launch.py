@@ -233,3 +233,13 @@ def test_bound_workers_get_the_cores_that_they_are_bound_to(big: Host) -> None:
 def test_a_binding_that_cannot_be_is_a_launch_that_cannot_be(big: Host) -> None:
     with pytest.raises(LaunchError, match="--numa-binding is 'chip'"):
         Launcher(replace(CONFIG, numa="chip"), {}, big)
+
+
+def test_what_the_locale_of_this_host_has_no_letters_for_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsencode", lambda text: text.encode("latin-1", "surrogateescape"))
+    monkeypatch.setattr("sys.getfilesystemencoding", lambda: "latin-1")
+    reason = "loss is \u221e, größer, raw \udcff"
+    began = replace(start(), reason=reason)
+    [worker, _] = Launcher(CONFIG, {}, NOWHERE).commands(began, [Path("e0"), Path("e1")], [{}, {}])
+    assert worker.environ["COORDINATORD_REASON"] == "loss is \\u221e, größer, raw \\udcff"
+    assert worker.environ["COORDINATORD_JOB"] == "mnist"
