@@ -1,6 +1,7 @@
 """The program `coordinatord`: from the command line to an exit code.
 
-What a subcommand needs is imported when it is chosen, so that looking at a state directory loads no server.
+What a subcommand needs is imported when it is chosen, so that looking at a state directory loads no server; and next to
+nothing is imported before it is settled how signals end this program.
 """
 
 from __future__ import annotations
@@ -10,33 +11,42 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from coordinatord import config
-from coordinatord.config import Config, ReplayConfig, ServeConfig, StateConfig
-from coordinatord.shared import bugs, logs
-from coordinatord.store.interface import StoreError
-from coordinatord.wire.exits import ExitCode
+from coordinatord.shared.first import settle_signals
+
+if TYPE_CHECKING:
+    from coordinatord.config import Config
 
 
 def main() -> None:
     """Run the chosen subcommand, or serve until SIGTERM or SIGINT, and exit with its code; see the README for codes."""
+    settle_signals()
+    sys.exit(_run())
+
+
+def _run() -> int:
+    from coordinatord.shared import bugs, logs  # noqa: PLC0415 - see above
+    from coordinatord.store.interface import StoreError  # noqa: PLC0415
+
     logs.replace_closed_streams()
     try:
-        code = _run(config.parse())
-    except KeyboardInterrupt:  # before the signals are handled, or while a history is shown
-        code = ExitCode.INTERRUPTED
+        from coordinatord import config  # noqa: PLC0415
+
+        return _do(config.parse())
     except StoreError as error:
         logs.complain("coordinatord", str(error))
-        code = error.exit_code
+        return error.exit_code
     except Exception:  # noqa: BLE001 - the last resort, and it says all there is to know
-        code = bugs.report_bug("coordinatord")
-    sys.exit(code)
+        return bugs.report_bug("coordinatord")
 
 
-def _run(chosen: Config) -> int:
+def _do(chosen: Config) -> int:
+    from coordinatord.config import ReplayConfig, ServeConfig, StateConfig  # noqa: PLC0415 - see above
+
     match chosen:
         case ServeConfig():
-            from coordinatord.commands.serve import serve_until_told  # noqa: PLC0415 - see above
+            from coordinatord.commands.serve import serve_until_told  # noqa: PLC0415
 
             return serve_until_told(chosen)
         case StateConfig():
@@ -57,6 +67,8 @@ def _printing() -> Iterator[None]:
 
     Raises `StoreError` if there is no room for what is printed.
     """
+    from coordinatord.store.interface import StoreError  # noqa: PLC0415 - as above
+
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

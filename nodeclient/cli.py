@@ -1,14 +1,15 @@
 """The program `nodeclient`: from the command line to an exit code.
 
 What a subcommand needs is imported when it is chosen, so that `nodeclient --help` answers at once; and next to nothing
-is imported before it is settled how Ctrl-C ends this program, since imports take longer than a finger.
+is imported before it is settled how signals end this program, since imports take longer than a finger.
 """
 
 from __future__ import annotations
 
-import signal
 import sys
 from typing import TYPE_CHECKING
+
+from coordinatord.shared.first import settle_signals
 
 if TYPE_CHECKING:
     from nodeclient.config import JoinConfig, OperateConfig
@@ -16,16 +17,10 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the chosen subcommand and exit with its code; see the README for the codes."""
-    _end_by_ctrl_c()
+    settle_signals()
     code = _run()
-    _end_by_ctrl_c()
+    settle_signals()  # the loop has put Python's own handler of Ctrl-C back
     sys.exit(code)
-
-
-def _end_by_ctrl_c() -> None:
-    """Let Ctrl-C end this program without a word: unless a node handles it, there is nothing to clean up."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, and to stay so
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _run() -> int:
@@ -52,11 +47,13 @@ def _join(chosen: JoinConfig) -> int:
     import os  # noqa: PLC0415
 
     from coordinatord.shared import logs  # noqa: PLC0415
+    from coordinatord.shared.limits import allow_many_files  # noqa: PLC0415
     from coordinatord.shared.systemd import Supervisor  # noqa: PLC0415
     from coordinatord.wire.exits import ExitCode  # noqa: PLC0415
     from nodeclient.launch import LaunchError  # noqa: PLC0415
     from nodeclient.node import Node  # noqa: PLC0415
     from nodeclient.standalone import StandaloneError, coordinator_for  # noqa: PLC0415
+    from nodeclient.syscalls import MissingCallError, look_for_pidfds  # noqa: PLC0415
 
     logs.configure(chosen.log_level, "nodeclient", chosen.log_format)  # until the node shares its stderr with workers
     supervisor = Supervisor(os.environ, os.getpid())
@@ -66,11 +63,13 @@ def _join(chosen: JoinConfig) -> int:
             return await Node(completed, companion, supervisor).run()
 
     try:
+        look_for_pidfds()
+        allow_many_files()
         return asyncio.run(run())
     except StandaloneError as error:
         logs.complain("nodeclient", str(error))
         return ExitCode.UNAVAILABLE
-    except LaunchError as error:
+    except (LaunchError, MissingCallError) as error:
         logs.complain("nodeclient", str(error))
         return ExitCode.USAGE
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from nodeclient.processes import MARK_VARIABLE, await_ends
+from nodeclient.syscalls import pidfd_open
 
 CLOSE_TIMEOUT_S = 5.0
 """After a clean end the guard finds nothing and exits in milliseconds; this leaves room for an overloaded host."""
@@ -70,7 +71,7 @@ class Guard:
             return
         self._pipe(self._process).close()
         # Popen's own wait looks again after 1, 2, 4 ... 32 ms, which was half of the time that the end of a job took.
-        pidfd = os.pidfd_open(self._process.pid)
+        pidfd = pidfd_open(self._process.pid)
         kills_on = await_ends({pidfd}, time.monotonic() + CLOSE_TIMEOUT_S)
         os.close(pidfd)
         if kills_on:  # which it does when this process is gone as well

@@ -16,6 +16,8 @@ import time
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from nodeclient.syscalls import pidfd_open, pidfd_send_signal
+
 MARK_VARIABLE = "COORDINATORD_MARK"
 """The environment variable that holds the mark."""
 
@@ -57,13 +59,13 @@ class Status(NamedTuple):
 
 
 def statuses() -> Iterator[Status]:
-    """Yield all processes of this PID namespace, zombies included."""
+    """Yield the processes of this PID namespace that may be looked at, zombies included."""
     for pid in _pids():
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  # pathlib would double the guard's start
                 text = file.read()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # it has ended; or it is another user's, and /proc is mounted with hidepid=1
         # The second field is the program's name in parentheses, which may itself hold blanks and parentheses.
         state, parent, group = text[text.rindex(b")") + 2 :].split(maxsplit=3)[:3]
         yield Status(pid, int(parent), int(group), state.decode() in _DEAD_STATES)
@@ -103,7 +105,7 @@ def _heeds(pid: int, signum: int) -> bool:
     try:
         with open(f"/proc/{pid}/status") as file:  # noqa: PTH123  # as in `statuses`
             masks = [int(line.split()[1], 16) for line in file if line.startswith(("SigBlk:", "SigCgt:"))]
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False
     return all(any(mask & 1 << number - 1 for mask in masks) for number in wanted)
 
@@ -117,12 +119,12 @@ def _is_shell(pid: int) -> bool:
 
 def _send(pid: int, group: int, signum: int) -> None:
     try:
-        pidfd = os.pidfd_open(pid)
+        pidfd = pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
         if _group(pid) == group:  # pinned by now: before, its number may have gone to another one
-            signal.pidfd_send_signal(pidfd, signum)
+            pidfd_send_signal(pidfd, signum)
     except (ProcessLookupError, PermissionError):
         return  # gone already, or it changed its user
     finally:
@@ -160,7 +162,7 @@ def _open(mark: str, groups: frozenset[int]) -> dict[int, int]:
     found: dict[int, int] = {}
     for pid in pids - {os.getpid()}:
         try:
-            pidfd = os.pidfd_open(pid)
+            pidfd = pidfd_open(pid)
         except ProcessLookupError:
             continue
         # Only now is the process pinned: before, its number may have gone to another one.
@@ -193,7 +195,7 @@ def _group(pid: int) -> int:
 
 def _kill(pidfd: int) -> None:
     try:
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        pidfd_send_signal(pidfd, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         # Gone already, or it changed its user and outlives the wait, which says so.
         return

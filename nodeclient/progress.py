@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from coordinatord.wire.fields import DURATION_S_MAX, STEP_MAX
 from coordinatord.wire.messages import Observed
+from nodeclient import syscalls
 from workerlib.env import PROGRESS, SLOT_BYTES, STEPS_TO_COME
 
 _NAME = "coordinatord-steps"
@@ -22,7 +23,7 @@ _NAME = "coordinatord-steps"
 
 _WORD_BYTES = 8
 
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_SEALS = syscalls.F_SEAL_SHRINK | syscalls.F_SEAL_GROW | syscalls.F_SEAL_SEAL
 
 
 class Slots:
@@ -93,10 +94,10 @@ class Slots:
 
 def _memory(size: int) -> int:
     """Return a file of zeros in memory, of this size for ever. Raises `OSError`."""
-    file = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    file = syscalls.memfd_create(_NAME, syscalls.MFD_CLOEXEC | syscalls.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(file, 0, size)  # now, so that no worker meets a lack of memory
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+        fcntl.fcntl(file, syscalls.F_ADD_SEALS, _SEALS)
     except BaseException:
         os.close(file)
         raise

@@ -6,7 +6,9 @@ Watching and ending it is the business of `workers`.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -14,9 +16,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from coordinatord.shared.limits import INHERITED_FILES
+from coordinatord.wire.exits import ExitCode
+
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
 """What a shell exits with in these two cases (POSIX, Shell Command Language, 2.8.2)."""
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
+"""What the system lacks for one more process, and may have at another time (fork(2), execve(2)). What to do about it is
+in `failures`."""
 
 _PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
@@ -38,7 +47,7 @@ class WorkerCommand:
 class SpawnError(RuntimeError):
     """A worker could not be started; the text says why and what to do.
 
-    `exit_code` is what a shell would have exited with.
+    `exit_code` is what a shell would have exited with; 71 if the system lacks something just now.
     """
 
     def __init__(self, local_rank: int, message: str, exit_code: int) -> None:
@@ -125,12 +134,15 @@ def check_program(command: WorkerCommand) -> None:
 def die_with_parent(cpus: frozenset[int] | None = None) -> Callable[[], None]:
     """Return what a child does before exec: it binds its life to this process, and takes all signals as usual.
 
-    With `cpus` it runs on these alone, and so does what it starts. All that can be found out before the fork is found
-    out here.
+    It may open as many files as this process could at its start. With `cpus` it runs on these alone, and so does what
+    it starts. All that can be found out before the fork is found out here.
     """
     parent = os.getpid()
     # exec keeps what is ignored, so under nohup, or in the background of a shell, the workers would be deaf too.
     ignored = [signum for signum in signal.valid_signals() if signal.getsignal(signum) is signal.SIG_IGN]
+
+    # Given back: a program may take a high limit for an invitation, or use select(2), which cannot do with one.
+    is_raised = resource.getrlimit(resource.RLIMIT_NOFILE) != INHERITED_FILES
 
     def prepare() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -139,6 +151,8 @@ def die_with_parent(cpus: frozenset[int] | None = None) -> Callable[[], None]:
             os._exit(1)
         if cpus is not None:
             os.sched_setaffinity(0, cpus)
+        if is_raised:
+            resource.setrlimit(resource.RLIMIT_NOFILE, INHERITED_FILES)
         for signum in ignored:
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -164,6 +178,8 @@ def _explain(command: WorkerCommand, local_rank: int, error: Exception) -> Spawn
         )
     elif isinstance(error, OSError):
         message = f"{found or program} cannot be started: {error.strerror}"
+        if error.errno in _EXHAUSTED:
+            exit_code = ExitCode.OS_ERROR
     else:
         message = f"{program!r} cannot be started: {error}"
     return SpawnError(local_rank, message, exit_code)

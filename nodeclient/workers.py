@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from nodeclient import processes
 from nodeclient.output.output import WorkerStreams
 from nodeclient.spawn import Spawn, WorkerCommand, spawn
+from nodeclient.syscalls import pidfd_open
 
 
 @dataclass(slots=True)
@@ -162,7 +163,7 @@ class WorkerGroup:
 
     def _watch(self, worker: _Worker, pid: int) -> None:
         try:
-            pidfd = os.pidfd_open(pid)
+            pidfd = pidfd_open(pid)
         except ProcessLookupError:
             return
         worker.watched.add(pidfd)

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
@@ -19,6 +18,7 @@ from coordinatord.config import ServeConfig
 from coordinatord.core.events import PolicyChanged
 from coordinatord.server.app import ListenError, Server, serve
 from coordinatord.shared import __version__, logs
+from coordinatord.shared.limits import allow_many_files
 from coordinatord.shared.logs import fields
 from coordinatord.shared.systemd import Supervisor, status_of
 from coordinatord.store.interface import Store
@@ -46,7 +46,7 @@ def serve_until_told(settings: ServeConfig) -> int:
     for remark in settings.remarks:
         log.warning("%s", remark, extra=fields("remark"))
     supervisor = Supervisor(os.environ, os.getpid())
-    _allow_many_connections()
+    allow_many_files()  # each node is one
     gc.set_threshold(GARBAGE_THRESHOLD)
     sys.setswitchinterval(THREAD_TURN_S)
     store = _open_store(settings)
@@ -57,12 +57,6 @@ def serve_until_told(settings: ServeConfig) -> int:
         logs.complain("coordinatord", str(error))
         return ExitCode.OS_ERROR
     return ExitCode.OK
-
-
-def _allow_many_connections() -> None:
-    """Raise the limit on open files, commonly 1,024, as far as this user may: each node is one."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _open_store(settings: ServeConfig) -> Store:

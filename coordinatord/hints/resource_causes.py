@@ -87,6 +87,12 @@ LIMITS = (
         re.compile(r"No space left on device|Disk quota exceeded"),
     ),
     Cause(
+        "too many open files on the host",
+        "all programs of {host} together have as many files open as its kernel allows: `lsof` shows who has them, and "
+        "fs.file-max (sysctl) is the limit",
+        re.compile(r"Too many open files in system"),
+    ),
+    Cause(
         "too many open files",
         "raise the limit before nodeclient starts (ulimit -n 65536; LimitNOFILE= in systemd); DataLoader workers need "
         "fewer with torch.multiprocessing.set_sharing_strategy('file_system')",
@@ -97,8 +103,8 @@ LIMITS = (
         "{host} lets no more processes or threads be started (ulimit -u, pids.max of the cgroup): use fewer DataLoader "
         "workers, and set OMP_NUM_THREADS",
         re.compile(
-            r"can't start new thread|fork: .*Resource temporarily unavailable|pthread_create failed"
-            r"|libgomp: Thread creation failed"
+            r"can't start new thread|(?:fork: .*|cannot be started: )Resource temporarily unavailable"
+            r"|pthread_create failed|libgomp: Thread creation failed"
         ),
     ),
 )

@@ -68,7 +68,7 @@ class Shown:
             loop = asyncio.get_running_loop()
             rests_until = loop.time() + min(REST_S, cost_s / SHARE)
             self._made[key] = _Made(body, version, rests_until)
-            loop.call_at(rests_until, self._made.pop, key)
+            loop.call_at(rests_until, self._made.pop, key, None)
         return body
 
     @property

@@ -1,4 +1,7 @@
-"""Background tasks that are named, kept from the garbage collector and ended with their owner."""
+"""Background tasks that are named, kept from the garbage collector and ended with their owner.
+
+Callbacks of the event loop belong to the same owner: whoever runs in the loop either goes on whole or ends.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,16 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
+LOOPS = frozenset({"asyncio", "uvloop"})
+"""Packages that call others back."""
+
+OF_ONE_CONNECTION = "aiohttp"
+"""The package whose callbacks are each about one connection. What is wrong with one of them is over when that is closed
+or has been silent for too long; a peer that meets a bug there must not end the daemon."""
+
 
 class Tasks:
-    """The background tasks of one owner. A task that fails ends the owner, by way of `guard`."""
+    """The background tasks of one owner. A task or a callback that fails ends the owner, by way of `guard`."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -26,8 +36,18 @@ class Tasks:
         return task
 
     async def guard(self, wanted: asyncio.Future[Result]) -> Result:
-        """Wait for a result, or raise the exception of the first task that has failed."""
-        await asyncio.wait([wanted, self._failure], return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
+        """Wait for a result, or raise the exception of the first task that has failed.
+
+        Meanwhile a callback of the running loop that fails (`call_soon`, timers, readers, signal handlers) counts as a
+        task that does. By itself the loop would log it and go on, without whatever the callback was there for.
+        """
+        loop = asyncio.get_running_loop()
+        before = loop.get_exception_handler()
+        loop.set_exception_handler(self._note)
+        try:
+            await asyncio.wait([wanted, self._failure], return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
+        finally:
+            loop.set_exception_handler(before)
         if self._failure.done():
             self._failure.result()
         return wanted.result()
@@ -44,6 +64,15 @@ class Tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Take in what the loop would log; see `call_exception_handler` in asyncio for the `context`."""
+        error = context.get("exception")
+        ends = "handle" in context and not self._failure.done()
+        if ends and isinstance(error, Exception) and _called_back(error) != OF_ONE_CONNECTION:
+            self.fail(error)
+        else:
+            loop.default_exception_handler(context)
+
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
@@ -51,3 +80,14 @@ class Tasks:
         error = task.exception()
         if isinstance(error, Exception):
             self.fail(error)
+
+
+def _called_back(error: BaseException) -> str:
+    """Return the package that a loop has called back, where the exception came from; empty: nothing in Python."""
+    trace = error.__traceback__
+    while trace is not None:
+        package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in LOOPS:
+            return package
+        trace = trace.tb_next
+    return ""

@@ -20,6 +20,7 @@ from coordinatord.wire.exits import describe_exit
 from nodeclient.preload.command import ColdError
 from nodeclient.processes import MARK_VARIABLE, UnkillableError, kill_marked
 from nodeclient.spawn import WorkerCommand, die_with_parent
+from nodeclient.syscalls import pidfd_open
 
 HOOK = Path(__file__).parent / "hook"
 """The directory with our `sitecustomize`."""
@@ -71,7 +72,7 @@ class Parent:
         except BaseException:
             self._link.close()
             raise
-        self._pidfd = os.pidfd_open(self._process.pid)
+        self._pidfd = pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._note_end)
 
     @property

@@ -173,6 +173,7 @@ LIMITS = [
     Sample("disk full", raised("OSError: [Errno 28] No space left on device: '/checkpoints/step_100.pt'")),
     Sample("too many open files", raised("OSError: [Errno 24] Too many open files: '/data/shard-00017'")),
     Sample("too many open files", raised("RuntimeError: received 0 items of ancdata")),
+    Sample("too many open files on the host", raised("OSError: [Errno 23] Too many open files in system: '/data/1'")),
     Sample("too many processes", raised("RuntimeError: can't start new thread")),
 ]
 

@@ -1,0 +1,78 @@
+"""System calls of Linux that a Python may lack, though its kernel has them: one that was built for older C libraries.
+
+Those of conda and uv are (glibc 2.17 of 2012). Standard library only, and little of it: the guard imports this too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+PIDFD_SEND_SIGNAL = 424
+PIDFD_OPEN = 434
+"""Numbers of calls from Linux 5.1 on are the same on all processors that torch runs on."""
+
+MFD_CLOEXEC = 1
+MFD_ALLOW_SEALING = 2
+"""From linux/memfd.h."""
+
+F_ADD_SEALS = 1033
+F_SEAL_SEAL = 1
+F_SEAL_SHRINK = 2
+F_SEAL_GROW = 4
+"""From linux/fcntl.h."""
+
+
+class MissingCallError(RuntimeError):
+    """The kernel has no pidfds for this process; the text says what to do."""
+
+
+def look_for_pidfds() -> None:
+    """See that processes can be watched and signalled by descriptors, as they are here. Raises `MissingCallError`."""
+    try:
+        pidfd = pidfd_open(os.getpid())
+        try:
+            pidfd_send_signal(pidfd, 0)
+        finally:
+            os.close(pidfd)
+    except OSError as error:
+        raise MissingCallError(
+            f"workers cannot be watched here: pidfd_open or pidfd_send_signal is refused ({error.strerror}). They need "
+            f"Linux 5.3 or later (this is {os.uname().release}), and in a container a seccomp profile that knows them: "
+            "that of a newer Docker or Podman, or of your own"
+        ) from error
+
+
+def pidfd_open(pid: int) -> int:
+    """Return a descriptor of a process, as `os.pidfd_open` does. Raises `OSError`."""
+    if sys.platform == "linux" and hasattr(os, "pidfd_open"):
+        return os.pidfd_open(pid)
+    return _call("syscall", PIDFD_OPEN, pid, 0)
+
+
+def pidfd_send_signal(pidfd: int, signum: int) -> None:
+    """Send a signal to the process of a descriptor, as `signal.pidfd_send_signal` does. Raises `OSError`."""
+    if sys.platform == "linux" and hasattr(signal, "pidfd_send_signal"):
+        signal.pidfd_send_signal(pidfd, signum)
+    else:
+        _call("syscall", PIDFD_SEND_SIGNAL, pidfd, signum, None, 0)
+
+
+def memfd_create(name: str, flags: int) -> int:
+    """Return a file in memory, as `os.memfd_create` does. Raises `OSError`."""
+    if sys.platform == "linux" and hasattr(os, "memfd_create"):
+        return os.memfd_create(name, flags)
+    return _call("memfd_create", name.encode(), flags)
+
+
+def _call(function: str, *arguments: object) -> int:
+    """Call a function of the C library that is in use. Raises `OSError`."""
+    import ctypes  # noqa: PLC0415 - where Python itself has these, the guard does without
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    result: int = getattr(libc, function)(*arguments)
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
