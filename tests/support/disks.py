@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
-import pytest
+from tests.support.namespaces import apart
 
 
 def small_disk(place: Path, size_kib: int) -> tuple[str, ...]:
@@ -22,8 +20,4 @@ def read_only_disk(place: Path) -> tuple[str, ...]:
 def _on(place: Path, mount: str) -> tuple[str, ...]:
     """Skips the test where nothing can be mounted."""
     place.mkdir(exist_ok=True)
-    prefix = ("unshare", "--mount", "sh", "-ec", f'{mount}; exec "$@"', "sh")
-    tried = None if os.geteuid() else subprocess.run([*prefix, "true"], check=False, capture_output=True, text=True)
-    if tried is None or tried.returncode:
-        pytest.skip(f"mounting needs root and its rights: {tried.stderr.strip() if tried else 'this is another user'}")
-    return prefix
+    return apart("--mount", setup=mount)

@@ -1,0 +1,74 @@
+"""Directories and disks as labs have them: inherited groups, odd umasks, nothing to write to, no room."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Coordinator
+from tests.support.disks import read_only_disk, small_disk
+from tests.support.namespaces import apart, as_user
+from tests.support.programs import BIN
+from tests.surroundings.support import NOBODY, join, sh, went
+
+pytestmark = pytest.mark.slow
+
+FAILS_FIRST = ("sh", "-c", "exec [ $COORDINATORD_ROUND = 2 ]")
+"""Workers that end with 1 in the first round."""
+
+
+@pytest.mark.parametrize("umask", ["0777", "0000"])
+def test_temporary_files_may_lie_in_a_setgid_directory_under_any_umask(
+    coordinator: Coordinator, tmp_path: Path, umask: str
+) -> None:
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    folder.chmod(0o3777)
+    tmp_path.chmod(0o755)
+    node = sh([f"umask {umask}"], *as_user(NOBODY), *join(coordinator, "--max-restarts", "1"))
+    went(*node, *FAILS_FIRST, environ={"TMPDIR": str(folder)})
+    assert list(folder.iterdir()) == []
+
+
+def test_the_directory_for_temporary_files_may_be_missing(coordinator: Coordinator) -> None:
+    went(*join(coordinator, "--max-restarts", "1"), *FAILS_FIRST, environ={"TMPDIR": "/no/such/directory"})
+
+
+def test_the_directory_for_temporary_files_may_be_full(coordinator: Coordinator, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    full = sh([f"head -c 99999 /dev/zero > {disk}/ballast 2>&- || true"], *join(coordinator, "--max-restarts", "1"))
+    went(*small_disk(disk, 4), *full, *FAILS_FIRST, environ={"TMPDIR": str(disk)})
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_full_disk_below_the_output_stops_no_training(coordinator: Coordinator, tmp_path: Path, workers: int) -> None:
+    disk = tmp_path / "disk"
+    prints = "import sys\nfor _ in range(3): print('x' * 3000, flush=True)\nsys.stderr.write('trained\\n')"
+    node = join(coordinator, "--nproc-per-node", str(workers))
+    into = f'head -c 99999 /dev/zero > {disk}/ballast 2>&- || true; exec "$@" > {disk}/out'
+    ended = went(*small_disk(disk, 4), "sh", "-c", into, "sh", *node, sys.executable, "-S", "-E", "-c", prints)
+    assert ended.stderr.count("trained") == workers
+    assert f"output is lost, since {disk}/out cannot be written: No space left on device" in ended.stderr
+
+
+def test_the_home_may_be_missing_or_read_only(coordinator: Coordinator, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    node = (*as_user(NOBODY), *join(coordinator))
+    went(*read_only_disk(home), *node, "sh", "-c", "! touch ~/file 2>&-", environ={"HOME": str(home)})
+    went(*sh(["unset HOME"], *node), "true")
+
+
+def test_the_working_directory_may_have_been_removed(coordinator: Coordinator, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    went(*sh([f"cd {gone}", f"rmdir {gone}"], *join(coordinator)), "true")
+
+
+def test_there_may_be_no_shared_memory_and_nothing_of_the_kernel_to_be_read() -> None:
+    bare = apart(
+        "--mount", setup="for place in /dev/shm /proc/sys /sys; do mount -t tmpfs -o size=4k,ro none $place; done"
+    )
+    flags = ("--nproc-per-node", "2", "--max-restarts", "1")
+    went(*bare, str(BIN / "nodeclient"), "join", "--standalone", *flags, "--", *FAILS_FIRST)

@@ -1,0 +1,123 @@
+"""Processes that are hidden, reaped by somebody else, the first of all, or watched by calls that are not there."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from nodeclient.syscalls import PIDFD_OPEN, PIDFD_SEND_SIGNAL
+from tests.support.cluster import Coordinator
+from tests.support.namespaces import apart, as_user
+from tests.support.programs import BIN, Program, clean_environ, kill_quietly
+from tests.surroundings.support import NOBODY, join, sh, went
+
+pytestmark = pytest.mark.slow
+
+HELPER = (sys.executable, "-S", "-E", str(Path(__file__).with_name("refuse_calls.py")))
+
+HOLD_IMPORT = """
+import os, signal, sys
+
+class Holder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "coordinatord.shared.bugs":
+            sys.stdout.write("importing\\n")
+            sys.stdout.flush()
+            while True:
+                signal.pause()
+
+sys.meta_path.insert(0, Holder())
+"""
+"""As a sitecustomize.py: an import that does not end by itself."""
+
+OLD_PYTHON = """
+import os, signal
+for module, name in (os, "pidfd_open"), (os, "memfd_create"), (signal, "pidfd_send_signal"):
+    delattr(module, name)
+"""
+"""As a sitecustomize.py: Python as conda and uv build it, for a C library of 2012."""
+
+
+@pytest.mark.parametrize("hidden", [1, 2])
+def test_processes_of_other_users_may_be_hidden(coordinator: Coordinator, hidden: int) -> None:
+    private = apart("--mount", setup=f"mount -t proc -o hidepid={hidden} proc /proc")
+    ended = went(
+        *private, *as_user(NOBODY), *join(coordinator), "sh", "-c", "id -u; head -c 1 /proc/1/stat || exit 3", code=3
+    )
+    assert ended.stdout == f"{NOBODY}\n"
+
+
+def test_whoever_starts_a_node_may_ignore_the_end_of_children(coordinator: Coordinator) -> None:
+    went(*sh(["trap '' CHLD"], *join(coordinator)), "sh", "-c", "exit 3", code=3)
+
+
+def test_a_standalone_node_may_be_started_by_somebody_who_ignores_the_end_of_children() -> None:
+    went(*sh(["trap '' CHLD"], str(BIN / "nodeclient"), "join", "--standalone", "--", "true"))
+
+
+@pytest.mark.parametrize("program", ["nodeclient", "coordinatord"])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_process_of_a_container_can_be_ended_while_it_starts(
+    tmp_path: Path, program: str, signum: signal.Signals
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HOLD_IMPORT)
+    container = apart("--pid", "--fork", "--mount-proc", "--kill-child")
+    outside = Program(*container, BIN / program, environ=clean_environ(PYTHONPATH=str(tmp_path)))
+    try:
+        outside.await_line("^importing$")
+        [inside] = map(int, Path(f"/proc/{outside.pid}/task/{outside.pid}/children").read_text().split())
+        kill_quietly(inside, signum)
+        assert (outside.wait(), outside.lines) == (128 + signum, ["importing"])
+    finally:
+        outside.close()
+
+
+def test_a_node_may_be_the_first_process_of_a_container(coordinator: Coordinator) -> None:
+    container = apart("--pid", "--fork", "--mount-proc", "--kill-child")
+    orphan = 'test $PPID = 1 || exit 2; (sh -c "sleep 0.01" &); exit 3'
+    went(*container, *join(coordinator), "sh", "-c", orphan, code=3)
+
+
+@pytest.mark.parametrize("missing", [PIDFD_OPEN, PIDFD_SEND_SIGNAL])
+def test_a_kernel_without_pidfds_is_named_at_the_start(missing: int) -> None:
+    command = (str(BIN / "nodeclient"), "join", "--standalone", "--", "echo", "started")
+    ended = went(*HELPER, str(missing), *command, code=64)
+    assert ended.stdout == ""
+    [line] = ended.stderr.splitlines()
+    assert "refused (Function not implemented)" in line
+    assert "Linux 5.3 or later" in line
+
+
+def test_without_pidfds_the_state_of_jobs_can_be_asked_for_all_the_same(coordinator: Coordinator) -> None:
+    went(*HELPER, str(PIDFD_OPEN), str(BIN / "nodeclient"), "status", "--coord", coordinator.endpoint)
+
+
+@pytest.mark.parametrize("flags", [(), ("--preload", "json")], ids=["cold", "warm"])
+def test_python_may_be_built_for_an_old_c_library(
+    coordinator: Coordinator, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(OLD_PYTHON)
+    said = 'import os; print(hasattr(os, "pidfd_open"), "COORDINATORD_PROGRESS" in os.environ)'
+    script = tmp_path / "train.py"
+    script.write_text(f"{said}\nraise SystemExit(int(os.environ['COORDINATORD_ROUND']) - 2)")
+    flags = (*flags, "--max-restarts", "1")
+    ended = went(*join(coordinator, *flags), sys.executable, str(script), environ={"PYTHONPATH": str(tmp_path)})
+    assert ended.stdout == "False True\n" * 2
+
+
+def test_a_node_that_can_no_longer_watch_its_workers_ends_and_leaves_none(coordinator: Coordinator) -> None:
+    node = Program(*join(coordinator), "sh", "-c", "echo worker $$; sleep 1000")
+    try:
+        worker = int(node.await_line(r"^worker (\d+)")[1])
+        resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (3, 3))
+        kill_quietly(worker)
+        assert node.wait() == 71
+        assert "nodeclient: the system refused something: [Errno 24] Too many open files" in node.output
+        node.await_no_leftovers()
+        assert "Traceback" not in node.output
+    finally:
+        node.close()
