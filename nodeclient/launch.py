@@ -69,11 +69,15 @@ class Launcher:
         return WorkerCommand(self._config.command, environ, cpus)
 
     def commands(
-        self, start: Start, error_files: Sequence[Path], slots: Sequence[Mapping[str, str]]
+        self,
+        start: Start,
+        error_files: Sequence[Path],
+        slots: Sequence[Mapping[str, str]],
+        screens: Sequence[Mapping[str, str]],
     ) -> list[WorkerCommand]:
         """Return the command of each worker, in the order of the local ranks, as are the `error_files` and the `slots`.
 
-        What names the slot of a worker comes from `progress`.
+        What names the slot of a worker comes from `progress`, what it is told of its screen from `output`.
 
         Where the round spans hosts, gloo is told to listen on the interface that leads to the master, unless the user
         said otherwise in the inherited environment; by itself it listens where the host's own name leads.
@@ -81,10 +85,10 @@ class Launcher:
         interface = interface_towards(start.assignment.master_address)
         gloo = {"GLOO_SOCKET_IFNAME": interface} if interface and interface != "lo" else {}
         base = {**DEFAULTS, **LAUNCHER_DEFAULTS, **gloo}
-        own = zip(error_files, slots, strict=True)
+        own = zip(error_files, slots, screens, strict=True)
         return [
-            self._command(start, rank, {**base, **self._inherited, **slot}, file)
-            for rank, (file, slot) in enumerate(own)
+            self._command(start, rank, {**base, **screen, **self._inherited, **slot}, file)
+            for rank, (file, slot, screen) in enumerate(own)
         ]
 
     def _command(self, start: Start, local_rank: int, base: Mapping[str, str], error_file: Path) -> WorkerCommand:

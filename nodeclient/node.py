@@ -15,7 +15,7 @@ from coordinatord.shared.systemd import Supervisor, status_of
 from coordinatord.shared.tasks import Tasks
 from coordinatord.shared.times import now
 from coordinatord.wire.exits import ExitCode
-from coordinatord.wire.messages import PROTOCOL_VERSION, Assignment, Join, Offer
+from coordinatord.wire.messages import PROTOCOL_VERSION, Assignment, Join, Observed, Offer
 from nodeclient.accounts import Accounts
 from nodeclient.addresses import host_id, routable_address
 from nodeclient.agent_loop import AgentLoop
@@ -100,6 +100,8 @@ class Node:
         self._console = Console(config.log_level, config.log_format, self._context, self._output.terminal)
         self._error_files: list[Path] = []
         self._slots = Slots(config.workers, self._complain)
+        self._started_at: float | None = None
+        """When the workers of the round were started that has not come to a step yet."""
         self._kills = oom.Kills()
         """Of the kernel's OOM killer before the workers were started."""
         self._guard = Guard(mark, self._output.private_folder)
@@ -183,7 +185,7 @@ class Node:
             case Sweep():
                 self._tasks.spawn(self._sweep(), name="sweep")
             case Say(observed):
-                self._session.send(self._slots.complete(observed))
+                self._session.send(self._note_steps(self._slots.complete(observed)))
             case Reconnect(reason):
                 self._session.close(reason)
             case Notice(level, text, event):
@@ -210,15 +212,17 @@ class Node:
         self._console.say(Level.INFO, text, "round_starting")
         place = RoundPlace(self._config.job, start.run, start.round)
         own_ranks = range(part.first_rank, part.first_rank + self._config.workers)
-        several = part.group_world_size > 1
+        several = self._config.spec.nodes_max > 1  # the same in all rounds, however many nodes have come
+        self._started_at = None
         try:
             self._guard.start()
             self._kills = oom.count()
             with self._output.begin(place, own_ranks, several_hosts=several) as streams:
                 self._error_files = [stream.error_file for stream in streams]
+                screens = [stream.screen for stream in streams]
                 self._accounts.begin()
                 slots = self._slots.begin(start.run, start.round)
-                self._workers.start(self._launcher.commands(start, self._error_files, slots), streams)
+                self._workers.start(self._launcher.commands(start, self._error_files, slots, screens), streams)
         except SpawnError as error:
             self.submit(StartFailed(error.local_rank, error.exit_code, error.message))
         except OSError as error:
@@ -226,7 +230,25 @@ class Node:
                 StartFailed(0, ExitCode.OS_ERROR, f"the system refused what the workers need: {error.strerror}")
             )
         else:
+            self._console.say(Level.INFO, self._started_words(place), "workers_started")
+            self._started_at = self._loop.time()
             self.submit(WorkersStarted())
+
+    def _started_words(self, place: RoundPlace) -> str:
+        number, log_dir = self._config.workers, self._config.output.log_dir
+        text = f"round {place.round}: {number} worker{'s run' if number > 1 else ' runs'}"
+        return text if log_dir is None else f"{text}, with logs in {place.folder(log_dir.absolute())}"
+
+    def _note_steps(self, observed: Observed) -> Observed:
+        """Say when the workers of a round have come to their first step: until then they import and meet."""
+        step = next((step for step in observed.steps if step is not None), None)
+        if step is not None and self._started_at is not None:
+            took_s, self._started_at = self._loop.time() - self._started_at, None
+            text = (
+                f"round {observed.round} trains: step {step} was reported {took_s:.0f} s after its workers were started"
+            )
+            self._console.say(Level.INFO, text, "first_step")
+        return observed
 
     def _note_exit(self, local_rank: int, exit_code: int) -> None:
         self._accounts.note(local_rank, exit_code, self._workers.pid_of(local_rank))

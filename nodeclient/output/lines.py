@@ -22,6 +22,10 @@ _RETURNS_AT_START = re.compile(rb"(?m)^\r+")
 _RETURNS = re.compile(rb"\r+")
 _OVERWRITTEN = re.compile(rb"(?m)^.*\r")
 
+_REDRAW = re.compile(rb"\r?\x1b\[2K((?:\x1b\[1A\x1b\[2K)+)")
+"""How the library rich begins to draw several rows anew: it erases its row, and each of those above it."""
+_ROW_UP = b"\x1b[1A"
+
 
 class LineCutter:
     """Collects one stream until its pieces are complete."""
@@ -65,6 +69,33 @@ class LineCutter:
         rest = self.rest()
         self._parts, self._size = [], 0
         return rest
+
+
+class FrameJoiner:
+    """Makes one row of what is drawn on several rows, again and again: only one row can be erased among others' lines.
+
+    The rows of the first drawing stay, since nobody could know that they would be drawn anew.
+    """
+
+    def __init__(self) -> None:
+        self._rows_left = 0
+        """Ends of rows that are still to come in the drawing."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return the bytes with the rows of each drawing joined; a drawing begins with a carriage return."""
+        if not self._rows_left and _ROW_UP not in chunk:
+            return chunk
+        parts, at = [], 0
+        for found in _REDRAW.finditer(chunk):
+            parts.append(self._join(chunk[at : found.start()]))
+            parts.append(b"\r")
+            self._rows_left, at = found[1].count(_ROW_UP), found.end()
+        return b"".join([*parts, self._join(chunk[at:])])
+
+    def _join(self, rows: bytes) -> bytes:
+        ends = min(self._rows_left, rows.count(b"\n"))
+        self._rows_left -= ends
+        return rows.replace(b"\n", b"  ", ends)
 
 
 def prefixed(prefix: bytes, lines: bytes) -> bytes:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nodeclient.output.descriptors import writer
-from nodeclient.output.lines import as_lines, as_overwritten, first_piece, plain, prefixed
+from nodeclient.output.lines import as_overwritten, first_piece, plain, prefixed
 
 QUEUE_BYTES_MAX = 256 * 1024
 """What may wait for a slow reader before workers have to wait: a few pipes full, so that a fast one is kept busy."""
@@ -25,6 +25,9 @@ TRY_AGAIN_S = 1.0
 
 COLUMNS = 80
 """Of a terminal that does not know its own width."""
+
+ROWS = 24
+"""The same of its height."""
 
 LIVE_BYTES_MAX = 4096
 """While more than this waits the live line is not drawn anew: on a terminal that was stopped for the night it would
@@ -85,10 +88,15 @@ class Outlet:
 
     def columns(self) -> int:
         """Return the width of the terminal."""
+        return self.size_in_cells()[0]
+
+    def size_in_cells(self) -> tuple[int, int]:
+        """Return the columns and the rows of the terminal."""
         try:
-            return os.get_terminal_size(self._writer.fileno()).columns or COLUMNS
+            columns, rows = os.get_terminal_size(self._writer.fileno())
         except OSError:
-            return COLUMNS
+            columns = rows = 0
+        return columns or COLUMNS, rows or ROWS
 
     # What goes in
 
@@ -98,17 +106,21 @@ class Outlet:
         self._at_start = data.endswith(b"\n")
         self._unfinished = None
 
-    def pieces(self, owner: object, prefix: bytes, pieces: bytes) -> None:
-        """Write complete pieces of one stream, each with the prefix, or first the end of a line that it has begun."""
+    def pieces(self, owner: object, prefix: bytes, pieces: bytes) -> bytes:
+        """Write complete pieces of one stream, each with the prefix, or first the end of a line that it has begun.
+
+        Return what the next piece will overwrite; a terminal shows it already.
+        """
         if self._unfinished is owner:
             head, pieces = first_piece(pieces)
             self._put(head + b"\n")
             self._at_start, self._unfinished = True, None
-        lines, progress = as_overwritten(pieces) if self.is_terminal else (as_lines(pieces), b"")
+        lines, progress = as_overwritten(pieces)
         if lines:
             self._put(self._fresh_line() + prefixed(prefix, lines))
-        if progress:
+        if progress and self.is_terminal:
             self.live(prefix, progress)
+        return progress
 
     def begun(self, owner: object, prefix: bytes, text: bytes) -> None:
         """Write a line whose end has not come yet, or more of it; another's line will start below it."""

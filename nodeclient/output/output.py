@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -35,6 +35,8 @@ class WorkerStreams:
     stderr: int
     error_file: Path
     """Where it may say why it ended (TORCHELASTIC_ERROR_FILE)."""
+    screen: Mapping[str, str]
+    """What tells it that people see its output on a terminal, though it is none itself; the user's own words win."""
 
 
 class Output:
@@ -105,7 +107,9 @@ class Output:
             if round_streams.pseudo_terminals:
                 self._loop.add_signal_handler(signal.SIGWINCH, self._resize)
             self._pump.post(lambda: self._pump.add(round_streams.streams))
-            yield [WorkerStreams(*fds, file) for fds, file in zip(children_fds, error_files, strict=True)]
+            screens = map(round_streams.screen, speakers)
+            own = zip(children_fds, error_files, screens, strict=True)
+            yield [WorkerStreams(*fds, file, screen) for fds, file, screen in own]
 
     def stderr_log(self, local_rank: int) -> Path | None:
         """Return the file with all that a worker of this round wrote to stderr; None if none is kept."""

@@ -41,7 +41,7 @@ class Pump:
         """`failed` is called in the thread if it ends by a bug."""
         self._outlets = outlets
         self._failed = failed
-        self._calls: deque[Callable[[], None]] = deque()
+        self._calls: deque[Callable[[], object]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -60,7 +60,7 @@ class Pump:
 
     # For other threads
 
-    def post(self, call: Callable[[], None]) -> bool:
+    def post(self, call: Callable[[], object]) -> bool:
         """Let the thread make a call; return False after `stop`, when it makes none any more."""
         with self._starting:
             if self._stopping:
@@ -174,6 +174,9 @@ class Pump:
         for stream in [one for one in self._restless if one.quiet_at <= now and not one.held]:
             self._restless.discard(stream)
             stream.quiet()
+            if stream.wants_quiet:  # it shows a state only now and then, and this was too early
+                stream.quiet_at = now + QUIET_S
+                self._restless.add(stream)
 
     def _flush(self) -> None:
         for outlet in self._outlets:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nodeclient.output.descriptors import harmless, pipe, pseudo_terminal
 from nodeclient.output.files import Filter, LogFile, Rotation, Troubles
+from nodeclient.output.lines import plain
 from nodeclient.output.outlet import Outlet
 from nodeclient.output.prefix import Speaker, colours_wanted, make_prefix
 from nodeclient.output.settings import OutputSettings, Streams
@@ -61,6 +62,19 @@ class RoundStreams:
     def streams(self) -> list[Stream]:
         """All of them, in the order of the workers."""
         return [stream for streams in self.streams_of for stream in streams]
+
+    def screen(self, speaker: Speaker) -> dict[str, str]:
+        """Return what programs look at that draw on a terminal: workers that share one write to pipes, and have none.
+
+        They get the room that is left beside the prefix, and are told to use colours, unless the user wants none.
+        """
+        shown = self._settings.shown(speaker.local_rank) == Streams.BOTH
+        if not (shown and self._is_prefixed and all(outlet.is_terminal for outlet in self._outlets.values())):
+            return {}
+        columns, rows = self._outlets[Streams.STDERR].size_in_cells()
+        prefix = len(plain(self._prefix(speaker, None).decode()))
+        room = {"COLUMNS": str(max(1, columns - 1 - prefix)), "LINES": str(rows)}
+        return room | ({"FORCE_COLOR": "1"} if colours_wanted() else {})
 
     def stderr_log(self, local_rank: int) -> Path | None:
         """Return the file with all that a worker wrote to stderr; None if none is kept."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
 from nodeclient.output.descriptors import READ_BYTES, read
-from nodeclient.output.lines import LineCutter
+from nodeclient.output.lines import FrameJoiner, LineCutter
 from nodeclient.output.outlet import Outlet
 
 DRAIN_BYTES_MAX = 1024 * 1024
 """Read at once from a worker that has ended, whose pipe holds no more unless its children fill it again; the largest
 pipe of a user without privileges (pipe-max-size in proc(5))."""
+
+STATES_EVERY_S = 10.0
+"""Of a progress bar, off a terminal: it is drawn ten times a second, and a log is read later."""
 
 
 class Sink(Protocol):
@@ -108,25 +112,33 @@ class Raw:
 
 
 class Prefixed:
-    """Passes a stream on in whole lines, each with a prefix."""
+    """Passes a stream on in whole lines, each with a prefix.
+
+    Of what overwrites itself, such as a progress bar, a terminal shows each state in its live line. A file or a pipe
+    gets one now and then, and the last.
+    """
 
     def __init__(self, outlet: Outlet, prefix: bytes) -> None:
         self._outlet = outlet
         self._prefix = prefix
+        self._joiner = FrameJoiner()
         self._cutter = LineCutter()
         self._overwrites = False
         """The last piece ended with a carriage return, so that the next one overwrites it."""
+        self._state = b""
+        """What is to be overwritten, and is on no terminal."""
+        self._show_at = 0.0
+        """When to show a state, off a terminal."""
 
     @property
     def wants_quiet(self) -> bool:
         """Whether a piece without its end waits."""
-        return self._cutter.has_rest
+        return bool(self._state) or (self._cutter.has_rest and not self._is_drawn)
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes."""
-        if pieces := self._cutter.feed(chunk):
-            self._overwrites = pieces.endswith(b"\r")
-            self._outlet.pieces(self, self._prefix, pieces)
+        if pieces := self._cutter.feed(self._joiner.feed(chunk)):
+            self._write(pieces)
         if self._is_drawn:
             self._outlet.live(self._prefix, self._cutter.rest())
 
@@ -134,18 +146,39 @@ class Prefixed:
         """Show the beginning of a line whose end does not come."""
         if self._is_drawn:
             return
+        if self._overwrites:
+            self._state = self._cutter.take_rest().rstrip(b"\r") or self._state
+            self._show_state()
+            return
         text = self._cutter.take_rest()
         if text.endswith(b"\r"):
-            self._overwrites = True
-            self._outlet.pieces(self, self._prefix, text)
+            self._write(text)
         elif text:
             self._outlet.begun(self, self._prefix, text)
 
     def end(self) -> None:
         """Write the last line, though it has no end."""
-        if rest := self._cutter.take_rest():
-            self._outlet.pieces(self, self._prefix, rest + b"\n")
+        rest = self._cutter.take_rest().rstrip(b"\r") or self._state
+        if rest:
+            self._write(rest + b"\n")
         self._outlet.end(self)
+
+    def _write(self, pieces: bytes) -> None:
+        ends_state = self._overwrites and not self._outlet.is_terminal and pieces.startswith(b"\n")
+        if ends_state:
+            pieces = self._state + pieces if self._state else pieces[1:]
+        self._overwrites = pieces.endswith(b"\r")
+        progress = self._outlet.pieces(self, self._prefix, pieces)
+        self._state = b""
+        if progress and not self._outlet.is_terminal:
+            self._state = progress
+            self._show_state()
+
+    def _show_state(self) -> None:
+        now = time.monotonic()
+        if self._state and now >= self._show_at:
+            self._outlet.pieces(self, self._prefix, self._state + b"\n")
+            self._state, self._show_at = b"", now + STATES_EVERY_S
 
     @property
     def _is_drawn(self) -> bool:

@@ -66,7 +66,15 @@ def commands(
     """Return the commands of a node that is configured so."""
     config = replace(CONFIG, **settings)
     files = [Path(f"/logs/{rank}/error.json") for rank in range(config.workers)]
-    return Launcher(config, inherited or {}, host).commands(begin or start(), files, [{}] * config.workers)
+    nothing: list[dict[str, str]] = [{}] * config.workers
+    return Launcher(config, inherited or {}, host).commands(begin or start(), files, nothing, nothing)
+
+
+def test_what_a_worker_is_told_of_its_screen_gives_way_to_the_user_s_own_words() -> None:
+    files, screen = [Path("/logs/0/error.json")], {"COLUMNS": "70", "LINES": "24"}
+    launcher = Launcher(replace(CONFIG, workers=1), {"COLUMNS": "132"}, NOWHERE)
+    [command] = launcher.commands(start(), files, [{}], [screen])
+    assert (command.environ["COLUMNS"], command.environ["LINES"]) == ("132", "24")
 
 
 def environs(inherited: Mapping[str, str] | None = None, **settings: Any) -> list[Mapping[str, str]]:
@@ -240,6 +248,6 @@ def test_what_the_locale_of_this_host_has_no_letters_for_is_escaped(monkeypatch:
     monkeypatch.setattr("sys.getfilesystemencoding", lambda: "latin-1")
     reason = "loss is \u221e, größer, raw \udcff"
     began = replace(start(), reason=reason)
-    [worker, _] = Launcher(CONFIG, {}, NOWHERE).commands(began, [Path("e0"), Path("e1")], [{}, {}])
+    [worker, _] = Launcher(CONFIG, {}, NOWHERE).commands(began, [Path("e0"), Path("e1")], [{}, {}], [{}, {}])
     assert worker.environ["COORDINATORD_REASON"] == "loss is \\u221e, größer, raw \\udcff"
     assert worker.environ["COORDINATORD_JOB"] == "mnist"

@@ -340,7 +340,7 @@ def test_each_worker_has_the_streams_that_it_is_given(run: Run, group: Group, tm
     async def test() -> None:
         files = [tmp_path / name for name in ("out 0", "err 0", "out 1", "err 1")]
         fds = [os.open(file, os.O_WRONLY | os.O_CREAT) for file in files]
-        streams = [WorkerStreams(fds[0], fds[1], tmp_path), WorkerStreams(fds[2], fds[3], tmp_path)]
+        streams = [WorkerStreams(fds[0], fds[1], tmp_path, {}), WorkerStreams(fds[2], fds[3], tmp_path, {})]
         group.workers.start([group.shell(f"echo out {rank}; echo err {rank} >&2") for rank in range(2)], streams)
         await group.exits.get()
         await group.exits.get()

@@ -12,6 +12,7 @@ import threading
 import tty
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from nodeclient.output.output import Output, WorkerStreams
@@ -107,7 +108,11 @@ class Stage:
         ]
         with self.output.begin(RoundPlace("job", "run", self.round), ranks, several_hosts=several_hosts) as streams:
             self.streams = streams
-            self.workers.start(commands, streams)
+            screens = [stream.screen for stream in streams]
+            told = [
+                replace(one, environ={**one.environ, **screen}) for one, screen in zip(commands, screens, strict=True)
+            ]
+            self.workers.start(told, streams)
 
     async def ended(self) -> dict[int, int]:
         """Wait until all workers have ended; return their exit codes by local rank."""

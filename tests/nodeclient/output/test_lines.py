@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nodeclient.output.lines import (
     LINE_BYTES_MAX,
+    FrameJoiner,
     LineCutter,
     as_lines,
     as_overwritten,
@@ -121,3 +122,12 @@ def test_a_flood_of_carriage_returns_takes_no_longer_than_other_bytes() -> None:
     assert as_lines(flood + b"x\n") == b"x\n"
     assert as_overwritten(flood + b"x\n" + flood) == (b"x\n", b"")
     assert first_piece(flood + b"x\n") == (b"", b"x\n")
+
+
+@pytest.mark.parametrize("size", [1_000, 40])
+def test_rows_that_are_drawn_anew_become_one(size: int) -> None:
+    up = b"\r\x1b[2K\x1b[1A\x1b[2K\x1b[1A\x1b[2K"
+    drawn = [b"a\nb\nc", up + b"d\ne\nf", up + b"g\nh\ni", b"\nnext\n"]
+    joiner = FrameJoiner()
+    joined = b"".join(joiner.feed(part[start : start + size]) for part in drawn for start in range(0, len(part), size))
+    assert joined == b"a\nb\nc\rd  e  f\rg  h  i\nnext\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.output import pump
+from nodeclient.output import pump, streams
 from nodeclient.output.settings import Choice, OutputSettings, Streams
 from tests.nodeclient.output.stage import Screen, by_rank, log_file, on_stage
 
@@ -165,11 +165,75 @@ async def test_on_a_terminal_prefixes_have_colours_and_progress_is_one_live_line
         assert part.startswith(b"49%|###\n") or b"\r\x1b[K" in part
 
 
-async def test_off_a_terminal_each_state_of_a_progress_bar_is_a_line() -> None:
+@pytest.mark.parametrize("bar", ['f"\\r{n}%"', 'f"{n}%\\r"'])
+@pytest.mark.parametrize("end", ['err("\\n")', ""])
+async def test_off_a_terminal_a_progress_bar_is_a_line_now_and_then_and_its_last_state(bar: str, end: str) -> None:
     async with on_stage() as stage:
         stage.stderr.start_reading()
-        await stage.run('for n in range(50): err(f"\\r{n}%")\nerr("\\n")', "")
-    assert by_rank(stage.stderr.finish(), range(2))[0] == [f"{n}%".encode() for n in range(50)]
+        await stage.run(f"for n in range(50): err({bar}); time.sleep(0.001)\n{end}", "")
+    *first, last = by_rank(stage.stderr.finish(), range(2))[0]
+    assert last == b"49%"
+    assert len(first) <= 1
+
+
+async def test_off_a_terminal_each_state_is_shown_that_comes_late_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "STATES_EVERY_S", 0.0)
+    async with on_stage() as stage:
+        stage.stderr.start_reading()
+        await stage.run('for n in range(3): err(f"{n}%\\r"); time.sleep(0.01)\nerr("done\\n")', "")
+    assert by_rank(stage.stderr.finish(), range(2))[0][-1] == b"done"
+
+
+async def test_a_state_that_stays_is_shown_in_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(streams, "STATES_EVERY_S", 0.05)
+    monkeypatch.setattr(pump, "QUIET_S", 0.02)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    async with on_stage() as stage:
+        stage.stderr.start_reading()
+        stage.start(f'err("\\r1%"); err("\\r2%"); err("\\r3%"); open({str(fifo)!r}).read()', "")
+        await asyncio.to_thread(stage.stderr.await_text, rb"\[rank 0\] 3%\n")
+        await asyncio.to_thread(fifo.write_text, "go")
+        await stage.ended()
+
+
+async def test_rows_that_are_drawn_anew_are_one_live_line() -> None:
+    draw = 'err("one\\ntwo")\nfor n in range(9): err(f"\\r\\x1b[2K\\x1b[1A\\x1b[2K{n}\\nlast {n}")\nerr("\\n")'
+    async with on_stage(is_terminal=True) as stage:
+        stage.stderr.start_reading()
+        await stage.run(draw, "")
+    drawn = stage.stderr.finish()
+    assert drawn.count(b"\n") == 2
+    assert b"[rank 0]\x1b[0m 8  last 8\n" in drawn
+
+
+SCREEN = 'out(" ".join(os.environ.get(name, "-") for name in ("COLUMNS", "LINES", "FORCE_COLOR")) + "\\n")'
+
+
+@pytest.fixture
+def bare_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nothing said of a screen."""
+    for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("bare_screen")
+async def test_workers_that_share_a_terminal_know_the_room_that_is_theirs() -> None:
+    async with on_stage(is_terminal=True) as stage:
+        stage.stderr.start_reading()
+        await stage.run(SCREEN, SCREEN)
+    assert stage.stderr.finish().count(b"70 24 1\n") == 2  # of 80, less "[rank 0] " and the last column
+
+
+@pytest.mark.usefixtures("bare_screen")
+@pytest.mark.parametrize("is_terminal", [False, True])
+async def test_where_nobody_sees_them_on_a_terminal_workers_are_told_of_none(is_terminal: bool, tmp_path: Path) -> None:
+    settings = OutputSettings(tmp_path, redirects=Choice(Streams.BOTH if is_terminal else Streams.NONE))
+    async with on_stage(settings, is_terminal=is_terminal) as stage:
+        stage.stderr.start_reading()
+        await stage.run(SCREEN, SCREEN)
+    assert log_file(tmp_path, 0, "stdout") == b"- - -\n"
+    stage.stderr.finish()
 
 
 async def test_no_colours_for_who_wants_none(monkeypatch: pytest.MonkeyPatch) -> None:
