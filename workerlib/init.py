@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from workerlib import progress
+from workerlib import gloo, progress
 from workerlib.env import WorkerEnvironment
 from workerlib.stop import StopRequest
 
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     import torch
-
-RELEASE_S = 0.05
-"""Ten times as long as a thread that wants the interpreter's lock has to wait for it (`sys.getswitchinterval`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +94,9 @@ class Context:
             # (3 of 30 workers that had finished well; see also pytorch/pytorch#179291).
             gc.collect()
             torch.distributed.destroy_process_group()
-            # One that it has not dropped destroys the group later, and waits for gloo's threads with the interpreter's
-            # lock in hand: those that have to let go of a tensor first, which needs the lock, get it now (10 of 18
-            # workers that were forked by --preload hung for ever at their end, of others 1 in 8 under torchrun).
-            threading.Event().wait(RELEASE_S)
+            # One that it has not dropped destroys the group later (10 of 18 workers that were forked by --preload hung
+            # for ever then, of others 1 in 8 under torchrun).
+            gloo.let_threads_finish()
 
     def __enter__(self) -> Self:
         return self

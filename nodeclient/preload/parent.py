@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import workerlib.gloo
 from coordinatord.wire.exits import describe_exit
 from nodeclient.preload.command import ColdError
 from nodeclient.processes import MARK_VARIABLE, UnkillableError, kill_marked
@@ -197,6 +198,7 @@ def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subpr
     pythonpath = command.environ.get("PYTHONPATH")
     settings |= {
         "hook": _as_bytes(str(HOOK)),
+        "gloo": _as_bytes(workerlib.gloo.__file__),
         "pythonpath": None if pythonpath is None else _as_bytes(pythonpath),
         "room": " " * ROOM_BYTES,
     }

@@ -30,14 +30,26 @@ running.acquire()
 """
 """A thread that `threading` does not know."""
 
+NAMED = (
+    NAMELESS
+    + """
+import os
+[task] = set(os.listdir("/proc/self/task")) - {{str(os.getpid())}}
+with open(f"/proc/self/task/{{task}}/comm", "w") as file:
+    file.write("{name}")
+"""
+)
+"""One of native code, as far as anybody can see: the kernel alone knows its name."""
+
 MODULES = {
     "broken": ("raise ValueError('no such\\nGPU')", "module broken cannot be imported: ValueError: no such"),
     "leaving": ("import sys; sys.exit('I leave')", "module leaving cannot be imported: SystemExit: I leave"),
     "threaded": (
         "import threading, time; threading.Thread(target=time.sleep, args=[1e6], daemon=True, name='pump').start()",
-        "module threaded starts a thread",
+        r"module threaded starts a thread \(pump\), which forks lose",
     ),
-    "nameless": (NAMELESS, "module nameless starts a thread"),
+    "nameless": (NAMELESS, r"module nameless starts a thread \(without a name\)"),
+    "named": (NAMED.format(name="native pump"), r"module named starts a thread \(native pump\)"),
     "stopped": ("raise KeyboardInterrupt", "module stopped cannot be imported: KeyboardInterrupt"),
     "starting": ("import subprocess; subprocess.Popen(['sleep', '1000'])", "module starting starts a process"),
     "hiding": (
@@ -109,6 +121,12 @@ def test_a_module_that_cannot_be_preloaded_leaves_workers_cold(stage: Stage, mod
     if text is not None:
         stage.write(f"{module}.py", text)
     assert_cold(stage, *python(stage.write("train.py", TELL)), why=why, preload=f"json,{module}")
+
+
+def test_the_thread_of_jemalloc_which_comes_with_pyarrow_and_pandas_leaves_workers_warm(stage: Stage) -> None:
+    stage.write("columns.py", NAMED.format(name="jemalloc_bg_thd"))
+    job = stage.run(*python(stage.write("train.py", TELL)), preload="beacon,columns")
+    assert [one.warm for one in job.told] == [True], job.log
 
 
 @pytest.mark.parametrize("module", ENDINGS)

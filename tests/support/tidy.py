@@ -138,7 +138,8 @@ def node_imports(source: Source) -> Iterator[Finding]:
 
     torchrun's backend may import torch: it is loaded by torchrun, which has done so already, and never by nodeclient.
     """
-    allowed = ["coordinatord.wire", "coordinatord.shared", "coordinatord.hints", "workerlib.env"]
+    shared = ["coordinatord.wire", "coordinatord.shared", "coordinatord.hints"]
+    allowed = [*shared, "workerlib.env", "workerlib.gloo"]
     if source.is_in(TORCHRUN_ROOM):
         allowed.append("torch")
     for one in source.imports:
@@ -227,7 +228,7 @@ RULES = (
         "nodeclient knows the protocol and the environment contract alone",
         _in("nodeclient"),
         node_imports,
-        "Import from coordinatord.wire, coordinatord.shared or workerlib.env; torch takes seconds"
+        "Import from coordinatord.wire, coordinatord.shared, workerlib.env or workerlib.gloo; torch takes seconds"
         " to import and belongs in the worker, or in nodeclient/torchrun, which nothing else imports.",
     ),
     Rule(

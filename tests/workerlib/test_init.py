@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from nodeclient.ports import PortReservation
+from tests.support.gloo import BUSY_AT_THE_END
 from workerlib import WorkerEnvironment
 
 SOLO = WorkerEnvironment(
@@ -171,6 +172,28 @@ def test_the_sigterm_handler_needs_the_main_thread_and_goes_with_the_context(por
         output, errors = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 0, errors
         assert "outside the main thread" in output
+
+
+OUTLIVED = f"""
+import workerlib
+{BUSY_AT_THE_END}
+def main():
+    with workerlib.init(backend="gloo"):
+        model = be_busy_at_the_end()
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_ends_although_a_model_outlives_the_context(port: int) -> None:
+    first, second = _pair(port)
+    with _start(OUTLIVED, first) as zero, _start(OUTLIVED, second) as one:
+        for process in (zero, one):
+            try:
+                _, errors = process.communicate(timeout=TIMEOUT_S)
+            finally:
+                process.kill()
+            assert process.returncode == 0, errors
 
 
 def test_a_process_without_a_launcher_is_told_what_to_do() -> None:

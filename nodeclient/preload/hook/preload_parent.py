@@ -6,7 +6,6 @@ how many, is no business of this side; what a fork has to do to be a worker is i
 
 from __future__ import annotations
 
-import _thread
 import gc
 import importlib
 import json
@@ -16,16 +15,18 @@ import site
 import socket
 import sys
 import threading
+import time
 import warnings
 from collections.abc import MutableMapping
 from typing import Any
 
+from preload_end import Ending
 from preload_worker import Line, become_worker
 
 SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
 """Holds this side's settings as JSON: `socket` (a descriptor), `modules` (null: only say that Python has come here),
-`along`, `hook` (the directory on PYTHONPATH that is ours), `pythonpath` (what it was before, or null), and `room`,
-which only makes the environment larger.
+`along`, `hook` (the directory on PYTHONPATH that is ours), `pythonpath` (what it was before, or null), `gloo` (the path
+of workerlib's file of that name), and `room`, which only makes the environment larger.
 
 What comes from outside of Python, paths, arguments and environment, is given as bytes, each of them as the character of
 that number: the node may decode them otherwise than the user's interpreter does."""
@@ -42,7 +43,14 @@ can use a GPU."""
 REASON_MAX = 200
 """Characters of what an exception says: enough for one line."""
 
-HOOK_MODULES = ("preload_parent", "preload_worker")
+HOOK_MODULES = ("preload_end", "preload_parent", "preload_worker")
+
+FORKS_WELL = frozenset({"jemalloc_bg_thd"})
+"""Threads of native code that a fork may lose, by the names that the kernel shows: jemalloc, which pyarrow brings along
+(and so pandas and transformers), locks itself for a fork and starts its thread again in the child when it needs it."""
+
+NAMED_WITHIN_S = 0.2
+"""A native thread gives itself its name when it first runs; until then it has that of its process."""
 
 
 class PreloadError(Exception):
@@ -64,6 +72,7 @@ def serve(needed: frozenset[str]) -> bool:
     if settings["modules"] is None:  # the node only wants to know whether Python comes here
         _send(link, {"ready": 0})
         os._exit(0)
+    ending = Ending(_decoded(settings["gloo"]))
     customized = _customize()
     try:
         _preload(link, needed, settings["modules"], settings["along"])
@@ -81,6 +90,7 @@ def serve(needed: frozenset[str]) -> bool:
         given = {_decoded(name): _decoded(value) for name, value in request["environ"].items()}
         request |= {"given": given, "environ": _as_imports_left_it(given, inherited)}
         if _fork(link, request, descriptors):
+            ending.begin()
             if handler is not None:  # one that was not made in Python cannot be put back
                 signal.signal(signal.SIGCHLD, handler)
             return customized
@@ -204,14 +214,51 @@ def _check(name: str) -> None:
     """Raise `PreloadError` if a fork of this process would not be as good as a process of its own."""
     if _has_children():
         raise PreloadError(f"module {name} starts a process, which would not end with the workers")
-    if _thread._count() or _has_lasting_threads():  # noqa: SLF001 - the only one that knows all of Python's
-        started = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-        raise PreloadError(
-            f"module {name} starts a thread ({', '.join(started) or 'without a name'}), which forks lose"
-        )
+    started = _threads_lost()
+    if started:
+        raise PreloadError(f"module {name} starts a thread ({', '.join(started)}), which forks lose")
     opened = [path for path in map(_target, os.listdir("/proc/self/fd")) if path in DRIVERS]  # noqa: PTH208
     if opened:
         raise PreloadError(f"module {name} initialises the GPU ({opened[0]} is open), which forked workers cannot use")
+
+
+def _threads_lost() -> list[str]:
+    """Return the names of the threads that every fork would miss.
+
+    OpenBLAS ends its own before a fork and starts them again when they are needed. Those of OpenMP, which begin with
+    the first parallel operation, would be missed in every worker, and the next such operation would wait for them for
+    ever.
+    """
+    ours = {str(thread.native_id): thread.name for thread in threading.enumerate()}
+    if len(_tasks()) > 1:
+        child = _quiet_fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+    names = [ours.get(task) or _name_of(task) for task in sorted(_tasks() - {str(os.getpid())})]
+    return [name for name in names if name and name not in FORKS_WELL]
+
+
+def _tasks() -> set[str]:
+    return set(os.listdir("/proc/self/task"))  # noqa: PTH208 - see `_inherited`
+
+
+def _name_of(task: str) -> str:
+    """Return the name that a thread has for the kernel; nothing if it has ended."""
+    until = time.monotonic() + NAMED_WITHIN_S
+    try:
+        while (name := _comm(task)) == _comm(str(os.getpid())):
+            if time.monotonic() > until:
+                return "without a name"
+            threading.Event().wait(0.001)
+    except OSError:
+        return ""
+    return name
+
+
+def _comm(task: str) -> str:
+    with open(f"/proc/self/task/{task}/comm", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+        return file.read().rstrip("\n")
 
 
 def _has_children() -> bool:
@@ -220,21 +267,6 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-def _has_lasting_threads() -> bool:
-    """Return whether there are threads that do not end before a fork.
-
-    OpenBLAS ends its own and starts them again when they are needed. Those of OpenMP, which begin with the first
-    parallel operation, would be missed in every worker, and the next such operation would wait for them for ever.
-    """
-    if len(os.listdir("/proc/self/task")) == 1:  # noqa: PTH208 - see `_inherited`
-        return False
-    child = _quiet_fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-    return len(os.listdir("/proc/self/task")) > 1  # noqa: PTH208
 
 
 def _quiet_fork() -> int:

@@ -76,6 +76,7 @@ def everything(main: dict[str, object]) -> dict[str, object]:
         "main": {name: plain(value) for name, value in main.items()},
         "frames": _frames(),
         "sys": {name: plain(value) for name, value in vars(sys).items() if name not in _OF_IMPORTS},
+        "finders": [plain(finder) for finder in sys.meta_path if type(finder).__module__ != _OF_THE_HOOK],
         "modules": {name: str(getattr(module, "__file__", None)) for name, module in sys.modules.items()},
         "importers": list(sys.path_importer_cache),
         "interpreter": _interpreter(),
@@ -89,7 +90,10 @@ def everything(main: dict[str, object]) -> dict[str, object]:
     }
 
 
-_OF_IMPORTS = {"modules", "path_importer_cache"}
+_OF_IMPORTS = {"modules", "path_importer_cache", "meta_path"}
+
+_OF_THE_HOOK = "preload_end"
+"""What sees to the end of a warm worker: one function to be called at exit, and one finder that waits for torch."""
 
 
 def _frames() -> list[str]:
@@ -116,7 +120,7 @@ def _interpreter() -> dict[str, object]:
         ],
         "tracing": [plain(sys.gettrace()), plain(sys.getprofile()), tracemalloc.is_tracing()],
         "limits": [sys.getrecursionlimit(), sys.getswitchinterval(), sys.getdlopenflags(), _depth()],
-        "atexit": atexit._ncallbacks(),
+        "atexit": atexit._ncallbacks() - ("beacon" in sys.modules),  # see `_OF_THE_HOOK`
         "faulthandler": faulthandler.is_enabled(),
         "locale": [locale.setlocale(locale.LC_ALL), locale.getpreferredencoding(), locale.getencoding()],
         "encodings": [sys.getdefaultencoding(), sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()],

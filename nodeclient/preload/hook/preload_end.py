@@ -1,0 +1,92 @@
+"""Sees to it that a warm worker ends when its program is over, whatever the program did with its process groups.
+
+A warm worker comes from its last collective to the end of its script sooner than a cold one, as all modules that the
+end needs are imported already: often before gloo's threads have finished that collective. What happens then is told in
+`workerlib/gloo.py`, which does what is needed; here it is called at the right moments.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+DISTRIBUTED = "torch.distributed"
+
+DESTROY = "destroy_process_group"
+
+
+class Ending:
+    """The end of a worker; made in the parent before any other module can ask to be called at the end.
+
+    What is asked for first is called last: so the program is over then, with its threads and its children.
+    """
+
+    def __init__(self, gloo: str) -> None:
+        """`gloo` is the path of workerlib's file."""
+        self._gloo = _load(gloo)
+        self._worker = 0
+        atexit.register(self._come)
+
+    def begin(self) -> None:
+        """Begin in the worker, before its program does: attend to torch.distributed, now or when it is imported."""
+        self._worker = os.getpid()
+        if DISTRIBUTED in sys.modules:
+            self.attend(sys.modules[DISTRIBUTED])
+        else:
+            sys.meta_path.insert(0, _Finder(self))
+
+    def attend(self, distributed: ModuleType) -> None:
+        """Have gloo's threads finish after each destruction of a process group."""
+        original = getattr(distributed, DESTROY, None)
+        if original is None:  # torch can be built without process groups
+            return
+
+        @functools.wraps(original)
+        def destroy(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            self._gloo.let_threads_finish()
+            return result
+
+        for module in list(sys.modules.values()):  # whoever has imported the function has it under its name
+            if getattr(module, "__dict__", {}).get(DESTROY) is original:
+                setattr(module, DESTROY, destroy)
+
+    def _come(self) -> None:
+        if os.getpid() == self._worker and DISTRIBUTED in sys.modules:  # and it is no child that the worker has forked
+            self._gloo.let_threads_finish()  # of groups that are left
+
+
+class _Finder:
+    """Notices the import of torch.distributed, once; where it is, others find."""
+
+    def __init__(self, ending: Ending) -> None:
+        self._ending = ending
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """As importlib calls it."""
+        if name != DISTRIBUTED:
+            return None
+        sys.meta_path.remove(self)
+        found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            loader = spec.loader
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self._ending.attend(module)
+
+            loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _load(path: str) -> Any:
+    """Return the module of a file, without a trace in the interpreter."""
+    module = type(sys)("preload_gloo")
+    type(__loader__)(module.__name__, path).exec_module(module)  # type: ignore[name-defined]  # as of any module
+    return module

@@ -1,0 +1,72 @@
+"""Lets gloo's threads finish what they need Python for; standard library only, from Python 3.10 on.
+
+Each gloo process group has threads that run its collectives. A thread that has run one lets go of Python objects, which
+needs the interpreter's lock (torch 2.13 keeps the context of a backward pass with it, `torch/autograd/graph.py`). If
+the group is destroyed just then by C++ code that holds the lock, such as the `Reducer` of a DDP model, that code waits
+for the thread and the thread for the lock, for ever. If Python ends just then, the process aborts. Neither can happen
+once the threads are idle.
+
+`Context.close` calls this; so does the hook of `nodeclient --preload`, which loads this file by its path.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+NAME = "pt_gloo_runloop"
+"""What torch calls these threads (ProcessGroupGloo.cpp); the kernel shows it."""
+
+FUTEX = {"202", "98"}
+"""The number of the system call futex, on x86-64 and on arm64."""
+
+TIMEOUT = 4
+"""The word in /proc/PID/syscall that is the address of futex's timeout: the fourth argument, after the number."""
+
+LOOK_AGAIN_S = 0.001
+
+RELEASE_S = 0.05
+"""Where the threads cannot be seen. Ten times as long as a thread that wants the interpreter's lock has to wait for it
+(`sys.getswitchinterval`)."""
+
+FINISH_S = 5.0
+"""A thread that takes longer is in a collective that the script has not waited for."""
+
+FINISH_AFTER_ERROR_S = 0.5
+"""After an uncaught exception: the peers may hang in a collective until this process has ended."""
+
+
+def let_threads_finish() -> None:
+    """Wait, without the interpreter's lock, until gloo's threads are idle; no longer than `FINISH_S`."""
+    until = time.monotonic() + (FINISH_AFTER_ERROR_S if hasattr(sys, "last_value") else FINISH_S)
+    pause = threading.Event()
+    try:
+        # Two looks, as a thread that waits for another one's lock seems idle at the first.
+        while not (_idle() and _idle()) and time.monotonic() < until:
+            pause.wait(LOOK_AGAIN_S)
+    except OSError:  # a kernel that does not show it
+        pause.wait(RELEASE_S)
+
+
+def _idle() -> bool:
+    """Return whether no thread of gloo's has anything to do. Raises `OSError`.
+
+    An idle one waits for work without a timeout. One that waits for a peer, or for the interpreter, has a timeout.
+    """
+    for task in os.listdir("/proc/self/task"):  # noqa: PTH208 - the hook avoids whatever would be imported
+        try:
+            if _read(task, "comm") != [NAME]:
+                continue
+            call = _read(task, "syscall")
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            continue
+        if call[0] not in FUTEX or int(call[TIMEOUT], 16):
+            return False
+    return True
+
+
+def _read(task: str, name: str) -> list[str]:
+    with open(f"/proc/self/task/{task}/{name}", encoding="ascii", errors="replace") as file:  # noqa: PTH123 - as above
+        return file.read().split()
