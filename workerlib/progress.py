@@ -10,14 +10,17 @@ from __future__ import annotations
 import fcntl
 import logging
 import mmap
-import operator
 import os
 import time
+from typing import Any
 
 from workerlib.env import PROGRESS, SLOT_BYTES, STEP_MAX, STEPS_TO_COME
 
 _slot: memoryview | None = None
 """The words of this worker's slot, once it has said a step."""
+
+_refused = False
+"""A step was refused, and a warning has said so."""
 
 
 def step(number: int) -> None:
@@ -26,11 +29,16 @@ def step(number: int) -> None:
     Count through the whole training, from the step of the checkpoint that it goes on from. Every worker may say each of
     its steps, or only rank 0, or only some: the last one is heard, at the next heartbeat of the node.
 
-    Raises `ValueError` if `number` is negative or above 2**53 - 1, and `TypeError` if it is no integer.
+    `number` is a whole one from 0 to 2**53 - 1 of any type, such as numpy's or a tensor of one. Anything else is not
+    reported, and a warning says so once: no step is worth the end of a training.
     """
     global _slot  # noqa: PLW0603 - one process has one slot
     if type(number) is not int or not 0 <= number <= STEP_MAX:
-        number = _checked(number)
+        whole = _whole(number)
+        if whole is None:
+            _refuse(number)
+            return
+        number = whole
     slot = _slot
     if slot is None:
         # Not when the module is loaded: the parent of warm workers loads it for all of them.
@@ -51,14 +59,23 @@ def announce() -> None:
         _slot[0], _slot[1], _slot[2] = STEPS_TO_COME, now, STEPS_TO_COME ^ now
 
 
-def _checked(number: object) -> int:
+def _whole(number: Any) -> int | None:
+    """Return what a number of any type is as a step; None if it is none."""
     try:
-        whole = operator.index(number)  # type: ignore[arg-type]  # it raises for what is none
-    except TypeError:
-        raise TypeError(f"a step must be an integer, not {type(number).__name__}") from None
-    if not 0 <= whole <= STEP_MAX:
-        raise ValueError(f"a step must be within 0 and 2**53 - 1, not {whole}")
-    return int(whole)
+        whole = int(number)
+        fits = bool(number == whole) and 0 <= whole <= STEP_MAX
+    except Exception:  # noqa: BLE001 - it may be of any type, and do anything
+        return None
+    return whole if fits else None
+
+
+def _refuse(number: object) -> None:
+    global _refused  # noqa: PLW0603 - as above
+    if not _refused:
+        _refused = True
+        text = f"a step must be a whole number from 0 to 2**53 - 1, not one of type {type(number).__name__}"
+        text = f"{text}: {number}" if type(number) in (int, float) else text  # others may be long, or fail to be shown
+        logging.getLogger(__name__).warning("%s; this one is not reported", text)
 
 
 def _open_slot(place: str | None) -> memoryview:
