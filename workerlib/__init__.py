@@ -11,9 +11,18 @@ Importing this package imports no torch.
 """
 
 from workerlib.env import NotLaunchedError, WorkerEnvironment
-from workerlib.init import Context, init
+from workerlib.init import Context, init, should_stop
 from workerlib.progress import step
 from workerlib.record import record
 from workerlib.sampler import ElasticDistributedSampler
 
-__all__ = ["Context", "ElasticDistributedSampler", "NotLaunchedError", "WorkerEnvironment", "init", "record", "step"]
+__all__ = [
+    "Context",
+    "ElasticDistributedSampler",
+    "NotLaunchedError",
+    "WorkerEnvironment",
+    "init",
+    "record",
+    "should_stop",
+    "step",
+]

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import gc
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workerlib import gloo, progress
 from workerlib.env import WorkerEnvironment
-from workerlib.stop import StopRequest
+from workerlib.stop import REQUEST
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -32,7 +32,6 @@ class Context:
     """All that the launcher said, such as the reason for this round."""
     device: torch.device
     """The GPU of this worker, already set as the current one, or the CPU."""
-    _stop: StopRequest = field(default_factory=StopRequest, repr=False)
 
     @property
     def rank(self) -> int:
@@ -64,30 +63,14 @@ class Context:
         progress.step(number)
 
     def should_stop(self) -> bool:
-        """Whether the node of any worker asked for a stop: save a checkpoint now, and exit.
-
-        This is a collective: all workers must call it at the same step, and all get the same answer, although signals
-        reach them in different steps. It costs one all-reduce of four bytes and makes the host wait for the GPU, so
-        call it every so many steps, about once a second.
-
-        The first call replaces the handler of SIGTERM, and those of the other signals that the node hands on to its
-        workers (TORCHELASTIC_SIGNALS_TO_HANDLE) where the script has none; a script that never calls it dies of SIGTERM
-        at once. Raises `RuntimeError` if that first call is not made in the main thread.
-        """
-        import torch
-
-        self._stop.listen()
-        # gloo and mpi reduce in host memory; the other backends know only their own device.
-        on_host = any(name in torch.distributed.get_backend() for name in ("gloo", "mpi"))
-        flag = torch.tensor(int(self._stop.received), dtype=torch.int32, device="cpu" if on_host else self.device)
-        torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
-        return bool(flag.item())
+        """Whether the node of any worker asked for a stop: save a checkpoint now, and exit; see `should_stop`."""
+        return _agree(self.device)
 
     def close(self) -> None:
         """Destroy the process group and put the signal handlers back; further calls do nothing."""
         import torch
 
-        self._stop.close()
+        REQUEST.close()
         if torch.distributed.is_initialized():
             # A DDP model that the script has dropped is a reference cycle, which would keep the group alive beyond its
             # destruction; one of gloo's threads could then free a tensor while Python shuts down, and abort the worker
@@ -137,6 +120,40 @@ def init(backend: str | None = None, timeout: timedelta | None = None) -> Contex
         device_id=device if backend == "nccl" else None,
     )
     return Context(environment, device)
+
+
+def should_stop() -> bool:
+    """Whether the node of any worker asked for a stop: save a checkpoint now, and exit.
+
+    It needs no context: the process group may be one that the script or a framework has made, and is torch's default
+    one. Without a group it tells of this worker alone.
+
+    This is a collective: all workers must call it at the same step, and all get the same answer, although signals
+    reach them in different steps. It costs one all-reduce of four bytes and makes the host wait for the GPU, so
+    call it every so many steps, about once a second.
+
+    The first call replaces the handler of SIGTERM, and those of the other signals that the node hands on to its
+    workers (TORCHELASTIC_SIGNALS_TO_HANDLE) where the script has none; a script that never calls it dies of SIGTERM
+    at once. Raises `RuntimeError` if that first call is not made in the main thread.
+    """
+    import torch
+
+    name = "cuda" if torch.cuda.is_available() else "cpu"
+    return _agree(torch.device(name, torch.cuda.current_device()) if name == "cuda" else torch.device(name))
+
+
+def _agree(device: torch.device) -> bool:
+    """Return whether any worker was asked to stop; `device` is where collectives other than gloo's and mpi's work."""
+    import torch.distributed
+
+    REQUEST.listen()
+    if not torch.distributed.is_initialized():
+        return REQUEST.received
+    # gloo and mpi reduce in host memory; the other backends know only their own device.
+    on_host = any(name in torch.distributed.get_backend() for name in ("gloo", "mpi"))
+    flag = torch.tensor(int(REQUEST.received), dtype=torch.int32, device="cpu" if on_host else device)
+    torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
+    return bool(flag.item())
 
 
 def _require_torch() -> None:

@@ -26,11 +26,15 @@ class StopRequest:
     def __init__(self) -> None:
         self.received = False
         self._previous: dict[signal.Signals, Handler] = {}
+        self._forks_known = False
+        self._forking = threading.local()
+        """Of a thread that forks, as `mask`: the signals that it had blocked before."""
 
     def listen(self) -> None:
         """Note SIGTERM, and what else the node hands on, from now on instead of dying of it; further calls do nothing.
 
-        Of the others, those for which the script has a handler of its own are left to it.
+        Of the others, those for which the script has a handler of its own are left to it. Children that are forked have
+        the handlers back that were there before: who only notes a signal could not be ended by `multiprocessing`.
 
         Raises `RuntimeError` outside the main thread, where Python does not let a handler be installed.
         """
@@ -41,6 +45,11 @@ class StopRequest:
                 "should_stop() was first called outside the main thread, where no SIGTERM "
                 "handler can be installed: call it from the main thread"
             )
+        if not self._forks_known:
+            os.register_at_fork(
+                before=self._begin_fork, after_in_parent=self._end_fork, after_in_child=self._become_child
+            )
+            self._forks_known = True
         for signum in _heeded(os.environ):
             if signum is signal.SIGTERM or signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
                 self._previous[signum] = signal.signal(signum, self._note)
@@ -52,8 +61,23 @@ class StopRequest:
             signal.signal(signum, signal.SIG_DFL if previous is None else previous)
         self._previous.clear()
 
+    def _begin_fork(self) -> None:
+        # A signal that reached the child before it has its handlers back would only be noted, and so be lost.
+        self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._previous)
+
+    def _end_fork(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
+
+    def _become_child(self) -> None:
+        self.close()
+        self._end_fork()
+
     def _note(self, _signum: int, _frame: FrameType | None) -> None:
         self.received = True
+
+
+REQUEST = StopRequest()
+"""The one of this process, as it has one handler for each signal."""
 
 
 def _heeded(environ: Mapping[str, str]) -> set[signal.Signals]:

@@ -129,6 +129,59 @@ def test_it_heeds_the_signals_that_the_node_hands_on_but_for_those_with_a_handle
         assert (output, process.returncode) == ("the script's own\nTrue\n", 0), errors
 
 
+WITHOUT_A_CONTEXT = """
+import sys, torch, workerlib
+print(workerlib.should_stop())
+torch.distributed.init_process_group("gloo")
+print(workerlib.should_stop(), flush=True)
+sys.stdin.readline()
+print(workerlib.should_stop())
+"""
+
+
+@pytest.mark.slow
+def test_ranks_agree_to_stop_in_a_group_that_somebody_else_has_made(port: int) -> None:
+    first, second = _pair(port)
+    with _start(WITHOUT_A_CONTEXT, first) as zero, _start(WITHOUT_A_CONTEXT, second) as one:
+        for process in (zero, one):
+            assert process.stdout
+            assert process.stdout.readline() + process.stdout.readline() == "False\nFalse\n"
+        one.send_signal(signal.SIGTERM)
+        for process in (zero, one):
+            assert process.stdin
+            process.stdin.write("go on\n")
+            process.stdin.flush()
+        for process in (zero, one):
+            output, errors = process.communicate(timeout=TIMEOUT_S)
+            assert (output, process.returncode) == ("True\n", 0), errors
+
+
+WITH_CHILDREN = """
+import multiprocessing, signal
+from workerlib.stop import REQUEST
+handler = signal.getsignal(signal.SIGTERM)
+REQUEST.listen()
+multiprocessing.set_start_method("fork")
+endless = multiprocessing.Process(target=signal.pause, daemon=True)
+endless.start()
+with multiprocessing.Pool(2) as pool:
+    assert pool.map(signal.getsignal, [signal.SIGTERM]) == [handler]
+endless.terminate()
+endless.join()
+signal.raise_signal(signal.SIGTERM)
+print(endless.exitcode, REQUEST.received)
+multiprocessing.Process(target=signal.pause, daemon=True).start()
+"""
+"""Leaves a daemonic child for the end of Python to terminate and join."""
+
+
+def test_children_that_are_forked_end_by_sigterm() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", WITH_CHILDREN], capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+    )
+    assert (ended.returncode, ended.stdout) == (0, f"{-signal.SIGTERM} True\n"), ended.stderr
+
+
 NEVER_ASKING = """
 import signal, workerlib
 with workerlib.init() as ctx:
