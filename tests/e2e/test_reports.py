@@ -48,7 +48,7 @@ def block(node: Node) -> list[str]:
     assert start is not None, node.output
     end = next(at for at, line in enumerate(node.lines) if at > start and re.fullmatch("-+", line))
     shown = node.lines[start : end + 1]
-    assert any(re.match(r"when +(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d", line) for line in shown)
+    assert any(re.match(r"when +\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", line) for line in shown)
     return [line for line in shown if not line.startswith("when ")]
 
 

@@ -115,6 +115,9 @@ def test_a_page_without_jobs_says_how_to_begin(own_coordinator: Callable[..., Co
     run(BIN / "nodeclient", "drain", "--coord", coordinator.endpoint, "--reason", "its fan is loud", "gpu7")
     page.wait_for_text("its fan is loud")
     assert f"nodeclient undrain --coord {coordinator.endpoint} gpu7" in page.text()
+    edge = "document.querySelector('{}').getBoundingClientRect().{}"
+    above, below = edge.format("main .empty", "bottom"), edge.format("main > .panel", "top")
+    assert page.evaluate(f"{below} - {above}") >= 8, "they do not touch"
     first = Cluster(coordinator, "first")
     try:
         first.join("a", "--nnodes", "2")

@@ -27,8 +27,8 @@ RANKS = range(2)
 
 def guide() -> tuple[list[str], list[str]]:
     """Return the lines for the coordinator's host, and those for a training host beyond the first of these."""
-    coordinator, trainer = re.findall(r"^```\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
-    return coordinator.splitlines(), trainer.splitlines()
+    coordinator, trainer, job = re.findall(r"^```\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    return coordinator.splitlines(), [*trainer.splitlines(), *job.splitlines()]
 
 
 class Cluster:

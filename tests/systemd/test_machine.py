@@ -151,6 +151,11 @@ def test_a_restart_of_the_daemon_disturbs_no_worker_and_refuses_no_connection(cl
         knocking.close()
     status(cluster.alpha, DAEMON, SERVING)
     assert pids(cluster.await_training()) == pids(before)
+    urgent = cluster.beta.run("journalctl", "--no-pager", "--output=cat", "-p", "warning", "-u", NODE)
+    assert "WARNING nodeclient: lost the coordinator" in urgent
+    assert "INFO" not in urgent
+    usual = cluster.alpha.run("journalctl", "--no-pager", "--output=cat", "-u", DAEMON)
+    assert "\nINFO    coordinatord: coordinatord 0.1.0 serves: open http://" in usual, "without a second time"
 
 
 def test_a_daemon_whose_event_loop_is_stuck_is_restarted(cluster: Cluster) -> None:

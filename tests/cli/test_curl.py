@@ -1,0 +1,33 @@
+"""The README's lines for curl, as they stand there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+
+import pytest
+
+from tests.support.cluster import Coordinator
+from tests.support.programs import run
+from tests.support.source import ROOT
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl"),
+]
+
+LINES = re.findall(r"^curl .*", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_curl_is_answered_in_json(coordinator: Coordinator, line: str) -> None:
+    ended = run(*shlex.split(line.replace("HOST:29400", coordinator.endpoint)))
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert told.get("done") is True or told["error"] == "unknown_job", told
+
+
+def test_there_are_lines_for_reading_following_and_asking() -> None:
+    assert len(LINES) == 3
