@@ -16,7 +16,16 @@ from typing import Any
 from coordinatord.core.policy import HEARTBEAT_S_MIN, OUTAGE_GRACE_S_MIN, SETTLE_S_MIN, Policy
 from coordinatord.shared import __version__
 from coordinatord.shared.logs import FORMATS, LEVELS
-from coordinatord.shared.settings import NUMBER, WHOLE, SettingsError, SettingsParser, joined, port, seconds
+from coordinatord.shared.settings import (
+    NUMBER,
+    WHOLE,
+    SettingsError,
+    SettingsParser,
+    add_completion,
+    joined,
+    port,
+    seconds,
+)
 from coordinatord.wire.messages import DEFAULT_PORT
 
 _HOST_NAME = re.compile(r"\.?[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?", re.ASCII | re.IGNORECASE)
@@ -78,27 +87,9 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
 def read(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
     """Do the same, but leave it to the caller what becomes of wrong ones. Raises `SettingsError`."""
     environ = os.environ if environ is None else environ
-    parser = SettingsParser(
-        prog="coordinatord",
-        usage="coordinatord [flags]\n       coordinatord state|replay [flags]",
-        env_prefix="COORDINATORD",
-        environ=environ,
-        description="The one authority on who is in a training job, which round is on, and who has which rank."
-        " Without a COMMAND, it serves.",
-        epilog="Each flag can also be given as the environment variable in brackets, or in the file that --config"
-        " names. That is read again on SIGHUP: --settle, --heartbeat, --outage-grace, --log-level and --log-format"
-        " change at once, the others with a restart.",
-    )
-    _add_serve(parser)
-    # What the environment says, the first parser has read; a flag after the command wins over both.
-    commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", prog="coordinatord")
-    common: dict[str, Any] = {"env_prefix": "COORDINATORD", "environ": {}}
-    state = commands.add_parser("state", help="show what a state directory holds", **common)
-    replay = commands.add_parser("replay", help="step through the history of a run", **common)
-    _add_state(state)
-    _add_replay(replay)
+    parser, commands = _make_parser(environ)
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser.check_flags(arguments, state, replay)
+    parser.check_flags(arguments, *commands.values())
     given = parser.parse_args(arguments)
     if given.subcommand == "state":
         return StateConfig(_state_dir(parser, given, environ), given.json)
@@ -122,6 +113,31 @@ def read(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | No
         file=parser.file,
         remarks=tuple(parser.misspelt),
     )
+
+
+def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[str, SettingsParser]]:
+    """Return the parser of the program, and those of its commands."""
+    parser = SettingsParser(
+        prog="coordinatord",
+        usage="coordinatord [flags]\n       coordinatord state|replay [flags]",
+        env_prefix="COORDINATORD",
+        environ=environ,
+        description="The one authority on who is in a training job, which round is on, and who has which rank."
+        " Without a COMMAND, it serves.",
+        epilog="Each flag can also be given as the environment variable in brackets, or in the file that --config"
+        " names. That is read again on SIGHUP: --settle, --heartbeat, --outage-grace, --log-level and --log-format"
+        " change at once, the others with a restart.",
+    )
+    _add_serve(parser)
+    # What the environment says, the first parser has read; a flag after the command wins over both.
+    commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", prog="coordinatord")
+    common: dict[str, Any] = {"env_prefix": "COORDINATORD", "environ": {}}
+    state = commands.add_parser("state", help="show what a state directory holds", **common)
+    replay = commands.add_parser("replay", help="step through the history of a run", **common)
+    _add_state(state)
+    _add_replay(replay)
+    add_completion(parser, lambda: _make_parser({})[0])
+    return parser, commands.choices
 
 
 def _add_serve(parser: SettingsParser) -> None:

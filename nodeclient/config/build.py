@@ -77,7 +77,7 @@ def join_config(
         log_level=given.log_level or "info",
         command=door.command,
         group_rank=_group_rank(parser, given, nodes, said, remarks, door.group_rank),
-        output=output_settings(given, environ, remarks),
+        output=output_settings(given, remarks),
         signals=given.signals_to_handle or SIGNALS,
         numa=given.numa_binding,
         virtual_local_rank=given.virtual_local_rank,

@@ -83,8 +83,8 @@ def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], sign
     )
 
 
-def add_output(parser: SettingsParser) -> None:
-    """Add what says where the workers' output goes."""
+def add_output(parser: SettingsParser, *, template_variable: str) -> None:
+    """Add what says where the workers' output goes; a variable of torchrun's gives the template behind each door."""
     add = parser.add_setting
     add(
         "--log-dir",
@@ -100,6 +100,13 @@ def add_output(parser: SettingsParser) -> None:
         **which,
     )
     add("--tee", "-t", help="streams that go into files and to the terminal, even if redirected", **which)
+    add(
+        "--log-line-prefix-template",
+        variables=(template_variable, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+        metavar="TEXT",
+        help="what stands before each line on the terminal; ${hostname}, ${host} (without the domain), ${role_name},"
+        " ${rank} and ${local_rank} are filled in",
+    )
     add(
         "--local-ranks-filter",
         type=values.local_ranks,

@@ -30,6 +30,7 @@ TORCHRUN_FLAGS = {
     "--monitor-interval": "not needed, the end of a worker is seen at once",
     "--start-method": "not needed, workers are programs",
     "--event-log-handler": "not needed, events are log lines",
+    "--print-completion": "nodeclient --print-completion",
     "--logs-specs": "--log-dir, --redirects and --tee",
 }
 """What people who come from torchrun type first."""
@@ -64,7 +65,7 @@ def add_join(parser: SettingsParser) -> None:
         help="where other nodes reach this one, if found wrong by itself",
     )
     flags.add_node(parser)
-    flags.add_output(parser)
+    flags.add_output(parser, template_variable=flags.own_variable("--log-line-prefix-template"))
     flags.add_workers(
         parser,
         numa_variables=(flags.own_variable("--numa-binding"),),

@@ -6,7 +6,6 @@ import argparse
 import os
 import secrets
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
 from nodeclient.output.settings import Choice, OutputSettings
@@ -14,11 +13,8 @@ from nodeclient.output.settings import Choice, OutputSettings
 NOWHERE = Path(os.devnull)
 """As `--log-dir`: no files, and so all output on the terminal, as torchrun has it."""
 
-PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
-"""torchrun has no flag for it either."""
 
-
-def output_settings(given: argparse.Namespace, environ: Mapping[str, str], remarks: list[str]) -> OutputSettings:
+def output_settings(given: argparse.Namespace, remarks: list[str]) -> OutputSettings:
     """Make the settings; where files are wanted and no place is named, one is made, and `remarks` says where."""
     redirects, tee = given.redirects or Choice(), given.tee or Choice()
     log_dir = given.log_dir
@@ -37,7 +33,7 @@ def output_settings(given: argparse.Namespace, environ: Mapping[str, str], remar
         terminal_ranks=given.local_ranks_filter,
         stdout_filters=given.duplicate_stdout_filters,
         stderr_filters=given.duplicate_stderr_filters,
-        prefix=environ.get(PREFIX_VARIABLE) or None,
+        prefix=given.log_line_prefix_template or None,
         rotate_bytes=given.log_rotate,
         rotations_kept=given.log_rotations_kept,
     )

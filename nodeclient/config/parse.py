@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinatord.shared import __version__
-from coordinatord.shared.settings import SettingsError, SettingsParser
+from coordinatord.shared.settings import SettingsError, SettingsParser, add_completion
 from nodeclient.config import join, operate, run
 from nodeclient.config.operate import OperateConfig
 from nodeclient.config.records import JoinConfig
@@ -48,6 +48,10 @@ _SUBCOMMANDS = {
 }
 
 
+_OF_TORCHRUN = frozenset({"run", "launch"})
+"""Commands that take whatever torchrun takes."""
+
+
 def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
     """Read flags and environment (default: this process's), and a file; wrong ones end the program with code 64."""
     try:
@@ -59,6 +63,21 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
 def _parse(arguments: Sequence[str] | None, environ: Mapping[str, str] | None) -> Config:
     arguments = sys.argv[1:] if arguments is None else arguments
     environ = os.environ if environ is None else environ
+    parser, commands = _make_parser(arguments[:1], environ)
+    given, unknown = parser.parse_known_args(arguments)
+    chosen, own_parser = _SUBCOMMANDS[given.subcommand], commands[given.subcommand]
+    unknown = unknown or _taken_for_the_program(given, arguments)
+    if unknown:
+        own_parser.error(_not_understood(own_parser, chosen, unknown))
+    config = chosen.read(own_parser, given, environ)
+    own_parser.show_if_asked(given)
+    return config
+
+
+def _make_parser(
+    words: Collection[str], environ: Mapping[str, str]
+) -> tuple[SettingsParser, Mapping[str, SettingsParser]]:
+    """Return the parser of the program, and those of its commands; only those in `words` have flags."""
     parser = SettingsParser(
         prog="nodeclient",
         env_prefix="NODECLIENT",
@@ -67,17 +86,25 @@ def _parse(arguments: Sequence[str] | None, environ: Mapping[str, str] | None) -
     )
     parser.add_argument("--version", action="version", version=f"nodeclient {__version__}")
     commands = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
+    add_completion(parser, _whole_parser)
     for word, subcommand in _SUBCOMMANDS.items():
         own = commands.add_parser(word, help=subcommand.help, env_prefix=subcommand.env_prefix, environ=environ)
-        if word in arguments[:1]:  # what is wrong in the environment of another one is nobody's business
+        if word in words:  # what is wrong in the environment of another one is nobody's business
             subcommand.add_flags(own)
-            chosen, own_parser = subcommand, own
-    given, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        own_parser.error(_not_understood(own_parser, chosen, unknown))
-    config = chosen.read(own_parser, given, environ)
-    own_parser.show_if_asked(given)
-    return config
+            if word in _OF_TORCHRUN:
+                add_completion(own, _whole_parser)
+    return parser, commands.choices
+
+
+def _whole_parser() -> SettingsParser:
+    return _make_parser(_SUBCOMMANDS, {})[0]
+
+
+def _taken_for_the_program(given: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
+    """Return a flag that argparse took for what workers run, as it does with a blank in the value: `--wrong=a b`."""
+    word = getattr(given, "script", None) or next(iter(getattr(given, "command", ())), "")
+    taken = word.startswith("--") and word in arguments and "--" not in arguments[: arguments.index(word)]
+    return [word] if taken else []
 
 
 def _not_understood(parser: SettingsParser, subcommand: _Subcommand, unknown: Sequence[str]) -> str:

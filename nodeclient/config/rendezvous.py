@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from coordinatord.shared.settings import WHOLE, SettingsParser, joined, port
+from coordinatord.wire.messages import clip
 from nodeclient.config import values
 from nodeclient.config.records import Endpoint
 
@@ -37,6 +38,7 @@ CONF = {
     "keep_alive_max_attempt": "five heartbeats",
     "heartbeat": "coordinatord's --heartbeat",
     "heartbeat_timeout": "coordinatord's --heartbeat",
+    "cas_backoff_max_seconds": "not needed",
     "close_timeout": "not needed",
     "read_timeout": "not needed",
     "store_type": "not needed",
@@ -188,16 +190,18 @@ def read_conf(parser: SettingsParser, conf: Mapping[str, str], key: str, read: C
 
 
 def check_conf(parser: SettingsParser, conf: Mapping[str, str]) -> tuple[str, ...]:
-    """Refuse keys that no backend of torchrun knows, and say what those that one knows are here."""
-    for key in conf:
-        if key not in CONF:
-            near = difflib.get_close_matches(key, CONF, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(CONF)}"
-            parser.error(f"--rdzv-conf: no backend of torchrun knows the key {key!r}; {hint}")
+    """Say what the keys that a backend of torchrun knows are here, and which ones none knows."""
     if conf.get("store_type", _STORE_TYPE).lower() != _STORE_TYPE:
         parser.error("--rdzv-conf store_type=file: nodes meet at coordinatord and not in a file, see --rdzv-endpoint")
-    said = [f"{key} is {CONF[key]}" for key in conf if key not in _SAME]
-    return (f"--rdzv-conf: here {', '.join(said)}",) if said else ()
+    said = [f"{key} is {CONF[key]}" for key in conf if key in CONF and key not in _SAME]
+    strange = [f"--rdzv-conf: {unknown_key(key)}" for key in conf if key not in CONF]
+    return (*((f"--rdzv-conf: here {', '.join(said)}",) if said else ()), *strange)
+
+
+def unknown_key(key: str) -> str:
+    """Say that a key of `--rdzv-conf` is none, and which one may be meant."""
+    near = difflib.get_close_matches(key, CONF, n=1)
+    return f"no backend knows the key {clip(key)!r}, it has no effect{f'; did you mean {near[0]}?' if near else ''}"
 
 
 def _listed(endpoints: tuple[Endpoint, ...]) -> str:

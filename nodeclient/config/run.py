@@ -65,7 +65,7 @@ def _add_both(parser: SettingsParser) -> None:
     flags.add_nodes(parser, nodes="1", workers="1", workers_default="1")
     add_rendezvous(parser)
     _add_program(parser)
-    flags.add_output(parser)
+    flags.add_output(parser, template_variable="PET_LOG_LINE_PREFIX_TEMPLATE")
     flags.add_workers(
         parser, numa_variables=(), signals_variables=("PET_SIGNALS_TO_HANDLE", "TORCHELASTIC_SIGNALS_TO_HANDLE")
     )
@@ -87,7 +87,7 @@ def _add_both(parser: SettingsParser) -> None:
 
 def read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> JoinConfig:
     """Make the settings of a node of `nodeclient run` or `nodeclient launch`."""
-    if given.logs_specs is not None:
+    if given.logs_specs not in {None, "default"}:
         parser.error(
             f"--logs-specs {given.logs_specs}: such a class runs inside of torchrun; see --log-dir, --redirects, --tee"
         )
@@ -181,4 +181,4 @@ def _add_without_effect(parser: SettingsParser) -> None:
         metavar="NAME",
         help="no effect: events are log lines, see --log-level",
     )
-    add("--logs-specs", variables=(), metavar="NAME", help="refused: such a class runs inside of torchrun")
+    add("--logs-specs", variables=(), metavar="NAME", help="default; others are refused: such a class runs in torchrun")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import re
 import signal
 import socket
@@ -38,6 +39,9 @@ ROTATE_BYTES_MIN = 10_000
 _UNSUITABLE = (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD)
 """The kernel lets nobody handle the first two, and the third says that a child has ended."""
 
+_NAME_MAX = 128
+"""As `wire` has it."""
+
 _YES = frozenset({"1", "true", "t", "yes", "y"})
 _NO = frozenset({"0", "false", "f", "no", "n"})
 """As torch's `RendezvousParameters.get_as_bool`."""
@@ -54,12 +58,21 @@ def endpoints_of_torchrun(text: str) -> tuple[Endpoint, ...]:
 
 
 def endpoint(text: str, least_port: int = 1) -> Endpoint:
-    """Read one `HOST[:PORT]`."""
-    match = _ENDPOINT.fullmatch(text)
+    """Read one `HOST[:PORT]`, also as a browser shows it: `http://HOST:PORT/`."""
+    match = _ENDPOINT.fullmatch(text.removeprefix("http://").removesuffix("/"))
     port = int((match and match["port"]) or DEFAULT_PORT)
-    if match is None or not least_port <= port <= 65_535:  # noqa: PLR2004 - what a port is
+    number = match and (match["bracketed"] or match["bare"])
+    if match is None or not least_port <= port <= 65_535 or (number and not _is_address(number)):  # noqa: PLR2004 - a port
         raise argparse.ArgumentTypeError(f"{text!r} is no HOST[:PORT], such as coord.example:29400 or [fd00::5]:29400")
-    return Endpoint(match["bracketed"] or match["bare"] or match["host"], port)
+    return Endpoint(number or match["host"], port)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def node_range(text: str) -> tuple[int, int]:
@@ -108,8 +121,12 @@ def seconds_or_none(text: str) -> float:
 
 def name(text: str) -> str:
     """Read a name or an address: something to be seen, without blanks, of at most 128 characters."""
-    if not 1 <= len(text) <= 128 or not text.isprintable() or any(map(str.isspace, text)):  # noqa: PLR2004 - see `wire`
-        raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected 1 to 128 visible characters")
+    if not text:
+        raise argparse.ArgumentTypeError("'': expected a name")
+    if len(text) > _NAME_MAX:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}...: {len(text)} characters, expected at most {_NAME_MAX}")
+    if not text.isprintable() or any(map(str.isspace, text)):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected a name without spaces and control characters")
     return text
 
 
@@ -202,7 +219,10 @@ def _signal(text: str) -> signal.Signals:
 
 
 def pairs(text: str) -> dict[str, str]:
-    """Read `KEY=VALUE,...`."""
+    """Read `KEY=VALUE,...`; quotes around all of it are what a shell has left of them, and fall away."""
+    text = text.strip()
+    if text[:1] in {"'", '"'} and text[-1:] == text[:1]:
+        text = text[1:-1]
     found = {}
     for pair in text.split(",") if text.strip() else ():
         key, _, value = (part.strip() for part in pair.partition("="))

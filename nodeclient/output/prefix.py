@@ -25,12 +25,13 @@ class Speaker:
 def make_prefix(speaker: Speaker, template: str | None, *, several_hosts: bool, coloured: bool) -> bytes:
     """Return the prefix of a worker's lines: by the template, otherwise its rank, and its host where there are several.
 
-    The template is torchrun's (TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE), with ${host} besides; as there, nothing stands
-    between it and the line.
+    The template is torchrun's (`--log-line-prefix-template`), with ${host} besides, the host name without its domain;
+    as there, nothing stands between it and the line.
     """
     if template is not None:
-        values = {"role_name": speaker.role, "rank": speaker.rank, "local_rank": speaker.local_rank}
-        text, gap = Template(template).safe_substitute(values, host=_short(speaker.host)), ""
+        values: dict[str, object] = {"role_name": speaker.role, "rank": speaker.rank, "local_rank": speaker.local_rank}
+        values |= {"hostname": speaker.host, "host": _short(speaker.host)}
+        text, gap = Template(template).safe_substitute(values), ""
     else:
         host = f"{_short(speaker.host)} " if several_hosts else ""
         text, gap = f"[{host}rank {speaker.rank}]", " "

@@ -15,7 +15,7 @@ from coordinatord.wire.fields import COUNTER_MAX
 from coordinatord.wire.messages import Launcher, Spec
 from nodeclient.addresses import fresh_node_id
 from nodeclient.config.records import Endpoint
-from nodeclient.config.rendezvous import CONF
+from nodeclient.config.rendezvous import CONF, unknown_key
 from nodeclient.config.values import address, endpoints, name
 from nodeclient.core.settings import JOIN_TIMEOUT_S
 
@@ -26,6 +26,8 @@ BACKEND = "coordinatord"
 
 INJECTED = "timeout"
 """torchrun itself adds this one, always; its own c10d backend does not look at it either."""
+
+_QUOTES = "'\""
 
 _WORDS = {
     "--job-id": "--rdzv-id",
@@ -56,10 +58,13 @@ def read(parameters: RendezvousParameters) -> TorchrunConfig:
     """Read what torchrun was told. Raises `ValueError`, which names the flag."""
     if not parameters.endpoint.strip():
         raise ValueError("--rdzv-endpoint: give HOST[:PORT], where coordinatord listens (port: 29400)")
-    settings = {key: value for key, value in parameters.config.items() if key != INJECTED}
-    join_timeout = settings.pop("join_timeout", JOIN_TIMEOUT_S)
-    if unknown := sorted(settings.keys() - CONF.keys()):
-        raise ValueError(f"--rdzv-conf: not understood: {', '.join(unknown)}; known are: {', '.join(CONF)}")
+    # torchrun hands on the quotes that a shell has left around all of it.
+    words = {key.strip(_QUOTES): str(value).strip(_QUOTES) for key, value in parameters.config.items()}
+    settings = {key: value for key, value in words.items() if key != INJECTED}
+    join_timeout = settings.pop("join_timeout", str(JOIN_TIMEOUT_S))
+    known = [key for key in settings if key in CONF]
+    remarks = [f"not used by {BACKEND}: {', '.join(known)}"] if known else []
+    remarks += [unknown_key(key) for key in settings if key not in CONF]
     local = parameters.local_addr
     return TorchrunConfig(
         coordinators=_read("--rdzv-endpoint", endpoints, parameters.endpoint),
@@ -68,8 +73,8 @@ def read(parameters: RendezvousParameters) -> TorchrunConfig:
         # torchrun's agents count restarts each for itself, so the coordinator sets no limit.
         spec=Spec(parameters.min_nodes, parameters.max_nodes, COUNTER_MAX, Launcher.TORCHRUN),
         advertise_address=_read("--local-addr", address, local) if local else None,
-        join_timeout_s=_read("--rdzv-conf join_timeout", seconds, str(join_timeout)),
-        remark=f"--rdzv-conf: not used by {BACKEND}: {', '.join(settings)}" if settings else "",
+        join_timeout_s=_read("--rdzv-conf join_timeout", seconds, join_timeout),
+        remark=f"--rdzv-conf: {'; '.join(remarks)}" if remarks else "",
     )
 
 

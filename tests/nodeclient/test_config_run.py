@@ -284,3 +284,26 @@ def test_launch_gives_the_local_rank_before_the_scripts_own_arguments() -> None:
     for flag in ("--use-env", "--use_env"):
         assert run(flag, SCRIPT, "a", door="launch").command == (PYTHON, "-u", SCRIPT, "a")
     assert run("--use-env", "--no-python", "true", door="launch").command == ("true",)
+
+
+def test_a_key_that_no_backend_knows_is_remarked_on_as_torchrun_ignores_it() -> None:
+    config = script(*AT, "--rdzv-conf", "join_timout=3,colour=red")
+    assert config.join_timeout_s == 600
+    assert {remark for remark in config.remarks if "no backend" in remark} == {
+        "--rdzv-conf: no backend knows the key 'join_timout', it has no effect; did you mean join_timeout?",
+        "--rdzv-conf: no backend knows the key 'colour', it has no effect",
+    }
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_quotes_around_the_whole_configuration_fall_away(quote: str) -> None:
+    assert script(*AT, "--rdzv-conf", f"{quote}close_timeout=1,join_timeout=5{quote}").join_timeout_s == 5
+
+
+def test_a_coordinator_may_be_given_as_a_browser_shows_it() -> None:
+    [endpoint] = script("--rdzv-endpoint", "http://coord.example:29401/").coordinators
+    assert str(endpoint) == "coord.example:29401"
+
+
+def test_the_logs_specs_that_torchrun_has_by_default_may_be_named() -> None:
+    assert script(*AT, "--logs-specs", "default").output == script(*AT).output

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed.argparse_util as of_torch
 from torch.distributed import launch as torch_launch
 from torch.distributed import run as torch_run
@@ -26,6 +27,10 @@ DOCUMENT = (Path(__file__).parents[2] / "TORCHRUN.md").read_text()
 
 SCRIPT = sys.executable
 """A script to Python, for it is there, and a program to `--no-python`."""
+
+SINCE = re.compile(r"\(torch (\d+)\.(\d+)\)")
+OLDEST = (2, 4)
+"""The torch that has all flags of which the table says nothing else."""
 
 POSITIONALS = {"training_script", "training_script_args"}
 
@@ -59,6 +64,8 @@ VALUES = {
     "log_dir": "/elsewhere",
     "redirects": "3",
     "tee": "0:1,1:3",
+    "log_line_prefix_template": "${hostname}:${rank}: ",
+    "print_completion": "bash",
     "local_ranks_filter": "0,1",
     "duplicate_stdout_filters": "apple,,pie,orange",
     "duplicate_stderr_filters": "Error",
@@ -95,12 +102,16 @@ OUTPUT_EFFECTS: dict[str, dict[str, object]] = {
     "log_dir": {"log_dir": Path("/elsewhere")},
     "redirects": {"redirects": Choice(Streams.BOTH)},
     "tee": {"tee": Choice(by_local_rank={0: Streams.STDOUT, 1: Streams.BOTH})},
+    "log_line_prefix_template": {"prefix": "${hostname}:${rank}: "},
     "local_ranks_filter": {"terminal_ranks": frozenset({0, 1})},
     "duplicate_stdout_filters": {"stdout_filters": ("apple,pie", "orange")},
     "duplicate_stderr_filters": {"stderr_filters": ("Error",)},
 }
 
 WITHOUT_EFFECT = {"monitor_interval", "start_method", "event_log_handler"}
+
+ENDS = {"print_completion"}
+"""These end the program, as `--help` does; what they print is in tests/cli."""
 
 OTHER_DEFAULT = {"rdzv_backend"}
 """TORCHRUN.md says why."""
@@ -159,13 +170,19 @@ def test_every_spelling_of_every_flag_of_torchrun_is_understood(
             read(door, spelling, "x")
         assert f"--{action.dest.replace('_', '-')} x: " in capsys.readouterr().err
         return
+    if action.dest in ENDS:
+        pytest.importorskip("shtab")
+        with pytest.raises(SystemExit) as ended:
+            read(door, *given(action, spelling))
+        assert (ended.value.code or 0, "nodeclient" in capsys.readouterr().out) == (0, True)
+        return
     others = ["--use-env"] if action.dest == "no_python" and door == "launch" else []
     read(door, *base(action.dest), *others, *given(action, spelling))
 
 
 @each_flag
 def test_a_flag_has_the_effect_that_it_is_listed_with(action: argparse.Action) -> None:
-    if action.dest in REFUSED:
+    if action.dest in REFUSED | ENDS:
         return
     flags = base(action.dest)
     before, after = read("run", *flags), read("run", *flags, *given(action, action.option_strings[0]))
@@ -264,18 +281,42 @@ def rows() -> dict[str, str]:
     return found
 
 
+def test_the_table_says_since_which_torch_there_is_a_flag() -> None:
+    installed = tuple(map(int, torch.__version__.split(".")[:2]))
+    flags = {flag for _, action in FLAGS + LAUNCH_FLAGS for flag in action.option_strings}
+    of_table = DOCUMENT.partition("\n## Flags\n")[2].partition("\n## ")[0]
+    for line in (line for line in of_table.splitlines() if line.startswith("| `")):
+        first = line.split(" | ")[0]
+        since = SINCE.search(first)
+        there = installed >= (tuple(map(int, since.groups())) if since else OLDEST)
+        for flag in re.findall(r"`(--?[a-z-]+)", first):
+            assert (flag in flags) == there, f"{flag} and torch {torch.__version__}"
+
+
 @pytest.mark.parametrize("action", [action for _, action in LAUNCH_FLAGS], ids=lambda action: action.dest)
 def test_the_table_has_every_flag(action: argparse.Action) -> None:
     names = {name.split()[0] for name in rows()}
     assert {flag for flag in action.option_strings if "_" not in flag} <= names
     if action.dest in REFUSED:
-        assert "| refused: " in rows()[f"--{action.dest.replace('_', '-')}"]
+        assert "refused: " in rows()[f"--{action.dest.replace('_', '-')}"]
     if action.dest in WITHOUT_EFFECT:
         assert "no effect" in rows()[f"--{action.dest.replace('_', '-')}"]
 
 
 def test_the_table_has_every_key_of_the_rendezvous_configuration() -> None:
     assert set(CONF) <= rows().keys()
+
+
+KEY = re.compile(r"""(?:config|params)\.get(?:_as_\w+)?\(\s*["'](\w+)["']|_get_timeout\(params, ["'](\w+)["']\)""")
+"""Where a backend of torch reads one; the second group goes without its `_timeout`."""
+
+
+def test_the_keys_are_those_that_torchs_backends_read() -> None:
+    files = Path(torch_run.__file__).parent.glob("elastic/rendezvous/*.py")
+    pairs = [pair for file in files for pair in KEY.findall(file.read_text())]
+    found = {key or f"{timeout}_timeout" for key, timeout in pairs}
+    assert {"join_timeout", "store_type", "keep_alive_interval", "cert", "rank"} <= found
+    assert found <= set(CONF)
 
 
 VARIABLE = re.compile(

@@ -47,6 +47,16 @@ def test_what_only_torchs_own_backends_know_is_named_and_not_used() -> None:
     assert config(last_call_timeout="1", read_timeout="60").remark.endswith("last_call_timeout, read_timeout")
 
 
+def test_what_nobody_knows_is_remarked_on_as_torchrun_ignores_it() -> None:
+    strange = config(**{"join_timeoutt": "5", "'x": "1"})
+    assert "no backend knows the key 'join_timeoutt', it has no effect; did you mean join_timeout?" in strange.remark
+    assert "no backend knows the key 'x', it has no effect" in strange.remark
+
+
+def test_quotes_around_the_whole_configuration_fall_away() -> None:
+    assert config(**{"'join_timeout": "5", "close_timeout": "1'"}).join_timeout_s == 5
+
+
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
@@ -55,7 +65,6 @@ def test_what_only_torchs_own_backends_know_is_named_and_not_used() -> None:
         ({"run_id": "my job"}, "--rdzv-id: "),
         ({"local_addr": "no such host"}, "--local-addr: 'no such host'"),
         ({"join_timeout": "-1"}, "--rdzv-conf join_timeout: '-1'"),
-        ({"join_timeoutt": "5"}, "--rdzv-conf: not understood: join_timeoutt"),
     ],
 )
 def test_what_is_wrong_is_refused_by_name(wrong: dict[str, str], named: str) -> None:

@@ -4,6 +4,7 @@ A flag `--max-restarts` of `nodeclient` is read from `NODECLIENT_MAX_RESTARTS` i
 `max-restarts` of the file that `--config` names if that is not set either. What the settings mean is their programs'.
 """
 
+from coordinatord.shared.settings.completion import add_completion
 from coordinatord.shared.settings.parser import SettingsError, SettingsParser
 from coordinatord.shared.settings.setting import Rank
 from coordinatord.shared.settings.values import NUMBER, WHOLE, WHOLE_OR_TEXT, joined, port, seconds
@@ -15,6 +16,7 @@ __all__ = [
     "Rank",
     "SettingsError",
     "SettingsParser",
+    "add_completion",
     "joined",
     "port",
     "seconds",

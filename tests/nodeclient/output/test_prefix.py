@@ -15,6 +15,7 @@ SPEAKER = Speaker(rank=11, local_rank=3, role="trainer", host="gpu1.example.org"
         (None, False, b"[rank 11] "),
         (None, True, b"[gpu1 rank 11] "),
         ("[${role_name}${local_rank}]:", True, b"[trainer3]:"),
+        ("${hostname}:${rank}: ", True, b"gpu1.example.org:11: "),
         ("[${host}/$rank] $unknown ", False, b"[gpu1/11] $unknown "),
         ("", True, b""),
     ],

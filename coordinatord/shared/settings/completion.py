@@ -1,0 +1,70 @@
+"""`--print-completion SHELL`, as torchrun has it: a script by which a shell completes a program's words.
+
+It is made of the program's own parser by shtab, which is needed for this flag alone and imported only then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+SHELLS = ("bash", "zsh", "tcsh")
+"""What shtab writes for."""
+
+FILES = frozenset({"FILE", "SCRIPT"})
+"""Values, by what the help calls them, that are paths of files."""
+
+FOLDERS = frozenset({"DIR"})
+
+
+def add_completion(parser: argparse.ArgumentParser, make_whole: Callable[[], argparse.ArgumentParser]) -> None:
+    """Add the flag. `make_whole` returns the parser of the whole program, with the flags of all its commands."""
+    parser.add_argument(
+        "--print-completion",
+        "--print_completion",
+        action=_PrintCompletion,
+        make_whole=make_whole,
+        choices=SHELLS,
+        metavar="SHELL",
+        help=f"print a script for {', '.join(SHELLS)} that completes commands and flags, and end (needs shtab)",
+    )
+
+
+class _PrintCompletion(argparse.Action):
+    def __init__(self, *, make_whole: Callable[[], argparse.ArgumentParser], **options: Any) -> None:
+        super().__init__(default=argparse.SUPPRESS, **options)
+        self._make_whole = make_whole
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Print it and end the program, as `--help` does."""
+        del namespace
+        try:
+            import shtab  # noqa: PLC0415 - see the module
+        except ImportError:
+            parser.error(f"{option_string} needs the package shtab: pip install shtab")
+        whole = self._make_whole()
+        for action in _actions(whole):
+            if action.metavar in FILES:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]  # as shtab has it
+            elif action.metavar in FOLDERS:
+                action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+        sys.stdout.write(f"{shtab.complete(whole, shell=str(values))}\n")
+        sys.stdout.flush()
+        parser.exit()
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield what a parser understands, and the parsers of its commands."""
+    for action in parser._actions:  # noqa: SLF001 - shtab reads it as well
+        yield action
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for command in action.choices.values():
+                yield from _actions(command)

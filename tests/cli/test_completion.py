@@ -1,0 +1,64 @@
+"""`--print-completion`: what it prints is a script that the shell takes, and that completes."""
+
+# ruff: noqa: S607  # the shells are found as a person would find them
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import BIN, run
+
+pytest.importorskip("shtab", reason="needs shtab, which is among the dependencies of dev")
+
+pytestmark = pytest.mark.slow
+
+
+def completions(program: str, shell: str, folder: Path) -> Path:
+    """Write the script into a file."""
+    ended = run(BIN / program, "--print-completion", shell)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    path = folder / f"{program}.{shell}"
+    path.write_text(ended.stdout)
+    return path
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+@pytest.mark.parametrize("program", ["nodeclient", "coordinatord"])
+def test_the_shell_takes_the_script(program: str, shell: str, tmp_path: Path) -> None:
+    path = completions(program, shell, tmp_path)
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell} here")
+    checked = subprocess.run([shell, "-n", path], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "expected"),
+    [
+        ("nodeclient", "dr", "drain"),
+        ("nodeclient", "run --nnod", "--nnodes"),
+        ("nodeclient", "join --standal", "--standalone"),
+        ("nodeclient", "status --wat", "--watch"),
+        ("nodeclient", "run --numa-binding soc", "socket"),
+        ("coordinatord", "--sett", "--settle"),
+        ("coordinatord", "replay --st", "--state-dir --step"),
+    ],
+)
+def test_bash_completes_commands_flags_and_values(program: str, words: str, expected: str, tmp_path: Path) -> None:
+    path = completions(program, "bash", tmp_path)
+    line = [program, *words.split()]
+    ask = f'source "$0"; COMP_WORDS=("$@"); COMP_CWORD={len(line) - 1}; _shtab_{program} {program} "${{@: -1}}"'
+    script = f'{ask}; printf "%s\\n" "${{COMPREPLY[@]}}" | grep -v _ | sort | xargs'
+    found = subprocess.run(["bash", "-c", script, path, *line], capture_output=True, text=True, check=False)
+    assert found.stdout.strip() == expected, found.stderr
+
+
+def test_without_shtab_it_says_what_to_install() -> None:
+    hidden = "import sys; sys.modules['shtab'] = None; from nodeclient.config import parse; parse(sys.argv[1:])"
+    ended = run(BIN / "python", "-c", hidden, "--print-completion", "bash")
+    assert ended.returncode == 64
+    assert "needs the package shtab: pip install shtab" in ended.stderr
