@@ -1,17 +1,18 @@
 """The node's session with the coordinator: connects, connects again, and carries messages. It decides nothing.
 
-A session that ends is followed by another attempt, at the next coordinator of the list, after a growing and random
-pause: when a coordinator comes back, a thousand nodes do not come at the same moment.
+A session that ends is followed by another attempt after a growing and random pause: when a coordinator comes back, a
+thousand nodes do not come at the same moment. The first is at the same coordinator if it had let the node in, each
+further one at the next of the list.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import random
 import socket
 from collections.abc import Callable, Sequence
-from itertools import cycle
 
 from aiohttp import (
     ClientConnectorDNSError,
@@ -29,8 +30,19 @@ from aiohttp import (
 from coordinatord.shared.mailbox import Mailbox
 from coordinatord.shared.sockets import keep_trying
 from coordinatord.wire.codec import decode, encode
-from coordinatord.wire.messages import FRAME_BYTES_MAX, SESSION_PATH, Desired, Held, Join, Observed, Refused
+from coordinatord.wire.messages import (
+    FRAME_BYTES_MAX,
+    PROTOCOL_VERSION,
+    SESSION_PATH,
+    Desired,
+    Held,
+    Join,
+    Observed,
+    RefusalCode,
+    Refused,
+)
 from coordinatord.wire.schema import SchemaError
+from coordinatord.wire.versions import SPOKEN
 from nodeclient.config import Endpoint
 from nodeclient.core.events import Event, Reassured, SessionClosed, SessionOpened, Told, TurnedAway
 
@@ -56,13 +68,15 @@ class Session:
         self._make_join = make_join
         self._submit = submit
         self._mailbox = Mailbox()
+        self._version = PROTOCOL_VERSION
+        """That of the present session."""
         self._why_closed = ""
         self._welcome = False
         """The coordinator has said what it desires; one that only accepts and closes is not asked again at once."""
 
     def send(self, observed: Observed) -> None:
         """Say what is; without a connection nothing is sent, the next join says it."""
-        self._mailbox.put(encode(observed))
+        self._mailbox.put(encode(observed, self._version))
 
     def close(self, reason: str) -> None:
         """End the present connection, to be followed by another."""
@@ -71,19 +85,34 @@ class Session:
 
     async def run(self) -> None:
         """Connect and carry messages until cancelled."""
-        pause = PAUSE_FIRST_S
+        pause, place = PAUSE_FIRST_S, 0
         async with ClientSession(timeout=ClientTimeout(total=None, sock_connect=CONNECT_WITHIN_S)) as client:
-            for coordinator in cycle(self._coordinators):
-                self._welcome = False
-                try:
-                    async with asyncio.timeout(CONNECT_WITHIN_S):
-                        connection = await self._connect(client, coordinator)
-                    reason = await self._carry(connection, coordinator)
-                except (ClientError, OSError, TimeoutError, UnicodeError) as error:
-                    reason = explain(coordinator, error)
+            while True:
+                reason = await self._attend(client, self._coordinators[place])
                 self._submit(SessionClosed(reason))
-                pause = PAUSE_FIRST_S if self._welcome else min(2 * pause, PAUSE_MOST_S)
+                if self._welcome:
+                    pause = PAUSE_FIRST_S
+                else:
+                    pause, place = min(2 * pause, PAUSE_MOST_S), (place + 1) % len(self._coordinators)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
+
+    async def _attend(self, client: ClientSession, coordinator: Endpoint) -> str:
+        """Have a session, in the newest version that the coordinator speaks too; return why it ended, or was none."""
+        self._welcome = False
+        refused: Refused | None = None
+        try:
+            for self._version in SPOKEN:
+                async with asyncio.timeout(CONNECT_WITHIN_S):
+                    connection = await self._connect(client, coordinator)
+                ended = await self._carry(connection, coordinator)
+                if isinstance(ended, str):
+                    return ended
+                refused = refused or ended  # the first names what both sides speak
+        except (ClientError, OSError, TimeoutError, UnicodeError) as error:
+            return explain(coordinator, error)
+        assert refused is not None  # noqa: S101 - a session ends with a reason, or with a refusal of its version
+        self._submit(TurnedAway(refused))
+        return refused.message
 
     async def _connect(self, client: ClientSession, coordinator: Endpoint) -> ClientWebSocketResponse:
         connection = await client.ws_connect(
@@ -96,11 +125,13 @@ class Session:
         keep_trying(connection.get_extra_info("socket"))
         return connection
 
-    async def _carry(self, connection: ClientWebSocketResponse, coordinator: Endpoint) -> str:
-        """Carry messages both ways until the session ends; return why it did."""
+    async def _carry(self, connection: ClientWebSocketResponse, coordinator: Endpoint) -> str | Refused:
+        """Carry messages both ways until the session ends; return why it did, or that its version is not spoken."""
         self._mailbox, self._why_closed = Mailbox(), ""
+        reason: str | Refused
         try:
-            await connection.send_bytes(encode(self._make_join()))
+            join = dataclasses.replace(self._make_join(), version=self._version)
+            await connection.send_bytes(encode(join, self._version))
             self._submit(SessionOpened(str(coordinator)))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._mailbox.empty_into(connection), name="send to the coordinator")
@@ -112,14 +143,16 @@ class Session:
             await connection.close()
         return self._why_closed or reason
 
-    async def _receive(self, connection: ClientWebSocketResponse) -> str:
+    async def _receive(self, connection: ClientWebSocketResponse) -> str | Refused:
         async for message in connection:
             if message.type is not WSMsgType.BINARY:
                 return f"the coordinator sent a {message.type.name.lower()} frame"
             try:
-                heard = decode(message.data, Desired, Held, Refused)
+                heard = decode(message.data, Desired, Held, Refused, version=self._version)
             except SchemaError as error:
                 return f"the coordinator sent what is no message: {error}"
+            if isinstance(heard, Refused) and heard.code is RefusalCode.VERSION:
+                return heard
             if isinstance(heard, Refused):
                 self._submit(TurnedAway(heard))
                 return heard.message

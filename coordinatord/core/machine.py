@@ -307,6 +307,7 @@ class Coordinator:
             outbox.close(known)  # the node has given this session up, only its end was not seen yet
             del self._sessions[known.session]
         known.session, known.closed_at, known.sent = event.session, None, None
+        known.protocol, known.release = join.version, join.release
         known.peer_address, known.local_address = plain(event.peer_address), plain(event.local_address)
         return known
 

@@ -71,6 +71,10 @@ class Member:
     arrived: bool = False
     """It was ready before, or in a round: when it is ready again, it is back and has not come anew."""
     observed: Observed = UNHEARD
+    protocol: int | None = None
+    """The version of the protocol that it last spoke; not known before it has."""
+    release: str = ""
+    """Of its nodeclient; empty if not known."""
     session: int | None = None
     closed_at: float | None = None
     """When its session ended, while it has none."""

@@ -168,6 +168,8 @@ def _node_view(run: Run, member: Member, ready: str, now: float) -> dict[str, An
         "group_rank": None if part is None else part.group_rank,
         "ranks": [] if part is None else list(range(part.first_rank, part.first_rank + workers)),
         "last_seen_s": round(max(0.0, now - member.heard_at), 3),
+        "release": member.release or None,
+        "protocol": member.protocol,
         **_steps_view(run, member, now),
     }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 from itertools import count
 
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -16,10 +17,19 @@ from coordinatord.core.effects import Close, Effect, Reassure, Refuse, Send
 from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.server.driver import Driver
 from coordinatord.server.metrics.meters import Meters
+from coordinatord.shared import __version__
 from coordinatord.shared.logs import fields
 from coordinatord.shared.mailbox import Mailbox
 from coordinatord.wire.codec import VersionError, decode, encode
-from coordinatord.wire.messages import FRAME_BYTES_MAX, Desired, Join, Observed, RefusalCode, Refused
+from coordinatord.wire.messages import (
+    FRAME_BYTES_MAX,
+    PROTOCOL_VERSION,
+    Desired,
+    Join,
+    Observed,
+    RefusalCode,
+    Refused,
+)
 from coordinatord.wire.schema import SchemaError
 
 log = logging.getLogger(__name__)
@@ -32,14 +42,30 @@ UNSENT_BYTES_MAX = 4 * 1024
 the transport, and then nothing until it does: 8 KiB of our memory at most, where the defaults make it 128."""
 
 
+@dataclass(slots=True)
+class _Open:
+    """A session that is open."""
+
+    version: int
+    """Of the protocol, in which all is said and read here."""
+    mailbox: Mailbox = field(default_factory=Mailbox)
+    told: Desired | None = None
+    frame: bytes = b""
+    """What it was last told, as it went out: most answers to heartbeats repeat it."""
+
+    def frame_for(self, message: Desired) -> bytes:
+        """Return a message as bytes, made once for each."""
+        if self.told is not message:
+            self.told, self.frame = message, encode(message, self.version)
+        return self.frame
+
+
 class Sessions:
     """All nodes' connections."""
 
     def __init__(self, meters: Meters) -> None:
         self._meters = meters
-        self._mailboxes: dict[int, Mailbox] = {}
-        self._told: dict[int, tuple[Desired, bytes]] = {}
-        """By session, what it was last told, and its frame: most answers to heartbeats repeat it."""
+        self._open: dict[int, _Open] = {}
         self._numbers = count(1)
         self._driver: Driver | None = None
 
@@ -49,30 +75,23 @@ class Sessions:
 
     def deliver(self, effect: Effect) -> None:
         """Carry out an effect; for a session that is already gone there is nothing left to do."""
-        mailbox = self._mailboxes.get(effect.session)
-        if mailbox is None:
+        session = self._open.get(effect.session)
+        if session is None:
             return
         match effect:
             case Send():
-                mailbox.put(self._frame_for(effect))
+                session.mailbox.put(session.frame_for(effect.message))
             case Reassure():
-                mailbox.put_if_empty(encode(effect.message))
+                session.mailbox.put_if_empty(encode(effect.message, session.version))
             case Refuse():
-                mailbox.close(encode(effect.message))
+                session.mailbox.close(encode(effect.message, session.version))
             case Close():
-                mailbox.close()
-
-    def _frame_for(self, send: Send) -> bytes:
-        message, frame = self._told.get(send.session, (None, b""))
-        if message is not send.message:
-            frame = encode(send.message)
-            self._told[send.session] = send.message, frame
-        return frame
+                session.mailbox.close()
 
     def close(self) -> None:
         """End all sessions: the nodes go on and look for the coordinator again."""
-        for mailbox in self._mailboxes.values():
-            mailbox.close()
+        for session in self._open.values():
+            session.mailbox.close()
 
     async def serve(self, request: web.Request) -> web.WebSocketResponse:
         """Be the handler of a node's connection, for as long as it lasts."""
@@ -90,9 +109,11 @@ class Sessions:
     async def _serve(self, socket: web.WebSocketResponse, transport: asyncio.WriteTransport, join: Join) -> None:
         assert self._driver is not None  # noqa: S101 - attached before the first request can come
         session = next(self._numbers)
-        mailbox = self._mailboxes[session] = Mailbox()
+        opened = self._open[session] = _Open(join.version)
+        mailbox = opened.mailbox
         transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         peer, local = _address(transport, "peername"), _address(transport, "sockname")
+        _note_versions(join)
         self._driver.submit(Connected(session, join, peer, local))
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -103,23 +124,22 @@ class Sessions:
             names = fields("connection_lost", job=join.job, node=join.node)
             log.debug("connection lost: %s", errors.exceptions[0], extra=names)
         finally:
-            del self._mailboxes[session]
-            self._told.pop(session, None)
+            del self._open[session]
             self._driver.submit(Disconnected(session))
 
     async def _receive(
         self, socket: web.WebSocketResponse, transport: asyncio.WriteTransport, session: int, join: Join
     ) -> None:
         assert self._driver is not None  # noqa: S101 - see above
-        mailbox = self._mailboxes[session]
+        mailbox = self._open[session].mailbox
         async for message in socket:
             try:
-                observed = decode(_frame(message.type, message.data), Observed)
+                observed = decode(_frame(message.type, message.data), Observed, version=join.version)
             except SchemaError as error:
                 names = fields("message_malformed", job=join.job, node=join.node)
                 log.warning("malformed message: %s", error, extra=names)
                 self._meters.refused[RefusalCode.MALFORMED] += 1
-                mailbox.close(encode(Refused(RefusalCode.MALFORMED, str(error), retry=False)))
+                mailbox.close(encode(Refused(RefusalCode.MALFORMED, str(error), retry=False), join.version))
             else:
                 self._meters.heartbeats += observed.beat
                 mailbox.attend()
@@ -144,6 +164,15 @@ class Sessions:
         await socket.send_bytes(encode(refused))
         await socket.close(code=WSCloseCode.POLICY_VIOLATION)
         return None
+
+
+def _note_versions(join: Join) -> None:
+    """Log which versions a node has, where they are not those of this coordinator."""
+    if (join.version, join.release) != (PROTOCOL_VERSION, __version__):
+        text = "node %s of job %s: release %s, version %d of the protocol; this coordinator: release %s, version %d"
+        names = fields("version_differs", job=join.job, node=join.node, release=join.release, version=join.version)
+        theirs, ours = (join.release or "not known", join.version), (__version__, PROTOCOL_VERSION)
+        log.info(text, join.node, join.job, *theirs, *ours, extra=names)
 
 
 def _frame(kind: WSMsgType, data: object) -> bytes:

@@ -32,7 +32,7 @@ from coordinatord.wire.fields import (
 from coordinatord.wire.schema import Length, Range, SchemaError
 
 PROTOCOL_VERSION = 5
-"""Raised by every change that an older peer would misread; the two sides must agree on it exactly."""
+"""Raised by every change of a message; `versions` says what changed when, and which versions are spoken."""
 
 DEFAULT_PORT = 29_400
 """Where a coordinator listens unless told otherwise; the same as torchrun's c10d rendezvous, so firewalls know it."""
@@ -203,6 +203,18 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class Killed:
+    """Workers of a node that had not ended when the time that they had to save their state was over."""
+
+    ranks: Annotated[tuple[Count, ...], Length(1, CONSEQUENCES_MAX)]
+    """The first few of them."""
+    count: Annotated[int, Range(1, WORKERS_MAX)]
+    """All of them."""
+    after_s: Seconds
+    """How long they had."""
+
+
+@dataclass(frozen=True, slots=True)
 class Consequence:
     """A worker that failed after another one had: because of it, or with the same error."""
 
@@ -282,6 +294,8 @@ class Observed:
     ended: Annotated[tuple[Ended, ...], Length(0, CONSEQUENCES_MAX)] = ()
     """The first workers of the round that exited with 0 before they were asked to end. It is told with the next word
     that has another reason: it matters only when a round is judged, and each node speaks before that."""
+    killed: Killed | None = None
+    """Those of its workers in the round that were killed before they had saved their state, if any were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +310,8 @@ class Join:
     spec: Spec
     offer: Offer
     observed: Observed
+    release: Annotated[str, Length(0, 64)] = ""
+    """The release of nodeclient, as its `--version` says it; empty if not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ list of rules. Nothing is coerced: a number in a text's place is an error. A fie
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Check = Callable[[object], Any]
@@ -52,12 +52,17 @@ class Range:
     most: float
 
 
-def check_for(message: type[MessageT]) -> Callable[[object, str], MessageT]:
+Without = Mapping[type[Any], frozenset[str]]
+"""By class, fields that the data has not: a message then holds their defaults."""
+
+
+def check_for(message: type[MessageT], without: Without = MappingProxyType({})) -> Callable[[object, str], MessageT]:
     """Build the check that turns a decoded map into `message`.
 
-    Fields that are missing or unknown are errors: both sides speak exactly one version of the protocol.
+    Fields that are missing or unknown are errors: what is read was written in exactly one version. That version may
+    be `without` some fields.
     """
-    check_fields = _message(message)
+    check_fields = _message(message, without)
 
     def check(value: object, path: str) -> MessageT:
         try:
@@ -68,30 +73,34 @@ def check_for(message: type[MessageT]) -> Callable[[object, str], MessageT]:
     return check
 
 
-def fields_of(message: Any) -> dict[str, Any]:
+def fields_of(message: Any, without: Without = MappingProxyType({})) -> dict[str, Any]:
     """Take a message apart, the way back from `check_for`; of a subclass, this gives the fields of its own."""
-    return {name: getattr(message, name) for name in message.__slots__}
+    left_out = without.get(type(message), frozenset())
+    return {name: getattr(message, name) for name in message.__slots__ if name not in left_out}
 
 
-def _check_of(annotation: Any) -> Check:
+def _check_of(annotation: Any, without: Without) -> Check:
     if get_origin(annotation) is Annotated:
         kind, *bounds = get_args(annotation)
         if get_origin(kind) is tuple:
-            return _several(kind, bounds[0])
+            return _several(kind, bounds[0], without)
         return _text(bounds[0]) if kind is str else _number(kind, bounds[0])
     if get_origin(annotation) in {UnionType, Union}:
-        return _optional(annotation)
+        return _optional(annotation, without)
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return _member(annotation)
     if annotation is bool:
         return _boolean
-    return _message(annotation)
+    return _message(annotation, without)
 
 
-def _message(message: type[MessageT]) -> Callable[[object], MessageT]:
+def _message(message: type[MessageT], without: Without) -> Callable[[object], MessageT]:
     hints = get_type_hints(message, include_extras=True)
-    checks = [(field.name, _check_of(hints[field.name])) for field in fields(message)]  # type: ignore[arg-type]
-    names = frozenset(hints)
+    left_out = without.get(message, frozenset())
+    kept = [field.name for field in fields(message) if field.name not in left_out]  # type: ignore[arg-type]
+    checks = [(name, _check_of(hints[name], without)) for name in kept]
+    names = frozenset(kept)
+    build = _by_name(message, kept) if left_out else message
 
     def check(value: object) -> MessageT:
         if type(value) is not dict:
@@ -105,9 +114,13 @@ def _message(message: type[MessageT]) -> Callable[[object], MessageT]:
                 checked.append(one(value[name]))
         except _WrongError as error:
             raise error.within(f".{name}") from None
-        return message(*checked)
+        return build(*checked)
 
     return check
+
+
+def _by_name(message: type[MessageT], names: Sequence[str]) -> Callable[..., MessageT]:
+    return lambda *values: message(**dict(zip(names, values, strict=True)))
 
 
 def _text(bound: Length) -> Check:
@@ -141,8 +154,8 @@ def _number(kind: type[int | float], bound: Range) -> Check:
     return check
 
 
-def _several(kind: Any, bound: Length) -> Check:
-    check_item = _check_of(get_args(kind)[0])
+def _several(kind: Any, bound: Length, without: Without) -> Check:
+    check_item = _check_of(get_args(kind)[0], without)
 
     def check(value: object) -> tuple[Any, ...]:
         if type(value) is not list:
@@ -160,9 +173,9 @@ def _several(kind: Any, bound: Length) -> Check:
     return check
 
 
-def _optional(annotation: Any) -> Check:
+def _optional(annotation: Any, without: Without) -> Check:
     (inner,) = [part for part in get_args(annotation) if part is not NoneType]
-    check_inner = _check_of(inner)
+    check_inner = _check_of(inner, without)
 
     def check(value: object) -> object:
         return None if value is None else check_inner(value)

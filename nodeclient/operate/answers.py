@@ -52,6 +52,8 @@ class Node:
     """Of its ranks, as far as they are known."""
     step_age_s: float | None
     drained: bool
+    version: str
+    """Its release, or the version of the protocol that it speaks; empty if neither is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +259,7 @@ def read_done(value: object) -> Done:
 def _node(value: object, where: str) -> Node:
     node = Fields(value, where)
     ranks = node.several("ranks", _count)
+    release, protocol = node.maybe("release", node.text), node.maybe("protocol", node.count)
     return Node(
         name=node.text("node"),
         host=node.text("host"),
@@ -268,6 +271,7 @@ def _node(value: object, where: str) -> Node:
         steps=tuple(step for step in node.several("steps", _count_or_none) if step is not None),
         step_age_s=node.maybe("step_age_s", node.number),
         drained=node.flag("drained"),
+        version=release or ("" if protocol is None else f"protocol-{protocol}"),
     )
 
 

@@ -43,6 +43,7 @@ COLUMNS = (
     Column("STEP"),
     Column("STEPPED", gives_way=2),
     Column("SEEN", gives_way=2),
+    Column("VERSION"),
     Column("REASON"),
 )
 
@@ -205,6 +206,7 @@ def _table(job: Job, nodes: Sequence[Node], where: Surface, lead: int) -> list[s
     if where.is_terminal:
         idle = {"JOB"} | ({"HOST"} if all(node.host == node.name for node in nodes) else set())
         idle |= set() if any(node.steps for node in nodes) else {"STEP", "STEPPED"}
+        idle |= set() if len({node.version for node in job.nodes if node.version}) > 1 else {"VERSION"}
         kept = [index for index, column in enumerate(COLUMNS) if column.title not in idle]
         columns = [COLUMNS[index] for index in kept]
         rows = [tuple(row[index] for index in kept) for row in rows]
@@ -234,6 +236,7 @@ def _row(job: Job, node: Node) -> tuple[str, ...]:
         _span(min(node.steps), max(node.steps)) if node.steps else "-",
         "-" if node.step_age_s is None else duration(node.step_age_s),
         duration(node.last_seen_s),
+        node.version or "-",
         node.reason,
     )
 

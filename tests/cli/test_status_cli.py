@@ -11,6 +11,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from coordinatord.shared import __version__
 from nodeclient import config
 from nodeclient.operate import command
 from tests.support.canned import a_job, a_node, body, canned, packed
@@ -20,7 +21,7 @@ from tests.support.screens import on_terminal
 
 pytestmark = pytest.mark.slow
 
-TITLES = ["JOB", "NODE", "HOST", "ADDRESS", "STATE", "RANKS", "STEP", "STEPPED", "SEEN", "REASON"]
+TITLES = ["JOB", "NODE", "HOST", "ADDRESS", "STATE", "RANKS", "STEP", "STEPPED", "SEEN", "VERSION", "REASON"]
 
 
 def status(coordinator: Coordinator, *arguments: str) -> str:
@@ -54,7 +55,7 @@ def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
     assert job["restarts"] == {"used": 0, "max": 3}
     [node] = job["nodes"]
     promised = {"node", "host", "address", "state", "reason", "group_rank", "ranks", "last_seen_s"}
-    assert node.keys() == promised | {"steps", "step_age_s", "drained"}
+    assert node.keys() == promised | {"steps", "step_age_s", "drained", "release", "protocol"}
     assert (node["node"], node["group_rank"], node["ranks"], node["state"]) == ("a", 0, [0, 1], "running")
     assert isinstance(node["last_seen_s"], float)
     every = json.loads(status(cluster.coordinator, "--json"))
@@ -102,8 +103,8 @@ def test_status_in_a_pipe_is_a_table_with_a_line_for_each_node(cluster: Cluster)
     assert re.fullmatch(r"  run \S+, round 1, world size 2, restarts 0 of 0, 1 node", facts)
     assert all(line.startswith("  ") for line in others)
     assert header.split() == TITLES
-    assert row.split(maxsplit=9)[:2] == [cluster.job, "node-with-a-long-name"]
-    assert row.split(maxsplit=9)[4:] == ["running", "0-1", "-", "-", "0s", "its workers are running"]
+    assert row.split(maxsplit=10)[:2] == [cluster.job, "node-with-a-long-name"]
+    assert row.split(maxsplit=10)[4:] == ["running", "0-1", "-", "-", "0s", __version__, "its workers are running"]
     assert header.index("ADDRESS") == row.index("127.0.0.1")
 
 
@@ -255,6 +256,20 @@ def test_of_a_thousand_nodes_those_come_first_on_a_terminal_that_want_a_look() -
     assert lines[5].split()[2] == "running,drained"
     assert lines[-1] == "  and 976 more nodes: 976 running (--all shows them)"
     assert len(whole.splitlines()) == 1_003
+
+
+def test_versions_are_shown_where_they_differ() -> None:
+    old, new = a_node("a", release=None, protocol=4), a_node("b", release="0.2.0", protocol=5)
+    for nodes, versions in (([old, new], ["protocol-4", "0.2.0"]), ([new, {**new, "node": "c"}], None)):
+        with (
+            canned({"GET /v1/jobs": packed({"jobs": [a_job(*nodes)], "drained": []})}) as (endpoint, _),
+            on_terminal(BIN / "nodeclient", "status", "--coord", endpoint, columns=120) as terminal,
+        ):
+            assert terminal.wait() == 0
+        titles, *rows = [line.split() for line in terminal.screen.text.splitlines()[2:]]
+        assert ("VERSION" in titles) == (versions is not None)
+        if versions is not None:
+            assert [row[titles.index("VERSION")] for row in rows if row] == versions
 
 
 @pytest.mark.parametrize("columns", [30, 60, 80, 200])

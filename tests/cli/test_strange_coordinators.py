@@ -12,8 +12,9 @@ import msgpack
 import pytest
 from aiohttp import web
 
-from coordinatord.wire.codec import encode
-from coordinatord.wire.messages import Goal, Message, Outcome, RefusalCode, Refused, Result
+from coordinatord.wire.codec import decode, encode
+from coordinatord.wire.messages import Goal, Join, Message, Observed, Outcome, RefusalCode, Refused, Result
+from coordinatord.wire.versions import SPOKEN
 from nodeclient.session import PAUSE_FIRST_S, PAUSE_MOST_S
 from tests.support.programs import BIN, Program
 from tests.support.strange import WAIT, Behaviour, strange_coordinator
@@ -53,13 +54,37 @@ async def end_of(node: Program) -> int:
     return await asyncio.to_thread(node.wait)
 
 
-async def test_another_version_is_a_refusal() -> None:
-    words = "this side speaks version 9 of the protocol, the other 1: install the same release on all hosts"
-    refused = Refused(RefusalCode.VERSION, words, retry=False)
-    async with joining(lambda socket: socket.send_bytes(encode(refused))) as (node, joins):
+OTHER_VERSION = Refused(
+    RefusalCode.VERSION,
+    "the coordinator speaks 9 and 8 of the protocol, this node 5: install the same release on all hosts",
+    retry=False,
+)
+
+
+async def test_another_version_is_a_refusal_once_each_of_the_node_was_tried() -> None:
+    async with joining(lambda socket: socket.send_bytes(encode(OTHER_VERSION))) as (node, joins):
         assert await end_of(node) == 77
-        assert len(joins) == 1
-        assert f"refused by the coordinator: {words}" in node.lines[-1]
+        assert [msgpack.unpackb(join)["version"] for join in joins] == list(SPOKEN)
+        assert f"refused by the coordinator: {OTHER_VERSION.message}" in node.lines[-1]
+
+
+async def test_a_coordinator_that_speaks_only_the_version_before_is_spoken_to_in_that() -> None:
+    older = SPOKEN[-1]
+    observed: list[bytes] = []
+
+    async def speak_older(socket: web.WebSocketResponse) -> None:
+        if msgpack.unpackb(joins[-1])["version"] != older:
+            await socket.send_bytes(encode(OTHER_VERSION))
+            return
+        await socket.send_bytes(encode(dataclasses.replace(WAIT, heartbeat_s=0.1), older))
+        observed.append(await socket.receive_bytes())
+        await socket.send_bytes(encode(DONE, older))
+
+    async with joining(speak_older) as (node, joins):
+        assert await end_of(node) == 0
+        assert "refused" not in node.output
+    assert decode(joins[-1], Join).version == older
+    assert decode(observed[0], Observed, version=older).beat
 
 
 async def test_a_refusal_that_may_pass_is_tried_again_until_the_node_is_let_in() -> None:

@@ -12,7 +12,7 @@ from coordinatord.core.policy import Policy
 from coordinatord.server.app import ListenError, serve
 from coordinatord.shared import __version__
 from coordinatord.store.memory import MemoryStore
-from coordinatord.wire.messages import Goal, Phase
+from coordinatord.wire.messages import PROTOCOL_VERSION, Goal, Phase
 from tests.server.conftest import Start
 from tests.support.wire import connect, get, join
 
@@ -39,7 +39,7 @@ async def test_answers_are_json_and_on_demand_msgpack(start: Start, accept: str,
 
 
 async def test_a_job_is_shown_whole(start: Start) -> None:
-    async with start() as server, connect(server.url, join("a", job="mnist")) as a:
+    async with start() as server, connect(server.url, join("a", job="mnist", release="0.9.1")) as a:
         run = await a.hear_goal(Goal.RUN)
         await a.report(Phase.RUNNING, run)
         await a.beat()
@@ -59,6 +59,8 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
             "ranks": [0],
             "steps": [],
             "step_age_s": None,
+            "release": "0.9.1",
+            "protocol": PROTOCOL_VERSION,
         }
         ledger = job["ledger"]
         assert sum(ledger["seconds"].values()) == pytest.approx(ledger["total"])

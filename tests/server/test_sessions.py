@@ -9,9 +9,10 @@ import msgpack
 import pytest
 
 from coordinatord.server import sessions
+from coordinatord.shared import __version__
 from coordinatord.shared.logs import LineFormatter
 from coordinatord.shared.mailbox import Mailbox
-from coordinatord.wire.codec import encode
+from coordinatord.wire.codec import decode, encode
 from coordinatord.wire.messages import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
@@ -23,9 +24,10 @@ from coordinatord.wire.messages import (
     Result,
     Spec,
 )
+from coordinatord.wire.versions import SPOKEN
 from tests.server.conftest import Start
 from tests.support.builders import a_failure
-from tests.support.wire import connect, join
+from tests.support.wire import IDLE, connect, join
 
 pytestmark = pytest.mark.asyncio
 
@@ -132,7 +134,7 @@ async def test_another_version_is_refused_by_both_numbers(start: Start) -> None:
     async with start() as server, connect(server.url, join(version=7)) as peer:
         refused = await peer.hear(Refused)
         assert (refused.code, refused.retry) == (RefusalCode.VERSION, False)
-        assert f"speaks version {PROTOCOL_VERSION} of the protocol, the other 7" in refused.message
+        assert f"the coordinator speaks {SPOKEN[0]} and {SPOKEN[1]} of the protocol, this node 7" in refused.message
 
 
 async def test_an_oversized_frame_ends_the_session(start: Start) -> None:
@@ -231,7 +233,7 @@ async def test_a_slow_reader_costs_one_message_and_hears_the_latest_word(start: 
         transport = slow.socket._conn.transport  # type: ignore[union-attr]  # how else to stop reading
         assert transport is not None
         transport.pause_reading()
-        [mailbox] = server.sessions._mailboxes.values()
+        [mailbox] = [session.mailbox for session in server.sessions._open.values()]
         while not await _is_stuck(mailbox):  # until all buffers in between are full
             await slow.beat()
         unsent = mailbox._frame
@@ -248,3 +250,22 @@ async def test_the_end_of_the_server_ends_the_sessions(start: Start) -> None:
         sessions_of_server = server.sessions
         sessions_of_server.close()
         await peer.hear_end()
+
+
+@pytest.mark.parametrize("version", SPOKEN)
+async def test_a_node_is_spoken_to_in_its_version_and_the_log_names_one_that_differs(
+    start: Start, caplog: pytest.LogCaptureFixture, version: int
+) -> None:
+    caplog.set_level("INFO")
+    async with start() as server, connect(server.url) as peer:
+        release = __version__ if version == PROTOCOL_VERSION else ""
+        await peer.socket.send_bytes(encode(join("a", version=version, release=release), version))
+        frame = await peer.socket.receive_bytes()
+        desired = decode(frame, Desired, version=version)
+        assert desired.goal is Goal.RUN
+        observed = dataclasses.replace(IDLE, run=desired.run, round=1, phase=Phase.SUCCEEDED)
+        await peer.socket.send_bytes(encode(observed, version))
+        assert decode(await peer.socket.receive_bytes(), Desired, version=version).goal is Goal.EXIT
+    told = [record.getMessage() for record in caplog.records if "of the protocol" in record.getMessage()]
+    differs = f"node a of job job: release not known, version {version} of the protocol; this coordinator: release"
+    assert [differs in text for text in told] == ([] if version == PROTOCOL_VERSION else [True])

@@ -142,7 +142,7 @@ def test_another_version_is_the_first_thing_to_be_seen(version: object) -> None:
 
 
 def test_a_join_without_version_is_of_another_version() -> None:
-    with pytest.raises(VersionError, match="the other None"):
+    with pytest.raises(VersionError, match="this node None"):
         decode(msgpack.packb({"type": "join"}), Join)
 
 

@@ -36,6 +36,7 @@ function factsOf(node, most) {
     { label: "Last seen", text: `${duration(node.last_seen_s)} ago` },
     { label: "Group rank", text: node.group_rank === null ? "" : count(node.group_rank) },
     { label: "Steps", text: stepsOf(node, most) },
+    { label: "Version", text: node.release ?? (node.protocol === null ? "" : `protocol ${node.protocol}`) },
   ];
   return facts.filter((each) => each.text);
 }
