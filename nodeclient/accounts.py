@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from coordinatord.wire.messages import CONSEQUENCES_MAX
+from coordinatord.wire.fields import CONSEQUENCES_MAX
 from nodeclient.core.events import Account, Event, WorkerExited
 
 GIVEN_WITHIN_S = 1.0

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from coordinatord.shared.logs import fields, install
 from coordinatord.wire.messages import Report
-from nodeclient.core.effects import Level
+from nodeclient.core.effects import Level, Waiting
 from nodeclient.failures import block, report_fields
 
 log = logging.getLogger("nodeclient")
@@ -48,7 +48,7 @@ class Console:
         self._voice = voice
         self._for_machines = form == "json"
         self._context = context
-        self._waiting: tuple[str, float | None] | None = None
+        self._waiting: Waiting | None = None
         install(_Handler(voice, self._forget_wait), level, "nodeclient", form)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
 
@@ -65,21 +65,27 @@ class Console:
             self._waiting = None
             self._voice.write_lines("\n".join(block.lines(report, seen_at)))
 
-    def wait(self, reason: str, until: float | None, now: float) -> None:
+    def wait(self, waiting: Waiting, now: float) -> None:
         """Say what is waited for, and until when in the clock of `now`: on a terminal live, otherwise as a log line."""
         if self._voice.is_live and not self._for_machines:
-            self._waiting = (reason, until)
+            self._waiting = waiting
             self.redraw(now)
         else:
-            limit = "" if until is None else f" (for at most {until - now:.0f} s)"
-            self._log(logging.INFO, f"{reason}{limit}", "waiting")
+            limit = ""
+            if waiting.until is not None:
+                left = f"{waiting.until - now:.0f} s"
+                limit = f"; the workers go on, and stop in {left} if it is not back" if waiting.working else ""
+                limit = limit or f" (for at most {left})"
+            self._log(logging.INFO, f"{waiting.reason}{limit}", "waiting")
 
     def redraw(self, now: float) -> bool:
         """Draw the live line anew; return whether there is one."""
         if self._waiting is None or not self._voice.is_live:
             return False
-        reason, until = self._waiting
-        limit = "" if until is None else f" ({_duration(until - now)} left)"
+        reason, limit = self._waiting.reason, ""
+        if self._waiting.until is not None:
+            left = _duration(self._waiting.until - now)
+            limit = f" (workers stop in {left})" if self._waiting.working else f" ({left} left)"
         # Of one row, since only one can be erased; the last column stays free, or the cursor would wrap.
         room = self._voice.columns() - 1 - len(limit)
         self._voice.draw(f"{reason[: max(0, room)]}{limit}")

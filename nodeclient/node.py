@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from coordinatord.shared import __version__
 from coordinatord.shared.systemd import Supervisor, status_of
 from coordinatord.shared.tasks import Tasks
 from coordinatord.shared.times import now
@@ -192,9 +193,9 @@ class Node:
                 self._console.say(level, text, event)
             case Show(report):
                 self._console.show(report, now())
-            case Waiting(reason, until):
+            case Waiting(reason):
                 self._waiting_for = reason
-                self._console.wait(reason, until, self._loop.time())
+                self._console.wait(effect, self._loop.time())
                 self._redraw_later()
             case Exit():
                 self._end(effect)
@@ -316,7 +317,16 @@ class Node:
             stop_timeout_s=max(config.stop_timeout_s, config.abort_timeout_s),
         )
         observed = self._slots.complete(self._agent.observed(self._loop.time(), beat=True))
-        return Join(PROTOCOL_VERSION, config.job, config.node, self._incarnation, config.spec, offer, observed)
+        return Join(
+            version=PROTOCOL_VERSION,
+            job=config.job,
+            node=config.node,
+            incarnation=self._incarnation,
+            spec=config.spec,
+            offer=offer,
+            observed=observed,
+            release=__version__,
+        )
 
     def _standing(self) -> str:
         """Say in a line where this node is, for `systemctl status`."""

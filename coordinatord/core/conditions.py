@@ -23,10 +23,10 @@ def _when(holds: object) -> float | None:
 
 
 def abandoned(run: Run) -> float | None:
-    """There is nobody left: at once if the last one went by itself or there was no round, else after a grace."""
+    """There is nobody left: at once if the last one went by itself or there was no round, else once no worker lives."""
     if run.counted:
         return None
-    return NOW if run.emptied_at is None or not run.order else run.emptied_at + run.policy.outage_grace_s
+    return NOW if run.emptied_at is None or not run.order else run.emptied_at + run.workers_gone_s
 
 
 def replaced(run: Run) -> float | None:
@@ -101,14 +101,14 @@ def outrun(run: Run) -> float | None:
 
 
 def outage(run: Run) -> float | None:
-    """Every node of the round has been silent for so long that it has stopped its workers, and then given up looking.
+    """Every node of the round has been silent for so long that it has no workers any more, and has given up looking.
 
     Until then they may come back: the next round forms of them.
     """
     if not run.all_silent:
         return None
     patience_s = max((member.offer.join_timeout_s for member in run.inside), default=0.0)
-    return run.expired_at + run.policy.outage_grace_s + patience_s
+    return run.expired_at + run.workers_gone_s + patience_s
 
 
 def node_leaving(run: Run) -> float | None:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.run import Run
 from coordinatord.core.verdict import WorkerFailure
-from coordinatord.wire.fields import DURATION_S_MAX
+from coordinatord.wire.fields import CONSEQUENCES_MAX, DURATION_S_MAX
 from coordinatord.wire.likeness import is_same_error
-from coordinatord.wire.messages import CONSEQUENCES_MAX, Consequence, EarlyEnd, Failure, Goal, Report, Result, Straggler
+from coordinatord.wire.messages import Consequence, EarlyEnd, Failure, Goal, Report, Result, Straggler
 
 
 def report_on(run: Run, now: float) -> Report | None:

@@ -46,6 +46,9 @@ class State(StrEnum):
 class Run:
     """The state of one run. Members are indexed by their standing, so that every question below costs O(1)."""
 
+    slowest_s = 0.0
+    """How long workers of the round may take to end, by the node that grants them the most."""
+
     def __init__(  # noqa: PLR0915 - one field a line
         self, job: str, run_id: str, spec: Spec, opener: str, policy: Policy, opened_at: float
     ) -> None:
@@ -166,6 +169,7 @@ class Run:
         """Begin a round with these nodes, by group rank; none is missing yet, nothing is known against any."""
         self.round, self.assignments = number, assignments
         self.order = tuple(assignments)
+        self.slowest_s = max((member.offer.stop_timeout_s for member in members), default=0.0)
         self.missing.clear()
         self.progress.clear()
         self.failures, self.losses, self.missed, self.restart_asked = {}, [], "", ""
@@ -283,6 +287,11 @@ class Run:
         known = least_step((member.observed for member in members), self.id, self.round)
         gone = self.progress.gone
         return gone if known is None else known if gone is None else min(known, gone)
+
+    @property
+    def workers_gone_s(self) -> float:
+        """For how long a node that is cut off may have workers of the round: it stops them after the outage grace."""
+        return self.policy.outage_grace_s + self.slowest_s
 
     # Evidence
 

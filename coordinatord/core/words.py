@@ -7,10 +7,15 @@ from itertools import islice
 
 from coordinatord.core.member import Standing
 from coordinatord.core.run import MAY_HAVE_WORKERS, Run, State
+from coordinatord.wire.ends import Killed
 from coordinatord.wire.messages import Launcher
 
 NAMES_MAX = 8
 """As many nodes are named in one sentence; the rest is counted, so that a text stays a text at a thousand nodes."""
+
+
+KILLED_MAX = 2
+"""Nodes whose workers were killed before they had saved; with as few, a reason stays below what a record may hold."""
 
 
 class Words:
@@ -21,8 +26,24 @@ class Words:
 
     @property
     def verdict(self) -> str:
-        """Say what ended the round, by the evidence so far."""
-        return self._run.verdict.reason
+        """Say what ended the round, by the evidence so far, and what its end may have cost."""
+        return self._run.verdict.reason + self._killed
+
+    @property
+    def _killed(self) -> str:
+        """Name workers that were killed before they had saved their state, as the end of a sentence."""
+        run, parts = self._run, []
+        for member in run.inside:
+            observed = member.observed
+            if observed.killed is not None and (observed.run, observed.round) == (run.id, run.round):
+                parts.append((member.node, observed.killed))
+        if not parts:
+            return ""
+        named = [
+            f"{ranks(killed)} on node {node} (within {killed.after_s:.3g} s)" for node, killed in parts[:KILLED_MAX]
+        ]
+        more = f" and on {len(parts) - KILLED_MAX} more nodes" if len(parts) > KILLED_MAX else ""
+        return f"; killed, as they had not ended in time, so what they had not saved is lost: {', '.join(named)}{more}"
 
     @property
     def origin(self) -> str:
@@ -138,6 +159,13 @@ class Words:
         if run.stop_asked and run.stop_asked != run.reason:
             parts.append(f"then it ends: {run.stop_asked}")
         return "; ".join(parts)
+
+
+def ranks(killed: Killed) -> str:
+    """Name a few ranks and count the rest."""
+    text = ", ".join(str(rank) for rank in killed.ranks)
+    more = f" and {killed.count - len(killed.ranks)} more" if killed.count > len(killed.ranks) else ""
+    return f"{'rank' if killed.count == 1 else 'ranks'} {text}{more}"
 
 
 def name_some(names: Iterable[str], count: int) -> str:

@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 from coordinatord.hints.find import cause_of, hint
 from coordinatord.wire.exits import describe_exit
-from coordinatord.wire.messages import CONSEQUENCES_MAX, Consequence, Report
+from coordinatord.wire.fields import CONSEQUENCES_MAX
+from coordinatord.wire.messages import Consequence, Report
 
 NAMED_MAX = 3
 """Workers that are named where the first ones tell enough."""

@@ -47,3 +47,6 @@ LOG_MAX = 1_024
 """In characters: a longer path is left out, for a part of it leads nowhere."""
 WorkerExit = Annotated[int, Range(-127, 255)]
 """As `subprocess` has it: a negative value -n is the death by signal n, which a shell reports as 128 + n."""
+
+CONSEQUENCES_MAX = 8
+"""As many are named; the rest is counted."""

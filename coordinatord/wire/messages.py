@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
+from coordinatord.wire.ends import Ended, Killed
 from coordinatord.wire.fields import (
+    CONSEQUENCES_MAX,
     COUNTER_MAX,
     LAST_LINES_MAX,
     LOG_MAX,
@@ -166,10 +168,6 @@ class Follower:
     """It failed with the same error, so the other one is not why."""
 
 
-CONSEQUENCES_MAX = 8
-"""As many are named; the rest is counted."""
-
-
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The first worker of a node's group that failed in this round."""
@@ -191,27 +189,6 @@ class Failure:
     """How long before this message it was seen: two hosts' clocks are never compared."""
     log: Annotated[str, Length(0, LOG_MAX)] = ""
     """The file with all that it wrote to stderr, on its host; empty if there is none, or it is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A worker that exited with 0 while its round was on."""
-
-    rank: Count
-    age_s: Seconds
-    """How long before this message."""
-
-
-@dataclass(frozen=True, slots=True)
-class Killed:
-    """Workers of a node that had not ended when the time that they had to save their state was over."""
-
-    ranks: Annotated[tuple[Count, ...], Length(1, CONSEQUENCES_MAX)]
-    """The first few of them."""
-    count: Annotated[int, Range(1, WORKERS_MAX)]
-    """All of them."""
-    after_s: Seconds
-    """How long they had."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from typing import Any
 from coordinatord.wire.exits import ExitCode
 from coordinatord.wire.fields import DURATION_S_MAX
 from coordinatord.wire.messages import Desired, Goal, Observed, Phase, RefusalCode
-from nodeclient.core import effects, events, words
-from nodeclient.core.contact import Contact, told_to_exit
+from nodeclient.core import effects, endings, events, words
+from nodeclient.core.contact import Contact
 from nodeclient.core.effects import Level
 from nodeclient.core.group import Group
 from nodeclient.core.settings import Settings
-from nodeclient.core.table import TABLE, Act, Stimulus, stimulus_of
+from nodeclient.core.table import TABLE, WORKING, Act, Stimulus, stimulus_of
 
 LEAVE_WITHIN_S = 5.0
 """A leaving node that hears no decision for so long, one lease, stops its workers by itself."""
@@ -37,8 +37,6 @@ class Agent:
         self._desired: Desired | None = None
 
         self._group = Group()
-        self._shown: tuple[str, int] | None = None
-        """Of which failed round the person has seen the report."""
         self._resting_since = now
 
         self._contact = Contact(now)
@@ -113,6 +111,7 @@ class Agent:
             beat=beat,
             idle_s=0.0 if self.phase.has_workers else min(now - self._resting_since, DURATION_S_MAX),
             ended=self._group.ended(now),
+            killed=self._group.killed,
         )
 
     # Events
@@ -125,7 +124,8 @@ class Agent:
             goes_on = "; the workers go on" if self.phase.has_workers else ""
             self._notice(Level.WARNING, "coordinator_lost", f"lost the coordinator: {event.reason}{goes_on}")
         elif self._contact.is_new_trouble(event.reason):
-            self._effects.append(effects.Waiting(f"looking for the coordinator: {event.reason}", self._limit_alone()))
+            text, working = self._contact.searching(), self.phase in WORKING
+            self._effects.append(effects.Waiting(text, self._limit_alone(), working))
         if self._leaving is not None:
             self._abandon(now)
 
@@ -136,7 +136,8 @@ class Agent:
             self._notice(Level.INFO, "connected", f"connected to the coordinator at {self._contact.coordinator}")
         if desired.run == self.run and desired.round < self.round:
             return  # said before something that this node has already heard
-        self._show(desired)
+        if desired.report is not None and self._contact.is_new_report(desired.run, desired.report):
+            self._effects.append(effects.Show(desired.report))
         if desired.goal in {Goal.STOP, Goal.EXIT}:
             self._leave_by = None  # the decision that a leaving node waits for
         waiting = desired.goal is Goal.WAIT
@@ -144,11 +145,6 @@ class Agent:
             until = None if desired.wait_s is None else now + desired.wait_s
             self._effects.append(effects.Waiting(desired.reason, until))
         self._desired = desired
-
-    def _show(self, desired: Desired) -> None:
-        if desired.report is not None and self._shown != (desired.run, desired.report.round):
-            self._shown = (desired.run, desired.report.round)
-            self._effects.append(effects.Show(desired.report))
 
     def _reassured(self, event: events.Reassured, now: float) -> None:
         self._contact.alive(now)
@@ -158,7 +154,8 @@ class Agent:
 
     def _turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused = event.refused
-        if refused.retry:
+        if refused.retry or (refused.code is RefusalCode.VERSION and self._desired is not None):
+            # Whoever was let in before meets another version after an upgrade, which can be taken back.
             self._contact.turn_away(refused)
             self._closed(events.SessionClosed(refused.message), now)
         else:
@@ -252,8 +249,9 @@ class Agent:
         self._step(Stimulus.ABANDONED, now)
 
     def _give_up(self, now: float) -> None:
+        alone = endings.succeeded_alone(self.phase, self._group, self._goal, self._contact.trouble)
         waited_s = self._settings.join_timeout_s
-        self._exit(self._contact.give_up(waited_s, self.phase, self._group.failure(now)))
+        self._exit(alone or self._contact.give_up(waited_s, self.phase, self._group.failure(now)))
 
     def _companion_ended(self, event: events.CompanionEnded, now: float) -> None:
         if self._last_word is None:
@@ -261,14 +259,14 @@ class Agent:
             self._end_with(effects.Exit(ExitCode.UNAVAILABLE, text), now, hurry=False)
 
     def _cut_off(self, now: float) -> None:
-        self._notice(Level.ERROR, "cut_off", words.cut_off(self._contact.outage_grace_s, self._settings.join_timeout_s))
+        self._group.cut_off = True
+        self._notice(Level.ERROR, "cut_off", words.cut_off(self._contact.outage_grace_s, self._settings))
         self._step(Stimulus.ABANDONED, now)
 
     # Time
 
     def _deadlines(self) -> list[tuple[float, Callable[[float], None]]]:
         """Return what is due when; derived from the state, so that nothing has to be cancelled."""
-        working = self.phase in {Phase.STARTING, Phase.RUNNING}
         dues: list[tuple[float, Callable[[float], None]]] = []
         if self._group.kill_at is not None:
             dues.append((self._group.kill_at, lambda now: self._step(Stimulus.GRACE_OVER, now)))
@@ -279,15 +277,13 @@ class Agent:
             dues.append((contact.heard_at + contact.lease_s, self._doubt))
             dues.append((contact.beat_at, lambda _: None))  # `_tell` sees to it
         elif self.phase is not Phase.STOPPING:
-            dues.append((self._limit_alone(), self._cut_off if working else self._give_up))
+            dues.append((self._limit_alone(), self._cut_off if self.phase in WORKING else self._give_up))
         return dues
 
     def _limit_alone(self) -> float:
         """Return until when the node bears it to be without a coordinator."""
-        alone_since = self._contact.alone_since
-        if self.phase.has_workers:
-            return alone_since + self._contact.outage_grace_s
-        return max(alone_since, self._resting_since) + self._settings.join_timeout_s
+        patience_s = endings.patience_s(self._settings.join_timeout_s, self.phase, self._group, self._goal)
+        return self._contact.limit_alone(self.phase, self._resting_since, patience_s)
 
     def _doubt(self, now: float) -> None:
         self._contact.heard_at = now  # the shell answers with `SessionClosed`
@@ -295,16 +291,19 @@ class Agent:
 
     # The goal
 
+    @property
+    def _goal(self) -> Stimulus | None:
+        return None if self._desired is None else stimulus_of(self._desired, self.run, self.round)
+
     def _pursue(self, now: float) -> None:
         """Reach for the goal, and again whenever that leads to another phase."""
         while not self.exited:
             if self._last_word is not None and not self.phase.has_workers:
                 self._exit(self._last_word)
                 return
-            if self._desired is None:
-                return
-            before = self.phase
-            self._step(stimulus_of(self._desired, self.run, self.round), now)
+            goal, before = self._goal, self.phase
+            if goal is not None:
+                self._step(goal, now)
             if self.phase is before:
                 return
 
@@ -332,18 +331,16 @@ class Agent:
         self._effects.append(effects.Start(self.run, self.round, group.assignment, group.origin))
 
     def _stop(self, now: float) -> None:
-        """Ask the workers to end; a later call may shorten their grace, never lengthen it."""
+        """Ask the workers to end, and to save their state before if nothing has gone wrong."""
         desired, group = self._desired, self._group
-        on_purpose = self._last_word is not None or (desired is not None and desired.planned)
+        on_purpose = self._last_word is not None or group.cut_off or (desired is not None and desired.planned)
         patient = on_purpose and not self._hurry
-        grace = self._settings.stop_timeout_s if patient else self._settings.abort_timeout_s
-        if group.ask(now, signum := self._leaving or Signals.SIGTERM):
-            group.kill_at = now + grace
+        grace_s = self._settings.stop_timeout_s if patient else self._settings.abort_timeout_s
+        signum = self._leaving or Signals.SIGTERM
+        if group.end_within(grace_s, now, signum, may_save=patient and self._settings.kills):
             self._effects.append(effects.Terminate(signum))
             if desired is not None and desired.goal is not Goal.RUN:
                 self._notice(Level.INFO, "stopping", f"stopping the workers of round {self.round}: {desired.reason}")
-        elif group.kill_at is not None:
-            group.kill_at = min(group.kill_at, now + grace)
 
     def _fail(self, now: float) -> None:
         self._group.ending = Phase.FAILED
@@ -353,9 +350,11 @@ class Agent:
         self._group.ending = Phase.SUCCEEDED
         self._sweep(now)
 
-    def _kill(self, _: float) -> None:
-        self._group.kill_at = None
+    def _kill(self, now: float) -> None:
+        killed = self._group.kill(now)
         self._effects.append(effects.Kill())
+        if killed is not None:
+            self._notice(Level.WARNING, "workers_killed", words.killed(killed, self._group.asked_by))
 
     def _sweep(self, now: float) -> None:
         self._group.ask(now)
@@ -380,8 +379,7 @@ class Agent:
 
     def _leave(self, now: float) -> None:
         del now
-        assert self._desired is not None  # noqa: S101 - the goal to exit comes from it
-        self._exit(told_to_exit(self._desired, self._leaving))
+        self._exit(endings.as_told(self._desired, self._leaving))
 
     def _exit(self, last_word: effects.Exit) -> None:
         self.exited = True

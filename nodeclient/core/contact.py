@@ -6,9 +6,9 @@ import math
 
 from coordinatord.wire.exits import ExitCode, shell_exit_code
 from coordinatord.wire.fields import DURATION_S_MAX
-from coordinatord.wire.messages import Desired, Failure, Observed, Phase, RefusalCode, Refused, Result
+from coordinatord.wire.messages import Desired, Failure, Observed, Phase, RefusalCode, Refused, Report
 from nodeclient.core import words
-from nodeclient.core.effects import Exit, Level
+from nodeclient.core.effects import Exit
 
 HEARTBEAT_S = 1.0
 LEASE_S = 5.0
@@ -48,6 +48,8 @@ class Contact:
         """Whether the coordinator has said anything in this session that lets the node in."""
         self._told: set[str] = set()
         """Troubles of this outage that the person knows of."""
+        self._shown: tuple[str, int] | None = None
+        """Of which failed round the person has seen the report."""
         self._refused: Refused | None = None
         """The last refusal that may pass."""
         self._reported: Observed | None = None
@@ -81,9 +83,20 @@ class Contact:
             self.alone_since = now
         return had_contact
 
+    def limit_alone(self, phase: Phase, resting_since: float, patience_s: float) -> float:
+        """Return until when a node bears it to be out of reach, that has had no workers since then or has some."""
+        if phase.has_workers:
+            return self.alone_since + self.outage_grace_s
+        return max(self.alone_since, resting_since) + patience_s
+
     def turn_away(self, refused: Refused) -> None:
         """Note that the coordinator was reached, but will not have this node for now: the session is about to end."""
         self._refused = refused
+
+    def searching(self) -> str:
+        """Say what the node does while nobody has let it in."""
+        refused = self._refused is not None and self._refused.message == self.trouble
+        return f"{words.NOT_LET_IN if refused else words.LOOKING}: {self.trouble}"
 
     def give_up(self, waited_s: float, phase: Phase, failure: Failure | None) -> Exit:
         """Return what a node in this phase ends with that has waited for so long in vain."""
@@ -102,6 +115,11 @@ class Contact:
         if new:
             self._told.add(reason)
         return new
+
+    def is_new_report(self, run: str, report: Report) -> bool:
+        """Whether the person has yet to see this report: once for each round that failed."""
+        before, self._shown = self._shown, (run, report.round)
+        return before != self._shown
 
     def hear(self, desired: Desired, now: float) -> bool:
         """Note that the coordinator lives, and what it grants; return whether it thereby lets the node in."""
@@ -128,17 +146,6 @@ class Contact:
         return said
 
 
-def told_to_exit(desired: Desired, leaving: int | None) -> Exit:
-    """Return what a node ends with that is told to exit; `leaving` is the signal that asked it to leave, if one did."""
-    outcome = desired.outcome
-    assert outcome is not None  # noqa: S101 - `exit` carries one, see `wire`
-    code = outcome.exit_code
-    if outcome.result is Result.LEFT and leaving is not None:
-        code = 128 + leaving
-    well = outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
-    return Exit(code, outcome.summary, Level.INFO if well else Level.ERROR, desired.report)
-
-
 def _is_change(before: Observed, observed: Observed) -> bool:
     """Whether a node has something to say at once; what changes by itself, such as an age, is nothing."""
     return (
@@ -146,6 +153,7 @@ def _is_change(before: Observed, observed: Observed) -> bool:
         or (before.phase.has_workers and not observed.phase.has_workers)
         or before.port != observed.port
         or before.leaving is not observed.leaving
+        or (observed.killed is not None and before.killed != observed.killed)
         or (observed.failure is not None and _failed(before) != _failed(observed))
     )
 

@@ -93,6 +93,8 @@ class Waiting:
 
     reason: str
     until: float | None
+    working: bool = False
+    """The workers go on meanwhile; they are stopped then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from signal import Signals
 
+from coordinatord.wire.ends import Ended, Killed
 from coordinatord.wire.exits import shell_exit_code
-from coordinatord.wire.fields import DURATION_S_MAX, LAST_LINES_MAX, LINE_MAX, LOG_MAX, MESSAGE_MAX
+from coordinatord.wire.fields import CONSEQUENCES_MAX, DURATION_S_MAX, LAST_LINES_MAX, LINE_MAX, LOG_MAX, MESSAGE_MAX
 from coordinatord.wire.likeness import is_same_error
-from coordinatord.wire.messages import CONSEQUENCES_MAX, Assignment, Ended, Failure, Follower, Phase, clip
+from coordinatord.wire.messages import Assignment, Failure, Follower, Phase, clip
 from nodeclient.core.events import Account
 
 _ENDED_BY_US = frozenset({0, 128 + Signals.SIGKILL})
@@ -29,9 +30,15 @@ class Group:
         self.ending = Phase.STOPPED
         """The phase that its end will lead to."""
         self.kill_at: float | None = None
+        self.cut_off = False
+        """Its workers end because the coordinator is out of reach: nothing has gone wrong among them."""
+        self.killed: Killed | None = None
         self._asked_at: float | None = None
         """When its workers were first asked to end."""
-        self._asked_by: int = Signals.SIGTERM
+        self.asked_by: int = Signals.SIGTERM
+        """The signal by which they were."""
+        self._may_save = False
+        """They have the time to save their state."""
         self._failure: Failure | None = None
         self._failed_at = 0.0
         self._ended: list[tuple[int, float]] = []
@@ -45,8 +52,26 @@ class Group:
         """Note that its workers are asked to end, and by which signal; return whether that is for the first time."""
         first = self._asked_at is None
         if first:
-            self._asked_at, self._asked_by = now, signum
+            self._asked_at, self.asked_by = now, signum
         return first
+
+    def end_within(self, grace_s: float, now: float, signum: int, *, may_save: bool) -> bool:
+        """Give its workers so long to end; return whether they are to be asked for it, by this signal.
+
+        A later call may shorten their time, never lengthen it.
+        """
+        first = self.ask(now, signum)
+        if first or (self.kill_at is not None and now + grace_s < self.kill_at):
+            self.kill_at, self._may_save = now + grace_s, may_save
+        return first
+
+    def kill(self, now: float) -> Killed | None:
+        """Note that its workers had the time to end; return those that live and were to save their state, if any."""
+        self.kill_at = None
+        if self.alive and self._may_save and self._asked_at is not None:
+            ranks = tuple(self.rank(local_rank) for local_rank in sorted(self.alive)[:CONSEQUENCES_MAX])
+            self.killed = Killed(ranks, len(self.alive), min(now - self._asked_at, DURATION_S_MAX))
+        return self.killed
 
     def fail(self, local_rank: int, exit_code: int, account: Account, now: float) -> None:
         """Note the first failure; what fails later does so in consequence."""
@@ -74,7 +99,7 @@ class Group:
             if exit_code != 0 and self._asked_at is not None and at < self._asked_at:
                 self.fail(local_rank, exit_code, account, at)
         elif (
-            shell_exit_code(exit_code) not in _ENDED_BY_US | {128 + self._asked_by}
+            shell_exit_code(exit_code) not in _ENDED_BY_US | {128 + self.asked_by}
             and len(failure.followers) < CONSEQUENCES_MAX
         ):
             same = is_same_error(account.error or account.message, failure.error or failure.message)

@@ -22,3 +22,5 @@ class Settings:
     """How long workers get to end in a planned stop."""
     abort_timeout_s: float = ABORT_TIMEOUT_S
     """How long in any other."""
+    kills: bool = True
+    """Workers that do not end in time are killed by this node; torchrun sees to its own by itself."""

@@ -81,7 +81,8 @@ class Row:
 
 
 _RESTING = (Phase.IDLE, Phase.STOPPED, Phase.SUCCEEDED, Phase.FAILED)
-_WORKING = (Phase.STARTING, Phase.RUNNING)
+WORKING = (Phase.STARTING, Phase.RUNNING)
+"""Phases in which nobody has asked the workers to end."""
 
 
 def _table() -> dict[tuple[Phase, Stimulus], Row]:
@@ -96,7 +97,7 @@ def _table() -> dict[tuple[Phase, Stimulus], Row]:
             (phase, Stimulus.EXIT): Row(Act.LEAVE, phase, "told to exit"),
             (phase, Stimulus.ABANDONED): Row(Act.STAY, phase, "no worker lives"),
         }
-    for phase in _WORKING:
+    for phase in WORKING:
         table |= {
             (phase, Stimulus.WAIT): Row(Act.STOP, Phase.STOPPING, "the round is over"),
             (phase, Stimulus.RUN): Row(Act.STAY, phase, "as it should be"),

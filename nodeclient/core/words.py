@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from signal import Signals
 
+from coordinatord.wire.ends import Killed
 from coordinatord.wire.exits import describe_exit
 from coordinatord.wire.messages import Assignment, Failure, Observed, Phase
+from nodeclient.core.settings import Settings
 
 LOOKING = "looking for the coordinator"
 """What a node does first."""
+
+NOT_LET_IN = "not let in"
+"""Where it finds one that will not have it yet."""
 
 
 def failed(failure: Failure) -> str:
@@ -38,15 +43,26 @@ def leaving(signum: int, grace_s: float | None) -> str:
     return text if grace_s is None else f"{text}; workers get up to {grace_s:g} s to save, once more kills them"
 
 
-def cut_off(grace_s: float, join_timeout_s: float) -> str:
+def cut_off(grace_s: float, settings: Settings) -> str:
     """Say that the workers stop, since the coordinator was out of reach for so long."""
     text = f"out of touch with the coordinator for {grace_s:g} s: this node may have been replaced, its workers stop"
-    return f"{text}; it is looked for, for {join_timeout_s:g} s more; when it is back they start again"
+    text += f" and get up to {settings.stop_timeout_s:g} s to save"
+    return f"{text}; it is looked for, for {settings.join_timeout_s:g} s more; when it is back they start again"
 
 
 def companion_ended(how: str) -> str:
     """Say that the coordinator which this node brought along for itself is gone."""
     return f"the coordinator that this node brought along has ended ({how}): no round can be formed without it"
+
+
+def killed(workers: Killed, signum: int) -> str:
+    """Say that workers did not save their state in time after this signal."""
+    several = workers.count > 1
+    named = ", ".join(str(rank) for rank in workers.ranks)
+    more = f" and {workers.count - len(workers.ranks)} more" if workers.count > len(workers.ranks) else ""
+    who, were, they = (f"ranks {named}{more}", "were", "they") if several else (f"rank {named}", "was", "it")
+    lost = f"what {they} had not saved is lost; see --stop-timeout"
+    return f"{who} did not end within {workers.after_s:.3g} s of {Signals(signum).name} and {were} killed: {lost}"
 
 
 def not_reached(trouble: str, waited_s: float) -> str:
@@ -57,6 +73,12 @@ def not_reached(trouble: str, waited_s: float) -> str:
 def not_let_in(trouble: str, waited_s: float) -> str:
     """Say that the coordinator was found, but would not have this node yet; its own words say why, and until when."""
     return f"not let in within {waited_s:g} s: {trouble}"
+
+
+def succeeded_alone(trouble: str) -> str:
+    """Say that the only node of a round knows that it succeeded."""
+    text = "all workers succeeded, and this node was the only one of its round: the job is done"
+    return f"{text}; the coordinator could not be told: {trouble}"
 
 
 def gave_up(vain: str, phase: Phase, failure: Failure | None) -> str:

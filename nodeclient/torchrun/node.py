@@ -11,6 +11,7 @@ import socket
 import time
 from typing import Protocol
 
+from coordinatord.shared import __version__
 from coordinatord.shared.tasks import Tasks
 from coordinatord.wire.exits import ExitCode
 from coordinatord.wire.messages import PROTOCOL_VERSION, Desired, Goal, Join, Offer, Phase, Report
@@ -79,7 +80,7 @@ class TorchrunNode:
         self._loop = asyncio.get_running_loop()
         self._port = self._last_port = PortReservation()
         self._listener = ProbeListener(config.node)
-        settings = Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, STOP_TIMEOUT_S)
+        settings = Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, STOP_TIMEOUT_S, kills=False)
         self._agent = Agent(settings, self._port.port, self._loop.time())
         self._session = Session(config.coordinators, self._join, self._hear)
         self._tasks = Tasks()
@@ -240,4 +241,13 @@ class TorchrunNode:
             stop_timeout_s=STOP_TIMEOUT_S,
         )
         observed = self._agent.observed(self._loop.time(), beat=True)
-        return Join(PROTOCOL_VERSION, config.job, config.node, self._incarnation, config.spec, offer, observed)
+        return Join(
+            version=PROTOCOL_VERSION,
+            job=config.job,
+            node=config.node,
+            incarnation=self._incarnation,
+            spec=config.spec,
+            offer=offer,
+            observed=observed,
+            release=__version__,
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,8 +18,8 @@ def make_lives(tmp_path: Path) -> Iterator[Callable[..., Lives]]:
     """Start a coordinatord that can be killed and started again, with the flags given."""
     with ExitStack() as stack:
 
-        def make(*flags: str) -> Lives:
-            lives = Lives(tmp_path / "state", *QUICK, *flags)
+        def make(*flags: str, prefix: Sequence[str] = ()) -> Lives:
+            lives = Lives(tmp_path / "state", *QUICK, *flags, prefix=prefix)
             stack.callback(lives.close)
             return lives
 

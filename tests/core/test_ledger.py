@@ -144,7 +144,7 @@ def test_but_nobody_has_trained_for_sure_since_all_fell_silent() -> None:
 def test_the_end_of_a_run_that_has_not_been_heard_of_is_detecting_too() -> None:
     stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 400s")
     assert run_of(stage).state is State.FAILED
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0, "detecting": 365.0}
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0, "detecting": 375.0}
 
 
 def test_nodes_that_come_back_have_trained_on() -> None:

@@ -12,18 +12,8 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.records import RoundEnded, RunEnded
 from coordinatord.core.view import job_view
 from coordinatord.hints import words
-from coordinatord.wire.messages import (
-    Consequence,
-    Desired,
-    EarlyEnd,
-    Ended,
-    Failure,
-    Follower,
-    Goal,
-    Phase,
-    Report,
-    Straggler,
-)
+from coordinatord.wire.ends import Ended
+from coordinatord.wire.messages import Consequence, Desired, EarlyEnd, Failure, Follower, Goal, Phase, Report, Straggler
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
 
 ERROR = a_failure(

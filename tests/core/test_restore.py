@@ -124,8 +124,8 @@ def test_nobody_is_lost_before_a_full_grace_has_passed_and_then_in_the_ordinary_
 def test_a_run_of_which_nobody_comes_back_stands_until_its_nodes_have_given_up_and_is_then_over() -> None:
     life = a_running_pair().next_life()
     policy = life.coordinator.policy
-    patience = next(iter(life.run.members.values())).offer.join_timeout_s
-    end = life.now + policy.restart_grace_s + policy.outage_grace_s + patience
+    offer = next(iter(life.run.members.values())).offer
+    end = life.now + policy.restart_grace_s + policy.outage_grace_s + offer.stop_timeout_s + offer.join_timeout_s
     assert life.tick_until(end - 0.1) == []
     assert [type(record) for record in life.tick_until(end + 0.1)] == [RunEnded]
 
@@ -302,8 +302,8 @@ def test_a_run_that_lost_all_its_nodes_waits_for_them_anew() -> None:
     first.tick_until(3.0)
     assert not first.run.members
     second = first.next_life()
-    grace = second.coordinator.policy.outage_grace_s
-    assert second.tick_until(second.now + grace - 1.0) == []
+    gone_s = second.coordinator.policy.outage_grace_s + second.run.slowest_s
+    assert second.tick_until(second.now + gone_s - 1.0) == []
     assert [type(record) for record in second.tick_until(second.now + 2.0)] == [RunEnded]
 
 

@@ -119,7 +119,7 @@ def test_a_run_without_a_round_that_lost_its_nodes_is_over_at_once() -> None:
     assert coordinator.jobs["default"].state is State.FAILED
 
 
-def test_a_run_that_had_a_round_waits_for_its_lost_nodes_for_the_outage_grace() -> None:
+def test_a_run_that_had_a_round_waits_for_its_lost_nodes_for_as_long_as_they_may_have_workers() -> None:
     coordinator, run = running_pair()
     coordinator.handle(Disconnected(2), 1.0)
     coordinator.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.RUNNING)), 1.3)
@@ -128,9 +128,10 @@ def test_a_run_that_had_a_round_waits_for_its_lost_nodes_for_the_outage_grace() 
     coordinator.handle(Disconnected(1), 3.0)
     coordinator.handle(Tick(), 4.0)
     assert (run.state, run.members) == (State.FORMING, {})
-    while (due := coordinator.next_deadline()) is not None and due < 4.0 + coordinator.policy.outage_grace_s:
+    end = 4.0 + coordinator.policy.outage_grace_s + an_offer().stop_timeout_s
+    while (due := coordinator.next_deadline()) is not None and due < end:
         assert coordinator.handle(Tick(), due).records == ()
-    assert due == 4.0 + coordinator.policy.outage_grace_s
+    assert due == end
     assert [type(record) for record in coordinator.handle(Tick(), due).records] == [RunEnded]
 
 

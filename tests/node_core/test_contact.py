@@ -66,7 +66,7 @@ def test_a_refusal_that_may_pass_is_no_connection_and_is_said_once() -> None:
         bench.refused(retry=True)
         bench.close("no room")
         bench.advance(1.0)
-    assert said(bench.effects) == ["looking for the coordinator: no room"]
+    assert said(bench.effects) == ["not let in: no room"]
     bench.open()
     assert CONNECTED in bench.told(Goal.WAIT, round=0)
 
@@ -162,8 +162,8 @@ def test_the_last_reason_is_what_a_node_gives_up_with() -> None:
 @pytest.mark.parametrize(
     ("code", "grace"),
     [
-        (RefusalCode.VERSION, SETTINGS.stop_timeout_s),
         (RefusalCode.SPEC_DIFFERS, SETTINGS.stop_timeout_s),
+        (RefusalCode.FORGOTTEN, SETTINGS.stop_timeout_s),
         (RefusalCode.SUPERSEDED, ABORT_TIMEOUT_S),
     ],
 )
@@ -186,6 +186,62 @@ def test_a_node_without_workers_that_is_refused_ends_at_once() -> None:
     bench = Bench()
     bench.open()
     assert bench.refused(RefusalCode.VERSION, retry=False) == [Exit(77, "refused by the coordinator: no room")]
+
+
+# Another version
+
+VERSIONS = "the coordinator speaks 9 and 8 of the protocol, this node 5: install the same release on all hosts"
+
+
+def meet_another_version(bench: Bench) -> None:
+    bench.open()
+    bench.refused(RefusalCode.VERSION, VERSIONS, retry=False)
+    bench.close(VERSIONS)
+
+
+@pytest.mark.parametrize("goal", [Goal.RUN, Goal.WAIT])
+def test_a_node_that_was_let_in_takes_another_version_for_an_outage_which_the_old_one_heals(goal: Goal) -> None:
+    bench = Bench()
+    bench.open()
+    bench.told(goal)
+    before = bench.observed
+    bench.close()
+    for _ in range(5):
+        meet_another_version(bench)
+        bench.advance(1.0)
+    assert said(bench.effects)[-1] == f"not let in: {VERSIONS}"
+    bench.open()
+    bench.told(goal)
+    assert bench.observed.phase is before.phase
+    assert not bench.count(Terminate)
+    assert not bench.agent.exited
+
+
+def test_another_version_that_stays_ends_the_workers_after_the_grace_and_the_node_after_its_patience() -> None:
+    bench = Bench().running()
+    bench.close()
+    meet_another_version(bench)
+    bench.advance(OUTAGE_GRACE_S - 0.01)
+    assert not bench.count(Terminate)
+    bench.advance(0.02)
+    assert bench.count(Terminate) == 1
+    bench.all_exited(-15)
+    bench.swept()
+    bench.advance(SETTINGS.join_timeout_s)
+    assert bench.last(Exit) == Exit(69, f"not let in within 60 s: {VERSIONS}")
+
+
+# What becomes of the workers meanwhile
+
+
+def test_whoever_waits_for_the_coordinator_is_told_what_becomes_of_the_workers() -> None:
+    bench = Bench()
+    bench.close("no answer")
+    assert bench.last(Waiting) == Waiting("looking for the coordinator: no answer", SETTINGS.join_timeout_s)
+    bench.running()
+    bench.close("connection reset")
+    bench.close("no answer")
+    assert bench.last(Waiting) == Waiting("looking for the coordinator: no answer", OUTAGE_GRACE_S, working=True)
 
 
 # What cannot be ended

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.wire.messages import Ended, Follower, Goal, Outcome, Phase, Result
+from coordinatord.wire.ends import Ended
+from coordinatord.wire.messages import Follower, Goal, Outcome, Phase, Result
 from nodeclient.core.effects import Exit, Notice, Say, Show
 from nodeclient.core.events import WorkerExited
 from tests.support.bench import Bench, kinds

@@ -46,6 +46,8 @@ class Conduct:
         self.asked_at = 0.0
         """When its workers were last asked to end, and whether on purpose."""
         self.planned = False
+        self.cut_off = False
+        """They were, because the coordinator was out of reach for too long."""
         self.failed_at: float | None = None
         """When a worker of the present round first failed."""
         self.said: tuple[object, ...] | None = None
@@ -122,6 +124,15 @@ class ConductLaws(NodeLaws):
                 host.name,
                 alone,
             )
+            # Those of another round may live by now: nobody is promised more time beside them than this.
+            ended = self.world.scene.stop_timeout_s + grace + connecting
+            told_to = agent.phase is Phase.STOPPING and agent._group.kill_at is None
+            self.check(
+                not (agent.phase.has_workers and told) or told_to or alone < ended,
+                "%s lets its workers live, cut off for %.1f s",
+                host.name,
+                alone,
+            )
             waited = now - max(conduct.alone_since, agent._resting_since)
             most = self.world.scene.join_timeout_s + connecting
             self.check(agent.phase.has_workers or waited < most, "%s looks for %.1f s", host.name, waited)
@@ -143,9 +154,11 @@ class ConductLaws(NodeLaws):
                 self._judge_start(host, conduct, effect)
             case Terminate(signum):
                 self.check(signum == conduct.leave_signal, "%s sends its workers signal %d", host.name, signum)
-                desired = host.agent._desired if host.agent else None
+                agent = host.agent
+                assert agent is not None
                 conduct.asked_at = now
-                conduct.planned = _is_planned(desired)
+                conduct.planned = _is_planned(agent._desired)
+                conduct.cut_off = not agent._contact.connected and conduct.failed_at is None
             case Kill():
                 self._judge_kill(host, conduct, now)
             case Say(observed):
@@ -169,7 +182,8 @@ class ConductLaws(NodeLaws):
         waited, most = now - conduct.asked_at, self.world.scene.stop_timeout_s
         recently = self.world.agenda.now - host.troubled_until < most + SLACK_S
         self.check(waited < most + SLACK_S or recently, "%s kills its workers after %.1f s", host.name, waited)
-        in_peace = conduct.planned and _is_planned(agent._desired) and not agent._hurry
+        in_peace = (conduct.planned and _is_planned(agent._desired)) or conduct.cut_off
+        in_peace = in_peace and not agent._hurry
         self.check(not in_peace or waited > most * 0.99, "%s lets its workers save for %.1f s", host.name, waited)
 
     def _judge_report(self, host: Host, conduct: Conduct, observed: Observed, now: float) -> None:

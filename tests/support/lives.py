@@ -9,6 +9,7 @@ import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,14 @@ ROOT = Path(__file__).resolve().parents[2]
 class Lives:
     """The lives of one coordinatord."""
 
-    def __init__(self, state_dir: Path, *flags: str) -> None:
-        """Begin the first life."""
+    def __init__(self, state_dir: Path, *flags: str, prefix: Sequence[str] = ()) -> None:
+        """Begin the first life; `prefix` as for `Coordinator`."""
         # Held from first to last: the kernel might give a port that nobody listens at to a node's own connection, and
         # a node that looks for the coordinator might even meet itself there.
         self._port = PortReservation()
         self._state_dir = state_dir
         self._flags = flags
-        self.now = self._begin()
+        self.now = self._begin(prefix)
 
     def kill(self) -> None:
         """End the present life with SIGKILL."""
@@ -38,9 +39,9 @@ class Lives:
         assert self.now.wait() == 128 + 9, self.now.output
         self.now.close()
 
-    def start(self) -> Coordinator:
+    def start(self, prefix: Sequence[str] = ()) -> Coordinator:
         """Begin the next life; return once it serves."""
-        self.now = self._begin()
+        self.now = self._begin(prefix)
         return self.now
 
     def kill_early(self, within_s: float) -> None:
@@ -59,8 +60,8 @@ class Lives:
         self.now.close()
         self._port.close()
 
-    def _begin(self) -> Coordinator:
-        return Coordinator(*self._flags, port=self._port.port, state_dir=self._state_dir)
+    def _begin(self, prefix: Sequence[str]) -> Coordinator:
+        return Coordinator(*self._flags, port=self._port.port, state_dir=self._state_dir, prefix=prefix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ import msgpack
 import pytest
 
 from coordinatord.wire.codec import TYPES, VersionError, decode, encode
-from coordinatord.wire.messages import PROTOCOL_VERSION, Join, Killed, Observed, RefusalCode, Refused
+from coordinatord.wire.ends import Killed
+from coordinatord.wire.messages import PROTOCOL_VERSION, Join, Observed, RefusalCode, Refused
 from coordinatord.wire.schema import SchemaError
 from coordinatord.wire.versions import ADDED, SPOKEN, Later, later_than
 from tests.support.builders import a_join, an_observed

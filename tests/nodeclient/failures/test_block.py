@@ -6,8 +6,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from coordinatord.wire.fields import LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
-from coordinatord.wire.messages import CONSEQUENCES_MAX, Consequence, EarlyEnd, Report
+from coordinatord.wire.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
+from coordinatord.wire.messages import Consequence, EarlyEnd, Report
 from nodeclient.failures import block
 from tests.support.builders import a_failure, a_report
 

@@ -231,7 +231,7 @@ MUTANTS = (
         "abandoned-at-once",
         "coordinatord.core.conditions",
         "a run whose nodes were all lost ends without a grace",
-        "return NOW if run.emptied_at is None or not run.order else run.emptied_at + run.policy.outage_grace_s",
+        "return NOW if run.emptied_at is None or not run.order else run.emptied_at + run.workers_gone_s",
         "return NOW if not run.order else run.emptied_at",
     ),
     Mutant(

@@ -1,0 +1,119 @@
+"""A rolling upgrade under a training job, in both orders; and an upgrade that goes too far, which is taken back."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coordinatord.wire.messages import PROTOCOL_VERSION
+from coordinatord.wire.versions import SPOKEN
+from tests.support.cluster import Cluster, Round
+from tests.support.lives import Lives
+from tests.support.programs import wait_until
+from tests.support.releases import COMMITS, of_version, released
+
+pytestmark = pytest.mark.slow
+
+OLDER = SPOKEN[-1]
+
+FLAGS = ("--nnodes", "2", "--max-restarts", "0")
+"""A failure that the upgrade brings about would be charged, and end the job."""
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> tuple[str, ...]:
+    """Return what runs the programs of the release before."""
+    programs = released(OLDER, tmp_path / "older")
+    if programs is None:
+        pytest.skip(f"commit {COMMITS[OLDER]} is not in this copy of the repository: a shallow clone, or none")
+    return programs
+
+
+def upgrade_coordinator(lives: Lives, cluster: Cluster, begun: Round) -> None:
+    """Start the present coordinator in place of the one that runs: the training does not notice."""
+    lives.kill()
+    cluster.coordinator = lives.start()
+    cluster.await_state(state="running", round=begun.number)
+    assert len([one for one in cluster.rounds() if one.number > begun.number]) == 0
+
+
+def upgrade_node(cluster: Cluster, name: str, before: Round) -> Round:
+    """Start the present nodeclient in place of one that runs; its workers save, and all go on with it."""
+    [node] = [node for node in cluster.nodes if node.name == name and node.process.poll() is None]
+    node.signal(signal.SIGTERM)
+    assert node.wait() == 143
+    cluster.join(name, *FLAGS)
+    return cluster.await_round(2, after=before)
+
+
+def await_versions(cluster: Cluster, **versions: int) -> None:
+    """Wait until the nodes that the coordinator hears speak these."""
+
+    def look() -> bool:
+        job = cluster.coordinator.job(cluster.job)
+        return job is not None and {node["node"]: node["protocol"] for node in job["nodes"]} == versions
+
+    wait_until(f"nodes that speak {versions}", look)
+    cluster.await_state(state="running")
+
+
+@pytest.mark.parametrize("first", ["coordinator", "nodes"])
+def test_a_training_job_outlives_a_rolling_upgrade(
+    make_lives: Callable[..., Lives],
+    make_cluster: Callable[[Lives], Cluster],
+    older: tuple[str, ...],
+    first: str,
+) -> None:
+    lives = make_lives(prefix=older)
+    cluster = make_cluster(lives)
+    for name in "ab":
+        cluster.join(name, *FLAGS, prefix=older)
+    now = cluster.await_round(2)
+    cluster.await_state(state="running")
+
+    if first == "coordinator":
+        upgrade_coordinator(lives, cluster, now)
+        await_versions(cluster, a=OLDER, b=OLDER)
+    now = upgrade_node(cluster, "a", now)
+    if first == "coordinator":
+        await_versions(cluster, a=PROTOCOL_VERSION, b=OLDER)
+    now = upgrade_node(cluster, "b", now)
+    if first == "nodes":
+        cluster.await_state(state="running")
+        upgrade_coordinator(lives, cluster, now)
+    await_versions(cluster, a=PROTOCOL_VERSION, b=PROTOCOL_VERSION)
+
+    now.finish()
+    assert [node.wait() for node in cluster.nodes[-2:]] == [0, 0]
+    assert cluster.await_state(state="succeeded")["restarts"]["used"] == 0
+
+
+def test_an_upgrade_that_goes_too_far_is_an_outage_which_the_old_release_heals(
+    make_lives: Callable[..., Lives], make_cluster: Callable[[Lives], Cluster]
+) -> None:
+    lives = make_lives()
+    cluster = make_cluster(lives)
+    nodes = cluster.join_all("ab", *FLAGS)
+    begun = cluster.await_round(2)
+    cluster.await_state(state="running")
+
+    lives.kill()
+    far = PROTOCOL_VERSION + 2
+    other = lives.start(prefix=of_version(far))
+    words = f"the coordinator speaks {far} and {far - 1} of the protocol, this node {PROTOCOL_VERSION}: install"
+    for node in nodes:
+        node.await_line(f"not let in: {words}.*; the workers go on, and stop in \\d+ s if it is not back")
+    newcomer = Cluster(other, "another").join("c")
+    assert newcomer.wait() == 77
+    assert f"refused by the coordinator: {words}" in newcomer.output
+    newcomer.close()
+
+    lives.kill()
+    cluster.coordinator = lives.start()
+    cluster.await_state(state="running", round=begun.number)
+    begun.finish()
+    assert [node.wait() for node in nodes] == [0, 0]
+    assert len(list(cluster.rounds())) == 1
