@@ -6,7 +6,7 @@
         model = DistributedDataParallel(Model().to(ctx.device))
 
 `env` is the contract with nodeclient, `init` reads it and prepares torch, `sampler` deals out the samples of an epoch,
-`progress` leaves word of each step, `record` of an exception.
+`progress` leaves word of each step, `record` of an exception; `store` is for scripts that expect a launcher's store.
 Importing this package imports no torch.
 """
 
