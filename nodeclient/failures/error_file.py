@@ -54,7 +54,8 @@ def content(report: Report, now: float) -> dict[str, Any]:
     }
     return {
         "message": {
-            "message": failure.error or failure.message or how,
+            # What was found out says little alone: that of a SIGKILL is who sent it.
+            "message": failure.error or ": ".join(filter(None, (how, failure.message))),
             "errorCode": failure.exit_code,
             "extraInfo": extra,
         }

@@ -119,7 +119,7 @@ class RoundStreams:
         if self._folder is None or log is None:
             return []
         sinks: list[Sink] = [self._file(log)]
-        if words := self._filters[kind]:
+        if (words := self._filters[kind]) and self._settings.may_speak(speaker.local_rank):
             if kind not in self._filtered:
                 self._filtered[kind] = self._file(self._folder / f"filtered_{_NAMES[kind]}.log")
             sinks.append(Filter(words, self._prefix(speaker, None), self._filtered[kind]))

@@ -41,7 +41,7 @@ class OutputSettings:
     tee: Choice = Choice()
     """Streams that go to the terminal too, although `redirects` names them."""
     terminal_ranks: frozenset[int] | None = None
-    """Local ranks that may write to the terminal; None: all of them."""
+    """Local ranks that may write to the terminal and the filtered files; None: all of them."""
     stdout_filters: tuple[str, ...] = ()
     """Lines of stdout that contain any of these are copied to `filtered_stdout.log` of the round."""
     stderr_filters: tuple[str, ...] = ()
@@ -52,8 +52,12 @@ class OutputSettings:
     rotations_kept: int = 5
     """How many files that were put aside are kept of each."""
 
+    def may_speak(self, local_rank: int) -> bool:
+        """Whether lines of a worker may reach the terminal, and the files of chosen lines."""
+        return self.terminal_ranks is None or local_rank in self.terminal_ranks
+
     def shown(self, local_rank: int) -> Streams:
         """Return the streams of a worker that go to the terminal."""
-        if self.terminal_ranks is not None and local_rank not in self.terminal_ranks:
+        if not self.may_speak(local_rank):
             return Streams.NONE
         return Streams.BOTH & ~self.redirects.of(local_rank) | self.tee.of(local_rank)

@@ -62,7 +62,7 @@ def test_what_is_written(tmp_path: Path) -> None:
 def test_a_failure_without_an_exception_has_a_message_too(tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     for failure, said in (
-        (a_failure(exit_code=-9, message="killed by the kernel's OOM killer"), "killed by the kernel's OOM killer"),
+        (a_failure(exit_code=-9, message="the kernel's OOM killer"), "killed by SIGKILL: the kernel's OOM killer"),
         (a_failure(exit_code=-11), "killed by SIGSEGV"),
     ):
         assert error_file.write(path, a_report(failure=failure), 0.0) is None
