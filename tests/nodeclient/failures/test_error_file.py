@@ -53,6 +53,9 @@ def test_what_is_written(tmp_path: Path) -> None:
         "found_out": "",
         "consequences": [{"node": "n2", "rank": 8, "exit_code": -6}],
         "consequences_count": 2,
+        "ended_early": "",
+        "behind": "",
+        "log": "",
     }
     assert list(tmp_path.iterdir()) == [path]
     assert path.stat().st_mode & 0o777 == 0o644
