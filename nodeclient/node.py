@@ -16,6 +16,7 @@ from coordinatord.shared.systemd import Supervisor, status_of
 from coordinatord.shared.tasks import Tasks
 from coordinatord.shared.times import now
 from coordinatord.wire.exits import ExitCode
+from coordinatord.wire.fields import DURATION_S_MAX
 from coordinatord.wire.messages import PROTOCOL_VERSION, Assignment, Join, Observed, Offer
 from nodeclient.accounts import Accounts
 from nodeclient.addresses import host_id, routable_address
@@ -113,6 +114,7 @@ class Node:
         self._redrawing: asyncio.TimerHandle | None = None
         # One nodeclient process is younger than another if it began later; see `incarnation` in the protocol.
         self._incarnation = time.time_ns()
+        self._began_at = self._loop.time()
 
     async def run(self) -> int:
         """Take part in the job until it is over for this node; return the exit code."""
@@ -317,6 +319,7 @@ class Node:
             stop_timeout_s=max(config.stop_timeout_s, config.abort_timeout_s),
         )
         observed = self._slots.complete(self._agent.observed(self._loop.time(), beat=True))
+        age_s = min(self._loop.time() - self._began_at, DURATION_S_MAX)
         return Join(
             version=PROTOCOL_VERSION,
             job=config.job,
@@ -326,6 +329,7 @@ class Node:
             offer=offer,
             observed=observed,
             release=__version__,
+            age_s=age_s,
         )
 
     def _standing(self) -> str:

@@ -47,6 +47,19 @@ def check_forgotten(cluster: Cluster, join: Join) -> None:
         raise RefusedError(Refused(RefusalCode.FORGOTTEN, clip(text), retry=False))
 
 
+def begins_anew(run: Run, join: Join, now: float) -> bool:
+    """Whether a node is to begin another run of a job.
+
+    One that was in this run comes to hear how it ended. So does one whose process was running before the run ended, if
+    that was an end of the job and not for want of nodes: it was on its way there, still importing, say. To let it train
+    all anew would overwrite what the job has come to.
+    """
+    if not run.state.ended or join.observed.run == run.id:
+        return False
+    began_before = join.age_s is not None and now - join.age_s < run.ledger.entered_at
+    return not (run.concluded and began_before and join.spec == run.spec)
+
+
 def check_recording(trouble: str | None) -> None:
     """Refuse to take a node in while that cannot be recorded. Raises `RefusedError`."""
     if trouble is not None:

@@ -92,6 +92,7 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
         assignment=run.assignments[member.node] if goal is Goal.RUN else None,
         outcome=_outcome(run, member, goal),
         report=report_for(run, member, goal, now),
+        remark="" if run.cause or goal is Goal.EXIT else run.remark,
     )
 
 

@@ -207,11 +207,15 @@ def _round_ended(run: Run, record: RoundEnded, at: float) -> None:
 def _run_ended(run: Run, record: RunEnded, at: float) -> None:
     run.keep(record.report, at)
     run.outcome = record.outcome
+    run.concluded = record.outcome.result in _ENDS or record.condition in _FAILED_FOR_GOOD
     run.give_up.clear()
     run.timeline.end_all(record)
     run.ledger.settle(record.spent, None, at)
     run.enter(_ENDS.get(record.outcome.result, State.FAILED), record.reason, at)
 
+
+_FAILED_FOR_GOOD = {"exhausted", "given_up"}
+"""Conditions of the table; the others are that no node was left."""
 
 _ENDS = {Result.SUCCEEDED: State.SUCCEEDED, Result.STOPPED: State.STOPPED}
 

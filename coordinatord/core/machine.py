@@ -276,7 +276,7 @@ class Coordinator:
         """Find the run that a node belongs to, or open one. Raises `RefusedError`."""
         admission.check_forgotten(self.cluster, join)
         run = self.jobs.get(join.job)
-        if run is None or (run.state.ended and join.observed.run != run.id):
+        if run is None or admission.begins_anew(run, join, now):
             admission.check_drained(self.cluster, join)
             return self._registry.open(join, self.trouble, outbox)
         known = run.members.get(join.node)
@@ -302,7 +302,7 @@ class Coordinator:
             younger = membership.newcomer(event)
             if known is not None:
                 self._replace(run, known, younger, now, outbox)
-            known = membership.take_in(run, younger, join.observed.round, now, outbox)
+            known = membership.take_in(run, younger, join.observed, now, outbox)
         elif known.session is not None:
             outbox.close(known)  # the node has given this session up, only its end was not seen yet
             del self._sessions[known.session]

@@ -5,6 +5,8 @@ Who is let in at all is in `admission`, what becomes of sessions and leases in `
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coordinatord.core import actions
 from coordinatord.core.addresses import plain
 from coordinatord.core.events import Connected
@@ -13,7 +15,8 @@ from coordinatord.core.outbox import Outbox
 from coordinatord.core.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
 from coordinatord.core.run import Run, State
 from coordinatord.core.spending import spent_with_steps
-from coordinatord.wire.messages import Observed, Phase
+from coordinatord.core.words import Words
+from coordinatord.wire.messages import Observed, Phase, clip
 
 ROUNDS_REMEMBERED_MAX = 2**30
 """A round that a node remembers counts up to here, half of what the protocol can say: at one a second, 34 years. One
@@ -26,10 +29,12 @@ def newcomer(event: Connected) -> Member:
     return Member(join.node, join.incarnation, join.offer, plain(event.peer_address), plain(event.local_address))
 
 
-def take_in(run: Run, member: Member, remembered_round: int, now: float, outbox: Outbox) -> Member:
+def take_in(run: Run, member: Member, observed: Observed, now: float, outbox: Outbox) -> Member:
     """Make a node a member of a run; return it as the run knows it."""
     if run.state.ended:  # it comes to hear how it ended, which is nothing to be remembered
         member.heard_at = member.arrived_at = member.awaited_from = now
+        if run.outcome is not None and observed.run != run.id:
+            member.outcome = replace(run.outcome, summary=clip(Words(run).came_late(now)))
         run.add(member)
         return member
     workers = "1 worker" if member.offer.workers == 1 else f"{member.offer.workers} workers"
@@ -43,7 +48,7 @@ def take_in(run: Run, member: Member, remembered_round: int, now: float, outbox:
             offer=member.offer,
             peer_address=member.peer_address,
             local_address=member.local_address,
-            round=min(remembered_round, ROUNDS_REMEMBERED_MAX),
+            round=min(observed.round, ROUNDS_REMEMBERED_MAX),
         )
     )
     return run.members[member.node]

@@ -14,8 +14,10 @@ from coordinatord.core.deadlines import Deadlines
 from coordinatord.core.outbox import Outbox
 from coordinatord.core.policy import Policy
 from coordinatord.core.records import JobForgotten, NodeLost, Record, RunOpened
-from coordinatord.core.run import Run
-from coordinatord.wire.messages import Join
+from coordinatord.core.run import Run, State
+from coordinatord.core.words import Words
+from coordinatord.wire.fields import MESSAGE_MAX
+from coordinatord.wire.messages import Join, clip
 
 
 class Registry:
@@ -43,10 +45,14 @@ class Registry:
             self._make_room(outbox)
         self._opened += 1
         run_id = f"{self._epoch}-{self._opened}"
-        outbox.record(RunOpened(join.job, run_id, f"opened by node {join.node}", join.node, join.spec))
+        again = "" if old is None or not old.concluded else Words(old).begun_anew(run_id, outbox.now)
+        reason = f"opened by node {join.node}" + (f"; {again}" if again else "")
+        outbox.record(RunOpened(join.job, run_id, reason, join.node, join.spec))
         if old is not None:
             self.drop_if_over(old)
         run = jobs[join.job]
+        if old is not None and old.state is State.SUCCEEDED:
+            run.remark = clip(again, MESSAGE_MAX)
         self.live[run_id] = run
         return run
 

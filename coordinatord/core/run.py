@@ -63,6 +63,10 @@ class Run:
         self.ledger = Ledger(opened_at)
         self.timeline = Timeline()
         self.outcome: Outcome | None = None
+        self.concluded = False
+        """It ended with the job: its workers succeeded or failed for good, or an operator wanted it."""
+        self.remark = ""
+        """What the nodes of its first round are to be warned of."""
         self.restarts_used = 0
 
         self.members: dict[str, Member] = {}

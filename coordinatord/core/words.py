@@ -17,6 +17,8 @@ NAMES_MAX = 8
 KILLED_MAX = 2
 """Nodes whose workers were killed before they had saved; with as few, a reason stays below what a record may hold."""
 
+_WAS = {State.SUCCEEDED: "succeeded", State.FAILED: "failed", State.STOPPED: "was stopped"}
+
 
 class Words:
     """The words for one run; its properties are the placeholders in the table."""
@@ -122,6 +124,18 @@ class Words:
         """Say who wants another round, and why."""
         return self._run.restart_asked
 
+    def came_late(self, now: float) -> str:
+        """Say to a node that comes after the end of a run to which it was on its way."""
+        run = self._run
+        ago = _ago(now - run.ledger.entered_at)
+        return f"job {run.job} {_WAS[run.state]} {ago} before this node came (run {run.id}): {run.reason}"
+
+    def begun_anew(self, next_run: str, now: float) -> str:
+        """Say that another run of the job follows this one."""
+        run = self._run
+        ago = _ago(now - run.ledger.entered_at)
+        return f"job {run.job} {_WAS[run.state]} {ago} ago (run {run.id}); this begins run {next_run}"
+
     @property
     def because(self) -> str:
         """Say why the last round ended, as the beginning of a sentence."""
@@ -173,3 +187,11 @@ def name_some(names: Iterable[str], count: int) -> str:
     text = ", ".join(islice(names, NAMES_MAX))
     more = f" and {count - NAMES_MAX} more" if count > NAMES_MAX else ""
     return f"{'node' if count == 1 else 'nodes'} {text}{more}"
+
+
+def _ago(seconds: float) -> str:
+    """Write '12 s', '5 min', '3 h', '2 days'."""
+    for least, unit, name in ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "h"), (120, 60, "min")):
+        if seconds >= least:
+            return f"{seconds // unit:.0f} {name}"
+    return f"{max(0.0, seconds):.0f} s"

@@ -44,7 +44,7 @@ SESSION_PATH = "/v1/session"
 
 FRAME_BYTES_MAX = 96 * 1024
 """A frame holds one message; the largest legal one (a `Join` with a failure, all texts at their limits in the widest
-letters, and a step of each of as many workers as a node may have) is below 90 KiB, and the largest `Desired` below 75.
+letters, and a step of each of as many workers as a node may have) is below 90 KiB, and the largest `Desired` below 77.
 What is usual is below 1 KiB, and 4 KiB with a report."""
 
 
@@ -289,6 +289,9 @@ class Join:
     observed: Observed
     release: Annotated[str, Length(0, 64)] = ""
     """The release of nodeclient, as its `--version` says it; empty if not known."""
+    age_s: Seconds | None = None
+    """How long before this message the nodeclient process began; None if not known. By it, and by no clock, a node that
+    comes when a run has just ended is told from one that was started to begin another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +349,9 @@ class Desired:
     """With `exit`, and only there."""
     report: Report | None
     """Why the last round failed: with `exit`, and with `run` until the node's workers are running."""
+    remark: Sentence = ""
+    """What the person at the node is to be warned of, if anything: that this run begins a job anew which had
+    succeeded."""
 
     def __post_init__(self) -> None:
         """Hold the goal together with what belongs to it. Raises `SchemaError`."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from coordinatord.wire.messages import PROTOCOL_VERSION, Consequence, Failure, Follower, Join, Observed, Report
+from coordinatord.wire.messages import PROTOCOL_VERSION, Consequence, Desired, Failure, Follower, Join, Observed, Report
 
 SPOKEN = (PROTOCOL_VERSION, PROTOCOL_VERSION - 1)
 """The present version first. A node begins with it, and takes the other where the coordinator does not speak this."""
@@ -37,6 +37,8 @@ class Added:
 
 ADDED = (
     Added(5, Join, "release"),
+    Added(5, Join, "age_s"),
+    Added(5, Desired, "remark"),
     Added(5, Observed, "ended"),
     Added(5, Observed, "killed"),
     Added(5, Follower, "same_error"),

@@ -138,6 +138,8 @@ class Agent:
             return  # said before something that this node has already heard
         if desired.report is not None and self._contact.is_new_report(desired.run, desired.report):
             self._effects.append(effects.Show(desired.report))
+        if self._contact.is_new_remark(desired.remark):
+            self._notice(Level.WARNING, "begun_anew", desired.remark)
         if desired.goal in {Goal.STOP, Goal.EXIT}:
             self._leave_by = None  # the decision that a leaving node waits for
         waiting = desired.goal is Goal.WAIT

@@ -52,6 +52,8 @@ class Contact:
         """Of which failed round the person has seen the report."""
         self._refused: Refused | None = None
         """The last refusal that may pass."""
+        self._remark = ""
+        """What the person was warned of last."""
         self._reported: Observed | None = None
 
     def begin(self, now: float) -> None:
@@ -114,6 +116,12 @@ class Contact:
         new = reason not in self._told and len(self._told) < TROUBLES_MAX
         if new:
             self._told.add(reason)
+        return new
+
+    def is_new_remark(self, remark: str) -> bool:
+        """Whether there is something that the person has not been warned of yet."""
+        new = bool(remark) and remark != self._remark
+        self._remark = remark or self._remark
         return new
 
     def is_new_report(self, run: str, report: Report) -> bool:

@@ -14,6 +14,7 @@ from typing import Protocol
 from coordinatord.shared import __version__
 from coordinatord.shared.tasks import Tasks
 from coordinatord.wire.exits import ExitCode
+from coordinatord.wire.fields import DURATION_S_MAX
 from coordinatord.wire.messages import PROTOCOL_VERSION, Desired, Goal, Join, Offer, Phase, Report
 from nodeclient.addresses import host_id, routable_address
 from nodeclient.agent_loop import AgentLoop
@@ -88,6 +89,7 @@ class TorchrunNode:
         self._exit: asyncio.Future[Exit] = self._loop.create_future()
         # One process is younger than another if it began later; see `incarnation` in the protocol.
         self._incarnation = time.time_ns()
+        self._began_at = self._loop.time()
         self._succeeded: tuple[str, int] | None = None
         """The run and the round in which all of torchrun's workers succeeded."""
         self._leaving = False
@@ -241,6 +243,7 @@ class TorchrunNode:
             stop_timeout_s=STOP_TIMEOUT_S,
         )
         observed = self._agent.observed(self._loop.time(), beat=True)
+        age_s = min(self._loop.time() - self._began_at, DURATION_S_MAX)
         return Join(
             version=PROTOCOL_VERSION,
             job=config.job,
@@ -250,4 +253,5 @@ class TorchrunNode:
             offer=offer,
             observed=observed,
             release=__version__,
+            age_s=age_s,
         )

@@ -358,3 +358,14 @@ def test_what_failed_in_a_planned_stop_is_free_even_if_the_clock_was_set_back_wh
     batch = second.connect(2, **stopped, failure=a_failure(age_s=AWAY_S))
     [ended] = [record for record in batch.records if isinstance(record, RoundEnded)]
     assert not ended.charged
+
+
+def test_whether_a_process_ran_when_the_job_succeeded_is_known_after_a_start_as_well() -> None:
+    first = a_running_pair()
+    for number in (1, 2):
+        first.report(number, run="e-1", round=1, phase=Phase.SUCCEEDED)
+    for age_s, goal in ((AWAY_S + 1.0, Goal.EXIT), (AWAY_S - 1.0, Goal.WAIT)):
+        second = first.next_life()
+        join = a_join("n3", spec=PAIR, age_s=age_s)
+        second._take(Connected(3, join, "10.0.0.3", "10.0.0.254"))
+        assert second.told[3].goal is goal

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from coordinatord.core.effects import Batch, Refuse, Send
-from coordinatord.core.events import Connected, Disconnected, Reported, Tick
+from coordinatord.core.events import Asked, Connected, Disconnected, Reported, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.records import NodeJoined, NodeLost, RunEnded, RunOpened
+from coordinatord.core.requests import StopJob
 from coordinatord.core.run import Run, State
+from coordinatord.wire.exits import ExitCode
 from coordinatord.wire.fields import RANKS_MAX, WORKERS_MAX
-from coordinatord.wire.messages import Goal, Phase, RefusalCode, Spec
+from coordinatord.wire.messages import Goal, Outcome, Phase, RefusalCode, Result, Spec
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, an_offer, let_pass
 
 OURS = a_spec(2, 2)
@@ -209,3 +211,79 @@ def test_a_run_may_be_as_large_as_ranks_can_count(nearly_full: Coordinator) -> N
     nearly_full.handle(Disconnected(903), 0.0)
     nearly_full.handle(Tick(), 1.0)
     assert nearly_full.jobs["default"].workers == RANKS_MAX - LEFT
+
+
+# After the end
+
+
+def ended() -> tuple[Coordinator, Run]:
+    """Bring a running pair to its end 100 s after its nodes came, and let go of the nodes."""
+    coordinator, run = running_pair()
+    for session in (1, 2):
+        said = an_observed(run="e-1", round=1, phase=Phase.SUCCEEDED)
+        coordinator.handle(Reported(session, said), 100.0)
+    for session in (1, 2):
+        coordinator.handle(Disconnected(session), 100.5)
+    assert run.state.ended
+    return coordinator, run
+
+
+def test_a_process_that_ran_when_the_job_succeeded_hears_of_that_and_trains_nothing() -> None:
+    coordinator, _ = ended()
+    batch = connect(coordinator, 3, "n3", OURS, 112.0, age_s=30.0)
+    assert batch.records == ()
+    [told] = batch.effects
+    assert isinstance(told, Send)
+    assert (told.message.goal, told.message.outcome) == (
+        Goal.EXIT,
+        Outcome(
+            Result.SUCCEEDED,
+            0,
+            "job default succeeded 12 s before this node came (run e-1): all workers succeeded",
+        ),
+    )
+    coordinator.handle(Disconnected(3), 112.5)
+    assert coordinator.jobs["default"].members == {}
+
+
+@pytest.mark.parametrize("age_s", [11.5, 0.0, None], ids=["started after it", "just started", "of unknown age"])
+def test_a_process_that_was_started_after_the_end_begins_another_run_and_is_warned(age_s: float | None) -> None:
+    coordinator, _ = ended()
+    batch = connect(coordinator, 3, "n3", OURS, 112.0, age_s=age_s)
+    opened, _ = batch.records
+    remark = "job default succeeded 12 s ago (run e-1); this begins run e-2"
+    assert isinstance(opened, RunOpened)
+    assert opened.reason == f"opened by node n3; {remark}"
+    [told] = batch.effects
+    assert isinstance(told, Send)
+    assert (told.message.goal, told.message.remark) == (Goal.WAIT, remark)
+
+
+def test_a_process_that_ran_when_the_job_was_stopped_hears_of_that() -> None:
+    coordinator, run = running_pair()
+    coordinator.handle(Asked(9, StopJob("default", "operator", "")), 50.0)
+    for session in (1, 2):
+        said = an_observed(run="e-1", round=1, phase=Phase.STOPPED)
+        coordinator.handle(Reported(session, said), 51.0)
+    assert run.state is State.STOPPED
+    [told] = connect(coordinator, 3, "n3", OURS, 52.0, age_s=30.0).effects
+    assert isinstance(told, Send)
+    assert told.message.outcome is not None
+    assert told.message.outcome.exit_code == ExitCode.STOPPED
+
+
+def test_after_an_end_for_want_of_nodes_whoever_comes_begins_another_run_without_a_word() -> None:
+    coordinator, run = running_pair()
+    for session in (1, 2):
+        said = an_observed(run="e-1", round=1, phase=Phase.STOPPED, leaving=True)
+        coordinator.handle(Reported(session, said), 100.0)
+    assert (run.state.ended, run.concluded) == (True, False)
+    opened, *_ = connect(coordinator, 3, "n3", OURS, 112.0, age_s=30.0).records
+    assert isinstance(opened, RunOpened)
+    assert opened.reason == "opened by node n3"
+
+
+def test_a_process_with_other_settings_begins_another_run() -> None:
+    coordinator, _ = ended()
+    opened, *_ = connect(coordinator, 3, "n3", OTHER, 112.0, age_s=30.0).records
+    assert isinstance(opened, RunOpened)

@@ -6,7 +6,7 @@ import pytest
 
 from coordinatord.wire.ends import Ended
 from coordinatord.wire.messages import Follower, Goal, Outcome, Phase, Result
-from nodeclient.core.effects import Exit, Notice, Say, Show
+from nodeclient.core.effects import Exit, Level, Notice, Say, Show
 from nodeclient.core.events import WorkerExited
 from tests.support.bench import Bench, kinds
 from tests.support.builders import a_report, an_account, an_assignment
@@ -110,3 +110,16 @@ def test_the_last_word_carries_the_report() -> None:
     effects = bench.told(Goal.EXIT, outcome=outcome, report=a_report())
     assert kinds(effects) == [Notice, Show, Exit]
     assert bench.last(Exit).report == a_report()
+
+
+def test_that_a_job_is_begun_anew_is_a_warning_said_once() -> None:
+    bench = Bench()
+    bench.open()
+    remark = "job mnist succeeded 12 s ago (run e-1); this begins run e-2"
+    warnings = [
+        effect
+        for goal in (Goal.WAIT, Goal.WAIT, Goal.RUN)
+        for effect in bench.told(goal, remark=remark)
+        if isinstance(effect, Notice) and effect.level is Level.WARNING
+    ]
+    assert [warning.text for warning in warnings] == [remark]

@@ -15,6 +15,7 @@ from coordinatord.wire.messages import Result
 from tests.sim.conduct_laws import ConductLaws
 from tests.sim.operator_laws import OperatorLaws
 from tests.sim.progress_laws import ProgressLaws
+from tests.sim.sequel_laws import SequelLaws
 from tests.sim.spending_laws import SpendingLaws
 from tests.sim.workers import Round
 
@@ -29,7 +30,7 @@ REMEMBERED_S = 0.5
 """On top of the time within which a loss excuses a failure: for the word of both to come."""
 
 
-class EvidenceLaws(SpendingLaws, OperatorLaws, ProgressLaws, ConductLaws):
+class EvidenceLaws(SequelLaws, SpendingLaws, OperatorLaws, ProgressLaws, ConductLaws):
     """Watches the verdicts of one world."""
 
     def __init__(self, world: World) -> None:

@@ -63,6 +63,8 @@ class Host:
         """Up to when the network or the host has kept, or may have kept, its word from the coordinator."""
         self.agent: Agent | None = None
         self.incarnation = 0
+        self.booted_at = self._booted_at = 0.0
+        """When its last nodeclient was started: as it was, and in its own clock."""
         self.session: Session | None = None
         self.workers = LocalWorkers(self, world)
         self.exit: Exit | None = None
@@ -105,6 +107,7 @@ class Host:
         world.trace.note("%s: nodeclient starts, incarnation %d", self.name, self.incarnation)
         world.touch()
         self.exit, self.gone, self._asleep = None, False, None
+        self.booted_at, self._booted_at = self._agenda.now, self.clock.read()
         self._begun = ("", 0)
         settings = Settings(scene.workers.each, scene.join_timeout_s, scene.stop_timeout_s)
         agent = Agent(settings, self.draw_port(), self.clock.read())
@@ -229,7 +232,10 @@ class Host:
             return
         session.established = True
         observed = self._with_steps(agent.observed(self.clock.read(), beat=True))
-        join = Join(PROTOCOL_VERSION, "job", self.node, self.incarnation, self._spec, self._offer, observed)
+        age_s = self.clock.read() - self._booted_at
+        join = Join(
+            PROTOCOL_VERSION, "job", self.node, self.incarnation, self._spec, self._offer, observed, age_s=age_s
+        )
         self._world.wires.send(session, UP, join)
         self.submit(SessionOpened("coordinator"))
 

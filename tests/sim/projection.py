@@ -21,6 +21,7 @@ def durable_run(run: Run) -> dict[str, Any]:
         "run": (run.job, run.id, run.spec, run.opener),
         "state": (run.state, run.reason, run.outcome),
         "stop asked": run.stop_asked,
+        "concluded": run.concluded,
         "restarts used": run.restarts_used,
         "round": run.round,
         "spent": (run.ledger.settled, run.ledger.cause, run.ledger.reports_steps, run.ledger.stepped),

@@ -69,10 +69,10 @@ MUTANTS = (
         "replacement-not-recorded",
         "coordinatord.core.machine",
         "a younger process takes its forerunner's place, of which no record tells",
-        "            known = membership.take_in(run, younger, join.observed.round, now, outbox)\n",
+        "            known = membership.take_in(run, younger, join.observed, now, outbox)\n",
         "                run.add(younger)\n"
         "            else:\n"
-        "                younger = membership.take_in(run, younger, join.observed.round, now, outbox)\n"
+        "                younger = membership.take_in(run, younger, join.observed, now, outbox)\n"
         "            known = younger\n",
     ),
     # What a record says

@@ -5,6 +5,21 @@ from __future__ import annotations
 from tests.sim.mutants.mutant import Mutant
 
 MUTANTS = (
+    # The job's end
+    Mutant(
+        "late-node-begins-anew",
+        "coordinatord.core.admission",
+        "a node that comes when the job has just succeeded trains all of it anew",
+        "return not (run.concluded and began_before and join.spec == run.spec)",
+        "return bool(run.state.ended or began_before)",
+    ),
+    Mutant(
+        "no-second-run",
+        "coordinatord.core.admission",
+        "a node that is started when the job has ended hears of that, and begins no other run",
+        "now - join.age_s < run.ledger.entered_at",
+        "now - join.age_s < now",
+    ),
     # Ranks
     Mutant(
         "rank-given-twice",
@@ -196,7 +211,7 @@ MUTANTS = (
         "end-not-heard",
         "coordinatord.core.machine",
         "a node that comes back after the end opens another run in place of hearing how its own ended",
-        "if run is None or (run.state.ended and join.observed.run != run.id):",
+        "if run is None or admission.begins_anew(run, join, now):",
         "if run is None or run.state.ended:",
     ),
     Mutant(

@@ -1,0 +1,64 @@
+"""What must be true of nodes that come when a run has ended: who hears how it ended, and who begins another.
+
+Measured by when each nodeclient process began, as it was in the world, and when the end was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from coordinatord.core.records import Record, RunEnded, RunOpened
+from coordinatord.wire.messages import Desired, Result
+from tests.sim.laws import Laws
+from tests.sim.network import Session
+
+if TYPE_CHECKING:  # the world imports its laws
+    from tests.sim.host import Host
+    from tests.sim.world import World
+
+ON_THE_WAY_S = 1.0
+"""An age is as of when it was said; the message takes its time, and clocks differ in pace."""
+
+
+class SequelLaws(Laws):
+    """Watches who begins a job anew."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._over: dict[str, tuple[RunEnded, float, int]] = {}
+        """By run: how it ended, when that was decided, and in which life of the coordinator."""
+
+    def decided(self, records: Sequence[Record]) -> None:
+        """Check that no process begins anew what ended with the job while it was running."""
+        super().decided(records)
+        for record in records:
+            if isinstance(record, RunEnded):
+                self._over[record.run] = record, self.world.agenda.now, self.world.daemon.life
+            elif isinstance(record, RunOpened):
+                self._judge_sequel(record)
+
+    def _judge_sequel(self, record: RunOpened) -> None:
+        old = self.shadow.jobs.get(record.job)
+        over = None if old is None else self._over.get(old.id)
+        if old is None or over is None or over[2] != self.world.daemon.life or old.spec != record.spec:
+            return
+        ended, at, _ = over
+        if ended.outcome.result in {Result.SUCCEEDED, Result.STOPPED}:
+            openers = [host for host in self._alive if host.node == record.opener]
+            early = bool(openers) and all(host.booted_at < at - ON_THE_WAY_S for host in openers)
+            self.check(not early, "%s begins a job anew that %s as it was on its way", record.opener, ended.reason)
+
+    @property
+    def _alive(self) -> list[Host]:
+        return [host for host in self.world.hosts.values() if host.agent is not None]
+
+    def came_late(self, session: Session, message: Desired) -> bool:
+        """Whether a node rightly hears of the end of a run that it took no part in."""
+        ended = self.shadow.outcomes.get(message.run)
+        told = message.outcome
+        if ended is None or told is None or (told.result, told.exit_code) != (ended.result, ended.exit_code):
+            return False
+        over = self._over.get(message.run)
+        exact = over is not None and over[2] == self.world.daemon.life
+        return not exact or (over is not None and session.host.booted_at <= over[1] + ON_THE_WAY_S)
