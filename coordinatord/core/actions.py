@@ -178,7 +178,9 @@ def end(run: Run, reason: Reason, result: Result, exit_code: int, outbox: Outbox
     broken = run.state in {State.STARTING, State.RUNNING} and result is not Result.SUCCEEDED
     so_far = spent_when_broken(run, outbox.now) if broken else spent_at_the_end(run, outbox.now)
     outcome = Outcome(result, exit_code, clip(reason.words))
-    outbox.record(RunEnded(run.job, run.id, reason.words, outcome, report, so_far, condition=reason.condition))
+    outbox.record(
+        RunEnded(run.job, run.id, reason.words, outcome, report, so_far, condition=reason.condition, step=run.step)
+    )
     outbox.tell_all(run)
 
 

@@ -28,6 +28,7 @@ from coordinatord.core.records import (
     Record,
     RoundEnded,
     RoundFormed,
+    RoundRemembered,
     RoundsMissed,
     RoundStarted,
     RoundStopped,
@@ -155,7 +156,14 @@ def _round_formed(run: Run, record: RoundFormed, at: float) -> None:
         members,
     )
     run.origin = record.reason
-    run.timeline.form(record)
+    run.timeline.form(record.round, len(record.nodes), world_size, record.reason, record.spent)
+    run.ledger.settle(record.spent, Cause.STARTING, at)
+    run.enter(State.STARTING, record.reason, at)
+
+
+def _round_remembered(run: Run, record: RoundRemembered, at: float) -> None:
+    run.round = record.round
+    run.timeline.form(record.round, record.nodes, record.workers, record.reason, record.spent)
     run.ledger.settle(record.spent, Cause.STARTING, at)
     run.enter(State.STARTING, record.reason, at)
 
@@ -209,6 +217,8 @@ def _run_ended(run: Run, record: RunEnded, at: float) -> None:
     run.outcome = record.outcome
     run.concluded = record.outcome.result in _ENDS or record.condition in _FAILED_FOR_GOOD
     run.give_up.clear()
+    if record.step is not None:
+        run.progress.gone = record.step
     run.timeline.end_all(record)
     run.ledger.settle(record.spent, None, at)
     run.enter(_ENDS.get(record.outcome.result, State.FAILED), record.reason, at)
@@ -232,6 +242,7 @@ _CHANGES: dict[type[Record], Callable[[Run, Any, float], None]] = {
     NodeSucceeded: _node_succeeded,
     NodeLeftBehind: _node_left_behind,
     RoundFormed: _round_formed,
+    RoundRemembered: _round_remembered,
     RoundsMissed: _rounds_missed,
     RoundStarted: _round_started,
     TrainingBegan: _training_began,

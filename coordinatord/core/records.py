@@ -12,7 +12,7 @@ from typing import Annotated
 
 from coordinatord.core.ledger import SPAN_MAX, Spent
 from coordinatord.core.ranks import Ranks
-from coordinatord.wire.fields import RANKS_MAX, Address, Counter, Name, Port
+from coordinatord.wire.fields import RANKS_MAX, Address, Count, Counter, Name, Port, Step
 from coordinatord.wire.messages import Failure, Offer, Outcome, Report, Spec
 from coordinatord.wire.schema import Length, Range
 
@@ -119,6 +119,16 @@ class RoundFormed(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class RoundRemembered(Record):
+    """What is left of a `RoundFormed` when its run has ended: never kept, but read in its place, as it is small."""
+
+    round: Counter
+    nodes: Count
+    workers: Count
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
 class RoundsMissed(Record):
     """Nodes know of a later round than these records do, which therefore are an old copy of the history."""
 
@@ -188,6 +198,8 @@ class RunEnded(Record):
     """The first cause, if workers failed for good."""
     spent: Spent
     condition: Condition
+    step: Step | None = None
+    """That all workers had come to, as far as any was known."""
 
 
 @dataclass(frozen=True, slots=True)

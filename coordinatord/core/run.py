@@ -46,6 +46,11 @@ class State(StrEnum):
 class Run:
     """The state of one run. Members are indexed by their standing, so that every question below costs O(1)."""
 
+    concluded: bool = False
+    """It ended with the job: its workers succeeded or failed for good, or an operator wanted it."""
+    remark: str = ""
+    """What the nodes of its first round are to be warned of."""
+
     slowest_s = 0.0
     """How long workers of the round may take to end, by the node that grants them the most."""
 
@@ -63,10 +68,6 @@ class Run:
         self.ledger = Ledger(opened_at)
         self.timeline = Timeline()
         self.outcome: Outcome | None = None
-        self.concluded = False
-        """It ended with the job: its workers succeeded or failed for good, or an operator wanted it."""
-        self.remark = ""
-        """What the nodes of its first round are to be warned of."""
         self.restarts_used = 0
 
         self.members: dict[str, Member] = {}
@@ -159,6 +160,8 @@ class Run:
         self.give_up.discard(node)
         self.leaving.discard(node)
         self.claims.pop(node, None)
+        if self.state.ended and not self.members:
+            self.order, self.assignments, self.missing = (), {}, {}  # of as many jobs as there ever were
 
     def release(self, member: Member) -> None:
         """Let a member be in the round no longer."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from coordinatord.core.ledger import Spent
-from coordinatord.core.records import RoundEnded, RoundFormed, RoundStarted, RoundStopped, RunEnded
+from coordinatord.core.records import RoundEnded, RoundStarted, RoundStopped, RunEnded
 from coordinatord.wire.messages import clip
 
 ROUNDS_KEPT = 50
@@ -57,14 +57,11 @@ class Timeline:
         """Go through the rounds that are kept."""
         return iter(self._rounds)
 
-    def form(self, record: RoundFormed) -> None:
+    def form(self, number: int, nodes: int, workers: int, reason: str, spent: Spent) -> None:
         """Take note of a new round, and forget one that is too old."""
-        oldest = record.round - ROUNDS_KEPT
+        oldest = number - ROUNDS_KEPT
         self._rounds = [one for one in self._rounds if one.number > oldest]
-        workers = sum(ranks.workers for ranks in record.nodes)
-        formed_at = record.spent.total
-        reason = clip(record.reason, REASON_MAX)
-        self._rounds.append(Round(record.round, len(record.nodes), workers, reason, self._spent, formed_at))
+        self._rounds.append(Round(number, nodes, workers, clip(reason, REASON_MAX), self._spent, spent.total))
 
     def start(self, record: RoundStarted) -> None:
         """Take note that all workers of the round are started."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from typing import Any
 
-from coordinatord.core.records import KINDS, Record
+from coordinatord.core.records import KINDS, Record, RoundRemembered
 from coordinatord.store.interface import Entry, UnreadableStoreError
 from coordinatord.store.troubles import REMEDY
 from coordinatord.wire.schema import SchemaError, check_for, fields_of
@@ -23,7 +24,8 @@ AT_MAX = 1e11
 
 _COLUMNS = frozenset({"job", "run", "node", "round"})
 
-_CHECKS = {name: check_for(kind) for name, kind in KINDS.items()}
+_CHECKS: dict[str, Callable[[object, str], Record]] = {name: check_for(kind) for name, kind in KINDS.items()}
+_CHECKS[RoundRemembered.__name__] = check_for(RoundRemembered)
 _IN_BODY = {
     kind: tuple(field.name for field in dataclasses.fields(kind) if field.name not in _COLUMNS)
     for kind in KINDS.values()

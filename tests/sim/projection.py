@@ -37,8 +37,8 @@ def durable_round(run: Run, members: Iterable[Member]) -> dict[str, Any]:
     let_go = {member.node for member in run.standing(Standing.DISMISSED)}
     ended = run.state.ended
     return {
-        "order": run.order,
-        "assignments": dict(run.assignments),
+        "order": () if ended else run.order,
+        "assignments": {} if ended else dict(run.assignments),
         "missing": set() if ended else set(run.missing) | {node for node in let_go if node in run.assignments},
         "members": {} if ended else {one.node: durable_member(one) for one in members if one.node not in let_go},
     }

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from coordinatord.core.records import NodeJoined, Record
+from coordinatord.core.view import whole_view
 from coordinatord.store.connections import connect_in_memory
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
 from coordinatord.store.layout import STEPS
-from tests.support.histories import JOB, a_join_of, a_loss_of, an_opening
+from tests.support.histories import JOB, a_join_of, a_loss_of, a_round_of, a_start_of, an_end, an_opening, replay
 
 
 @pytest.fixture
@@ -134,3 +137,37 @@ def test_a_copy_shows_what_is_there_and_does_not_follow(path: Path) -> None:
     copy.append([a_join_of("n2")], 2.0)
     assert database.count() == 2
     database.close()
+
+
+def test_a_run_that_has_ended_is_read_without_its_nodes_and_shows_what_it_showed() -> None:
+    database = Database.in_memory()
+    whole: list[Record] = [
+        an_opening(),
+        a_join_of("n1"),
+        a_join_of("n2"),
+        a_round_of("n1", "n2"),
+        a_start_of(),
+        replace(an_end(), step=5_000),
+    ]
+    live = [an_opening("other", "e-2"), a_join_of("n1", "other", "e-2")]
+    for number, record in enumerate([*whole, *live]):
+        database.append([record], float(number))
+    found = database.load()
+    assert [entry.record for entry in found if entry.record.job == "other"] == live
+    assert not any(isinstance(entry.record, NodeJoined) for entry in found if entry.record.job == JOB)
+    now = 100.0
+    before = replay([Entry(float(number), record) for number, record in enumerate(whole)])[JOB]
+    after = replay(found)[JOB]
+    for member in list(before.members.values()):
+        before.remove(member)
+    assert whole_view(after, now, None) == whole_view(before, now, None)
+    assert whole_view(after, now, None)["progress"]["step"] == 5_000
+    assert [(one["nodes"], one["workers"]) for one in whole_view(after, now, None)["rounds"]] == [(2, 2)]
+
+
+def test_a_damaged_round_of_a_run_that_has_ended_is_named() -> None:
+    database = Database.in_memory()
+    database.append([an_opening(), a_join_of("n1"), a_round_of("n1"), an_end()], 0.0)
+    database._connection.execute("UPDATE records SET body = 'nonsense' WHERE kind = 'RoundFormed'")
+    with pytest.raises(UnreadableStoreError, match="record 3 is damaged"):
+        database.load()

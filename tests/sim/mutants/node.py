@@ -261,8 +261,8 @@ MUTANTS = (
         "node-always-sends-sigterm",
         "nodeclient.core.agent",
         "the workers of a leaving node get another signal than the node",
-        "signum := self._leaving or signal.SIGTERM",
-        "signum := signal.SIGTERM",
+        "signum := self._leaving or Signals.SIGTERM",
+        "signum := Signals.SIGTERM",
     ),
     Mutant(
         "node-leaves-never",
