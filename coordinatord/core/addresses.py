@@ -16,11 +16,15 @@ this host. To parse two of them takes 25 us, a tenth of what a join costs the ma
 
 
 def master_address(master: Member, members: Iterable[Member]) -> str:
-    """Return MASTER_ADDR for a round of `members`, of which `master` has group rank 0."""
+    """Return MASTER_ADDR for a round of `members`, of which `master` has group rank 0.
+
+    What the node advertises comes first, but for a loopback address where the round spans hosts: on Debian the host's
+    own name leads to 127.0.1.1, and so each host would look for the master on itself.
+    """
     offer = master.offer
-    if offer.advertise_address:
-        return offer.advertise_address
     others = [member for member in members if member.offer.host_id != offer.host_id]
+    if offer.advertise_address and not (others and is_loopback(offer.advertise_address)):
+        return offer.advertise_address
     if not others:
         return LOOPBACK
     if not is_loopback(master.peer_address):

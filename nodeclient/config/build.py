@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,11 @@ def join_config(
     shown = given.local_ranks_filter
     if shown is not None and not any(local_rank < workers for local_rank in shown):
         remarks.append(f"--local-ranks-filter keeps all {workers} workers of this node from the terminal")
+    if given.advertise_addr and ipaddress.ip_address(given.advertise_addr.partition("%")[0]).is_loopback:
+        remarks.append(
+            f"--advertise-addr {given.advertise_addr} is of loopback, where no other host reaches this one: it counts "
+            "in rounds on this host alone"
+        )
     config = JoinConfig(
         coordinators=given.coord,
         standalone=given.standalone,

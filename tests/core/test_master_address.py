@@ -25,6 +25,14 @@ def test_what_the_user_advertises_goes_before_all_else() -> None:
     assert master_address(master, [master]) == "ib0.example"
 
 
+@pytest.mark.parametrize("advertised", ["127.0.1.1", "::1"])
+def test_a_loopback_address_is_advertised_to_the_same_host_alone(advertised: str) -> None:
+    master = far(advertise_address=advertised)
+    beside = far("beside", host_id=master.offer.host_id)
+    assert master_address(master, [master, beside]) == advertised
+    assert master_address(master, [master, near()]) == "10.0.0.2"
+
+
 def test_nodes_that_share_a_host_meet_on_loopback() -> None:
     master, other = far(host_id="one"), far("other", host_id="one")
     assert master_address(master, [master, other]) == "127.0.0.1"

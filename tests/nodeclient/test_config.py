@@ -285,3 +285,9 @@ def test_a_filter_that_shows_nobody_is_remarked_on(shown: str, remarked: bool) -
     flags = ("--nproc-per-node", "2", "--local-ranks-filter", shown)
     remarks = join("--coord", "h", "--job-id", "j", *flags).remarks
     assert any("keeps all 2 workers" in remark for remark in remarks) == remarked
+
+
+def test_an_advertised_loopback_address_is_remarked_on() -> None:
+    [remark] = join("--coord", "h", "--job-id", "j", "--advertise-addr", "127.0.1.1").remarks
+    assert "--advertise-addr 127.0.1.1 is of loopback" in remark
+    assert join("--coord", "h", "--job-id", "j", "--advertise-addr", "10.0.0.1").remarks == ()
