@@ -107,6 +107,15 @@ NETWORK = (
         ),
     ),
     Cause(
+        "no name server answers",
+        "torch asked for the name of rank 0's address, and no name server answered {host} in the time to connect: have "
+        "one that answers, if only that it knows no such name, or put the addresses of the nodes into /etc/hosts",
+        re.compile(
+            r"(?s)(?=.*client socket has timed out after)(?=.*hostname of the client socket cannot be retrieved)"
+        ),
+        anywhere=True,
+    ),
+    Cause(
         "store not reached",
         "nothing answered at {address}:{port}, where rank 0 serves the store: rank 0 has not called "
         "init_process_group() in time, the script uses an address of its own instead of MASTER_ADDR and MASTER_PORT, "

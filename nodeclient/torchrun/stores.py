@@ -35,8 +35,10 @@ ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
 SERVE_WITHIN_S = 60.0
 """How long group rank 0 may take to serve the store after its node was found to answer."""
 
-CONNECT_WITHIN = timedelta(seconds=10)
-"""For torch to connect to a store that has just accepted a connection."""
+CONNECT_WITHIN = timedelta(seconds=60)
+"""For torch to connect to a store that has just accepted a connection. Within this time it also asks for the name of
+the store's address: 10 s where no name server answers, by the defaults of resolv.conf(5), and 30 s with three of them.
+"""
 
 TIMEOUT = timedelta(seconds=300)
 """For the agents' own words to each other; torch's default."""

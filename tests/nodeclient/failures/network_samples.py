@@ -189,6 +189,16 @@ NETWORK = [
     ),
     Sample("name not resolved", raised("socket.gaierror: [Errno -3] Temporary failure in name resolution")),
     Sample(
+        "no name server answers",
+        "[W1122 04:22:54.848192340 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. "
+        "err=-3\n"
+        + raised(
+            f"{DIST}DistNetworkError: The client socket has timed out after 10000ms while trying to connect to "
+            "(10.0.0.5, 29400)."
+        ),
+        says="/etc/hosts",
+    ),
+    Sample(
         "store not reached",
         raised(
             f"{DIST}DistNetworkError: The client socket has timed out after 300000ms while trying to connect to "
