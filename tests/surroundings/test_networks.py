@@ -1,0 +1,49 @@
+"""Networks as labs have them: name servers that do not answer, IPv6 alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.namespaces import apart
+from tests.support.programs import BIN, Program
+from tests.surroundings.support import went
+
+pytestmark = pytest.mark.slow
+
+ADDRESS = "10.231.18.1"
+"""Seen in these namespaces only."""
+
+LONG_S = 120.0
+"""For an import of torch and eleven seconds without an answer."""
+
+DUMMY = "ip link set lo up; ip link add wire type veth peer name end; ip link set wire up; ip link set end up"
+
+
+def test_torchrun_connects_to_a_store_though_no_name_server_answers(tmp_path: Path) -> None:
+    resolver = tmp_path / "resolv.conf"
+    resolver.write_text(f"nameserver {ADDRESS}\noptions timeout:11 attempts:1\n")
+    setup = f"{DUMMY}; ip address add {ADDRESS}/24 dev wire; mount --bind {resolver} $(readlink -f /etc/resolv.conf)"
+    script = Path(__file__).with_name("connect_to_store.py")
+    program = Program(*apart("--net", "--mount", setup=setup), sys.executable, script, ADDRESS)
+    try:
+        said = program.await_line(r"^(?P<took_s>[\d.]+) b'value'$", LONG_S)
+        assert float(said["took_s"]) > 10, "the name server was not asked"
+        assert program.wait() == 0
+    finally:
+        program.close()
+
+
+def test_a_coordinator_may_be_reached_by_ipv6_alone() -> None:
+    address = "fd00:231::1"
+    alone = apart(
+        *("--net", "--pid", "--fork", "--mount-proc", "--kill-child"),
+        setup=f"{DUMMY}; ip -6 address add {address}/64 dev wire nodad",
+    )
+    both = 'coordinatord --host "$1" --ephemeral --log-level error >&2 & nodeclient join --coord "[$1]" -- sh -c "$2"'
+    ended = went(
+        *alone, "sh", "-c", both, "sh", address, "echo trained", environ={"PATH": f"{BIN}:/usr/sbin:/usr/bin:/bin"}
+    )
+    assert ended.stdout == "trained\n"
