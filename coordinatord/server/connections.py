@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+import sys
 from collections.abc import Iterable
 from functools import partial
 
@@ -33,7 +34,7 @@ class Connections:
         self._timer: asyncio.TimerHandle | None = None
         self._servers: list[asyncio.Server] = []
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most = max(1, soft // SHARE)
+        self._most = sys.maxsize if soft == resource.RLIM_INFINITY else max(1, soft // SHARE)
 
     async def accept(self, listeners: Iterable[socket.socket], runner: web.AppRunner, backlog: int) -> None:
         """Begin to accept connections, which `runner`, that is set up, will serve."""

@@ -66,8 +66,12 @@ def show(config: EventsConfig) -> int:
 
 def _query(config: EventsConfig, last: int | None) -> str:
     """Return what narrows the answer; `last` is how many there are to be where it is not said."""
-    asked = {"last": config.last or last, "since": config.since_s, "kind": ",".join(config.kinds)}
-    given = {name: value for name, value in asked.items() if value}
+    asked = {
+        "last": last if config.last is None else config.last,
+        "since": config.since_s,
+        "kind": ",".join(config.kinds) or None,
+    }
+    given = {name: value for name, value in asked.items() if value is not None}
     return f"?{urlencode(given)}" if given else ""
 
 
