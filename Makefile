@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 # The torch that development and CI are pinned to. It is installed by itself first: resolved together with the rest, a
-# newer torch and several gigabytes of CUDA would come along.
+# newer torch would come along. It is the build of pip's index: PyPI's brings some 3 GB of CUDA libraries. The CPU build
+# is a tenth of that: have pip's extra-index-url name PyTorch's index for the CPU.
 TORCH  := torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test format lint types tests bench sim mutants chaos clean
+.PHONY: help setup demo test format lint types tests bench sim mutants compat gpu chaos clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -17,7 +18,9 @@ setup: $(VENV)/.complete  ## make .venv and install everything into it
 $(VENV)/.complete: pyproject.toml Makefile
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make setup PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
+	@echo 'installing $(TORCH) into $(VENV): some minutes where it brings CUDA libraries along'
 	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
+	@echo 'installing coordinatord and the tools for tests'
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
@@ -65,6 +68,12 @@ sim: setup  ## run histories of a simulated world that goes wrong, for SECONDS=6
 
 mutants: setup  ## plant bugs in the two pure machines, and see the simulated world find them
 	$(BIN)/python -m tests.sim.mutants
+
+compat: setup  ## run the suite on other versions of Python and torch, in build/compat; PAIR= for one of them
+	$(BIN)/python -m tests.compat $(PAIR)
+
+gpu: setup  ## run what needs an NVIDIA GPU: nccl, CUDA in warm workers, the order of devices
+	$(BIN)/python -m pytest tests/gpu -rs -s
 
 chaos: setup  ## kill, stop and cut off real processes, a few hundred times
 	$(BIN)/python -m benchmarks.chaos

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import weakref
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Self
@@ -56,6 +57,8 @@ class Database:
 
     def __init__(self, connection: sqlite3.Connection, where: Path | str, version: int = len(STEPS)) -> None:
         self._connection = connection
+        # A copy, or one in memory, ends with whoever holds it. Python 3.13 warns of a connection that nobody closes.
+        weakref.finalize(self, connection.close)
         self._where = where
         self.version = version
         """That its tables had where they came from."""

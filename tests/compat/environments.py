@@ -1,0 +1,62 @@
+"""Installs one pair of versions into an environment of its own, and runs the tests there."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from tests.compat.interpreters import Interpreter
+from tests.compat.matrix import LEARNING, PURE, SUITE, TOOLS, Pair
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a pair."""
+
+    pair: Pair
+    text: str
+    failed: bool
+
+
+def try_pair(pair: Pair, interpreter: Interpreter, envs: Path, more: list[str]) -> Outcome:
+    """Install a pair and run the tests on it; `more` goes to pytest."""
+    python = envs / str(pair) / "bin" / "python"
+    if not _install(pair, interpreter, python):
+        return Outcome(pair, "cannot be installed", failed=True)
+    report = envs / f"{pair}.xml"
+    tests = [test for test in (SUITE if pair.torch else PURE) if (ROOT / test).exists()]
+    flags = ("-n", "2", "--dist", "worksteal", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}")
+    code = interpreter.run(python, "-m", "pytest", *flags, *more, *tests)
+    return Outcome(pair, _summary(report), failed=code != 0)
+
+
+def _install(pair: Pair, interpreter: Interpreter, python: Path) -> bool:
+    complete = python.parent / ".complete"
+    if complete.exists():
+        return True
+    own = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    # By itself first: resolved together with the rest, another torch would come along.
+    learning = [(f"torch=={pair.torch}", "numpy"), LEARNING] if pair.torch else []
+    itself = ("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    steps: list[tuple[str, ...]] = [(interpreter.python, "-m", "venv", str(python.parents[1]))]
+    steps += [(*pip, *words) for words in (*learning, (*own, *TOOLS, "setuptools"), itself)]
+    if any(interpreter.run(*step) != 0 for step in steps):
+        return False
+    complete.touch()
+    return True
+
+
+def _summary(report: Path) -> str:
+    """Read what pytest counted out of its report."""
+    try:
+        [suite] = ET.parse(report).getroot()  # noqa: S314 - pytest has just written it
+    except (OSError, ValueError, ET.ParseError):
+        return "no test ran"
+    tests, failures, errors, skipped = (int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped"))
+    failed = failures + errors
+    return f"{tests - failed - skipped} passed, {failed} failed, {skipped} skipped"

@@ -1,0 +1,62 @@
+"""Which versions of Python and torch are run, and which tests on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One version of Python, and one of torch; without torch, what needs none is run."""
+
+    python: str
+    torch: str | None = None
+
+    def __str__(self) -> str:
+        return f"py{self.python}" + (f"-torch{self.torch}" if self.torch else "")
+
+
+MATRIX = (
+    Pair("3.11", "2.4.1"),
+    Pair("3.11", "2.15.0"),
+    Pair("3.12", "2.4.1"),
+    Pair("3.12", "2.13.0"),
+    Pair("3.13", "2.15.0"),
+    Pair("3.14", "2.15.0"),
+)
+"""The oldest and the newest torch that there is, beside the pinned one, and each Python that is maintained. torch 2.4
+has no build for Python 3.13. The pinned pair, 3.11 and 2.13.0, is what `make test` runs."""
+
+PYTHONS = ("3.12", "3.13", "3.14")
+"""Other than the one that development is pinned to."""
+
+PURE = ("tests/core", "tests/node_core", "tests/shared", "tests/store", "tests/wire")
+"""What needs neither torch nor any program."""
+
+SUITE = (
+    *PURE,
+    "tests/cli",
+    "tests/e2e",
+    "tests/nodeclient",
+    "tests/preload",
+    "tests/server",
+    "tests/torchrun",
+    "tests/workerlib",
+    "tests/test_example_ddp.py",
+    "tests/test_example_digits.py",
+)
+"""What may depend on Python or torch: not the simulation, systemd, containers, the page, nor what is only slow."""
+
+TOOLS = (
+    "hypothesis>=6.100",
+    "pillow>=10",
+    "pytest>=8.4",
+    "pytest-asyncio>=1.5",
+    "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
+    "pyyaml>=6",
+)
+"""What the tests need, beside the project's own requirements: as in pyproject, without the tools that judge style."""
+
+LEARNING = ("numpy", "scikit-learn>=1.5")
+"""What the examples need beside torch, which would bring a newer torch along if it were asked for with them."""

@@ -1,0 +1,58 @@
+"""Looks for GPUs without touching CUDA in this process, and runs nodes whose workers use them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeclient.devices import Gpu, Host, visible_gpus
+from tests.support.programs import BIN, clean_environ
+
+WORKER = Path(__file__).with_name("worker.py")
+
+WITHIN_S = 150.0
+"""nccl's first communicator on a cold machine takes a minute at worst."""
+
+Run = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="session")
+def gpus() -> list[Gpu]:
+    """Return the GPUs of this host in the order of nodeclient."""
+    found = visible_gpus(os.environ, Host())
+    if not found:
+        pytest.skip("this host has no GPU that its driver tells of")
+    shown = subprocess.run(
+        [sys.executable, "-c", "import torch; print(torch.cuda.is_available())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    if shown.stdout.strip() != "True":
+        pytest.skip("this torch cannot use the GPUs of this host: it is a CPU build, or the driver is too old for it")
+    return found
+
+
+@pytest.fixture
+def run_node(gpus: list[Gpu]) -> Run:
+    """Run `nodeclient join --standalone` with these flags; return what its workers said, by rank."""
+    del gpus
+
+    def run(*flags: str, worker: tuple[str, ...] = (), **environ: str) -> list[dict[str, Any]]:
+        command = (str(BIN / "nodeclient"), "join", "--standalone", *flags, "--", sys.executable, str(WORKER), *worker)
+        ended = subprocess.run(
+            command, env=clean_environ(**environ), capture_output=True, text=True, timeout=WITHIN_S, check=False
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert "workers start cold" not in ended.stderr, ended.stderr
+        lines = [line[line.index("{") :] for line in ended.stdout.splitlines() if "{" in line]
+        return sorted((json.loads(line) for line in lines), key=lambda said: int(said["rank"]))
+
+    return run

@@ -1,0 +1,64 @@
+"""Which GPUs there are, in which order, and which worker gets which."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from nodeclient.devices import Gpu, Host, workers_per_node
+from tests.gpu.conftest import Run
+
+pytestmark = pytest.mark.slow
+
+SEEN_BY_TORCH = """
+import json, torch
+found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+print(json.dumps([str(getattr(one, "uuid", "")) for one in found]))
+"""
+
+
+def mig_modes() -> str:
+    """Return how the GPUs are partitioned, as the driver's own tool says it."""
+    query = ["nvidia-smi", "--query-gpu=uuid,mig.mode.current", "--format=csv,noheader"]
+    return subprocess.run(query, capture_output=True, text=True, check=True).stdout
+
+
+def test_torch_sees_the_same_gpus_in_the_same_order(gpus: list[Gpu]) -> None:
+    shown = subprocess.run([sys.executable, "-c", SEEN_BY_TORCH], capture_output=True, text=True, check=True)
+    uuids = json.loads(shown.stdout)
+    assert len(uuids) == len(gpus)
+    if not all(uuids):
+        pytest.skip("this torch does not tell the UUID of a GPU")
+    assert [gpu.name.removeprefix("GPU-") for gpu in gpus] == uuids
+
+
+def test_gpu_and_auto_mean_one_worker_for_each(gpus: list[Gpu]) -> None:
+    for spec in ("gpu", "auto", None):
+        assert workers_per_node(spec, os.environ, Host()) == len(gpus)
+
+
+def test_every_gpu_is_a_pci_device_that_the_kernel_knows(gpus: list[Gpu]) -> None:
+    for gpu in gpus:
+        if not gpu.name.startswith("MIG-"):
+            assert gpu.pci_address is not None
+            assert (Host().system / "bus/pci/devices" / gpu.pci_address).exists()
+
+
+def test_with_a_virtual_local_rank_each_worker_sees_its_own_gpu_alone(gpus: list[Gpu], run_node: Run) -> None:
+    said = run_node("--nproc-per-node", "gpu", "--virtual-local-rank")
+    assert [one["local_rank"] for one in said] == [0] * len(gpus)
+    assert {one["devices"] for one in said} == {1}
+    assert len({one["uuid"] for one in said}) == len(gpus)
+
+
+def test_how_gpus_are_partitioned_stays_as_it_is(run_node: Run) -> None:
+    if shutil.which("nvidia-smi") is None:
+        pytest.skip("needs nvidia-smi")
+    before = mig_modes()
+    run_node("--nproc-per-node", "1", "--preload", "torch")
+    assert mig_modes() == before
