@@ -41,9 +41,7 @@ class Words:
                 parts.append((member.node, observed.killed))
         if not parts:
             return ""
-        named = [
-            f"{ranks(killed)} on node {node} (within {killed.after_s:.3g} s)" for node, killed in parts[:KILLED_MAX]
-        ]
+        named = [f"{ranks(killed)} on node {node} (within {killed.after_s:g} s)" for node, killed in parts[:KILLED_MAX]]
         more = f" and on {len(parts) - KILLED_MAX} more nodes" if len(parts) > KILLED_MAX else ""
         return f"; killed, as they had not ended in time, so what they had not saved is lost: {', '.join(named)}{more}"
 

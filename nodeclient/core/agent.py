@@ -352,8 +352,8 @@ class Agent:
         self._group.ending = Phase.SUCCEEDED
         self._sweep(now)
 
-    def _kill(self, now: float) -> None:
-        killed = self._group.kill(now)
+    def _kill(self, _: float) -> None:
+        killed = self._group.kill()
         self._effects.append(effects.Kill())
         if killed is not None:
             self._notice(Level.WARNING, "workers_killed", words.killed(killed, self._group.asked_by))

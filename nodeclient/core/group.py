@@ -65,12 +65,12 @@ class Group:
             self.kill_at, self._may_save = now + grace_s, may_save
         return first
 
-    def kill(self, now: float) -> Killed | None:
+    def kill(self) -> Killed | None:
         """Note that its workers had the time to end; return those that live and were to save their state, if any."""
-        self.kill_at = None
-        if self.alive and self._may_save and self._asked_at is not None:
+        kill_at, self.kill_at = self.kill_at, None
+        if self.alive and self._may_save and kill_at is not None and self._asked_at is not None:
             ranks = tuple(self.rank(local_rank) for local_rank in sorted(self.alive)[:CONSEQUENCES_MAX])
-            self.killed = Killed(ranks, len(self.alive), min(now - self._asked_at, DURATION_S_MAX))
+            self.killed = Killed(ranks, len(self.alive), min(kill_at - self._asked_at, DURATION_S_MAX))
         return self.killed
 
     def fail(self, local_rank: int, exit_code: int, account: Account, now: float) -> None:

@@ -62,7 +62,7 @@ def killed(workers: Killed, signum: int) -> str:
     more = f" and {workers.count - len(workers.ranks)} more" if workers.count > len(workers.ranks) else ""
     who, were, they = (f"ranks {named}{more}", "were", "they") if several else (f"rank {named}", "was", "it")
     lost = f"what {they} had not saved is lost; see --stop-timeout"
-    return f"{who} did not end within {workers.after_s:.3g} s of {Signals(signum).name} and {were} killed: {lost}"
+    return f"{who} did not end within {workers.after_s:g} s of {Signals(signum).name} and {were} killed: {lost}"
 
 
 def not_reached(trouble: str, waited_s: float) -> str:

@@ -94,6 +94,36 @@ def test_what_finishes_meanwhile_is_finished(
     assert len(list(cluster.rounds())) == 1
 
 
+def test_the_only_node_of_a_round_knows_that_the_job_is_done(
+    make_lives: Callable[..., Lives], make_cluster: Callable[[Lives], Cluster]
+) -> None:
+    lives = make_lives()
+    cluster = make_cluster(lives)
+    node = cluster.join("a", "--nnodes", "1", "--join-timeout", "0.2")
+    begun = cluster.await_round(1)
+    cluster.await_state(state="running")
+
+    kill_coordinator(lives, [node])
+    begun.finish()
+    assert node.wait() == 0
+    assert "this node was the only one of its round: the job is done" in node.lines[-1]
+
+
+def test_when_the_outage_grace_is_over_workers_have_the_time_to_save(
+    make_lives: Callable[..., Lives], make_cluster: Callable[[Lives], Cluster]
+) -> None:
+    lives = make_lives("--outage-grace", "0.5")
+    cluster = make_cluster(lives)
+    node = cluster.join("a", "--nnodes", "1", "--stop-timeout", "1", "--join-timeout", "0.2", script="--deaf")
+    cluster.await_round(1)
+    cluster.await_state(state="running")
+
+    kill_coordinator(lives, [node])
+    node.await_line("out of touch with the coordinator for 0.5 s: .* its workers stop and get up to 1 s to save")
+    node.await_line("rank 0 did not end within 1 s of SIGTERM and was killed")
+    assert node.wait() == 69
+
+
 def test_a_node_that_does_not_come_back_is_lost_in_the_ordinary_way(
     make_lives: Callable[..., Lives], make_cluster: Callable[[Lives], Cluster]
 ) -> None:

@@ -97,6 +97,19 @@ def test_several_nodes_are_drained_at_once_also_such_as_are_not_there(operator: 
     assert len(operator.ask("undrain", "gpu71", "spare")[1].splitlines()) == 2
 
 
+def test_whose_workers_were_killed_before_they_had_saved_is_said_on_the_node_and_in_the_events(
+    operator: Operator, mnist: Cluster
+) -> None:
+    node = mnist.join("a", "--stop-timeout", "0.2", script="--deaf")
+    first = mnist.await_round(1)
+    mnist.await_state(state="running")
+    operator.do("restart", "mnist")
+    node.await_line(r"WARNING .*rank 0 did not end within 0\.2 s of SIGTERM and was killed: .*; see --stop-timeout")
+    assert "rank 0 on node a (within 0.2 s)" in mnist.await_round(1, after=first).workers[0].reason
+    [ended] = operator.events("RoundEnded")
+    assert ended.startswith(f"restarted by {BY}; killed, as they had not ended in time")
+
+
 def test_a_job_is_restarted_stopped_and_forgotten(operator: Operator, mnist: Cluster) -> None:
     a, b = mnist.join_all("ab", "--nnodes", "2", "--max-restarts", "1")
     first = mnist.await_round(2)
