@@ -13,8 +13,6 @@ DEBIAN = {"3.13": "trixie", "3.14": "sid"}
 
 PACKAGES = ("python3", "python3-venv", "python3-dev", "gcc", "iproute2", "procps", "util-linux", "ca-certificates")
 
-MIRROR = "http://deb.debian.org/debian"
-
 MOUNT = """
 set -e
 root=$1 tree=$2 envs=$3
@@ -66,7 +64,13 @@ def fetch(version: str, tree: Path, envs: Path) -> Interpreter | None:
     root = envs / f"debian-{release}"
     complete = root / ".complete"
     if not complete.exists():
-        command = ("debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", release, str(root), MIRROR)
+        command = (
+            "debootstrap",
+            "--variant=minbase",
+            f"--include={','.join(PACKAGES)}",
+            release,
+            str(root),
+        )  # its own mirror
         if subprocess.run(command, check=False).returncode != 0:
             return None
         complete.touch()
