@@ -30,7 +30,7 @@ COMPLAINT_BYTES = 2_000
 LISTENING = re.compile(rb" listening on (\S+)")
 """The line on standard output that tells where it serves."""
 
-COORDINATORD = (sys.executable, "-m", "coordinatord", "--host", "127.0.0.1", "--port", "0")
+COORDINATORD = (sys.executable, "-m", "coordinatord", "--host", "127.0.0.1", "--port", "0", "--retry-pause", "0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -286,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     options = options_of(arguments)
     print(f"torchrun: c10d, last_call_timeout={LAST_CALL_S}, {' '.join(map('='.join, TORCHRUN_SETTINGS.items()))}")
-    print(f"cold: nodeclient join; warm: nodeclient join {' '.join(PRELOAD)}; coordinatord as it is by default")
+    print(f"cold: nodeclient join; warm: nodeclient join {' '.join(PRELOAD)}; coordinatord --retry-pause 0")
     print("What does not go on once is not played again.", flush=True)
     prepare()
     outcomes: list[Outcome] = []

@@ -125,8 +125,8 @@ def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[st
         description="The one authority on who is in a training job, which round is on, and who has which rank."
         " Without a COMMAND, it serves.",
         epilog="Each flag can also be given as the environment variable in brackets, or in the file that --config"
-        " names. That is read again on SIGHUP: --settle, --heartbeat, --outage-grace, --log-level and --log-format"
-        " change at once, the others with a restart.",
+        " names. That is read again on SIGHUP: --settle, --retry-pause, --heartbeat, --outage-grace, --log-level and"
+        " --log-format change at once, the others with a restart.",
     )
     _add_serve(parser)
     # What the environment says, the first parser has read; a flag after the command wins over both.
@@ -170,6 +170,14 @@ def _add_serve(parser: SettingsParser) -> None:
         help="seconds that a round with enough nodes waits for one more (default: 2)",
     )
     add(
+        "--retry-pause",
+        type=_pause,
+        toml=NUMBER,
+        default=defaults.retry_pause_s,
+        help="seconds before the next round when the same error has come twice in a row without a step in between;"
+        " doubled each time, up to 60; 0 for none (default: 4)",
+    )
+    add(
         "--heartbeat",
         type=partial(seconds, least=HEARTBEAT_S_MIN),
         toml=NUMBER,
@@ -200,6 +208,10 @@ def _add_serve(parser: SettingsParser) -> None:
     )
     parser.add_config_file("COORDINATORD_CONFIG")
     parser.add_argument("--version", action="version", version=f"coordinatord {__version__}")
+
+
+def _pause(text: str) -> float:
+    return 0.0 if text == "0" else seconds(text)
 
 
 def _add_state(parser: SettingsParser) -> None:
@@ -235,6 +247,8 @@ def _policy(parser: SettingsParser, given: argparse.Namespace) -> Policy:
             settle_s=given.settle,
             settle_max_s=max(defaults.settle_max_s, given.settle),
             outage_grace_s=given.outage_grace,
+            retry_pause_s=given.retry_pause,
+            retry_pause_max_s=max(defaults.retry_pause_max_s, given.retry_pause),
         )
     except ValueError as error:
         parser.error(str(error))

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 AT_ONCE: dict[str, Callable[[ServeConfig], object]] = {
     "settle": lambda settings: settings.policy.settle_s,
     "heartbeat": lambda settings: settings.policy.heartbeat_s,
+    "retry-pause": lambda settings: settings.policy.retry_pause_s,
     "outage-grace": lambda settings: settings.policy.outage_grace_s,
     "log-level": lambda settings: settings.log_level,
     "log-format": lambda settings: settings.log_format,

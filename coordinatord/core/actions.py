@@ -21,10 +21,10 @@ from coordinatord.core.records import (
     RoundStopped,
     RunEnded,
 )
-from coordinatord.core.reports import report_on
+from coordinatord.core.reports import repeats_of, report_on
 from coordinatord.core.run import MAY_HAVE_WORKERS, Run, State
 from coordinatord.core.spending import spent, spent_at_the_end, spent_when_broken
-from coordinatord.core.words import Words
+from coordinatord.core.words import Words, pause_words
 from coordinatord.wire.exits import ExitCode, shell_exit_code
 from coordinatord.wire.fields import DURATION_S_MAX
 from coordinatord.wire.messages import Outcome, Report, Result, clip
@@ -68,18 +68,20 @@ def stop_at_once(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
 def reform(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
     """Judge the round that is over, charge the budget, and let the nodes that are left form the next one."""
     report = report_on(run, now)
-    charged = report is not None
+    charged, repeats = report is not None, repeats_of(run, report, now)
+    pause_s = run.policy.pause_after(repeats)
     leaving = [run.members[node] for node in sorted(run.leaving)]
     outbox.record(
         RoundEnded(
             run.job,
             run.id,
-            reason.words,
+            reason.words + (f"; {pause_words(pause_s, run.round + 1, repeats)}" if pause_s else ""),
             run.round,
             charged=charged,
             restarts_used=run.restarts_used + charged,
             report=report,
             spent=spent(run, now),
+            repeats=repeats,
         )
     )
     for member in leaving:

@@ -35,19 +35,19 @@ def replaced(run: Run) -> float | None:
 
 
 def full(run: Run) -> float | None:
-    """As many nodes are ready as a round may have."""
-    return _when(run.count(Standing.READY) >= run.spec.nodes_max)
+    """As many nodes are ready as a round may have, and no error holds it up that comes again and again."""
+    return _pause_end(run) if run.count(Standing.READY) >= run.spec.nodes_max else None
 
 
 def settled(run: Run) -> float | None:
     """Enough nodes are ready, and none has arrived for a while; to be back from the last round is no arrival.
 
-    Nor is a node let go for having waited in vain when there are enough.
+    An error that comes again and again holds it up. Nor is a node let go for having waited in vain when there are
+    enough.
     """
     if run.count(Standing.READY) < run.spec.nodes_min or run.count(Standing.ABSENT):
         return None
-    give_up_at = run.give_up.first()
-    return _settle_end(run) if give_up_at is None else min(_settle_end(run), give_up_at)
+    return _by_patience(run, max(_settle_end(run), _pause_end(run)))
 
 
 def arrived(run: Run) -> float | None:
@@ -57,6 +57,16 @@ def arrived(run: Run) -> float | None:
     if run.round_size + run.count(Standing.READY) >= run.spec.nodes_max:
         return NOW  # there is no room for anybody to wait for
     return _settle_end(run)
+
+
+def _pause_end(run: Run) -> float:
+    return _by_patience(run, run.ledger.entered_at + run.pause_s) if run.pause_s else NOW
+
+
+def _by_patience(run: Run, at: float) -> float:
+    """Return `at`, or when the first of the ready nodes will wait no longer, if that is before."""
+    give_up_at = run.give_up.first()
+    return at if give_up_at is None else min(at, give_up_at)
 
 
 def _settle_end(run: Run) -> float:

@@ -204,6 +204,7 @@ def _round_stopped(run: Run, record: RoundStopped, at: float) -> None:
 def _round_ended(run: Run, record: RoundEnded, at: float) -> None:
     run.keep(record.report, at)
     run.round, run.restarts_used = record.round, record.restarts_used
+    run.repeats = record.repeats
     run.cause = record.reason if record.report is None else in_brief(record.report)
     for member in list(run.inside):
         run.release(member)

@@ -45,6 +45,17 @@ class Policy:
     settle_max_s: float = 10.0
     """...but no longer than this after the first, so that a trickle of arrivals cannot hold it up for ever."""
 
+    retry_pause_s: float = 4.0
+    """Before the next round, when the same error has come twice in a row without a step in between: as warm workers
+    start at once, the budget would be gone in seconds, and whoever could mend it would not know yet. Doubled each time
+    that it comes again; 0: no pause."""
+
+    retry_pause_max_s: float = 60.0
+    """The longest such pause: five restarts then take more than two minutes, and a person still sees the job move."""
+
+    repeat_within_s: float = 60.0
+    """A round that went on for longer had got somewhere, although its workers report no steps."""
+
     stop_limit_s: float = 30.0
     """On top of a node's own stop timeout: after that, the others go on without a node that cannot end its workers."""
 
@@ -84,6 +95,11 @@ class Policy:
     def farewell_s(self) -> float:
         """How long, in seconds, a lost node may take to be back at a coordinator that nobody else needs: two leases."""
         return 2 * self.heartbeat_s * self.leases_per_heartbeat
+
+    def pause_after(self, repeats: int) -> float:
+        """Return the pause in seconds after a round whose error had come `repeats` times in a row before."""
+        doublings = min(repeats - 1, 32)
+        return 0.0 if repeats == 0 else min(self.retry_pause_s * 2.0**doublings, self.retry_pause_max_s)
 
     def heartbeat_for(self, nodes: int) -> float:
         """Return the heartbeat interval in seconds that each of `nodes` nodes is granted."""

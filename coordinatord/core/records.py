@@ -187,6 +187,8 @@ class RoundEnded(Record):
     report: Report | None
     """The first cause, if a worker failed by itself."""
     spent: Spent
+    repeats: Counter
+    """How often the same error had come right before, round after round, without a step in between."""
 
 
 @dataclass(frozen=True, slots=True)

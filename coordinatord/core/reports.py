@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.run import Run
+from coordinatord.core.spending import spent
 from coordinatord.core.verdict import WorkerFailure
 from coordinatord.wire.fields import CONSEQUENCES_MAX, DURATION_S_MAX
 from coordinatord.wire.likeness import is_same_error
@@ -93,6 +94,18 @@ def in_brief(report: Report) -> str:
     failure = report.failure
     who = f"rank {failure.rank} on node {report.node}" if failure.pid else f"node {report.node}"
     return f"{who} failed in round {report.round}"
+
+
+def repeats_of(run: Run, report: Report | None, now: float) -> int:
+    """Return how often the error of the round that is over had come right before, without a step in between."""
+    last, current = run.report, run.timeline.current
+    if report is None or last is None or last.round != report.round - 1 or run.ledger.stepped or current is None:
+        return 0
+    if spent(run, now).total - current.formed_at > run.policy.repeat_within_s:
+        return 0
+    one, other = last.failure, report.failure
+    alike = _said(one) == _said(other) or is_same_error(_said(one), _said(other))
+    return run.repeats + 1 if alike and one.exit_code == other.exit_code else 0
 
 
 def current(report: Report, run: Run, now: float) -> Report:

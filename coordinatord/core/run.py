@@ -116,6 +116,7 @@ class Run:
         self.report: Report | None = None
         """The first cause of the last round that failed by itself, its age as of `reported_at`."""
         self.reported_at = 0.0
+        self.repeats = 0  # as the record of the last round has it
         self.leaving: set[str] = set()
         """Nodes of the round whose users asked them to leave."""
         self.stop_asked = ""
@@ -316,6 +317,16 @@ class Run:
         """Remember why a round failed, until another one does."""
         if report is not None:
             self.report, self.reported_at = report, at
+
+    @property
+    def pause_s(self) -> float:
+        """How long the next round waits because of an error that comes again and again.
+
+        Once a node has arrived that was not in the last round it does not: something has changed.
+        """
+        if self.state is not State.FORMING or self.arrived_last is not None:
+            return 0.0
+        return self.policy.pause_after(self.repeats)
 
     @property
     def verdict(self) -> Verdict:

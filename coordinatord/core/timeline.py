@@ -65,18 +65,18 @@ class Timeline:
 
     def start(self, record: RoundStarted) -> None:
         """Take note that all workers of the round are started."""
-        if current := self._current:
+        if current := self.current:
             current.running_at = record.spent.total
 
     def stop(self, record: RoundStopped) -> None:
         """Take note that the round is to end."""
-        if current := self._current:
+        if current := self.current:
             current.stopped, current.stopped_at = clip(record.reason, REASON_MAX), record.spent.total
             current.planned = record.planned
 
     def end(self, record: RoundEnded) -> None:
         """Take note that the round is over."""
-        if current := self._current:
+        if current := self.current:
             current.number, current.charged = record.round, record.charged  # nodes may have known of a later number
         self._close(record)
 
@@ -85,12 +85,12 @@ class Timeline:
         self._close(record)
 
     def _close(self, record: RoundEnded | RunEnded) -> None:
-        if current := self._current:
+        if current := self.current:
             current.ended, current.ended_at = clip(record.reason, REASON_MAX), record.spent.total
             current.after = record.spent
         self._spent = record.spent
 
     @property
-    def _current(self) -> Round | None:
+    def current(self) -> Round | None:
         """The round that is on; how the last one ended may be all that is kept of it."""
         return self._rounds[-1] if self._rounds and self._rounds[-1].after is None else None

@@ -144,6 +144,8 @@ class Words:
     def waiting_for(self) -> str:
         """Say what a run that is forming waits for."""
         ready, least = self._run.count(Standing.READY), self._run.spec.nodes_min
+        if ready >= least and self._run.pause_s:
+            return pause_words(self._run.pause_s, self._run.round + 1, self._run.repeats)
         if ready >= least:
             return f"{ready} joined, at least {least} needed: a moment for more to arrive"
         text = f"waiting for nodes: {ready} of {least} joined"
@@ -178,6 +180,12 @@ def ranks(killed: Killed) -> str:
     text = ", ".join(str(rank) for rank in killed.ranks)
     more = f" and {killed.count - len(killed.ranks)} more" if killed.count > len(killed.ranks) else ""
     return f"{'rank' if killed.count == 1 else 'ranks'} {text}{more}"
+
+
+def pause_words(seconds: float, round_number: int, repeats: int) -> str:
+    """Say that the next round waits, and why."""
+    times = "twice" if repeats == 1 else f"{repeats + 1} times in a row"
+    return f"waiting {seconds:g} s before round {round_number}: the same error {times} without a step"
 
 
 def name_some(names: Iterable[str], count: int) -> str:

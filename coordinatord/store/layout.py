@@ -114,6 +114,7 @@ STEPS: Steps = (
             '$.report.early', json('[]'), '$.report.step', NULL, '$.report.stragglers', json('[]'))
         WHERE kind IN ('RoundEnded', 'RunEnded') AND json_type(body, '$.report') = 'object'
         """,
+        "UPDATE records SET body = json_set(body, '$.repeats', 0) WHERE kind = 'RoundEnded'",
     ),
     ("UPDATE records SET body = json_set(body, '$.step', NULL) WHERE kind = 'RunEnded'",),
 )

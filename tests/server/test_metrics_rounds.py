@@ -50,7 +50,7 @@ def stopped(number: int, *, planned: bool, **spent: float) -> RoundStopped:
 
 def ended(number: int, **spent: float) -> RoundEnded:
     """End a round."""
-    return RoundEnded("job", "e-1", "r", number, False, 0, None, Spent(**spent))
+    return RoundEnded("job", "e-1", "r", number, False, 0, None, Spent(**spent), 0)
 
 
 def told(histogram: Histogram) -> dict[str, float]:

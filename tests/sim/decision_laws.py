@@ -29,6 +29,7 @@ from coordinatord.wire.messages import Desired, Goal, Held, Join, RefusalCode, R
 from tests.sim.evidence_laws import REMEMBERED_S, ROUGHLY, EvidenceLaws
 from tests.sim.laws import WELL_FOR_S
 from tests.sim.network import Session
+from tests.sim.pauses import Pauses
 from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its laws
@@ -53,6 +54,7 @@ class AllLaws(EvidenceLaws):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
+        self._pauses = Pauses(world)
         self._joins: dict[tuple[str, int], tuple[Join, float]] = {}
         """By node and incarnation: what it came with, and when it first did."""
         self._came: dict[tuple[str, int], float] = {}
@@ -154,6 +156,8 @@ class AllLaws(EvidenceLaws):
             run = jobs.get(record.job)
             if run is None or run.id != record.run:
                 continue
+            early = self._pauses.too_early(record)
+            self.check(early is None, "a round follows the same error %.2f s too early", early)
             if isinstance(record, NodeJoined | NodeLost | NodeLeftBehind | NodeDismissed):
                 self._judge_node(run, record, stopped)
             else:

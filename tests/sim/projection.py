@@ -24,6 +24,7 @@ def durable_run(run: Run) -> dict[str, Any]:
         "concluded": run.concluded,
         "restarts used": run.restarts_used,
         "round": run.round,
+        "repeats": run.repeats,
         "spent": (run.ledger.settled, run.ledger.cause, run.ledger.reports_steps, run.ledger.stepped),
         "rounds": list(run.timeline),
         "why": None if ended else (run.cause, run.origin, run.trigger, run.planned_at is not None),

@@ -87,7 +87,7 @@ def a_stop_of(number: int = 1, *, planned: bool = False, reason: str = "somethin
 
 def an_end_of(number: int = 1, *, charged: bool = False, used: int = 0, reason: str = "judged") -> RoundEnded:
     """Build the record of a round that is over."""
-    return RoundEnded(JOB, RUN, reason, number, charged, used, None, Spent())
+    return RoundEnded(JOB, RUN, reason, number, charged, used, None, Spent(), 0)
 
 
 def a_forgetting(job: str = JOB, run: str = RUN) -> JobForgotten:

@@ -50,6 +50,13 @@ MUTANTS = (
         "key=lambda m: m.arrived_at",
     ),
     Mutant(
+        "no-pause-for-the-same-error",
+        "coordinatord.core.run",
+        "a round follows at once though the same error came twice without a step",
+        "return self.policy.pause_after(self.repeats)",
+        "return 0.0",
+    ),
+    Mutant(
         "world-size-of-nodes",
         "coordinatord.core.history",
         "the world size counts nodes, not workers",

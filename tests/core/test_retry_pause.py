@@ -1,0 +1,153 @@
+"""An error that comes again at once, round after round: a pause before the next round, longer each time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinatord.core.events import Connected, PolicyChanged, Reported
+from coordinatord.core.policy import Policy
+from coordinatord.core.records import RoundEnded, RoundFormed
+from coordinatord.wire.messages import Failure, Goal, Phase
+from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
+
+ERROR = "RuntimeError: ZeRO was saved by 4 workers"
+
+
+class Job:
+    """A job of one node, whose workers fail at once."""
+
+    def __init__(self, nodes_max: int = 1, **policy: Any) -> None:
+        self.coordinator = a_coordinator(**policy)
+        self.spec = a_spec(1, nodes_max, max_restarts=100)
+        self.now = 0.0
+        self.number = 0
+        self.join("a", 1)
+        self.pass_by(10.0)
+
+    @property
+    def run(self) -> Any:
+        """The run of the job."""
+        return self.coordinator.jobs["default"]
+
+    def join(self, node: str, session: int) -> None:
+        """Let a node come."""
+        event = Connected(session, a_join(node, spec=self.spec), "10.0.0.1", "10.0.0.9")
+        self.note(self.coordinator.handle(event, self.now).records)
+
+    def note(self, records: Any) -> None:
+        """Note which round was formed last."""
+        self.number = max([self.number, *(one.round for one in records if isinstance(one, RoundFormed))])
+
+    def pass_by(self, seconds: float) -> None:
+        """Let time pass, in which the node sends heartbeats."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now = min(until, self.now + 0.5)
+            self.note(let_pass(self.coordinator, self.now))
+            self.note(self.coordinator.handle(Reported(1, self.run.members["a"].observed), self.now).records)
+
+    def say(self, phase: Phase, failure: Failure | None = None, steps: tuple[int, ...] = ()) -> list[Any]:
+        """Let the node say how its part of the round stands."""
+        age_s = 0.0 if steps else None
+        told = an_observed(
+            run="e-1", round=self.number, phase=phase, failure=failure, steps=steps, step_age_s=age_s, beat=True
+        )
+        records = self.coordinator.handle(Reported(1, told), self.now).records
+        self.note(records)
+        return list(records)
+
+    def fail(
+        self, error: str = ERROR, *, steps: tuple[int, ...] = (), after_s: float = 1.0, **facts: Any
+    ) -> RoundEnded:
+        """Let the round's workers run, and one of them fail."""
+        self.say(Phase.RUNNING, steps=steps)
+        self.pass_by(after_s)
+        records = self.say(Phase.FAILED, a_failure(error=error, **facts), steps)
+        [ended] = [record for record in records if isinstance(record, RoundEnded)]
+        return ended
+
+    def waits(self) -> float:
+        """Return how long it is to the next round."""
+        since, number = self.now, self.number
+        while self.number == number:
+            self.pass_by(0.5)
+        return self.now - since
+
+
+def test_the_pause_doubles_while_the_same_error_comes_again() -> None:
+    job = Job()
+    assert job.fail().repeats == 0
+    assert job.number == 2, "a first failure costs no time"
+    waited = []
+    for number in range(3, 9):
+        ended = job.fail()
+        assert job.number == number - 1
+        assert f"round {number}: the same error" in ended.reason
+        waited.append(job.waits())
+    assert waited == [4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+
+
+def test_the_reason_is_said_to_the_node_with_how_long_it_takes() -> None:
+    job = Job()
+    job.fail()
+    job.fail()
+    member = job.run.members["a"]
+    assert member.sent.goal is Goal.WAIT
+    assert member.sent.reason == "waiting 4 s before round 3: the same error twice without a step"
+    assert member.sent.wait_s == 4.0
+    job.waits()
+    job.fail()
+    assert member.sent.reason == "waiting 8 s before round 4: the same error 3 times in a row without a step"
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"error": "ValueError: another"},
+        {"exit_code": 3},
+        {"steps": (7,)},
+        {"after_s": 61.0},
+    ],
+    ids=["another error", "another code", "a step between", "a long round"],
+)
+def test_a_round_that_got_somewhere_or_failed_of_something_else_is_followed_at_once(second: dict[str, Any]) -> None:
+    job = Job()
+    job.fail()
+    assert job.fail(**second).repeats == 0
+    assert job.number == 3
+
+
+def test_numbers_in_an_error_do_not_make_it_another() -> None:
+    job = Job()
+    job.fail("OSError: [Errno 2] no file of process 17")
+    assert job.fail("OSError: [Errno 2] no file of process 23").repeats == 1
+
+
+def test_a_newcomer_ends_the_pause() -> None:
+    job = Job(nodes_max=2)
+    job.fail()
+    job.fail()
+    job.pass_by(0.5)
+    assert job.number == 2
+    job.join("b", 2)
+    assert job.number == 3
+
+
+def test_the_pause_can_be_turned_off_also_while_it_lasts() -> None:
+    assert [Job(retry_pause_s=0.0).fail().repeats] == [0]
+    job = Job()
+    job.fail()
+    job.fail()
+    assert job.number == 2
+    job.note(job.coordinator.handle(PolicyChanged(Policy(retry_pause_s=0.0)), job.now).records)
+    assert job.number == 3
+
+
+def test_no_node_is_let_go_for_a_pause_that_is_longer_than_its_patience() -> None:
+    job = Job(retry_pause_s=300.0, retry_pause_max_s=300.0)
+    job.fail()
+    job.fail()
+    assert job.waits() == 60.0
+    assert job.run.members["a"].outcome is None

@@ -1,0 +1,69 @@
+"""What must be true of the pause before a round that follows the same error, twice or more in a row.
+
+Counted anew from the records, by the world's clock. Where something changed in between (a node came, or was left
+behind, another coordinator decides, the settings are others) nothing is demanded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinatord.core.records import NodeJoined, NodeLeftBehind, Record, RoundEnded, RoundFormed, TrainingBegan
+from coordinatord.wire.messages import Report
+from tests.sim.evidence_laws import ROUGHLY
+
+if TYPE_CHECKING:  # the world imports its laws
+    from tests.sim.world import World
+
+CLEARLY_SHORT = 0.8
+"""Of the time within which a round got nowhere: clocks differ, and so do the ends of what they measure."""
+
+
+class Pauses:
+    """Watches the rounds of one run after another."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._formed_at = 0.0
+        self._ended_at = 0.0
+        self._life = 0
+        self._repeats = 0
+        self._last: Report | None = None
+        self._quiet = False
+        """Nothing has come between that calls for another try at once."""
+        self._stepped = False
+
+    def too_early(self, record: Record) -> float | None:
+        """Take in what is decided; return by how many seconds a round is formed too early, if one is."""
+        now, daemon = self._world.agenda.now, self._world.daemon
+        match record:
+            case NodeJoined() | NodeLeftBehind():
+                self._quiet = False
+            case TrainingBegan():
+                self._stepped = True
+            case RoundEnded():
+                self._note_end(record, now)
+                self._ended_at, self._life = now, daemon.life
+            case RoundFormed():
+                early = self._early(now) if self._quiet and self._life == daemon.life else 0.0
+                self._formed_at, self._quiet, self._stepped = now, True, False
+                return early if early > 0 else None
+        return None
+
+    def _note_end(self, record: RoundEnded, now: float) -> None:
+        last, self._last = self._last, record.report
+        policy = self._world.scene.policy
+        short = now - self._formed_at < CLEARLY_SHORT * policy.repeat_within_s
+        again = last is not None and self._last is not None and _error(last) == _error(self._last)
+        follows = last is not None and last.round == record.round - 1
+        self._repeats = self._repeats + 1 if again and follows and short and not self._stepped else 0
+
+    def _early(self, now: float) -> float:
+        scene = self._world.scene
+        pause = ROUGHLY * min(scene.policy.pause_after(self._repeats), scene.join_timeout_s)
+        return pause - (now - self._ended_at)
+
+
+def _error(report: Report) -> tuple[int, str, str]:
+    failure = report.failure
+    return failure.exit_code, failure.error, failure.message
