@@ -15,6 +15,9 @@ from nodeclient.core.events import Account, Event, WorkerExited
 GIVEN_WITHIN_S = 1.0
 """Half of it is plenty: an account takes milliseconds. What hangs must not keep the others from being told to stop."""
 
+_SIGNALS_FROM = 128
+"""From here on codes are those of a shell whose program died of a signal."""
+
 GiveAccount = Callable[[int, int], Awaitable[Account]]
 """Takes a local rank and an exit code as `subprocess` has it, of a worker that has ended."""
 
@@ -29,18 +32,23 @@ class Accounts:
         self._queue = asyncio.Queue[tuple[WorkerExited, float, bool]]()
         self._wanted = 0
         """How many more failures are worth an account."""
+        self._expected = False
 
     def begin(self) -> None:
         """A round begins: the first failure is worth an account, and so are those that it may be compared with."""
-        self._wanted = 1 + CONSEQUENCES_MAX
+        self._wanted, self._expected = 1 + CONSEQUENCES_MAX, False
 
     def expect_exits(self) -> None:
-        """From now on workers end because they are told to."""
-        self._wanted = 0
+        """From now on workers end because they are told to; after a failure, some still fail by themselves."""
+        self._expected = True
+        if self._wanted > CONSEQUENCES_MAX:
+            self._wanted = 0
 
     def note(self, local_rank: int, exit_code: int, pid: int) -> None:
         """A worker has ended just now."""
-        wanted = self._wanted > 0 and exit_code != 0
+        # Among those that are told to end, who has a code of its own was about to fail; the others died of a signal.
+        by_itself = 0 < exit_code < _SIGNALS_FROM if self._expected else exit_code != 0
+        wanted = self._wanted > 0 and by_itself
         self._wanted -= wanted
         self._queue.put_nowait((WorkerExited(local_rank, exit_code, Account(pid)), self._loop.time(), wanted))
 

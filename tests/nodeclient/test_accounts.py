@@ -79,6 +79,24 @@ async def test_what_ends_because_it_is_told_to_gives_no_account_but_what_had_end
     assert facts(events) == [(0, 3, "error 3"), (1, -15, "")]
 
 
+async def test_what_fails_by_itself_right_after_the_first_failure_gives_an_account_to_be_compared() -> None:
+    async with told(giving("error")) as (kept, events):
+        kept.note(0, 3, pid=7)
+        kept.expect_exits()
+        kept.note(1, 3, pid=8)
+        kept.note(2, -9, pid=9)
+        await kept.settled()
+    assert facts(events) == [(0, 3, "error 3"), (1, 3, "error 3"), (2, -9, "")]
+
+
+async def test_in_a_stop_without_a_failure_nothing_is_worth_an_account() -> None:
+    async with told(giving("error")) as (kept, events):
+        kept.expect_exits()
+        kept.note(0, 3, pid=7)
+        await kept.settled()
+    assert facts(events) == [(0, 3, "")]
+
+
 async def test_an_account_that_hangs_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounts, "GIVEN_WITHIN_S", 0.05)
     async with told(giving("error", asyncio.Event().wait)) as (kept, events):
