@@ -46,6 +46,9 @@ class State(StrEnum):
 class Run:
     """The state of one run. Members are indexed by their standing, so that every question below costs O(1)."""
 
+    repeats = 0
+    """How often the error of the last round had come right before, as its record has it."""
+
     concluded: bool = False
     """It ended with the job: its workers succeeded or failed for good, or an operator wanted it."""
     remark: str = ""
@@ -116,7 +119,6 @@ class Run:
         self.report: Report | None = None
         """The first cause of the last round that failed by itself, its age as of `reported_at`."""
         self.reported_at = 0.0
-        self.repeats = 0  # as the record of the last round has it
         self.leaving: set[str] = set()
         """Nodes of the round whose users asked them to leave."""
         self.stop_asked = ""
