@@ -43,6 +43,7 @@ CONF = {
     "read_timeout": "not needed",
     "store_type": "not needed",
     "rank": "--node-rank",
+    "use_libuv": "not needed",
     "protocol": "of etcd, not needed",
     "etcd_prefix": "of etcd, not needed",
     "cert": "of etcd, not needed",
