@@ -14,6 +14,7 @@ LONGEST = (
     "tests/preload/test_training.py",
     "tests/systemd/test_machine.py",
     "tests/chaos/",
+    "tests/surroundings/test_networks.py",
 )
 """Where single tests take many seconds, the longest first. None of these is to begin when all others are done."""
 
