@@ -112,7 +112,9 @@ def _announce(server: Server) -> None:
     if _read_by_people():
         return
     try:
-        print(f"coordinatord listening on {server.url}", flush=True)  # noqa: T201 - what starts us waits for this line
+        # What starts us waits for this line. In one write, or a log line may tear it where both are one pipe.
+        sys.stdout.write(f"coordinatord listening on {server.url}\n")
+        sys.stdout.flush()
     except OSError as error:
         log.warning("standard output cannot be written: %s", error, extra=fields("stdout_broken"))
         sys.stdout = None  # or Python would try again at its end, and fail
