@@ -23,7 +23,7 @@ from nodeclient.addresses import host_id, routable_address
 from nodeclient.agent_loop import AgentLoop
 from nodeclient.config import JoinConfig
 from nodeclient.console import REDRAW_S, Console
-from nodeclient.core import words
+from nodeclient.core import lingering, words
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import (
     Effect,
@@ -102,6 +102,8 @@ class Node:
         self._console = Console(config.log_level, config.log_format, self._context, self._output.terminal)
         self._error_files: list[Path] = []
         self._slots = Slots(config.workers, self._complain)
+        self._lingering = lingering.Lingering()
+        self._first_rank = 0
         self._started_at: float | None = None
         """When the workers of the round were started that has not come to a step yet."""
         self._kills = oom.Kills()
@@ -189,6 +191,7 @@ class Node:
                 self._tasks.spawn(self._sweep(), name="sweep")
             case Say(observed):
                 self._session.send(self._note_steps(self._slots.complete(observed)))
+                self._end_lingering()
             case Reconnect(reason):
                 self._session.close(reason)
             case Notice(level, text, event):
@@ -225,6 +228,7 @@ class Node:
                 screens = [stream.screen for stream in streams]
                 self._accounts.begin()
                 slots = self._slots.begin(start.run, start.round)
+                self._lingering, self._first_rank = lingering.Lingering(), part.first_rank
                 self._workers.start(self._launcher.commands(start, self._error_files, slots, screens), streams)
         except SpawnError as error:
             self.submit(StartFailed(error.local_rank, error.exit_code, error.message))
@@ -252,6 +256,13 @@ class Node:
             )
             self._console.say(Level.INFO, text, "first_step")
         return observed
+
+    def _end_lingering(self) -> None:
+        over = self._slots.over()
+        for local_rank in self._lingering.overdue(over, self._loop.time()):
+            if self._workers.end_as(local_rank, over[local_rank]):
+                pid = self._workers.pid_of(local_rank)
+                self._complain(lingering.words(self._first_rank + local_rank, pid, over[local_rank]))
 
     def _note_exit(self, local_rank: int, exit_code: int) -> None:
         self._accounts.note(local_rank, exit_code, self._workers.pid_of(local_rank))

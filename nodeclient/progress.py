@@ -23,6 +23,11 @@ _NAME = "coordinatord-steps"
 
 _WORD_BYTES = 8
 
+_OVER = 3
+"""The word of a slot that says that its worker's program is over."""
+
+_EXIT_CODE_MAX = 255
+
 _SEALS = syscalls.F_SEAL_SHRINK | syscalls.F_SEAL_GROW | syscalls.F_SEAL_SEAL
 
 
@@ -73,6 +78,12 @@ class Slots:
             step_age_s=min(max(age_s, 0.0), DURATION_S_MAX),
         )
 
+    def over(self) -> dict[int, int]:
+        """Return the exit codes of the programs that are known to be over, by local rank."""
+        words = self._words()
+        over = {rank: words[(rank * SLOT_BYTES) // _WORD_BYTES + _OVER] for rank in range(self._workers) if words}
+        return {rank: word - 1 for rank, word in over.items() if 0 < word <= _EXIT_CODE_MAX + 1}
+
     def close(self) -> None:
         """Let go of the slots."""
         if self._file is not None:
@@ -80,16 +91,20 @@ class Slots:
             self._file = None
 
     def _look(self) -> None:
-        if self._file is None:
-            return
-        words = memoryview(os.pread(self._file, self._workers * SLOT_BYTES, 0)).cast("Q")
-        for rank in range(self._workers):
-            step, at, check = words[rank * SLOT_BYTES // _WORD_BYTES :][:3]
+        words = self._words()
+        for rank in range(self._workers) if words else ():
+            step, at, check = words[rank * SLOT_BYTES // _WORD_BYTES :][:_OVER]
             # What does not belong together is being written right now: it is whole at the next look.
             if at and step ^ at == check:
                 if step <= STEP_MAX:
                     self._read[rank] = (step, at)
                 self._to_come |= step == STEPS_TO_COME
+
+    def _words(self) -> list[int]:
+        """Return what is in the slots; nothing where there are none."""
+        if self._file is None:
+            return []
+        return memoryview(os.pread(self._file, self._workers * SLOT_BYTES, 0)).cast("Q").tolist()
 
 
 def _memory(size: int) -> int:

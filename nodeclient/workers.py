@@ -28,13 +28,16 @@ class _Worker:
     watched: set[int] = field(default_factory=set)
     """The pidfds that the loop watches: the worker's own, and when that has ended, those of the rest of its group."""
     reported: bool = False
+    ended_as: int | None = None
+    """The exit code that its program had, if its process did not end and was killed for that."""
 
     def exit_code(self) -> int | None:
         """Return the exit code without reaping; None if it has not ended."""
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return None
-        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        return self.ended_as if code == -signal.SIGKILL and self.ended_as is not None else code
 
 
 class WorkerGroup:
@@ -96,6 +99,18 @@ class WorkerGroup:
         """Ask every worker to end, and from now on let a process group outlive its leader."""
         self._signalled = True
         processes.ask_to_end(self._workers.keys(), signum)
+
+    def end_as(self, local_rank: int, exit_code: int) -> bool:
+        """Kill a worker whose program was over; it then has exited with the code that its program had.
+
+        Return whether it lived.
+        """
+        for worker in self._workers.values():
+            if worker.local_rank == local_rank and worker.exit_code() is None:
+                worker.ended_as = exit_code
+                _signal_group(worker.pid, signal.SIGKILL)
+                return True
+        return False
 
     def kill(self) -> None:
         """Kill the process group of every worker."""

@@ -60,7 +60,9 @@ SLOT_BYTES = 64
 A slot begins with three 64-bit words in the host's byte order: the last step, the time when it was done in nanoseconds
 of CLOCK_MONOTONIC, which is one for all processes of a host, and both of them combined by exclusive or. The last word
 tells a reader whether the others belong together: they are stored one after the other while it may be reading, and in
-whatever order the processor likes. A slot of zeros has not been written yet.
+whatever order the processor likes. A slot of zeros has not been written yet. A fourth word is 0 until the worker's
+program is over, and then its exit code plus 1. Only warm workers can tell, and only of a script that came to its last
+line, or to an exception that it did not catch.
 """
 
 STEP_MAX = 2**53 - 1

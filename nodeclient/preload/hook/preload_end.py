@@ -8,6 +8,7 @@ end needs are imported already: often before gloo's threads have finished that c
 from __future__ import annotations
 
 import atexit
+import fcntl
 import functools
 import os
 import sys
@@ -17,6 +18,14 @@ from typing import Any
 DISTRIBUTED = "torch.distributed"
 
 DESTROY = "destroy_process_group"
+
+PROGRESS = "COORDINATORD_PROGRESS"
+"""As in `workerlib/env.py`, which tells what is in a slot."""
+
+OVER = 24
+"""The byte of a slot where the word begins that says that the program is over."""
+
+WORD_BYTES = 8
 
 
 class Ending:
@@ -29,11 +38,15 @@ class Ending:
         """`gloo` is the path of workerlib's file."""
         self._gloo = _load(gloo)
         self._worker = 0
+        self._slot = ""
+        self._is_script = False
         atexit.register(self._come)
 
     def begin(self) -> None:
         """Begin in the worker, before its program does: attend to torch.distributed, now or when it is imported."""
         self._worker = os.getpid()
+        self._slot = os.environ.get(PROGRESS, "")
+        self._is_script = sys.argv[0] not in {"", "-", "-c", "-m"}
         if DISTRIBUTED in sys.modules:
             self.attend(sys.modules[DISTRIBUTED])
         else:
@@ -56,8 +69,13 @@ class Ending:
                 setattr(module, DESTROY, destroy)
 
     def _come(self) -> None:
-        if os.getpid() == self._worker and DISTRIBUTED in sys.modules:  # and it is no child that the worker has forked
+        if os.getpid() != self._worker:  # a child that the worker has forked
+            return
+        if DISTRIBUTED in sys.modules:
             self._gloo.let_threads_finish()  # of groups that are left
+        code = _exit_code()
+        if self._slot and self._is_script and code is not None:
+            _tell_over(self._slot, code)
 
 
 class _Finder:
@@ -83,6 +101,31 @@ class _Finder:
 
             loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+
+def _exit_code() -> int | None:
+    """Return what the process will exit with, as far as a script can be seen to have come to its end.
+
+    Python takes `__file__` from a script when it has run it, but not when SystemExit has ended it (pythonrun.c). That
+    of a directory or an archive stays.
+    """
+    if "__file__" in getattr(sys.modules.get("__main__"), "__dict__", {"__file__": ""}):
+        return None
+    failed = getattr(sys, "last_type", None)
+    if failed is None:
+        return 0
+    return None if issubclass(failed, KeyboardInterrupt) else 1
+
+
+def _tell_over(slot: str, code: int) -> None:
+    """Leave word for the node, which then does not wait for the end of the process for ever."""
+    path, _, begin = slot.rpartition(":")
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        if fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:  # it is the memory of the node, and no other's
+            os.pwrite(file, (code + 1).to_bytes(WORD_BYTES, sys.byteorder), int(begin) + OVER)
+    except (OSError, ValueError):  # there is no node to be told, or none that can be
+        return
 
 
 def _load(path: str) -> Any:

@@ -1,0 +1,36 @@
+"""Which workers linger: their program is over, and their process does not end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+LINGER_S = 300.0
+"""From the end of a program to the end of its process: to give hundreds of gigabytes back takes a minute or two."""
+
+
+class Lingering:
+    """The workers of one round whose programs are over; time is the caller's, in seconds."""
+
+    def __init__(self) -> None:
+        self._due_at: dict[int, float] = {}
+
+    def overdue(self, over: Iterable[int], now: float) -> list[int]:
+        """Return the local ranks whose programs have been over for `LINGER_S`, each of them once.
+
+        `over` are those whose program is known to be over; of these, most have no process any more.
+        """
+        for rank in over:
+            self._due_at.setdefault(rank, now + LINGER_S)
+        due = [rank for rank, at in self._due_at.items() if now >= at]
+        for rank in due:
+            self._due_at[rank] = float("inf")
+        return due
+
+
+def words(rank: int, pid: int, exit_code: int) -> str:
+    """Say what is done about one of them."""
+    return (
+        f"rank {rank}: its program has been over for {LINGER_S:g} s, with exit code {exit_code}, but its process (pid "
+        f"{pid}) did not end: it is killed, and taken for ended with {exit_code}. A destructor or a library of native "
+        "code is stuck in it; py-spy dump --native shows where, the next time"
+    )

@@ -1,0 +1,44 @@
+"""A process that hangs when its program is over is ended by the node, with the exit code that the program had."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import TIMEOUT_S, clean_environ
+
+pytestmark = pytest.mark.slow
+
+IMPATIENT = """
+from nodeclient.core import lingering
+lingering.LINGER_S = 0.5
+from nodeclient.cli import main
+main()
+"""
+"""A nodeclient that gives workers less time to end."""
+
+STUCK = """
+import sys
+class Stuck:
+    def __del__(self):
+        while True: pass
+sys.stuck = Stuck()
+if len(sys.argv) > 1:
+    raise ValueError("no data")
+"""
+"""Hangs in the end of Python, as it lets go of the script's objects."""
+
+
+@pytest.mark.parametrize("words", [[], ["fail"]], ids=["success", "failure"])
+def test_a_worker_that_is_stuck_in_its_end_has_ended_as_its_program(tmp_path: Path, words: list[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(STUCK)
+    job = ("join", "--standalone", "--preload", "json", "--", sys.executable, str(script), *words)
+    command = [sys.executable, "-c", IMPATIENT, *job]
+    ended = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert ended.returncode == len(words), ended.stderr
+    assert f"rank 0: its program has been over for 0.5 s, with exit code {len(words)}, but its process" in ended.stderr
+    assert ("ValueError: no data" in ended.stderr) == bool(words)
