@@ -15,15 +15,25 @@ from coordinatord.core.records import (
     NodeDismissed,
     NodeLeftBehind,
     NodeLost,
+    NodesHeard,
+    NodesSilent,
     RoundEnded,
     RoundFormed,
     RoundStarted,
     RoundStopped,
     RunEnded,
+    TrainingResumed,
+    TrainingStalled,
 )
 from coordinatord.core.reports import repeats_of, report_on
 from coordinatord.core.run import MAY_HAVE_WORKERS, Run, State
-from coordinatord.core.spending import spent, spent_at_the_end, spent_when_broken
+from coordinatord.core.spending import (
+    spent,
+    spent_at_the_end,
+    spent_when_broken,
+    spent_with_steps_again,
+    spent_without_steps,
+)
 from coordinatord.core.words import Words, pause_words
 from coordinatord.wire.exits import ExitCode, shell_exit_code
 from coordinatord.wire.fields import DURATION_S_MAX
@@ -53,6 +63,28 @@ def form(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
 def proceed(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
     """Go on with the same round and the same goals."""
     outbox.record(RoundStarted(run.job, run.id, reason.words, run.round, run.ledger.reports_steps, spent(run, now)))
+
+
+def stall(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+    """Put the time since the last step down to a stall; nothing is done about it, as it may be a long evaluation."""
+    outbox.record(TrainingStalled(run.job, run.id, reason.words, run.round, spent_without_steps(run, now)))
+
+
+def resume(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+    """Put the time from the newest step on down to training again."""
+    outbox.record(TrainingResumed(run.job, run.id, reason.words, run.round, spent_with_steps_again(run, now)))
+
+
+def note_silent(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+    """Tell that no node is heard; the round stands."""
+    del now
+    outbox.record(NodesSilent(run.job, run.id, reason.words, run.round))
+
+
+def note_heard(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+    """Tell that a node is heard again."""
+    del now
+    outbox.record(NodesHeard(run.job, run.id, reason.words, run.round))
 
 
 def stop_planned(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from coordinatord.core.ledger import Cause
 from coordinatord.core.member import Standing
 from coordinatord.core.run import Run
 from coordinatord.wire.messages import Launcher
@@ -119,6 +120,27 @@ def outage(run: Run) -> float | None:
         return None
     patience_s = max((member.offer.join_timeout_s for member in run.inside), default=0.0)
     return run.expired_at + run.workers_gone_s + patience_s
+
+
+def stalled(run: Run) -> float | None:
+    """Workers of the round have told of steps, and of none for too long."""
+    return _when(run.ledger.cause is Cause.TRAINING and run.progress.is_idle)
+
+
+def resumed(run: Run) -> float | None:
+    """A worker of the round has done a step since it was recorded that none does."""
+    newest = run.progress.stepped_at
+    return _when(run.ledger.cause is Cause.STALLED and newest is not None and newest > run.ledger.settled_at)
+
+
+def fell_silent(run: Run) -> float | None:
+    """No node of the round can be heard any more."""
+    return _when(run.all_silent and not run.ledger.silent)
+
+
+def heard_again(run: Run) -> float | None:
+    """A node of the round can be heard, of which all were silent."""
+    return _when(run.ledger.silent and not run.all_silent)
 
 
 def node_leaving(run: Run) -> float | None:

@@ -23,6 +23,8 @@ from coordinatord.core.records import (
     NodeJoined,
     NodeLeftBehind,
     NodeLost,
+    NodesHeard,
+    NodesSilent,
     NodeSucceeded,
     NodeUndrained,
     Record,
@@ -35,6 +37,8 @@ from coordinatord.core.records import (
     RunEnded,
     RunOpened,
     TrainingBegan,
+    TrainingResumed,
+    TrainingStalled,
 )
 from coordinatord.core.reports import in_brief
 from coordinatord.core.run import Run, State
@@ -187,6 +191,24 @@ def _training_began(run: Run, record: TrainingBegan, at: float) -> None:
     run.ledger.settle(record.spent, Cause.TRAINING, at)
 
 
+def _training_stalled(run: Run, record: TrainingStalled, at: float) -> None:
+    run.ledger.settle(record.spent, Cause.STALLED, at)
+
+
+def _training_resumed(run: Run, record: TrainingResumed, at: float) -> None:
+    run.ledger.settle(record.spent, Cause.TRAINING, at)
+
+
+def _nodes_silent(run: Run, record: NodesSilent, at: float) -> None:
+    del record, at
+    run.ledger.silent = True
+
+
+def _nodes_heard(run: Run, record: NodesHeard, at: float) -> None:
+    del record, at
+    run.ledger.silent = False
+
+
 def _round_stopped(run: Run, record: RoundStopped, at: float) -> None:
     first = record.first_failure
     if first is not None:
@@ -247,6 +269,10 @@ _CHANGES: dict[type[Record], Callable[[Run, Any, float], None]] = {
     RoundsMissed: _rounds_missed,
     RoundStarted: _round_started,
     TrainingBegan: _training_began,
+    TrainingStalled: _training_stalled,
+    TrainingResumed: _training_resumed,
+    NodesSilent: _nodes_silent,
+    NodesHeard: _nodes_heard,
     RoundStopped: _round_stopped,
     RoundEnded: _round_ended,
     RunEnded: _run_ended,

@@ -29,6 +29,8 @@ class Cause(StrEnum):
     """All its workers are started, and they report their steps."""
     RUNNING = "running"
     """All its workers are started; whether they train is not known, as no step is reported."""
+    STALLED = "stalled"
+    """No worker has done a step for much longer than steps have taken of late."""
     WAITING = "waiting"
     """No round, and fewer nodes are ready than it needs."""
     RENDEZVOUS = "rendezvous"
@@ -47,6 +49,7 @@ class Spent:
 
     training: Span = 0.0
     running: Span = 0.0
+    stalled: Span = 0.0
     waiting: Span = 0.0
     rendezvous: Span = 0.0
     starting: Span = 0.0
@@ -60,8 +63,8 @@ class Spent:
 
     @property
     def at_work(self) -> float:
-        """Those in which all workers of a round were started and no more was to be done for them to train."""
-        return self.training + self.running
+        """Those in which all workers of a round were started, and nothing was known to be in their way."""
+        return self.training + self.running + self.stalled
 
     def by_cause(self) -> dict[str, float]:
         """Return them as plain data."""
@@ -96,6 +99,8 @@ class Ledger:
         """Its workers have told of their steps."""
         self.stepped = False
         """They have told of one in the current round."""
+        self.silent = False
+        """It is recorded that no node of the current round can be heard."""
         self.steps_announced = False
         """A worker of the current round has said that it will report its steps; nodes say so again after a restart."""
 

@@ -190,9 +190,11 @@ class Coordinator:
             outbox.tell(run, member)
         if membership.is_as_before(run, member, observed):
             self._note_heard(run, member, observed, now)
+            if not membership.turns(run):
+                return
         else:
             self._hear(run, member, observed, now)
-            self._advance(run, now, outbox)
+        self._advance(run, now, outbox)
 
     def _disconnect(self, event: Disconnected, now: float, outbox: Outbox) -> None:
         run, member = self._sessions.pop(event.session, (None, None))

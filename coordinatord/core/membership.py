@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinatord.core import actions
+from coordinatord.core import actions, conditions
 from coordinatord.core.addresses import plain
 from coordinatord.core.events import Connected
 from coordinatord.core.member import Member, Standing
@@ -79,6 +79,11 @@ def note_steps(run: Run, member: Member, observed: Observed) -> None:
         run.progress.note(run.assignments[member.node].group_rank, observed, member.heard_at)
 
 
+def turns(run: Run) -> bool:
+    """Whether the steps that were just noted show that training has stalled, or that it goes on."""
+    return conditions.stalled(run) is not None or conditions.resumed(run) is not None
+
+
 def hear(run: Run, member: Member, observed: Observed) -> None:
     """Take in what a member says of itself, that it was heard being known already."""
     was, now = member.standing, member.heard_at
@@ -137,6 +142,7 @@ def _note_first_step(run: Run, members: list[Member], outbox: Outbox) -> None:
     spent = spent_with_steps(run, began_at, outbox.now)
     step = max(step for step in run.members[who].observed.steps if step is not None)
     reason = f"a worker of node {who} has reported step {step}"
+    run.progress.note_start(run.ledger.entered_at)
     outbox.record(TrainingBegan(run.job, run.id, reason, run.round, spent))
 
 

@@ -8,14 +8,28 @@ comparison here, and the rest is left to those who ask.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from coordinatord.wire.messages import Observed
 
 WINDOW_S = 30.0
 """The pace is the mean of so long: one slow step, or a checkpoint, does not make it jump, and a stall shows at once and
 is clear after half of it."""
+
+STALL_S_MIN = 10.0
+"""Without a step for less than this no training has stalled, however short its steps are: hosts have hiccups."""
+
+STALL_STEPS = 10
+"""...nor for less than so many times the slowest step of late: validation and checkpoints make gaps as well."""
+
+LATELY_S = 3_600.0
+"""The slowest step of the last hour or two counts: a gap for an evaluation, once seen, is usual."""
+
+STEP_APART_S = 0.5
+"""Times of steps that are closer than this may be of one step, told twice over a network whose delay has changed."""
 
 SPACING_S = 1.0
 """Between two samples that are kept, and at least from the first to the last of them: a shorter time would say more of
@@ -26,6 +40,9 @@ class Progress:
     """What is known of the steps of one round, and then of the next."""
 
     def __init__(self) -> None:
+        self._slowest = [0.0, 0.0]
+        """How long the slowest step took, in the present `LATELY_S` and in those before; of all rounds of the run."""
+        self._slowest_from = -math.inf
         self.clear()
 
     def clear(self) -> None:
@@ -39,11 +56,20 @@ class Progress:
         self._heard_at = 0.0
         self._samples: deque[tuple[float, int]] = deque()
         """When it was at which step; the last one is where it is."""
+        self.stepped_at: float | None = None
+        """When the newest step of any worker was done."""
+        self._stepper: int | None = None
+        """The group rank of the node that told of it."""
+        self.idle_s = 0.0
+        """For how long that one has told of no other; other nodes may be quiet by habit."""
+        self._first_s: float | None = None
+        """How long the first step of the round took, until there is a second one to go by."""
 
     def note(self, group_rank: int, observed: Observed, heard_at: float) -> None:
         """Take in what a node of the round says that has steps to report, or will have."""
         if observed.step_age_s is None:
             return  # none yet
+        self._note_newest(group_rank, heard_at - observed.step_age_s, heard_at)
         if group_rank != self._pacer:
             if self._pacer is not None and group_rank > self._pacer:
                 return
@@ -57,6 +83,33 @@ class Progress:
         samples = self._samples
         while len(samples) > 2 and samples[1][0] <= heard_at - WINDOW_S:  # noqa: PLR2004 - two make a pace
             samples.popleft()
+
+    def _note_newest(self, group_rank: int, at: float, heard_at: float) -> None:
+        if self.stepped_at is None:
+            self.stepped_at, self._stepper = at, group_rank
+        elif at > self.stepped_at + STEP_APART_S:
+            if heard_at > self._slowest_from + LATELY_S:
+                self._slowest, self._slowest_from = [0.0, self._slowest[0]], heard_at
+            self._slowest[0] = max(self._slowest[0], self.idle_s)
+            self.stepped_at, self._stepper = at, group_rank
+            self.idle_s, self._first_s = 0.0, None
+        elif group_rank == self._stepper:
+            self.idle_s = heard_at - self.stepped_at
+
+    def note_start(self, running_at: float) -> None:
+        """Take note, at the first step of a round, of when its workers had been started."""
+        if self.stepped_at is not None:
+            self._first_s = max(0.0, self.stepped_at - running_at)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has been said that nobody has done a step for much longer than is usual."""
+        return self.idle_s >= STALL_S_MIN and self.idle_s >= self.patience_s
+
+    @property
+    def patience_s(self) -> float:
+        """For how long there may be no step before training counts as stalled."""
+        return max(STALL_S_MIN, STALL_STEPS * max(*self._slowest, self._first_s or 0.0))
 
     def _sample(self, at: float, step: int) -> None:
         samples = self._samples
@@ -77,14 +130,58 @@ class Progress:
         if not self._samples:
             return None
         (began_at, first), (latest_at, last) = self._samples[0], self._samples[-1]
+        usual_s = self.usual_s
+        if usual_s is None:
+            return None
+        until = max(latest_at, self._heard_at - usual_s)
+        return (last - first) / (until - began_at)
+
+    @property
+    def usual_s(self) -> float | None:
+        """How long a step took of late, while there were any; None before there are two to tell it by."""
+        if not self._samples:
+            return None
+        (began_at, first), (latest_at, last) = self._samples[0], self._samples[-1]
         if first == last or latest_at - began_at < SPACING_S:
             return None
-        mean_s = (latest_at - began_at) / (last - first)
-        until = max(latest_at, self._heard_at - mean_s)
-        return (last - first) / (until - began_at)
+        return (latest_at - began_at) / (last - first)
 
 
 def least_step(heard: Iterable[Observed], run: str, number: int) -> int | None:
     """Return the step that all workers of a round have come to, of those that report any; None if none does."""
     known = (step for one in heard if (one.round, one.run) == (number, run) for step in one.steps if step is not None)
     return min(known, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Laggard:
+    """The worker of a round that has come the least far, of those that report their steps."""
+
+    node: str
+    rank: int
+    step: int
+    lag: int
+    """Steps from there to the worker that has come furthest."""
+    stepped_at: float
+    """When a worker of its node last did a step."""
+
+
+def laggard_of(run: str, number: int, members: Iterable[tuple[str, int, Observed, float]]) -> Laggard | None:
+    """Return who is behind of the members of a round: node, first rank, what was heard and when of each.
+
+    None if all that report are equally far.
+    """
+    least, most, found = math.inf, -1, None
+    for node, first_rank, heard, heard_at in members:
+        if not heard.steps or (heard.round, heard.run) != (number, run):
+            continue
+        for local_rank, step in enumerate(heard.steps):
+            if step is None:
+                continue
+            most = max(most, step)
+            if step < least:
+                least, found = step, (node, first_rank + local_rank, heard_at - (heard.step_age_s or 0.0))
+    if found is None or least == most:
+        return None
+    node, rank, stepped_at = found
+    return Laggard(node, rank, int(least), int(most - least), stepped_at)

@@ -155,6 +155,36 @@ class TrainingBegan(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingStalled(Record):
+    """No worker of a round has done a step for much longer than steps have taken of late."""
+
+    round: Counter
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResumed(Record):
+    """A worker of a round that had stalled has done a step."""
+
+    round: Counter
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class NodesSilent(Record):
+    """No node of a round can be heard: they are gone, or the coordinator is cut off."""
+
+    round: Counter
+
+
+@dataclass(frozen=True, slots=True)
+class NodesHeard(Record):
+    """A node of a round is heard again, of which all had been silent."""
+
+    round: Counter
+
+
+@dataclass(frozen=True, slots=True)
 class FirstFailure:
     """The earliest failure of a worker that was known when its round was stopped."""
 
@@ -247,6 +277,10 @@ KINDS: dict[str, type[Record]] = {
         RoundsMissed,
         RoundStarted,
         TrainingBegan,
+        TrainingStalled,
+        TrainingResumed,
+        NodesSilent,
+        NodesHeard,
         RoundStopped,
         RoundEnded,
         RunEnded,

@@ -12,10 +12,10 @@ from dataclasses import replace
 from enum import StrEnum
 
 from coordinatord.core.deadlines import Deadlines
-from coordinatord.core.ledger import Ledger
+from coordinatord.core.ledger import Cause, Ledger
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.policy import Policy
-from coordinatord.core.progress import Progress, least_step
+from coordinatord.core.progress import Laggard, Progress, laggard_of, least_step
 from coordinatord.core.ranks import order
 from coordinatord.core.reason import Reason
 from coordinatord.core.timeline import Timeline
@@ -41,6 +41,16 @@ class State(StrEnum):
     def ended(self) -> bool:
         """Whether nothing follows any more."""
         return self in {State.SUCCEEDED, State.FAILED, State.STOPPED}
+
+
+class Health(StrEnum):
+    """What is to be seen of a round that goes on, beside its state."""
+
+    WELL = "well"
+    STALLED = "stalled"
+    """No worker has done a step for much longer than is usual."""
+    SILENT = "silent"
+    """No node of it can be heard."""
 
 
 class Run:
@@ -185,7 +195,7 @@ class Run:
         self.failures, self.losses, self.missed, self.restart_asked = {}, [], "", ""
         self.arrived_first = self.arrived_last = None
         self.ledger.lost_at = math.inf
-        self.ledger.stepped = self.ledger.steps_announced = False
+        self.ledger.stepped = self.ledger.steps_announced = self.ledger.silent = False
         self.give_up.clear()
         for member in members:
             member.in_round = member.arrived = True
@@ -288,6 +298,15 @@ class Run:
         return bool(self.count(Standing.SILENT)) and not self._connected
 
     @property
+    def health(self) -> Health:
+        """How the round does, as far as can be heard."""
+        if self.state not in {State.STARTING, State.RUNNING}:
+            return Health.WELL
+        if self.all_silent:
+            return Health.SILENT
+        return Health.STALLED if self.ledger.cause is Cause.STALLED else Health.WELL
+
+    @property
     def step(self) -> int | None:
         """The step that all workers of the current or last round have come to, as far as any is known."""
         return self._step_of(self.members.values())
@@ -302,6 +321,15 @@ class Run:
     def workers_gone_s(self) -> float:
         """For how long a node that is cut off may have workers of the round: it stops them after the outage grace."""
         return self.policy.outage_grace_s + self.slowest_s
+
+    @property
+    def laggard(self) -> Laggard | None:
+        """The worker of the round that has come the least far; None if all that report are equally far."""
+        told = (
+            (member.node, self.assignments[member.node].first_rank, member.observed, member.heard_at)
+            for member in self.inside
+        )
+        return laggard_of(self.id, self.round, told)
 
     # Evidence
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from coordinatord.core.ledger import Cause, Spent
 from coordinatord.core.member import Standing
-from coordinatord.core.run import Run, State
+from coordinatord.core.run import Health, Run, State
 
 
 def note_ready(run: Run, now: float) -> None:
@@ -23,6 +23,8 @@ def spent(run: Run, now: float) -> Spent:
     """Return it for a run that goes on; while a round forms, what there is of a rendezvous may still be in vain."""
     if run.state is State.FORMING and run.ledger.enough_since is not None:
         return run.ledger.split(run.ledger.enough_since, Cause.RENDEZVOUS, now)
+    if run.health is Health.SILENT:
+        return spent_when_broken(run, now)  # as far as is known: who is heard again may have gone on
     return run.ledger.at(now)
 
 
@@ -42,3 +44,15 @@ def spent_with_steps(run: Run, first_step_at: float, now: float) -> Spent:
 def spent_at_the_end(run: Run, now: float) -> Spent:
     """Return it for a run that is over with nothing broken: workers that have never reported a step were no start."""
     return run.ledger.split(now, None, now, before=run.ledger.cause)
+
+
+def spent_without_steps(run: Run, now: float) -> Spent:
+    """Return it for a run of which it is seen now that it has stalled: it has since its newest step."""
+    newest = now if run.progress.stepped_at is None else run.progress.stepped_at
+    return run.ledger.split(newest, Cause.STALLED, now)
+
+
+def spent_with_steps_again(run: Run, now: float) -> Spent:
+    """Return it for a run that had stalled, and trains from its newest step on."""
+    newest = now if run.progress.stepped_at is None else run.progress.stepped_at
+    return run.ledger.split(newest, Cause.TRAINING, now)

@@ -77,8 +77,12 @@ def _rows() -> list[Row]:
             ),
             Row(state, when.outage, failed, do.fail_abandoned, "every node was silent for too long"),
             Row(state, when.arrived, stopping, do.stop_planned, "{words.ready} arrived"),
+            Row(state, when.fell_silent, state, do.note_silent, "every node is silent"),
+            Row(state, when.heard_again, state, do.note_heard, "nodes are heard again"),
         ]
     rows += [
+        Row(running, when.stalled, running, do.stall, "{words.idle}"),
+        Row(running, when.resumed, running, do.resume, "workers do steps again"),
         Row(stopping, when.exhausted, failed, do.fail_workers, "{words.verdict}"),
         Row(stopping, when.given_up, failed, do.fail_workers, "{words.verdict}"),
         Row(stopping, when.halted, forming, do.reform, "{words.verdict}"),

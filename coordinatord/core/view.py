@@ -9,7 +9,7 @@ from coordinatord.core.cluster import Cluster
 from coordinatord.core.ledger import Cause, Spent
 from coordinatord.core.member import Member, Standing
 from coordinatord.core.reports import current
-from coordinatord.core.run import Run, State
+from coordinatord.core.run import Health, Run, State
 from coordinatord.core.spending import spent
 from coordinatord.core.timeline import Round
 from coordinatord.core.words import NAMES_MAX, Words
@@ -39,11 +39,12 @@ def head_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
         "job": run.job,
         "run": run.id,
         "state": str(run.state),
+        "health": str(run.health),
         "reason": Words(run).situation if trouble is None else f"nothing can be decided, {trouble}; {run.reason}",
         "round": run.round,
         **_time_view(run, now),
         "world_size": sum(member.offer.workers for member in run.inside) if in_round else 0,
-        "progress": {"step": run.step, "steps_per_s": _pace(run)},
+        "progress": {"step": run.step, "steps_per_s": pace(run, now)},
         "restarts": {"used": run.restarts_used, "max": _max_restarts(run)},
         "spares": run.count(Standing.READY) if _ready(run) == SPARE else 0,
         "missing": _missing_view(run),
@@ -184,9 +185,14 @@ def _steps_view(run: Run, member: Member, now: float) -> dict[str, Any]:
     }
 
 
-def _pace(run: Run) -> float | None:
-    steps_per_s = run.progress.steps_per_s if run.state is State.RUNNING else None
-    return None if steps_per_s is None else round(steps_per_s, 6)
+def pace(run: Run, now: float) -> float | None:
+    """Return how many steps a second the round does; None where it does none, or one of its workers stands."""
+    steps_per_s = run.progress.steps_per_s
+    if run.state is not State.RUNNING or run.health is not Health.WELL or steps_per_s is None:
+        return None
+    laggard = run.laggard
+    stands = laggard is not None and laggard.lag > 1 and now - laggard.stepped_at >= run.progress.patience_s
+    return None if stands else round(steps_per_s, 6)
 
 
 def _ready(run: Run) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from coordinatord.core.member import Standing
-from coordinatord.core.run import MAY_HAVE_WORKERS, Run, State
+from coordinatord.core.run import MAY_HAVE_WORKERS, Health, Run, State
 from coordinatord.wire.ends import Killed
 from coordinatord.wire.messages import Launcher
 
@@ -162,7 +162,20 @@ class Words:
             return self._ending
         if self._run.all_silent and not self._run.state.ended:
             return "every node is silent: the coordinator's own network may be cut; the round stands"
+        if self._run.health is Health.STALLED:
+            return self.idle
         return self._run.reason
+
+    @property
+    def idle(self) -> str:
+        """Say for how long no worker has done a step, and who is behind."""
+        progress, laggard = self._run.progress, self._run.laggard
+        text = f"no step for {lasted(progress.idle_s)}"
+        if progress.usual_s is not None:
+            text += f" (usually {lasted(progress.usual_s)})"
+        if laggard is not None:
+            text += f"; rank {laggard.rank} on node {laggard.node} is behind, by {laggard.lag}"
+        return text
 
     @property
     def _ending(self) -> str:
@@ -186,6 +199,17 @@ def pause_words(seconds: float, round_number: int, repeats: int) -> str:
     """Say that the next round waits, and why."""
     times = "twice" if repeats == 1 else f"{repeats + 1} times in a row"
     return f"waiting {seconds:g} s before round {round_number}: the same error {times} without a step"
+
+
+def lasted(seconds: float) -> str:
+    """Say how long something took, in two units at most: `0.06 s`, `12 s`, `1 min 15 s`, `2 h 5 min`."""
+    if seconds < 10:  # noqa: PLR2004 - there, tenths matter
+        return f"{seconds:.2g} s"
+    minutes, whole_s = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{whole_s} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole_s} s"
 
 
 def name_some(names: Iterable[str], count: int) -> str:

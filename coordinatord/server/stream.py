@@ -55,7 +55,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-SUMMARY = ("job", "run", "state", "reason", "round", "world_size", "restarts", "spares", "progress")
+SUMMARY = ("job", "run", "state", "health", "reason", "round", "world_size", "restarts", "spares", "progress")
 """What of a job is in the list of all."""
 
 Show = Callable[[], tuple[dict[str, Any], bool]]

@@ -117,6 +117,11 @@ STEPS: Steps = (
         "UPDATE records SET body = json_set(body, '$.repeats', 0) WHERE kind = 'RoundEnded'",
     ),
     ("UPDATE records SET body = json_set(body, '$.step', NULL) WHERE kind = 'RunEnded'",),
+    (
+        """
+        UPDATE records SET body = json_set(body, '$.spent.stalled', 0.0) WHERE json_type(body, '$.spent') = 'object'
+        """,
+    ),
 )
 """The statements that lead from version 0, which is empty, to version 1, and so on. Steps are added and never edited,
 since there are databases of every version."""

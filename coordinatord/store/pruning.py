@@ -13,9 +13,13 @@ from coordinatord.core.records import (
     JobForgotten,
     NodeDismissed,
     NodeLost,
+    NodesHeard,
+    NodesSilent,
     Record,
     RoundFormed,
     RunOpened,
+    TrainingResumed,
+    TrainingStalled,
 )
 
 RUNS_KEPT = 3
@@ -32,11 +36,18 @@ seconds for a month would otherwise leave a million records."""
 MARKS_KEPT = 1_000
 """Of drains and undrains that hold no more, and of forgotten jobs: who looks for one looks at the last weeks."""
 
+TURNS_KEPT = 200
+"""Of each run and kind: training that stalls at each evaluation, in a round that lasts for months, leaves many."""
+
+_TURNS = ("TrainingStalled", "TrainingResumed", "NodesSilent", "NodesHeard")
+"""Of which only the last of each kind is needed to go on."""
+
 _OF_ROUNDS = (
     "RoundFormed",
     "RoundsMissed",
     "RoundStarted",
     "TrainingBegan",
+    *_TURNS,
     "RoundStopped",
     "RoundEnded",
     "NodeSucceeded",
@@ -44,9 +55,15 @@ _OF_ROUNDS = (
 )
 
 
+_CAUSES = (
+    *(JobForgotten, RunOpened, RoundFormed, NodeLost, NodeDismissed, ClusterRecord),
+    *(TrainingStalled, TrainingResumed, NodesSilent, NodesHeard),
+)
+
+
 def makes_forget(newest: Record) -> bool:
     """Whether a record may make others superfluous."""
-    return isinstance(newest, JobForgotten | RunOpened | RoundFormed | NodeLost | NodeDismissed | ClusterRecord)
+    return isinstance(newest, _CAUSES)
 
 
 def forget(connection: sqlite3.Connection, newest: Record) -> None:
@@ -60,8 +77,19 @@ def forget(connection: sqlite3.Connection, newest: Record) -> None:
             _forget_rounds(connection, newest.job, newest.run, newest.round - ROUNDS_KEPT)
         case NodeLost() | NodeDismissed():
             _forget_visitor(connection, newest.job, newest.run, type(newest).__name__)
+        case TrainingStalled() | TrainingResumed() | NodesSilent() | NodesHeard():
+            _forget_turn(connection, newest.job, newest.run, type(newest).__name__)
         case ClusterRecord():
             _forget_marks(connection, newest)
+
+
+def _forget_turn(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
+    """Forget the record that is now beyond the last `TURNS_KEPT` of its kind."""
+    connection.execute(
+        "DELETE FROM records WHERE seq = (SELECT seq FROM records WHERE job = ? AND run = ? AND kind = ?"
+        " ORDER BY seq DESC LIMIT 1 OFFSET ?)",
+        (job, run, kind, TURNS_KEPT),
+    )
 
 
 def _forget_marks(connection: sqlite3.Connection, newest: ClusterRecord) -> None:

@@ -63,6 +63,8 @@ class Job:
     name: str
     run: str
     state: str
+    health: str
+    """How a round that goes on does: `well`, or what is wrong."""
     reason: str
     round: int
     world_size: int
@@ -83,6 +85,11 @@ class Job:
     """None where no step was ever reported, as it is not known then."""
     running_s: float | None
     """For how long workers ran of which nobody knows whether they trained."""
+
+    @property
+    def shown_state(self) -> str:
+        """What to call the state that it is in: of one that is not well, that it is not."""
+        return self.state if self.health == "well" else self.health
 
     @property
     def ended(self) -> bool:
@@ -207,6 +214,7 @@ def read_job(value: object, where: str = "answer") -> Job:
         name=job.text("job"),
         run=job.text("run"),
         state=job.text("state"),
+        health=job.maybe("health", job.text) or "well",
         reason=job.text("reason"),
         round=job.count("round"),
         world_size=job.count("world_size"),

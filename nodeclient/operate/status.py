@@ -8,6 +8,7 @@ line, which begins with its job, and all columns.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -54,6 +55,8 @@ STATES = {
     "forming": Colour.CHANGING,
     "starting": Colour.CHANGING,
     "stopping": Colour.CHANGING,
+    "stalled": Colour.CHANGING,
+    "silent": Colour.CHANGING,
 }
 """Of jobs."""
 
@@ -118,9 +121,10 @@ def _mark_lines(marks: Sequence[Drained], where: Surface, rows_max: int | None) 
 
 
 def _job_lines(job: Job, where: Surface, rows_max: int | None, hint: str) -> list[str]:
-    since = f" for {duration(job.state_s)}" if job.state_s is not None else ""
-    title, *rest = where.wrapped(f"job {job.name}  {job.state}{since}: {job.reason}")
-    title = title.replace(f"  {job.state}", f"  {where.paint(job.state, STATES.get(job.state, Colour.BOLD))}", 1)
+    since = f" for {duration(job.state_s)}" if job.state_s is not None and job.health == "well" else ""
+    state = job.shown_state
+    title, *rest = where.wrapped(f"job {job.name}  {state}{since}: {job.reason}")
+    title = title.replace(f"  {state}", f"  {where.paint(state, STATES.get(state, Colour.BOLD))}", 1)
     lines = [title, *rest]
     for fact in _facts(job):
         lines += where.wrapped(f"  {fact}", indent="    ")
@@ -179,8 +183,10 @@ def _failure(report: Report) -> str:
 def _nodes(job: Job, where: Surface, rows_max: int | None, hint: str) -> list[str]:
     if not job.nodes:
         return [] if job.ended else ["  no nodes"]
-    lead = max((step for node in job.nodes for step in node.steps), default=0)
+    lead = _Lead(max((step for node in job.nodes for step in node.steps), default=0), job)
     shown, rest = list(job.nodes), Counter[str]()
+    if where.is_terminal:
+        shown.sort(key=lambda node: -lead.lag_of(node))
     if where.is_terminal and rows_max is not None and len(shown) > rows_max:
         shown.sort(key=lambda node: _is_ordinary(node, lead))
         rest.update(_state(node) for node in shown[rows_max:])
@@ -192,16 +198,30 @@ def _nodes(job: Job, where: Surface, rows_max: int | None, hint: str) -> list[st
     return lines
 
 
-def _is_ordinary(node: Node, lead: int) -> bool:
-    return node.state == "running" and not node.drained and not _is_behind(node, lead)
+class _Lead:
+    """The worker that is furthest, and by how much another one may be behind it without being so.
+
+    Nodes speak once a second and not at the same time, so what two of them said last is up to two seconds apart.
+    """
+
+    def __init__(self, step: int, job: Job) -> None:
+        self._step = step
+        self._slack = math.inf if job.steps_per_s is None else 2 + 2 * job.steps_per_s
+        self._all_stand = job.health == "stalled"
+
+    def lag_of(self, node: Node) -> int:
+        """Return how many steps the last worker of a node is behind; 0 where that may be chance."""
+        lag = self._step - min(node.steps, default=self._step)
+        stands = self._all_stand or (node.step_age_s is not None and node.step_age_s > STALLED_S)
+        return lag if stands or lag > self._slack else 0
 
 
-def _is_behind(node: Node, lead: int) -> bool:
-    return node.step_age_s is not None and node.step_age_s > STALLED_S and min(node.steps, default=lead) < lead
+def _is_ordinary(node: Node, lead: _Lead) -> bool:
+    return node.state == "running" and not node.drained and not lead.lag_of(node)
 
 
-def _table(job: Job, nodes: Sequence[Node], where: Surface, lead: int) -> list[str]:
-    rows = [_row(job, node) for node in nodes]
+def _table(job: Job, nodes: Sequence[Node], where: Surface, lead: _Lead) -> list[str]:
+    rows = [_row(job, node, lead) for node in nodes]
     columns = list(COLUMNS)
     if where.is_terminal:
         idle = {"JOB"} | ({"HOST"} if all(node.host == node.name for node in nodes) else set())
@@ -217,14 +237,14 @@ def _table(job: Job, nodes: Sequence[Node], where: Surface, lead: int) -> list[s
         node = nodes[row]
         if title == "STATE" and node.state in TROUBLED:
             return where.paint(cell, Colour.BAD)
-        if (title == "STATE" and node.drained) or (title == "STEP" and _is_behind(node, lead)):
+        if (title == "STATE" and node.drained) or (title == "STEP" and lead.lag_of(node)):
             return where.paint(cell, Colour.CHANGING)
         return cell
 
     return table(columns, rows, where, paint)
 
 
-def _row(job: Job, node: Node) -> tuple[str, ...]:
+def _row(job: Job, node: Node, lead: _Lead) -> tuple[str, ...]:
     first, last = node.ranks or (None, None)
     return (
         job.name,
@@ -233,12 +253,19 @@ def _row(job: Job, node: Node) -> tuple[str, ...]:
         node.address,
         _state(node),
         "-" if first is None else _span(first, last or first),
-        _span(min(node.steps), max(node.steps)) if node.steps else "-",
+        _steps(node, lead),
         "-" if node.step_age_s is None else duration(node.step_age_s),
         duration(node.last_seen_s),
         node.version or "-",
         node.reason,
     )
+
+
+def _steps(node: Node, lead: _Lead) -> str:
+    if not node.steps:
+        return "-"
+    lag = lead.lag_of(node)
+    return _span(min(node.steps), max(node.steps)) + (f" (-{lag})" if lag else "")
 
 
 def _state(node: Node) -> str:
@@ -270,7 +297,16 @@ def _gist(status: Status) -> object:
     """Return what is news when it changes: not ages, steps and paces, which always do."""
     return [
         (
-            *(job.name, job.run, job.state, job.reason, job.round, job.restarts_used, job.missing_nodes, job.missing),
+            *(
+                job.name,
+                job.run,
+                job.shown_state,
+                job.reason if job.health == "well" else "",
+                job.round,
+                job.restarts_used,
+                job.missing_nodes,
+                job.missing,
+            ),
             [(node.name, node.state, node.drained, node.ranks, node.reason) for node in job.nodes],
         )
         for job in status.jobs

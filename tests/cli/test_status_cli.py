@@ -272,6 +272,32 @@ def test_versions_are_shown_where_they_differ() -> None:
             assert [row[titles.index("VERSION")] for row in rows if row] == versions
 
 
+def test_a_straggler_that_moves_comes_first_with_what_it_lacks() -> None:
+    job = a_large_job(progress={"step": 70, "steps_per_s": 3.0})
+    with (
+        canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _),
+        on_terminal(BIN / "nodeclient", "status", "--coord", endpoint, columns=120, rows=40) as terminal,
+    ):
+        lines = terminal.await_text("more nodes").splitlines()
+        assert terminal.wait() == 0
+    first = next(index for index, line in enumerate(lines) if line.split()[0] == "NODE")
+    assert [line.split()[0] for line in lines[first + 1 : first + 3]] == ["gpu400", "gpu500"]
+    assert "70 (-20)" in lines[first + 1]
+
+
+def test_a_job_that_stands_says_so_in_its_state_s_place() -> None:
+    reason = "no step for 1 min 15 s (usually 0.06 s); rank 1 on node b is behind, by 1"
+    nodes = (a_node("a", steps=[12], step_age_s=75.0), a_node("b", steps=[11], step_age_s=75.0, ranks=[1]))
+    job = a_job(*nodes, health="stalled", reason=reason, state_s=90.0, progress={"step": 11, "steps_per_s": None})
+    with (
+        canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _),
+        on_terminal(BIN / "nodeclient", "status", "--coord", endpoint, columns=120, rows=40) as terminal,
+    ):
+        lines = terminal.await_text("NODE").splitlines()
+        assert terminal.wait() == 0
+    assert f"job mnist  stalled: {reason}" in lines
+
+
 @pytest.mark.parametrize("columns", [30, 60, 80, 200])
 def test_a_table_fits_the_terminal(columns: int) -> None:
     node = a_node("gpu1.cluster.example.org-a1b2c3", host="gpu1.cluster.example.org", address="fd00::1234:5678")

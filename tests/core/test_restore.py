@@ -15,6 +15,7 @@ from coordinatord.core.records import (
     NodeJoined,
     NodeLeftBehind,
     NodeLost,
+    NodesSilent,
     NodeSucceeded,
     Record,
     RoundEnded,
@@ -126,7 +127,7 @@ def test_a_run_of_which_nobody_comes_back_stands_until_its_nodes_have_given_up_a
     policy = life.coordinator.policy
     offer = next(iter(life.run.members.values())).offer
     end = life.now + policy.restart_grace_s + policy.outage_grace_s + offer.stop_timeout_s + offer.join_timeout_s
-    assert life.tick_until(end - 0.1) == []
+    assert [type(record) for record in life.tick_until(end - 0.1)] == [NodesSilent]
     assert [type(record) for record in life.tick_until(end + 0.1)] == [RunEnded]
 
 

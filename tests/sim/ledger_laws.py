@@ -23,6 +23,8 @@ from coordinatord.core.records import (
     RunEnded,
     RunOpened,
     TrainingBegan,
+    TrainingResumed,
+    TrainingStalled,
 )
 from coordinatord.core.run import Run, State
 from coordinatord.core.spending import spent
@@ -53,13 +55,34 @@ MAY_GROW: dict[type[Record], dict[type[Record], set[Cause]]] = {
         RoundStopped: {Cause.STARTING, Cause.RUNNING} | _DETECTED,
         RunEnded: {Cause.STARTING, Cause.RUNNING} | _DETECTED,
     },
-    TrainingBegan: {RoundStopped: {Cause.TRAINING} | _DETECTED, RunEnded: {Cause.TRAINING} | _DETECTED},
+    **{
+        kind: {
+            TrainingStalled: {Cause.TRAINING, Cause.STALLED},
+            RoundStopped: {Cause.TRAINING} | _DETECTED,
+            RunEnded: {Cause.TRAINING} | _DETECTED,
+        }
+        for kind in (TrainingBegan, TrainingResumed)
+    },
+    TrainingStalled: {
+        TrainingResumed: {Cause.TRAINING, Cause.STALLED},
+        RoundStopped: {Cause.STALLED} | _DETECTED,
+        RunEnded: {Cause.STALLED} | _DETECTED,
+    },
     RoundStopped: {RoundEnded: {Cause.STOPPING}, RunEnded: {Cause.STOPPING}},
     RoundEnded: {RoundFormed: {Cause.WAITING, Cause.RENDEZVOUS}, RunEnded: {Cause.WAITING}},
 }
 """Between two records, to what the time may have gone."""
 
-Accounted = RoundFormed | RoundStarted | TrainingBegan | RoundStopped | RoundEnded | RunEnded
+Accounted = (
+    RoundFormed
+    | RoundStarted
+    | TrainingBegan
+    | TrainingStalled
+    | TrainingResumed
+    | RoundStopped
+    | RoundEnded
+    | RunEnded
+)
 
 
 @dataclass(slots=True)

@@ -57,6 +57,8 @@ class Workers:
     """How long it takes to start them. In life nothing can come between; a shell that does it otherwise may be."""
     first_step_s: float | None = None
     """How long after the start of all of them the first step is reported; None if steps are not."""
+    stalls: float = 0.0
+    """In how many rounds of a training that reports its steps there is a time without any."""
     announces_steps: bool = False
     """They say from the start that they will report steps, if they do."""
     fails_at_once: float = 0.0
@@ -123,6 +125,7 @@ def draw_scene(chance: random.Random) -> Scene:
         fails_at_once=chance.choice([0.0, 0.0, 0.0, 0.1]),
         cannot_start=chance.choice([0.0, 0.0, 0.0, 0.1]),
         first_step_s=chance.choice([None, None, 0.0, 0.7, 6.0]),
+        stalls=chance.choice([0.0, 0.3, 1.0]),
         announces_steps=chance.random() < 0.5,
     )
     return Scene(

@@ -6,26 +6,31 @@ to its numbers. That these add up is in `ledger_laws`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordinatord.core.events import Event
 from coordinatord.core.ledger import Spent
 from coordinatord.core.machine import Coordinator
+from coordinatord.core.progress import STALL_S_MIN
 from coordinatord.core.records import (
     NodeDismissed,
     NodeLost,
     Record,
+    RoundEnded,
     RoundFormed,
     RoundStarted,
     RoundStopped,
     RunEnded,
+    RunOpened,
     TrainingBegan,
+    TrainingStalled,
 )
-from coordinatord.core.run import Run, State
+from coordinatord.core.run import Health, Run, State
 from coordinatord.wire.messages import Goal, Phase, Result
 from tests.sim.ledger_laws import EXACT_S, Accounted, LedgerLaws, Page
-from tests.sim.workers import Round
+from tests.sim.workers import STEP_S, Round
 
 if TYPE_CHECKING:  # the world imports its laws
     from tests.sim.host import Host
@@ -99,6 +104,7 @@ class SpendingLaws(LedgerLaws):
             self._note_known(key, now)
         elif key not in self.disturbed and self._upset_at < self._formed_at[key][0] and self._was_quiet(key):
             self._quiet_until[key] = now
+            self._look_at_steps(self.world.daemon.machine.jobs["job"], key)
 
     def _note_known(self, key: Round, now: float) -> None:
         if self._upset_at != now and self.world.trainings[key].broken:
@@ -175,9 +181,11 @@ class SpendingLaws(LedgerLaws):
                     self._running_at[record.run, record.round] = now
             case TrainingBegan():
                 self._judge_first_step(record)
+            case TrainingStalled():
+                self._judge_stall(record)
             case RoundStopped():
                 self._judge_round_time((record.run, record.round), record)
-            case RunEnded() if page is not None and page.kind in {RoundFormed, RoundStarted, TrainingBegan}:
+            case RunEnded() if page is not None and page.kind not in {RunOpened, RoundStopped, RoundEnded}:
                 self._judge_round_time((record.run, page.round), record)
 
     def _judge_wait(self, page: Page, record: RoundFormed) -> None:
@@ -216,6 +224,41 @@ class SpendingLaws(LedgerLaws):
         most = (self.world.agenda.now - stepped_at) * (1 + self.world.scene.skew) + TIGHT_S
         most += self._odd_s.get(record.run, 0.0)
         self.check(trained <= most, "round %d trained for %.3f s, and stepped for %.3f", record.round, trained, most)
+
+    def _judge_stall(self, record: TrainingStalled) -> None:
+        """Training that is said to have stalled has done no step for long."""
+        key = (record.run, record.round)
+        stepped = self.world.trainings[key].stepped()
+        self.check(stepped is not None, "round %d has stalled, and had not begun", record.round)
+        assert stepped is not None
+        if self._is_plain(key):
+            least = STALL_S_MIN * (1 - self.world.scene.skew) - STEP_S - CALM_S
+            self.check(stepped[1] >= least, "round %d has stalled, %.3f s after a step", record.round, stepped[1])
+
+    def _look_at_steps(self, run: Run, key: Round) -> None:
+        """Training that has done no step for long has stalled, and training that does them has not."""
+        training = self.world.trainings[key]
+        stepped = training.stepped()
+        if stepped is None or training.broken or not (run.ledger.stepped and self._is_plain(key)):
+            return
+        idle_s, stalled = stepped[1], run.health is Health.STALLED
+        patience_s = run.progress.patience_s * (1 + self.world.scene.skew) + 2 * CALM_S
+        self.check(
+            stalled or idle_s < patience_s, "no step for %.3f s, and round %d is said to be well", idle_s, key[1]
+        )
+        longest_s = max((end - begin for begin, end in training.stalls), default=0.0)
+        over = self.world.agenda.now > training.stalls_until + CALM_S and training.done_at == math.inf
+        usual = longest_s < STALL_S_MIN - CALM_S or over
+        self.check(not stalled or not usual, "round %d does steps, and is said to have stalled", key[1])
+
+    def _is_plain(self, key: Round) -> bool:
+        """Whether what nodes say of a round comes at once, and has ever since it was formed."""
+        formed = self._formed_at.get(key)
+        if formed is None or not self._tells_at_once or key in self.disturbed:
+            return False
+        return (
+            self._upset_at < formed[0] and self._was_heard(key, formed[0]) and not self.world.faults["other settings"]
+        )
 
     def _was_heard(self, key: Round, since: float) -> bool:
         """Whether nothing that its nodes said of a round was held up; of those that died, all had been heard before."""
@@ -257,6 +300,12 @@ class SpendingLaws(LedgerLaws):
         if self.world.scene.workers.announces and tight and not ended_well:
             ran = record.spent.running - before.running
             self.check(ran <= slack, "round %d ran for %.3f s, and was to report its steps", key[1], ran)
+        # Nor does a stall last longer than no step is done
+        if tight and training is not None:
+            since_s = max(0.0, now - min(training.broken_at, training.done_at))
+            most = (training.stalled_s(now) + since_s + len(training.stalls) * STEP_S) * (1 + skew) + slack
+            stalled = record.spent.stalled - before.stalled
+            self.check(stalled <= most, "round %d stalled for %.3f s, of %.3f", key[1], stalled, most)
         # No shorter than it was well
         quiet = self._quiet_until.get(key)
         slack = (TIGHT_S if self._tells_at_once else LOOSE_S) + odd_s

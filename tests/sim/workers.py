@@ -46,6 +46,8 @@ class Training:
         self.broken_at = math.inf
         self.done_at = math.inf
         """When the last step was taken."""
+        self.stalls: list[tuple[float, float]] = []
+        """From when to when it did no step, though nothing was broken."""
         self.exited_well = 0
         """Workers that exited with 0."""
         self._left_s = world.work_left.get(key[0], world.scene.workers.work_s)
@@ -56,6 +58,11 @@ class Training:
         self.hosts[host.name] = host
         if len(self.hosts) == len(self._world.laws.formed[self.key].nodes):
             self.whole_at = self._world.agenda.now
+            manners, chance = self._world.scene.workers, self._world.chance
+            if manners.first_step_s is not None and chance.random() < manners.stalls:
+                after = manners.first_step_s + chance.uniform(1.0, 8.0)
+                stall_s = chance.choice([chance.uniform(1.0, 8.0), chance.uniform(12.0, 40.0)])
+                self._world.agenda.plan(after, self._stall, stall_s)
         if self.broken:
             host.workers.lose_peer()
 
@@ -68,8 +75,26 @@ class Training:
         until = min(now, self.broken_at, self.done_at)
         if until < self.whole_at + first_s:
             return None
-        step, since = divmod(until - self.whole_at - first_s, STEP_S)
-        return int(step), now - until + since
+        step = (until - self.whole_at - first_s - self.stalled_s(until)) // STEP_S
+        at = self.whole_at + first_s + step * STEP_S
+        for begin, end in self.stalls:
+            at += end - begin if at > begin else 0.0
+        return int(step), now - at
+
+    def stalled_s(self, until: float) -> float:
+        """Return for how long it had stalled by then."""
+        return sum(min(end, until) - begin for begin, end in self.stalls if begin < until)
+
+    @property
+    def stalls_until(self) -> float:
+        """The end of the last stall."""
+        return self.stalls[-1][1] if self.stalls else -math.inf
+
+    def _stall(self, seconds: float) -> None:
+        now = self._world.agenda.now
+        if self.stepped() is not None and not self.broken and now > self.stalls_until:
+            self._world.trace.note("the training of round %d stalls for %.1f s", self.key[1], seconds)
+            self.stalls.append((now, now + seconds))
 
     def breaks(self) -> None:
         """Let a worker be gone that the others need. What they did so far was saved."""
@@ -85,7 +110,8 @@ class Training:
     def _done(self) -> None:
         if self.broken or not all(host.workers.training is self for host in self.hosts.values()):
             return
-        if len(self.hosts) < len(self._world.laws.formed[self.key].nodes):
+        whole = len(self.hosts) == len(self._world.laws.formed[self.key].nodes)
+        if not whole or self._world.agenda.now < self.stalls_until:
             self._world.agenda.plan(LAST_STEP_S, self._done)  # a step takes all of them
         else:
             self.done_at = self._world.agenda.now

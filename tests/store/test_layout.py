@@ -176,7 +176,8 @@ def test_what_runs_without_steps_had_trained_is_brought_forward_as_running(tmp_p
         for kind, body in (("RoundStarted", start), *([("TrainingBegan", {"reason": "r", "spent": spent})] * stepped)):
             row = (1.0, "job", "e-1", kind, 1, json.dumps(body))
             connection.execute("INSERT INTO records (at, job, run, kind, round, body) VALUES (?, ?, ?, ?, ?, ?)", row)
-    Database.open(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        layout.migrate(connection, layout.STEPS[: BEFORE_RUNNING + 1])
     expected = {"training": 40.0, "running": 0.0} if stepped else {"training": 0.0, "running": 40.0}
     told = [json.loads(str(body))["spent"] for (body,) in ask(path, "SELECT body FROM records ORDER BY seq")]
     assert told == [spent | expected] * (1 + stepped)

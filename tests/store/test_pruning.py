@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.core.records import NodeJoined, RoundEnded, RoundFormed
+from coordinatord.core.ledger import Spent
+from coordinatord.core.records import NodeJoined, RoundEnded, RoundFormed, TrainingResumed, TrainingStalled
+from coordinatord.store import pruning
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
 from coordinatord.store.pruning import ROUNDS_KEPT, RUNS_KEPT, VISITORS_KEPT
@@ -16,6 +18,7 @@ from tests.support.histories import (
     a_join_of,
     a_loss_of,
     a_round_of,
+    a_start_of,
     an_opening,
     durable,
     replay,
@@ -106,3 +109,16 @@ def test_a_job_that_comes_again_within_one_commit_begins_anew() -> None:
     assert forgotten == a_forgetting(), "its nodes must not begin it anew"
     assert isinstance(joined, NodeJoined)
     assert (joined.run, joined.node) == ("e-2", "n2")
+
+
+def test_stalls_of_a_round_that_lasts_do_not_pile_up() -> None:
+    database = Database.in_memory()
+    database.append([an_opening(), a_join_of("n1"), a_round_of("n1"), a_start_of()], 0.0)
+    before = database.count()
+    for number in range(3 * pruning.TURNS_KEPT):
+        spent = Spent(training=number, stalled=number)
+        for kind in (TrainingStalled, TrainingResumed):
+            database.append([kind("job", "e-1", "r", 1, spent)], float(number))
+    assert database.count() == before + 2 * pruning.TURNS_KEPT
+    run = replay(database.load())["job"]
+    assert run.ledger.settled == Spent(training=number, stalled=number)

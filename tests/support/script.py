@@ -59,6 +59,8 @@ class Puppet:
     session: int
     silent: bool = False
     observed: Observed = field(default_factory=an_observed)
+    stepped_at: float = 0.0
+    """When its workers did the last step of which it tells."""
     desired: Desired | None = None
     shown: str = ""
     """What it was last told, as written: repeated words are not written again."""
@@ -139,7 +141,7 @@ class Stage:
         puppet.silent, puppet.shown = False, ""
         self._sessions[puppet.session] = puppet
         self._open.add(puppet.session)
-        join = dataclasses.replace(puppet.join, observed=puppet.observed)
+        join = dataclasses.replace(puppet.join, observed=self._aged(puppet))
         address = f"10.0.0.{_number(puppet.join.node)}"
         self._handle(Connected(puppet.session, join, address, "10.0.0.254"))
 
@@ -177,6 +179,7 @@ class Stage:
         puppet = self.puppets[node]
         age_s = _seconds(options.get("age", "0s"))
         puppet.observed = dataclasses.replace(puppet.observed, steps=(int(step),), step_age_s=age_s)
+        puppet.stepped_at = self.now - age_s
         self._say_again(puppet)
 
     def _die(self, seconds: float) -> None:
@@ -255,10 +258,15 @@ class Stage:
 
     def _say(self, puppet: Puppet, **changes: Any) -> None:
         puppet.observed = dataclasses.replace(puppet.observed, **changes)
-        self._handle(Reported(puppet.session, puppet.observed))
+        self._handle(Reported(puppet.session, self._aged(puppet)))
+
+    def _aged(self, puppet: Puppet, **changes: Any) -> Observed:
+        """Return what a node says now: its workers' last step has grown older."""
+        age_s = None if puppet.observed.step_age_s is None else self.now - puppet.stepped_at
+        return dataclasses.replace(puppet.observed, step_age_s=age_s, **changes)
 
     def _say_again(self, puppet: Puppet) -> None:
-        self._handle(Reported(puppet.session, dataclasses.replace(puppet.observed, beat=True)))
+        self._handle(Reported(puppet.session, self._aged(puppet, beat=True)))
 
     def _beat(self) -> None:
         self._next_beat = self.now + self._heartbeat_s

@@ -14,8 +14,9 @@ from prometheus_client.registry import Collector
 
 from coordinatord.core.ledger import Cause
 from coordinatord.core.member import Standing
-from coordinatord.core.run import Run, State
+from coordinatord.core.run import Health, Run, State
 from coordinatord.core.spending import spent
+from coordinatord.core.view import pace
 from coordinatord.server.metrics.reasons import REASONS
 from coordinatord.server.metrics.rounds import JobTally
 from coordinatord.wire.messages import Launcher
@@ -47,6 +48,7 @@ class JobFigures:
     """By cause."""
     step: int | None
     steps_per_s: float | None
+    health: Health
 
 
 def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
@@ -65,7 +67,8 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         restarts_max=None if run.spec.launcher is Launcher.TORCHRUN else run.spec.max_restarts,
         seconds=tuple(seconds[cause] for cause in Cause),
         step=None if run.state.ended else run.step,
-        steps_per_s=run.progress.steps_per_s if run.state is State.RUNNING else None,
+        steps_per_s=pace(run, now),
+        health=run.health,
     )
 
 
@@ -99,6 +102,8 @@ class JobsCollector(Collector):
         shown = [one for one in jobs if one.is_shown]
         live = [one for one in jobs if not one.state.ended]
         yield _gauge("job_state", "1 for the state that the job's run is in.", _states(shown), "state")
+        health = "1 for how the round of a job that has not ended does, as far as can be heard."
+        yield _gauge("job_health", health, _healths(live), "health")
         yield _gauge("nodes", "Nodes of a job that has not ended, by where they stand in it.", _nodes(live), "state")
         yield _gauge("job_nodes_min", "The least number of nodes of a round.", _plain(live, "nodes_min"))
         yield _gauge("job_nodes_max", "The greatest number of nodes of a round.", _plain(live, "nodes_max"))
@@ -150,6 +155,10 @@ def _plain(jobs: Iterable[JobFigures], name: str) -> Rows:
 
 def _states(jobs: Iterable[JobFigures]) -> Rows:
     return (((one.job, one.state), 1) for one in jobs)
+
+
+def _healths(jobs: Iterable[JobFigures]) -> Rows:
+    return (((one.job, health), int(health is one.health)) for one in jobs for health in Health)
 
 
 def _nodes(jobs: Iterable[JobFigures]) -> Rows:

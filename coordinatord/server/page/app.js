@@ -5,7 +5,7 @@ import { h, name, say, set, show } from "./dom.js";
 import { jobPage } from "./job.js";
 import { firstChoice, jobList, jobOf, linkTo } from "./jobs.js";
 import { Stream } from "./stream.js";
-import { capital, clock } from "./words.js";
+import { capital, clock, stateOf } from "./words.js";
 
 const TICK_MS = 1_000; // between two looks at what grows older without news
 const STALE_S = 1.5; // what is older than that is shown as that much older
@@ -72,7 +72,7 @@ function showJob(told) {
     job.update(told, 0);
     present(job);
   }
-  document.title = told.unknown ? "coordinatord" : `${told.job}: ${told.state}`;
+  document.title = told.unknown ? "coordinatord" : `${told.job}: ${stateOf(told)}`;
 }
 
 function present(part) {

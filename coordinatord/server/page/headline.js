@@ -1,7 +1,7 @@
 // The top of a job: its state and why it is in it, and the figures that say how it does.
 
 import { badge, h, keep, name, say, set, show } from "./dom.js";
-import { ago, count, duration, ENDED, NONE, pace, percent, plural, tone } from "./words.js";
+import { ago, count, duration, ENDED, NONE, pace, percent, plural, stateOf, toneOf } from "./words.js";
 
 export function headline() {
   const title = name();
@@ -18,7 +18,7 @@ export function headline() {
     // `elapsed`: seconds since the view was made.
     update(view, elapsed) {
       say(title, view.job);
-      state.update(view.state, tone(view.state));
+      state.update(stateOf(view), toneOf(view));
       say(reason, view.reason);
       const lacks = view.missing.count > 0 && !ENDED.has(view.state);
       show(missing, lacks);
@@ -47,8 +47,8 @@ function figuresOf(view) {
   const { step, steps_per_s: stepsPerSecond } = view.progress;
   const { goodput } = view.ledger;
   return [
-    { label: "Goodput", value: percent(goodput), note: goodputWords(view), main: true, none: !goodput },
-    { label: "Step", value: count(step), note: step === null ? "none reported" : pace(stepsPerSecond) },
+    { label: "Goodput", value: percent(goodput), note: goodputWords(view), main: true, none: !goodput || stateOf(view) !== view.state },
+    { label: "Step", value: count(step), note: step === null ? "none reported" : pace(stepsPerSecond), none: stateOf(view) !== view.state },
     ...sizesOf(view),
     { label: "Restarts", value: max === null ? count(used) : `${count(used)} of ${count(max)}`, note: restartsWords(used, max) },
   ];

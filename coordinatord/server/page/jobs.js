@@ -1,7 +1,7 @@
 // The list of all jobs; each is a link, so that pages can be shared and the back button works.
 
 import { badge, h, keep, name, say, set, show } from "./dom.js";
-import { count, ENDED, percent, plural, tone } from "./words.js";
+import { count, ENDED, percent, plural, stateOf, toneOf } from "./words.js";
 
 const FILTER_FROM = 12; // jobs: fewer are seen at a glance
 
@@ -67,7 +67,7 @@ function entry() {
       say(title, job.job);
       set(link, "aria-current", current ? "page" : null);
       set(link, "href", linkTo(job.job));
-      state.update(job.state, tone(job.state));
+      state.update(stateOf(job), toneOf(job));
       say(facts, factsOf(job).join(" · "));
     },
   };

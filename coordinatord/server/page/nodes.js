@@ -8,6 +8,7 @@ import { count, duration, spans, tone } from "./words.js";
 const ROW_PX = 36; // as in style.css
 const SPARE_ROWS = 8; // above and below what is seen, so that quick scrolling shows no gap
 const FILTER_FROM = 10; // nodes: fewer are seen at a glance
+const BEHIND = "behind"; // beside the states: nodes with a worker that others wait for
 const NATURAL = new Intl.Collator(undefined, { numeric: true });
 
 const COLUMNS = [
@@ -57,7 +58,7 @@ export function nodesPanel() {
   const pool = [];
   let view = null; // the job's view, its nodes as objects
   let found = []; // those that are filtered in, in their order
-  let onlyState = null;
+  let onlyState = null; // or BEHIND
   let sorting = { key: null, down: false };
   let chosen = null;
 
@@ -78,11 +79,13 @@ export function nodesPanel() {
     above.update(from);
     below.update(found.length - upTo);
   };
+  const isWanted = (node) => onlyState === null || (onlyState === BEHIND ? isBehind(node, view) : node.state === onlyState);
   const arrange = () => {
     const words = filter.value.trim().toLowerCase();
-    found = view.nodes.filter((node) => (onlyState === null || node.state === onlyState) && matches(node, words));
+    found = view.nodes.filter((node) => isWanted(node) && matches(node, words));
     const column = COLUMNS.find((each) => each.key === sorting.key);
     if (column) found.sort(column.compare);
+    else found.sort((a, b) => isBehind(b, view) - isBehind(a, view)); // who is waited for
     if (sorting.down) found.reverse();
     headers.forEach((each) => each.update(sorting));
     say(number, found.length === view.nodes.length ? count(found.length) : `${count(found.length)} of ${count(view.nodes.length)}`);
@@ -115,11 +118,13 @@ export function nodesPanel() {
       view = {
         nodes: job.nodes,
         most: reporting.length ? reporting.reduce((most, node) => Math.max(most, node.most), 0) : null,
-        slack: laggardFrom(job.progress.steps_per_s),
+        slack: job.health === "stalled" ? 0 : laggardFrom(job.progress.steps_per_s),
       };
       show(element, job.nodes.length > 0);
       show(filter, job.nodes.length >= FILTER_FROM || filter.value !== "");
       const counts = countStates(job.nodes);
+      const behind = job.nodes.filter((node) => isBehind(node, view)).length;
+      if (behind) counts.set(BEHIND, behind);
       if (onlyState !== null && !counts.has(onlyState)) onlyState = null;
       const chips = [...counts].map(([state, nodes]) => ({ state, nodes, pressed: state === onlyState }));
       show(states, chips.length > 1);
@@ -131,6 +136,10 @@ export function nodesPanel() {
       arrange();
     },
   };
+}
+
+function isBehind(node, { most, slack }) {
+  return node.least !== null && most - node.least > slack;
 }
 
 function countStates(nodes) {

@@ -15,7 +15,7 @@ export function stepsCell() {
   const bars = h("span", { class: "ranks-bars", "aria-hidden": "true" });
   const words = h("span");
   const behind = h("span", { class: "behind" });
-  const element = h("td", { class: "steps number" }, bars, words, behind);
+  const element = h("td", { class: "steps number" }, words, behind, bars);
   return {
     element,
     update(node, most, slack) {
@@ -43,7 +43,7 @@ function rankBar() {
     update({ step, most, slack }) {
       const lag = step === null ? null : most - step;
       set(element, "data-late", lag !== null && lag > slack);
-      style(level, "height", lag === null ? "0" : `${Math.round(100 * Math.max(0.15, 1 - lag / (4 * slack)))}%`);
+      style(level, "height", lag === null ? "0" : `${Math.round(100 * Math.max(0.15, 1 - lag / (4 * Math.max(1, slack))))}%`);
     },
   };
 }

@@ -81,6 +81,7 @@ export function capital(text) {
 const TONES = {
   running: "good", succeeded: "good",
   forming: "wait", spare: "wait", arrived: "wait", ready: "wait",
+  stalled: "busy", behind: "busy",
   starting: "busy", stopping: "busy", assigned: "busy", halted: "busy", straggling: "busy",
   failed: "bad", silent: "bad", absent: "bad",
   stopped: "off", dismissed: "off",
@@ -88,6 +89,16 @@ const TONES = {
 
 export function tone(state) {
   return TONES[state] ?? "wait";
+}
+
+// The word for the state of a job: of one that is not well, what is wrong with it.
+export function stateOf({ state, health }) {
+  return health && health !== "well" ? health : state;
+}
+
+// Of a job, to hear nothing may be the coordinator's own trouble.
+export function toneOf(job) {
+  return stateOf(job) === "silent" ? "busy" : tone(stateOf(job));
 }
 
 export const ENDED = new Set(["succeeded", "failed", "stopped"]);

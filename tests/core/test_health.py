@@ -1,0 +1,172 @@
+"""Whether a round that goes on does well: training that stalls, nodes that are all silent, and what is said of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinatord.core.ledger import Cause
+from coordinatord.core.run import Health
+from coordinatord.core.spending import spent
+from coordinatord.core.view import job_view
+from coordinatord.core.words import lasted
+from tests.support.script import Stage
+
+PAIR = ("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2")
+
+
+class Job:
+    """Two nodes that train, and tell of it each second."""
+
+    def __init__(self) -> None:
+        self.stage, self.step = Stage(), 0
+        for line in PAIR:
+            self.stage.play(line)
+
+    def train(self, seconds: int, per_s: int = 10) -> None:
+        """Let both do so many steps a second."""
+        for _ in range(seconds):
+            self.stage.play("advance 1s")
+            self.step += per_s
+            for node in ("n1", "n2"):
+                self.stage.play(f"step {node} {self.step}")
+
+    def stand(self, seconds: int, *, behind: int = 0) -> None:
+        """Let both do no step for so long; the second one has done fewer than the first."""
+        if behind:
+            self.stage.play(f"step n2 {self.step - behind}")
+        self.stage.play(f"advance {seconds}s")
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """What a person is shown."""
+        return job_view(self.stage.coordinator.jobs["default"], self.stage.now, None)
+
+    def seconds(self) -> dict[str, float]:
+        """Return where the time went, but for the zeros."""
+        return {cause: took for cause, took in self.view["ledger"]["seconds"].items() if took}
+
+    def told(self) -> list[str]:
+        """Return the reasons of what was recorded of stalls and silence."""
+        kinds = ("TrainingStalled", "TrainingResumed", "NodesSilent", "NodesHeard")
+        return [record.reason for _, record in self.stage.past if type(record).__name__ in kinds]
+
+
+def test_training_without_a_step_for_long_has_stalled_since_the_last_one() -> None:
+    job = Job()
+    job.train(20)
+    job.stand(9, behind=1)
+    assert (job.view["health"], job.seconds()["training"]) == (Health.WELL, 28.0)
+    job.stand(75)
+    view = job.view
+    assert (view["state"], view["health"], view["progress"]["steps_per_s"]) == ("running", "stalled", None)
+    assert view["reason"] == "no step for 1 min 24 s (usually 0.1 s); rank 1 on node n2 is behind, by 1"
+    assert job.seconds() == {"starting": 1.0, "training": 19.0, "stalled": 84.0}
+    assert job.told() == ["no step for 10 s (usually 0.1 s); rank 1 on node n2 is behind, by 1"]
+
+
+def test_a_step_ends_the_stall_and_what_it_took_stays_no_training() -> None:
+    job = Job()
+    job.train(20)
+    job.stand(29)
+    job.train(6)
+    assert job.view["health"] == Health.WELL
+    assert job.view["progress"]["steps_per_s"] is not None
+    assert job.seconds() == {"starting": 1.0, "training": 24.0, "stalled": 30.0}
+    assert len(job.told()) == 2
+
+
+def test_a_gap_that_was_seen_before_is_usual() -> None:
+    job = Job()
+    for gap_s in (30, 200):
+        job.train(20)
+        job.stand(gap_s)
+    assert job.view["health"] == Health.WELL, "such as an evaluation"
+    assert len(job.told()) == 2
+    job.stand(111)
+    assert job.view["health"] == Health.STALLED
+
+
+def test_slow_steps_are_no_stall() -> None:
+    job = Job()
+    for _ in range(8):
+        job.train(1, per_s=1)
+        job.stand(7)
+    job.stand(60)
+    assert job.told() == []
+    job.stand(14)
+    assert job.view["health"] == Health.STALLED
+
+
+def test_the_step_after_a_first_one_that_took_long_may_take_long() -> None:
+    job = Job()
+    job.stage.play("advance 20s")
+    job.train(1)
+    job.stand(200)
+    assert job.view["health"] == Health.WELL
+    job.stand(11)
+    assert job.view["health"] == Health.STALLED
+
+
+def test_who_is_not_heard_makes_no_stall() -> None:
+    job = Job()
+    job.train(20)
+    job.stage.play("silence n1 n2")
+    job.stage.play("advance 60s")
+    assert job.told() == ["every node is silent"]
+    assert job.view["health"] == Health.SILENT
+
+
+def test_while_all_nodes_are_silent_nothing_counts_as_training() -> None:
+    job = Job()
+    job.stage.play("advance 20s")
+    job.stage.play("drop n1 n2")
+    job.stage.play("advance 2s")
+    view = job.view
+    assert (view["state"], view["health"], view["progress"]["steps_per_s"]) == ("running", "silent", None)
+    assert "every node is silent" in view["reason"]
+    job.stage.play("advance 98s")
+    assert job.seconds() == {"running": 20.0, "detecting": 100.0}
+    job.stage.play("reconnect n1 n2")
+    assert (job.view["health"], job.told()) == (Health.WELL, ["every node is silent", "nodes are heard again"])
+    assert job.seconds() == {"running": 120.0}, "they have gone on, as far as is known"
+
+
+def test_a_stall_outlives_the_coordinator_and_ends_with_the_next_step() -> None:
+    job = Job()
+    job.train(20)
+    job.stand(30)
+    job.stage.play("die 5s")
+    run = job.stage.coordinator.jobs["default"]
+    assert (run.health, run.ledger.cause) == (Health.STALLED, Cause.STALLED)
+    job.stage.play("reconnect n1 n2")
+    job.stand(3)
+    assert job.view["health"] == Health.STALLED
+    job.train(2)
+    assert job.view["health"] == Health.WELL
+
+
+def test_a_round_that_breaks_in_a_stall_had_stalled_until_then() -> None:
+    job = Job()
+    job.train(20)
+    job.stand(30)
+    job.stage.play("fail n1 age=2s")
+    run = job.stage.coordinator.jobs["default"]
+    assert spent(run, job.stage.now).stalled == pytest.approx(28.0)
+    assert job.view["health"] == Health.WELL
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.0621, "0.062 s"),
+        (9.0, "9 s"),
+        (12.4, "12 s"),
+        (59.7, "1 min 0 s"),
+        (75.0, "1 min 15 s"),
+        (7_500, "2 h 5 min"),
+    ],
+)
+def test_how_long_something_lasted_is_said_in_two_units_at_most(seconds: float, said: str) -> None:
+    assert lasted(seconds) == said
