@@ -243,6 +243,7 @@ def _run_ended(run: Run, record: RunEnded, at: float) -> None:
     if record.step is not None:
         run.progress.gone = record.step
     run.timeline.end_all(record)
+    run.ledger.stepped = run.ledger.silent = False  # there is no current round, nor need its records be kept
     run.ledger.settle(record.spent, None, at)
     run.enter(_ENDS.get(record.outcome.result, State.FAILED), record.reason, at)
 

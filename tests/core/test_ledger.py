@@ -201,6 +201,12 @@ def test_a_run_that_has_told_of_steps_starts_until_it_does_again() -> None:
     assert ledger(stage) == {"waiting": 3.0, "starting": 4.0, "training": 8.0}
 
 
+def test_a_run_that_is_over_has_no_round_in_which_steps_were_told_of() -> None:
+    stage = play(PAIR, "step n1 0", "advance 1s", "succeed n1 n2")
+    assert run_of(stage).ledger.reports_steps
+    assert not run_of(stage).ledger.stepped, "of such a run not all records are read again"
+
+
 def test_a_round_is_told_to_train_once() -> None:
     stage = play(PAIR)
     stage.play("step n1 0")
