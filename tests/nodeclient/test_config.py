@@ -201,7 +201,7 @@ def test_endpoints_are_read(text: str, expected: list[tuple[str, int]]) -> None:
     assert [(endpoint.host, endpoint.port) for endpoint in endpoints(text)] == expected
 
 
-@pytest.mark.parametrize("text", ["", ":1", "h:0", "h:65536", "h:x", "h,,g", "[fd00::5", "[]:1", "http://h"])
+@pytest.mark.parametrize("text", ["", ":1", "h:0", "h:65536", "h:x", "h,,g", "[fd00::5", "[]:1", "https://h"])
 def test_what_is_no_endpoint_is_refused(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="HOST"):
         endpoints(text)

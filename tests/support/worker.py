@@ -77,7 +77,8 @@ def main() -> None:
     signal.set_wakeup_fd(woken)  # a signal that comes just before the wait is seen in it
     signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
     signal.signal(signal.SIGUSR2, lambda *_: sys.exit(17))
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if "--deaf" in options else save)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, signal.SIG_IGN if "--deaf" in options else save)
     family = []
     if "--family" in options:
         shell = subprocess.Popen(["sh", "-c", FAMILY], stdout=subprocess.PIPE, text=True)  # noqa: S607 - any sh

@@ -202,10 +202,10 @@ MUTANTS = (
     # Out of touch
     Mutant(
         "node-outlives-outage",
-        "nodeclient.core.agent",
+        "nodeclient.core.contact",
         "the workers of a node that is cut off go on for ever",
-        "            return alone_since + self._contact.outage_grace_s\n",
-        "            return alone_since + 100 * self._contact.outage_grace_s\n",
+        "            return self.alone_since + self.outage_grace_s\n",
+        "            return self.alone_since + 100 * self.outage_grace_s\n",
     ),
     Mutant(
         "node-own-outage-grace",
@@ -223,10 +223,10 @@ MUTANTS = (
     ),
     Mutant(
         "node-cut-off-at-once",
-        "nodeclient.core.agent",
+        "nodeclient.core.contact",
         "a node that loses the coordinator stops its workers at once",
-        "            return alone_since + self._contact.outage_grace_s\n",
-        "            return alone_since + self._contact.lease_s\n",
+        "            return self.alone_since + self.outage_grace_s\n",
+        "            return self.alone_since + self.lease_s\n",
     ),
     Mutant(
         "node-never-doubts",
@@ -244,25 +244,25 @@ MUTANTS = (
     ),
     Mutant(
         "node-never-gives-up",
-        "nodeclient.core.agent",
+        "nodeclient.core.contact",
         "a node looks for its coordinator for ever",
-        "self._settings.join_timeout_s\n\n    def _doubt",
-        "self._settings.join_timeout_s * 1000\n\n    def _doubt",
+        "resting_since) + patience_s\n",
+        "resting_since) + 1000 * patience_s\n",
     ),
     Mutant(
         "node-refused-at-once",
         "nodeclient.core.agent",
         "a node that is to try again later ends",
-        "        if refused.retry:\n",
-        "        if refused.retry and self.phase.has_workers:\n",
+        "        if refused.retry or (",
+        "        if (refused.retry and self.phase.has_workers) or (",
     ),
     # Leaving
     Mutant(
         "node-always-sends-sigterm",
         "nodeclient.core.agent",
         "the workers of a leaving node get another signal than the node",
-        "signum := self._leaving or Signals.SIGTERM",
-        "signum := Signals.SIGTERM",
+        "signum = self._leaving or Signals.SIGTERM",
+        "signum = Signals.SIGTERM",
     ),
     Mutant(
         "node-leaves-never",

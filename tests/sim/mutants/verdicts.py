@@ -10,8 +10,8 @@ MUTANTS = (
         "budget-for-membership",
         "coordinatord.core.actions",
         "a lost node whose peers' workers fail in consequence is charged to the budget",
-        "charged = report is not None",
-        "charged = bool(run.failures)",
+        "charged, repeats = report is not None, repeats_of",
+        "charged, repeats = bool(run.failures), repeats_of",
     ),
     Mutant(
         "budget-never-charged",
@@ -173,7 +173,7 @@ MUTANTS = (
         "silence-without-end",
         "coordinatord.core.conditions",
         "a run whose nodes all fell silent stands for ever",
-        "    return run.expired_at + run.policy.outage_grace_s + patience_s",
+        "    return run.expired_at + run.workers_gone_s + patience_s",
         "    return None and patience_s",
     ),
     Mutant(
