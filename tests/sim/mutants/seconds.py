@@ -114,8 +114,8 @@ MUTANTS = (
         "steps-awaited-for-ever",
         "coordinatord.core.history",
         "a round that reports its steps never trains",
-        "run.ledger.settle(record.spent, Cause.TRAINING, at)\n\n\ndef _round_stopped",
-        "run.ledger.settle(record.spent, Cause.STARTING, at)\n\n\ndef _round_stopped",
+        "run.ledger.settle(record.spent, Cause.TRAINING, at)\n\n\ndef _training_stalled",
+        "run.ledger.settle(record.spent, Cause.STARTING, at)\n\n\ndef _training_stalled",
     ),
     Mutant(
         "time-beside-the-records",
