@@ -56,6 +56,9 @@ PAUSE_FIRST_S = 0.1
 PAUSE_MOST_S = 1.0
 """Between attempts; the first fits a restart of the daemon, the last lets nodes be back within about a second."""
 
+TURNED_AWAY_MOST_S = 10.0
+"""The same where the coordinator has no place for this node: until a person makes one, which takes minutes."""
+
 
 class Session:
     """The connection to whichever coordinator answers, for as long as `run` runs."""
@@ -73,6 +76,8 @@ class Session:
         self._why_closed = ""
         self._welcome = False
         """The coordinator has said what it desires; one that only accepts and closes is not asked again at once."""
+        self._turned_away = False
+        """It is reached, and has no place for this node until a person or another node makes one."""
 
     def send(self, observed: Observed) -> None:
         """Say what is; without a connection nothing is sent, the next join says it."""
@@ -90,15 +95,14 @@ class Session:
             while True:
                 reason = await self._attend(client, self._coordinators[place])
                 self._submit(SessionClosed(reason))
-                if self._welcome:
-                    pause = PAUSE_FIRST_S
-                else:
-                    pause, place = min(2 * pause, PAUSE_MOST_S), (place + 1) % len(self._coordinators)
+                pause = pause_after(pause, welcome=self._welcome, turned_away=self._turned_away)
+                if not self._welcome:
+                    place = (place + 1) % len(self._coordinators)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
 
     async def _attend(self, client: ClientSession, coordinator: Endpoint) -> str:
         """Have a session, in the newest version that the coordinator speaks too; return why it ended, or was none."""
-        self._welcome = False
+        self._welcome = self._turned_away = False
         refused: Refused | None = None
         try:
             for self._version in SPOKEN:
@@ -154,11 +158,19 @@ class Session:
             if isinstance(heard, Refused) and heard.code is RefusalCode.VERSION:
                 return heard
             if isinstance(heard, Refused):
+                self._turned_away = heard.code in {RefusalCode.DRAINED, RefusalCode.LIMIT}
                 self._submit(TurnedAway(heard))
                 return heard.message
             self._welcome = True
             self._submit(Told(heard) if isinstance(heard, Desired) else Reassured(heard))
         return "the coordinator closed the connection"
+
+
+def pause_after(pause_s: float, *, welcome: bool, turned_away: bool) -> float:
+    """Return how long to pause at most after an attempt that followed a pause of `pause_s`, in seconds."""
+    if welcome:
+        return PAUSE_FIRST_S
+    return min(2 * pause_s, TURNED_AWAY_MOST_S if turned_away else PAUSE_MOST_S)
 
 
 def explain(coordinator: Endpoint, error: BaseException) -> str:

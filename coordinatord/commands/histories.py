@@ -25,7 +25,10 @@ def replayed(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Run]]:
             history.apply(cluster, entry.record, entry.at, Policy())
         except HistoryError as error:
             raise UnreadableStoreError(f"record {number} of the run cannot be: {error}; {REMEDY}") from error
-        yield entry, cluster.jobs[entry.record.job]
+        run = cluster.jobs.get(entry.record.job)
+        if run is None:
+            raise UnreadableStoreError(f"record {number} of the run forgets it, and records follow; {REMEDY}")
+        yield entry, run
 
 
 def last_of(entries: Sequence[Entry]) -> tuple[Entry, Run]:

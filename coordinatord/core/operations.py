@@ -189,7 +189,7 @@ def _undrain(request: Request, outbox: Outbox) -> Reply:
     if name not in cluster.drained:
         known = ", ".join(islice(sorted(cluster.drained), NAMES_MAX)) or "none"
         text = f"{name} is not drained by this name, but it may be by that of its host; names that are: {known}"
-        return Reply(Verdict.NOTHING, text)
+        return Reply(Verdict.NOTHING, text if cluster.drained else f"{name} is not drained (nothing is)")
     outbox.record(NodeUndrained("", "", f"{name} {request.words('undrained')}", name))
     touched: list[Run] = []
     kept: dict[str, None] = {}

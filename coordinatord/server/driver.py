@@ -17,6 +17,7 @@ from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.records import Record, RoundFormed
 from coordinatord.server.metrics.meters import Meters
+from coordinatord.server.refusals import Refusals
 from coordinatord.shared.logs import fields
 from coordinatord.shared.tasks import Tasks
 from coordinatord.shared.timer import DeadlineTimer
@@ -58,7 +59,8 @@ class Driver:
         self._writing = False
         self._written = asyncio.Event()
         """Set whenever that may have changed which `written` waits for."""
-        self.watchers: list[Callable[[Sequence[Record], float], None]] = [_log_records]
+        self._refusals = Refusals()
+        self.watchers: list[Callable[[Sequence[Record], float], None]] = [_log_records, self._refusals.note]
         """Each is told of records once they are durable, and when they were decided, in seconds since 1970."""
 
     @property
@@ -150,8 +152,9 @@ class Driver:
         for effect in effects:
             if isinstance(effect, Refuse):
                 self._meters.refused[effect.message.code] += 1
-                names = fields("node_refused", job=effect.job, node=effect.node, code=effect.message.code)
-                log.warning("refused: %s", effect.message.message, extra=names)
+                if self._refusals.is_news(effect):
+                    names = fields("node_refused", job=effect.job, node=effect.node, code=effect.message.code)
+                    log.warning("refused: %s", effect.message.message, extra=names)
             self._deliver(effect)
 
 

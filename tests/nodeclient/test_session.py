@@ -12,7 +12,7 @@ from coordinatord.shared.tasks import Tasks
 from coordinatord.wire.codec import encode
 from nodeclient.config.values import endpoints
 from nodeclient.core.events import Event
-from nodeclient.session import Session
+from nodeclient.session import Session, pause_after
 from tests.support.builders import a_join
 from tests.support.strange import WAIT, strange_coordinator
 from tests.support.wire import until
@@ -61,3 +61,14 @@ async def test_one_that_did_not_is_followed_by_the_others_in_turn() -> None:
     ):
         await until(lambda: len(joins_of_second) == 2)
         assert len(joins_of_first) == 2
+
+
+@pytest.mark.parametrize(("turned_away", "most_s"), [(False, 1.0), (True, 10.0)])
+async def test_pauses_grow_up_to_a_bound_and_further_where_there_is_no_place(turned_away: bool, most_s: float) -> None:
+    pauses = [0.1]
+    for _ in range(10):
+        pauses.append(pause_after(pauses[-1], welcome=False, turned_away=turned_away))
+    assert pauses[:3] == [0.1, 0.2, 0.4]
+    assert pauses[-1] == most_s
+    assert pause_after(most_s, welcome=True, turned_away=False) == 0.1
+    assert pause_after(10.0, welcome=False, turned_away=False) == 1.0

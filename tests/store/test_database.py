@@ -9,13 +9,24 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.commands.histories import replayed
 from coordinatord.core.records import NodeJoined, Record
 from coordinatord.core.view import whole_view
 from coordinatord.store.connections import connect_in_memory
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
 from coordinatord.store.layout import STEPS
-from tests.support.histories import JOB, a_join_of, a_loss_of, a_round_of, a_start_of, an_end, an_opening, replay
+from tests.support.histories import (
+    JOB,
+    a_forgetting,
+    a_join_of,
+    a_loss_of,
+    a_round_of,
+    a_start_of,
+    an_end,
+    an_opening,
+    replay,
+)
 
 
 @pytest.fixture
@@ -171,3 +182,9 @@ def test_a_damaged_round_of_a_run_that_has_ended_is_named() -> None:
     database._connection.execute("UPDATE records SET body = 'nonsense' WHERE kind = 'RoundFormed'")
     with pytest.raises(UnreadableStoreError, match="record 3 is damaged"):
         database.load()
+
+
+def test_a_run_that_is_forgotten_among_its_own_records_is_damage() -> None:
+    entries = [Entry(1.0, an_opening()), Entry(2.0, a_forgetting())]
+    with pytest.raises(UnreadableStoreError, match="record 2 of the run forgets it"):
+        list(replayed(entries))

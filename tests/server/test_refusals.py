@@ -1,0 +1,40 @@
+"""A node that is turned away for now, and asks again and again, fills no log."""
+
+from __future__ import annotations
+
+from coordinatord.core.effects import Refuse
+from coordinatord.server.refusals import KEPT, Refusals
+from coordinatord.wire.messages import RefusalCode, Refused
+from tests.support.histories import JOB, a_join_of
+
+
+def turned_away(node: str = "n1", text: str = "n1 drained by alice", *, retry: bool = True) -> Refuse:
+    return Refuse(1, Refused(RefusalCode.DRAINED, text, retry=retry), JOB, node)
+
+
+def test_it_is_said_once_of_each_node_and_reason() -> None:
+    refusals = Refusals()
+    assert refusals.is_news(turned_away())
+    assert not any(refusals.is_news(turned_away()) for _ in range(100))
+    assert refusals.is_news(turned_away(text="n1 drained by bob"))
+    assert refusals.is_news(turned_away("n2"))
+
+
+def test_it_is_said_again_of_one_that_was_let_in_since() -> None:
+    refusals = Refusals()
+    refusals.is_news(turned_away())
+    refusals.note([a_join_of("n1")], 0.0)
+    assert refusals.is_news(turned_away())
+
+
+def test_a_refusal_for_good_is_always_said() -> None:
+    refusals = Refusals()
+    assert all(refusals.is_news(turned_away(retry=False)) for _ in range(2))
+
+
+def test_what_is_remembered_of_nodes_is_bounded() -> None:
+    refusals = Refusals()
+    for number in range(KEPT + 10):
+        refusals.is_news(turned_away(f"n{number}"))
+    assert refusals.is_news(turned_away("n0"))
+    assert not refusals.is_news(turned_away(f"n{KEPT}"))
