@@ -98,7 +98,6 @@ class Run:
         """Since when there has been no member, if the last one was lost."""
         self.give_up = Deadlines[str]()
         """When to let go of each node that waits in vain."""
-
         self.round = 0
         self.order: tuple[str, ...] = ()
         """The nodes of the current or last round, by group rank."""
@@ -116,7 +115,8 @@ class Run:
         self.arrived_first: float | None = None
         """When the first node arrived that need not have been waited for."""
         self.arrived_last: float | None = None
-
+        self.newcomer = False
+        """Whether a node has arrived since the last round was formed that has no part in it."""
         self.stop_overdue_at = 0.0
         """When the others stop waiting for a node that cannot end its workers."""
         self.planned_at: float | None = None
@@ -194,6 +194,7 @@ class Run:
         self.progress.clear()
         self.failures, self.losses, self.missed, self.restart_asked = {}, [], "", ""
         self.arrived_first = self.arrived_last = None
+        self.newcomer = False
         self.ledger.lost_at = math.inf
         self.ledger.stepped = self.ledger.steps_announced = self.ledger.silent = False
         self.give_up.clear()
@@ -207,6 +208,7 @@ class Run:
             member.arrived_at = now  # else when it joined, which a restart of the coordinator does not change
         member.arrived = True
         self.arrived_last = now
+        self.newcomer |= member.node not in self.order
         alone = self.count(Standing.READY) == 1
         just_enough = self.state is State.FORMING and self.count(Standing.READY) <= self.spec.nodes_min
         if self.arrived_first is None or alone or just_enough:
@@ -354,7 +356,7 @@ class Run:
 
         Once a node has arrived that was not in the last round it does not: something has changed.
         """
-        if self.state is not State.FORMING or self.arrived_last is not None:
+        if self.state is not State.FORMING or self.newcomer:
             return 0.0
         return self.policy.pause_after(self.repeats)
 

@@ -135,6 +135,16 @@ def test_a_newcomer_ends_the_pause() -> None:
     assert job.number == 3
 
 
+def test_a_node_of_the_last_round_is_no_newcomer_when_an_older_word_of_it_is_heard_in_between() -> None:
+    job = Job()
+    job.fail()
+    job.fail()
+    job.say(Phase.RUNNING)
+    job.say(Phase.FAILED, a_failure(error=ERROR))
+    assert job.number == 2
+    assert job.waits() == pytest.approx(4.0, abs=0.5)
+
+
 def test_the_pause_can_be_turned_off_also_while_it_lasts() -> None:
     assert [Job(retry_pause_s=0.0).fail().repeats] == [0]
     job = Job()
