@@ -139,8 +139,8 @@ def fell_silent(run: Run) -> float | None:
 
 
 def heard_again(run: Run) -> float | None:
-    """A node of the round can be heard, of which all were silent."""
-    return _when(run.ledger.silent and not run.all_silent)
+    """A node can be heard, while all of the round were silent; a restart of the coordinator alone is no sign of any."""
+    return _when(run.ledger.silent and run.connected)
 
 
 def node_leaving(run: Run) -> float | None:

@@ -25,6 +25,10 @@ STALL_S_MIN = 10.0
 STALL_STEPS = 10
 """...nor for less than so many times the slowest step of late: validation and checkpoints make gaps as well."""
 
+STALL_S_UNKNOWN = 300.0
+"""...nor for less than this before the coordinator knows how long any step took: after it was started again, and one of
+a large model may take a minute."""
+
 LATELY_S = 3_600.0
 """The slowest step of the last hour or two counts: a gap for an evaluation, once seen, is usual."""
 
@@ -43,6 +47,8 @@ class Progress:
         self._slowest = [0.0, 0.0]
         """How long the slowest step took, in the present `LATELY_S` and in those before; of all rounds of the run."""
         self._slowest_from = -math.inf
+        self._timed = False
+        """It is known how long some step of the run took."""
         self.clear()
 
     def clear(self) -> None:
@@ -86,20 +92,20 @@ class Progress:
 
     def _note_newest(self, group_rank: int, at: float, heard_at: float) -> None:
         if self.stepped_at is None:
-            self.stepped_at, self._stepper = at, group_rank
+            self.stepped_at, self._stepper, self.idle_s = at, group_rank, heard_at - at
         elif at > self.stepped_at + STEP_APART_S:
             if heard_at > self._slowest_from + LATELY_S:
                 self._slowest, self._slowest_from = [0.0, self._slowest[0]], heard_at
             self._slowest[0] = max(self._slowest[0], self.idle_s)
             self.stepped_at, self._stepper = at, group_rank
-            self.idle_s, self._first_s = 0.0, None
+            self.idle_s, self._first_s, self._timed = 0.0, None, True
         elif group_rank == self._stepper:
             self.idle_s = heard_at - self.stepped_at
 
     def note_start(self, running_at: float) -> None:
         """Take note, at the first step of a round, of when its workers had been started."""
         if self.stepped_at is not None:
-            self._first_s = max(0.0, self.stepped_at - running_at)
+            self._first_s, self._timed = max(0.0, self.stepped_at - running_at), True
 
     @property
     def is_idle(self) -> bool:
@@ -109,7 +115,8 @@ class Progress:
     @property
     def patience_s(self) -> float:
         """For how long there may be no step before training counts as stalled."""
-        return max(STALL_S_MIN, STALL_STEPS * max(*self._slowest, self._first_s or 0.0))
+        least = STALL_S_MIN if self._timed else STALL_S_UNKNOWN
+        return max(least, STALL_STEPS * max(*self._slowest, self._first_s or 0.0))
 
     def _sample(self, at: float, step: int) -> None:
         samples = self._samples

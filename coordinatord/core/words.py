@@ -170,7 +170,7 @@ class Words:
     def idle(self) -> str:
         """Say for how long no worker has done a step, and who is behind."""
         progress, laggard = self._run.progress, self._run.laggard
-        text = f"no step for {lasted(progress.idle_s)}"
+        text = "no step" if progress.stepped_at is None else f"no step for {lasted(progress.idle_s)}"
         if progress.usual_s is not None:
             text += f" (usually {lasted(progress.usual_s)})"
         if laggard is not None:

@@ -147,6 +147,54 @@ def test_a_stall_outlives_the_coordinator_and_ends_with_the_next_step() -> None:
     assert job.view["health"] == Health.WELL
 
 
+def test_a_stall_is_said_to_last_from_the_newest_step_as_soon_as_a_node_is_back() -> None:
+    job = Job()
+    job.train(20)
+    job.stand(40)
+    job.stage.play("die 5s")
+    assert job.view["reason"] == "no step", "since when, nodes have yet to say"
+    job.stage.play("reconnect n1 n2")
+    assert job.view["reason"] == "no step for 45 s"
+
+
+def test_a_coordinator_that_was_started_again_does_not_call_slow_steps_a_stall() -> None:
+    job = Job()
+    job.stage.play("advance 30s")
+    for _ in range(4):
+        job.train(1, per_s=1)
+        job.stand(29)
+    job.stage.play("die 5s")
+    job.stage.play("reconnect n1 n2")
+    job.stand(20)
+    job.train(1, per_s=1)
+    job.stand(29)
+    assert job.told() == []
+
+
+def test_a_coordinator_that_was_started_again_sees_a_stall_all_the_same() -> None:
+    job = Job()
+    job.train(20)
+    job.stage.play("die 5s")
+    job.stage.play("reconnect n1 n2")
+    job.stand(294)
+    assert job.view["health"] == Health.WELL
+    job.stand(1)
+    assert job.view["health"] == Health.STALLED
+
+
+@pytest.mark.parametrize("end", ["drop n1 n2", "silence n1 n2"])
+def test_to_start_the_coordinator_again_is_not_to_hear_a_node(end: str) -> None:
+    job = Job()
+    job.train(20)
+    job.stage.play(end)
+    job.stage.play("advance 10s")
+    job.stage.play("die 5s")
+    job.stage.play("advance 60s")
+    assert job.told() == ["every node is silent"]
+    job.stage.play("reconnect n2")
+    assert job.told() == ["every node is silent", "nodes are heard again"]
+
+
 def test_a_round_that_breaks_in_a_stall_had_stalled_until_then() -> None:
     job = Job()
     job.train(20)

@@ -65,6 +65,8 @@ class Host:
         self.incarnation = 0
         self.booted_at = self._booted_at = 0.0
         """When its last nodeclient was started: as it was, and in its own clock."""
+        self.joined_at = 0.0
+        """When it last said how old it is."""
         self.session: Session | None = None
         self.workers = LocalWorkers(self, world)
         self.exit: Exit | None = None
@@ -230,7 +232,7 @@ class Host:
         if self._asleep is not None:
             self._agenda.after(0.5, self.opened, session)
             return
-        session.established = True
+        session.established, self.joined_at = True, self._agenda.now
         observed = self._with_steps(agent.observed(self.clock.read(), beat=True))
         age_s = self.clock.read() - self._booted_at
         join = Join(

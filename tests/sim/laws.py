@@ -14,6 +14,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.records import (
     JobForgotten,
     NodeLost,
+    NodesHeard,
     Record,
     RoundEnded,
     RoundFormed,
@@ -78,6 +79,8 @@ class Laws(NodeLaws):
                 self._judge_loss(record)
             elif isinstance(record, RoundStopped) and not record.planned and not replaced:
                 self._judge_stop(record)
+            elif isinstance(record, NodesHeard):
+                self.check(self.world.daemon.machine.sessions > 0, "no node can be heard: %s", record.reason)
         for run in jobs.values():
             self.check(run.restarts_used <= run.spec.max_restarts, "the budget is overdrawn")
 

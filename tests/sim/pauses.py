@@ -32,12 +32,18 @@ class Pauses:
         self._quiet = False
         """Nothing has come between that calls for another try at once."""
         self._stepped = False
+        self._behind: set[str] = set()
+        """Nodes that were left behind: each comes back when it likes."""
 
     def too_early(self, record: Record) -> float | None:
         """Take in what is decided; return by how many seconds a round is formed too early, if one is."""
         now, daemon = self._world.agenda.now, self._world.daemon
         match record:
-            case NodeJoined() | NodeLeftBehind():
+            case NodeJoined():
+                self._behind.discard(record.node)
+                self._quiet = False
+            case NodeLeftBehind():
+                self._behind.add(record.node)
                 self._quiet = False
             case TrainingBegan():
                 self._stepped = True
@@ -46,7 +52,8 @@ class Pauses:
                 self._ended_at, self._life = now, daemon.life
             case RoundFormed():
                 early = self._early(now) if self._quiet and self._life == daemon.life else 0.0
-                self._formed_at, self._quiet, self._stepped = now, True, False
+                self._behind -= {ranks.node for ranks in record.nodes}
+                self._formed_at, self._quiet, self._stepped = now, not self._behind, False
                 return early if early > 0 else None
         return None
 

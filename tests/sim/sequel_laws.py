@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # the world imports its laws
     from tests.sim.host import Host
     from tests.sim.world import World
 
-ON_THE_WAY_S = 1.0
-"""An age is as of when it was said; the message takes its time, and clocks differ in pace."""
+ROUGHLY_S = 1.0
+"""Besides the time that the message with an age takes, and what clocks of different paces make of the age."""
 
 
 class SequelLaws(Laws):
@@ -46,8 +46,13 @@ class SequelLaws(Laws):
         ended, at, _ = over
         if ended.outcome.result in {Result.SUCCEEDED, Result.STOPPED}:
             openers = [host for host in self._alive if host.node == record.opener]
-            early = bool(openers) and all(host.booted_at < at - ON_THE_WAY_S for host in openers)
+            early = bool(openers) and all(host.booted_at < at - self._vague_s(host) for host in openers)
             self.check(not early, "%s begins a job anew that %s as it was on its way", record.opener, ended.reason)
+
+    def _vague_s(self, host: Host) -> float:
+        """Return how far off the coordinator may be about when a nodeclient began: an age is as of its message."""
+        now = self.world.agenda.now
+        return ROUGHLY_S + now - host.joined_at + 2 * self.world.scene.skew * (now - host.booted_at)
 
     @property
     def _alive(self) -> list[Host]:
@@ -61,4 +66,4 @@ class SequelLaws(Laws):
             return False
         over = self._over.get(message.run)
         exact = over is not None and over[2] == self.world.daemon.life
-        return not exact or (over is not None and session.host.booted_at <= over[1] + ON_THE_WAY_S)
+        return not exact or (over is not None and session.host.booted_at <= over[1] + self._vague_s(session.host))

@@ -104,6 +104,13 @@ MUTANTS = (
         "            self.idle_s = 10 * (heard_at - self.stepped_at)\n",
     ),
     Mutant(
+        "heard-by-itself",
+        "coordinatord.core.conditions",
+        "a coordinator that is started again takes that for the word of nodes that were silent",
+        "return _when(run.ledger.silent and run.connected)",
+        "return _when(run.ledger.silent and not run.all_silent)",
+    ),
+    Mutant(
         "stall-not-dated",
         "coordinatord.core.spending",
         "all the time since the last record counts as a stall",
