@@ -160,11 +160,14 @@ def _named(run: Run, name: str) -> list[Member]:
 
 
 def _nearest(cluster: Cluster, wrong: str) -> str | None:
-    """Return the name of a node or host in a job that somebody who wrote a wrong one may have meant."""
+    """Return the name of a node or host in a job that somebody who wrote a wrong one may have meant.
+
+    None for a name that is right: of a node that has left, or is about to.
+    """
     known = {
         name for run in cluster.live for member in run.members.values() for name in (member.node, member.offer.host)
     }
-    return next(iter(difflib.get_close_matches(wrong, known, n=1)), None)
+    return None if wrong in known else next(iter(difflib.get_close_matches(wrong, known, n=1)), None)
 
 
 def _leaves(run: Run, name: str) -> str:
@@ -187,9 +190,11 @@ def _leaves(run: Run, name: str) -> str:
 def _undrain(request: Request, outbox: Outbox) -> Reply:
     cluster, name = outbox.cluster, request.target
     if name not in cluster.drained:
-        known = ", ".join(islice(sorted(cluster.drained), NAMES_MAX)) or "none"
-        text = f"{name} is not drained by this name, but it may be by that of its host; names that are: {known}"
-        return Reply(Verdict.NOTHING, text if cluster.drained else f"{name} is not drained (nothing is)")
+        if not cluster.drained:
+            return Reply(Verdict.NOTHING, f"{name} is not drained (nothing is)")
+        known = ", ".join(islice(sorted(cluster.drained), NAMES_MAX))
+        text = f"{name} is not drained; drained names are {known}, and that of a host holds for its nodes"
+        return Reply(Verdict.NOTHING, text)
     outbox.record(NodeUndrained("", "", f"{name} {request.words('undrained')}", name))
     touched: list[Run] = []
     kept: dict[str, None] = {}

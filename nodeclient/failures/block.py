@@ -86,7 +86,7 @@ def _last_words(failure: Failure) -> list[str]:
         killed = signal_behind(failure.exit_code) == signal.SIGKILL and not failure.error
         lines = [f"    {line}".rstrip() for line in failure.last_lines]
         return ["    (the last that it wrote to stderr before it was killed)", *lines] if killed else lines
-    return ["    (it wrote nothing to stderr)"] if failure.pid else []
+    return ["    (it wrote no error to stderr)"] if failure.pid else []
 
 
 def _log(report: Report) -> str:

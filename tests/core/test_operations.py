@@ -160,3 +160,20 @@ def test_a_name_that_no_node_has_may_be_a_slip() -> None:
     life = a_running_pair()
     assert ask(life, DrainNode("host-n11", "alice", "")).text.endswith("; did you mean host-n1?")
     assert ask(life, DrainNode("elsewhere", "alice", "")).text.endswith("until it is undrained")
+
+
+def test_the_name_of_a_node_that_has_left_is_no_slip() -> None:
+    life = a_running_pair()
+    ask(life, DrainNode("n2", "alice", ""))
+    for number in (1, 2):
+        life.report(number, run="e-1", round=1, phase=Phase.STOPPED)
+    ask(life, UndrainNode("n2", "alice", ""))
+    assert ask(life, DrainNode("n2", "alice", "")).text == "n2 is in no job, and none takes it in until it is undrained"
+
+
+def test_to_undrain_what_is_not_drained_names_what_is() -> None:
+    life = a_running_pair()
+    assert ask(life, UndrainNode("n2", "alice", "")).text == "n2 is not drained (nothing is)"
+    ask(life, DrainNode("host-n2", "alice", ""))
+    said = ask(life, UndrainNode("n2", "alice", "")).text
+    assert said == "n2 is not drained; drained names are host-n2, and that of a host holds for its nodes"

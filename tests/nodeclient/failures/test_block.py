@@ -31,7 +31,7 @@ hint         apex is not installed for the Python that runs the script on gpu-07
 
 KILLED = """\
 ---- round 1 failed: rank 0 on n1 ----------------------------------------------
-    (it wrote nothing to stderr)
+    (it wrote no error to stderr)
 first cause  rank 0 (local rank 0) on host n1
 when         2026-03-04 00:00:05-05:00
 how          killed by SIGKILL, pid 4711
