@@ -52,12 +52,13 @@ def begins_anew(run: Run, join: Join, now: float) -> bool:
 
     One that was in this run comes to hear how it ended. So does one whose process was running before the run ended, if
     that was an end of the job and not for want of nodes: it was on its way there, still importing, say. To let it train
-    all anew would overwrite what the job has come to.
+    all anew would overwrite what the job has come to. Where it is not known when the run ended, it may have been long
+    ago: to end a node as if it had trained would be worse.
     """
     if not run.state.ended or join.observed.run == run.id:
         return False
     began_before = join.age_s is not None and now - join.age_s < run.ledger.entered_at
-    return not (run.concluded and began_before and join.spec == run.spec)
+    return not (run.concluded and run.dated and began_before and join.spec == run.spec)
 
 
 def check_recording(trouble: str | None) -> None:

@@ -61,6 +61,8 @@ class Run:
 
     concluded: bool = False
     """It ended with the job: its workers succeeded or failed for good, or an operator wanted it."""
+    dated: bool = True
+    """It is known when it ended, and not only that the host's clock was set back since."""
     remark: str = ""
     """What the nodes of its first round are to be warned of."""
 
@@ -239,6 +241,7 @@ class Run:
         is not known, since when the stop was rests on a clock that may have been set meanwhile.
         """
         self.stop_overdue_at = max(self.stop_overdue_at, until)
+        self.dated = not self.state.ended or self.ledger.entered_at < now
         if self.planned_at is not None:
             self.planned_at = -math.inf
         if self.emptied_at is not None:

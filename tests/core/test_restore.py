@@ -370,3 +370,12 @@ def test_whether_a_process_ran_when_the_job_succeeded_is_known_after_a_start_as_
         join = a_join("n3", spec=PAIR, age_s=age_s)
         second._take(Connected(3, join, "10.0.0.3", "10.0.0.254"))
         assert second.told[3].goal is goal
+
+
+def test_an_end_that_lies_ahead_of_a_clock_that_was_set_back_may_be_long_ago() -> None:
+    life = a_running_pair()
+    for number in (1, 2):
+        life.report(number, run="e-1", round=1, phase=Phase.SUCCEEDED)
+    second = Life([(life.now + AWAY_S, record) for _, record in life.past], life.now + AWAY_S)
+    second._take(Connected(3, a_join("n3", spec=PAIR, age_s=30.0), "10.0.0.3", "10.0.0.254"))
+    assert second.told[3].goal is Goal.WAIT, "it had waited for this coordinator, perhaps"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from coordinatord.core.records import RoundEnded, RunEnded
 from coordinatord.core.run import Run, State
 from coordinatord.wire.exits import ExitCode, shell_exit_code
-from coordinatord.wire.messages import Result
+from coordinatord.wire.messages import Join, Result
 from tests.sim.conduct_laws import ConductLaws
 from tests.sim.operator_laws import OperatorLaws
 from tests.sim.progress_laws import ProgressLaws
@@ -41,8 +41,8 @@ class EvidenceLaws(SequelLaws, SpendingLaws, OperatorLaws, ProgressLaws, Conduct
         """Rounds in which a worker failed of itself while its node could not be heard."""
         self._to_charge: set[Round] = set()
         """Rounds that ended by a failure, and by nothing else."""
-        self._absent: set[Round] = set()
-        """Rounds of which workers ended while there was no coordinator."""
+        self._absent: dict[Round, set[str]] = {}
+        """By round: nodes whose workers ended while there was no coordinator, and that did not come to tell."""
         self._lost_of: set[Round] = set()
         """Rounds of which nodes were lost or left behind."""
         self._life_of_stop: dict[Round, int] = {}
@@ -82,7 +82,12 @@ class EvidenceLaws(SequelLaws, SpendingLaws, OperatorLaws, ProgressLaws, Conduct
         """Take note that workers of a host are gone in a way that breaks their peers."""
         super().gone(host)
         if not self.world.daemon.up and self._is_prompt:
-            self._absent.add(host.workers.round)
+            self._absent.setdefault(host.workers.round, set()).add(host.node)
+
+    def joined(self, join: Join) -> None:
+        """Take note that a node has come, or come back."""
+        super().joined(join)
+        self._absent.get((join.observed.run, join.observed.round), set()).discard(join.node)
 
     # Verdicts
 
@@ -118,7 +123,7 @@ class EvidenceLaws(SequelLaws, SpendingLaws, OperatorLaws, ProgressLaws, Conduct
             self.check(named, "round %d was charged to another: %s", record.round, record.reason)
         excused = key in self.stopped_on_purpose and key not in self.genuine | self._lost_of | self.disturbed
         self.check(not (record.charged and excused), "round %d was charged for its stop on purpose", record.round)
-        unheard = key in self._absent and key not in self.genuine
+        unheard = bool(self._absent.get(key)) and key not in self.genuine
         self.check(not (record.charged and unheard), "round %d was charged for a node that died unheard", record.round)
 
     def _judge_run(self, record: RunEnded) -> None:

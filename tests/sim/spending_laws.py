@@ -247,8 +247,9 @@ class SpendingLaws(LedgerLaws):
             stalled or idle_s < patience_s, "no step for %.3f s, and round %d is said to be well", idle_s, key[1]
         )
         longest_s = max((end - begin for begin, end in training.stalls), default=0.0)
-        over = self.world.agenda.now > training.stalls_until + CALM_S and training.done_at == math.inf
-        usual = longest_s < STALL_S_MIN - CALM_S or over
+        over = self.world.agenda.now > training.stalls_until + CALM_S
+        # Nor is there a step between the end of the training and that of its workers.
+        usual = training.done_at == math.inf and (longest_s < STALL_S_MIN - CALM_S or over)
         self.check(not stalled or not usual, "round %d does steps, and is said to have stalled", key[1])
 
     def _is_plain(self, key: Round) -> bool:

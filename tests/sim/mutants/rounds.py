@@ -10,7 +10,7 @@ MUTANTS = (
         "late-node-begins-anew",
         "coordinatord.core.admission",
         "a node that comes when the job has just succeeded trains all of it anew",
-        "return not (run.concluded and began_before and join.spec == run.spec)",
+        "return not (run.concluded and run.dated and began_before and join.spec == run.spec)",
         "return bool(run.state.ended or began_before)",
     ),
     Mutant(
