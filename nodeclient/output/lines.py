@@ -10,6 +10,12 @@ import re
 LINE_BYTES_MAX = 2 * 1024 * 1024
 """A longer line is cut: twice the longest that people print on purpose, and what a stream may hold in memory."""
 
+UNSEEN_BYTES_MAX = 256
+"""Of escape sequences in a row, such as the end of a colour or the cursor that is shown again."""
+
+_MODE = re.compile(rb"\x1b\[\??[\d;]*[hlm]")
+"""Colours, and what a terminal switches on and off (ECMA-48, SGR, SM and RM): nothing moves."""
+
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 """Escape sequences: colours and cursor movements, titles and links (their end may be missing), the rest (ECMA-48)."""
 
@@ -129,3 +135,13 @@ def as_overwritten(pieces: bytes) -> tuple[bytes, bytes]:
 def plain(text: str) -> str:
     """Take colours, cursor movements and control characters out of a text of one line."""
     return _CONTROLS.sub("", _ANSI.sub("", text).expandtabs())
+
+
+def is_seen(text: bytes) -> bool:
+    """Return whether a beginning of a line has anything to be seen, or is so long that it must be taken for that."""
+    return len(text) > UNSEEN_BYTES_MAX or bool(plain(text.decode(errors="replace")))
+
+
+def modes(text: bytes) -> bytes:
+    """Return the colours and modes that a text leaves a terminal in."""
+    return b"".join(_MODE.findall(text))

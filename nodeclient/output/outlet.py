@@ -128,6 +128,11 @@ class Outlet:
         self._put(start + text)
         self._at_start, self._unfinished = False, owner
 
+    def switch(self, modes: bytes) -> None:
+        """Put a terminal into modes; nothing of them is seen."""
+        if self.is_terminal:
+            self._put(modes)
+
     def end(self, owner: object) -> None:
         """End the line that a stream has begun, which is over."""
         if self._unfinished is owner:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from nodeclient.output.descriptors import READ_BYTES, read
-from nodeclient.output.lines import FrameJoiner, LineCutter
+from nodeclient.output.lines import FrameJoiner, LineCutter, is_seen, modes
 from nodeclient.output.outlet import Outlet
 
 DRAIN_BYTES_MAX = 1024 * 1024
@@ -133,7 +133,7 @@ class Prefixed:
     @property
     def wants_quiet(self) -> bool:
         """Whether a piece without its end waits."""
-        return bool(self._state) or (self._cutter.has_rest and not self._is_drawn)
+        return bool(self._state) or (not self._is_drawn and is_seen(self._cutter.rest()))
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes."""
@@ -150,6 +150,8 @@ class Prefixed:
             self._state = self._cutter.take_rest().rstrip(b"\r") or self._state
             self._show_state()
             return
+        if not is_seen(self._cutter.rest()):
+            return
         text = self._cutter.take_rest()
         if text.endswith(b"\r"):
             self._write(text)
@@ -157,8 +159,11 @@ class Prefixed:
             self._outlet.begun(self, self._prefix, text)
 
     def end(self) -> None:
-        """Write the last line, though it has no end."""
-        rest = self._cutter.take_rest().rstrip(b"\r") or self._state
+        """Write the last line, though it has no end; rich, for one, shows the cursor after the last end of a line."""
+        rest = self._cutter.take_rest().rstrip(b"\r")
+        if not is_seen(rest):
+            self._outlet.switch(modes(rest))
+            rest = self._state
         if rest:
             self._write(rest + b"\n")
         self._outlet.end(self)

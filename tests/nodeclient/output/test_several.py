@@ -207,6 +207,19 @@ async def test_rows_that_are_drawn_anew_are_one_live_line() -> None:
     assert b"[rank 0]\x1b[0m 8  last 8\n" in drawn
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+@pytest.mark.parametrize("end", ["\\n", "\\r"])
+async def test_what_nobody_sees_makes_no_line_and_replaces_none(is_terminal: bool, end: str) -> None:
+    async with on_stage(is_terminal=is_terminal) as stage:
+        stage.stderr.start_reading()
+        await stage.run(f'err("100%{end}\\x1b[?25h\\x1b[1A")', "")
+    shown = stage.stderr.finish()
+    assert b" 100%" in shown
+    assert shown.count(b"\n") == (end == "\\n" or not is_terminal)
+    assert (b"\x1b[?25h" in shown) == is_terminal
+    assert b"\x1b[1A" not in shown
+
+
 SCREEN = 'out(" ".join(os.environ.get(name, "-") for name in ("COLUMNS", "LINES", "FORCE_COLOR")) + "\\n")'
 
 
