@@ -118,7 +118,7 @@ class Run:
         """When the first node arrived that need not have been waited for."""
         self.arrived_last: float | None = None
         self.newcomer = False
-        """Whether a node has arrived since the last round was formed that has no part in it."""
+        """Whether a nodeclient has arrived since the last round was formed that has no part in it."""
         self.stop_overdue_at = 0.0
         """When the others stop waiting for a node that cannot end its workers."""
         self.planned_at: float | None = None
@@ -208,9 +208,9 @@ class Run:
         """Note that a member came to be ready from outside."""
         if member.arrived:
             member.arrived_at = now  # else when it joined, which a restart of the coordinator does not change
+        self.newcomer |= not member.arrived or member.node not in self.order
         member.arrived = True
         self.arrived_last = now
-        self.newcomer |= member.node not in self.order
         alone = self.count(Standing.READY) == 1
         just_enough = self.state is State.FORMING and self.count(Standing.READY) <= self.spec.nodes_min
         if self.arrived_first is None or alone or just_enough:

@@ -145,6 +145,17 @@ def test_a_node_of_the_last_round_is_no_newcomer_when_an_older_word_of_it_is_hea
     assert job.waits() == pytest.approx(4.0, abs=0.5)
 
 
+def test_a_nodeclient_that_is_started_again_ends_the_pause() -> None:
+    job = Job(nodes_max=2)
+    job.fail()
+    job.fail()
+    assert job.number == 2
+    event = Connected(2, a_join("a", spec=job.spec, incarnation=2), "10.0.0.1", "10.0.0.9")
+    job.note(job.coordinator.handle(event, job.now).records)
+    job.note(let_pass(job.coordinator, job.now + 2.5))
+    assert job.number == 3, "whoever did that has mended something"
+
+
 def test_the_pause_can_be_turned_off_also_while_it_lasts() -> None:
     assert [Job(retry_pause_s=0.0).fail().repeats] == [0]
     job = Job()
