@@ -21,6 +21,11 @@ import atexit, faulthandler, os, signal, sys, threading, time
 import tell
 import data
 
+class Kept:
+    def __del__(self): print("the script's objects are let go of", flush=True)
+
+kept = Kept()
+
 def by_code(): sys.exit(3)
 def by_text(): sys.exit("the disk is full")
 def by_exception(): data.load("rank 0")
