@@ -146,13 +146,13 @@ class Prefixed:
         """Show the beginning of a line whose end does not come."""
         if self._is_drawn:
             return
+        text = b""
+        if is_seen(self._cutter.rest()):
+            text = self._cutter.take_rest()
         if self._overwrites:
-            self._state = self._cutter.take_rest().rstrip(b"\r") or self._state
+            self._state = text.rstrip(b"\r") or self._state
             self._show_state()
             return
-        if not is_seen(self._cutter.rest()):
-            return
-        text = self._cutter.take_rest()
         if text.endswith(b"\r"):
             self._write(text)
         elif text:

@@ -197,6 +197,24 @@ async def test_a_state_that_stays_is_shown_in_time(monkeypatch: pytest.MonkeyPat
         await stage.ended()
 
 
+async def test_a_state_stays_where_only_what_nobody_sees_comes_after_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(streams, "STATES_EVERY_S", 1_000.0)
+    monkeypatch.setattr(pump, "QUIET_S", 0.02)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    wait = f"open({str(fifo)!r}).read()"
+    async with on_stage() as stage:
+        stage.stderr.start_reading()
+        stage.start(f'err("1%\\r"); {wait}; err("2%\\r\\x1b[?25h"); out("asks"); {wait}; out("\\n")', "")
+        for seen in (rb"1%\n", b"asks"):  # what is asked is shown when stderr has been quiet for longer
+            await asyncio.to_thread(stage.stderr.await_text, seen)
+            await asyncio.to_thread(fifo.write_text, "go")
+        await stage.ended()
+    assert by_rank(stage.stderr.finish(), range(2))[0] == [b"1%", b"asks", b"2%"]
+
+
 async def test_rows_that_are_drawn_anew_are_one_live_line() -> None:
     draw = 'err("one\\ntwo")\nfor n in range(9): err(f"\\r\\x1b[2K\\x1b[1A\\x1b[2K{n}\\nlast {n}")\nerr("\\n")'
     async with on_stage(is_terminal=True) as stage:
