@@ -156,6 +156,12 @@ def fail_abandoned(run: Run, reason: Reason, now: float, outbox: Outbox) -> None
     end(run, reason, Result.FAILED, ExitCode.TEMPFAIL, outbox)
 
 
+def end_as_left(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+    """End the run because its last node left on purpose; a node that was lost before may try again."""
+    del now
+    end(run, reason, Result.STOPPED, ExitCode.TEMPFAIL, outbox)
+
+
 def succeed(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
     """End the run well: everyone is told at once, there is no exit barrier."""
     del now

@@ -30,6 +30,11 @@ def abandoned(run: Run) -> float | None:
     return NOW if run.emptied_at is None or not run.order else run.emptied_at + run.workers_gone_s
 
 
+def all_left(run: Run) -> float | None:
+    """There is nobody left, and the last one left on purpose: its user or an operator wanted it."""
+    return _when(not run.counted and run.last_left)
+
+
 def replaced(run: Run) -> float | None:
     """A run of the same job with another spec is to follow, and nobody is left who would hold on to this one."""
     return _when(run.replaced)

@@ -105,6 +105,7 @@ def _node_lost(run: Run, record: NodeLost, at: float) -> None:
     if member.in_round and not member.succeeded:
         run.losses.append(Loss(member.node, at - record.silent_s))
     run.remove(member)
+    run.last_left = record.leaving
     if not run.counted:
         run.emptied_at = None if record.leaving else at
 
@@ -113,6 +114,7 @@ def _node_dismissed(run: Run, record: NodeDismissed, at: float) -> None:
     del at
     member = run.members[record.node]
     member.outcome = record.outcome
+    run.last_left = record.outcome.result is Result.LEFT
     run.give_up.discard(member.node)
     run.leaving.discard(member.node)
     run.place(member)
@@ -238,7 +240,9 @@ def _round_ended(run: Run, record: RoundEnded, at: float) -> None:
 def _run_ended(run: Run, record: RunEnded, at: float) -> None:
     run.keep(record.report, at)
     run.outcome = record.outcome
-    run.concluded = record.outcome.result in _ENDS or record.condition in _FAILED_FOR_GOOD
+    run.concluded = record.condition in _FAILED_FOR_GOOD or (
+        record.outcome.result in _ENDS and record.condition not in _EMPTIED
+    )
     run.give_up.clear()
     if record.step is not None:
         run.progress.gone = record.step
@@ -250,6 +254,9 @@ def _run_ended(run: Run, record: RunEnded, at: float) -> None:
 
 _FAILED_FOR_GOOD = {"exhausted", "given_up"}
 """Conditions of the table; the others are that no node was left."""
+
+_EMPTIED = {"all_left"}
+"""Conditions of a run that is stopped since its nodes left: one that was on its way opens another, as after a loss."""
 
 _ENDS = {Result.SUCCEEDED: State.SUCCEEDED, Result.STOPPED: State.STOPPED}
 

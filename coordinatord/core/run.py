@@ -35,7 +35,7 @@ class State(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
-    """An operator ended it."""
+    """An operator ended it, or its last node left on purpose."""
 
     @property
     def ended(self) -> bool:
@@ -59,6 +59,8 @@ class Run:
     repeats = 0
     """How often the error of the last round had come right before, as its record has it."""
 
+    last_left: bool = False
+    """The last one that is no member any more left on purpose."""
     concluded: bool = False
     """It ended with the job: its workers succeeded or failed for good, or an operator wanted it."""
     dated: bool = True

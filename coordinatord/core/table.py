@@ -48,6 +48,7 @@ def _rows() -> list[Row]:
     ]
     rows += [
         Row(forming, when.stop_asked, stopped, do.end_as_asked, "{words.stop_asked}"),
+        Row(forming, when.all_left, stopped, do.end_as_left, "{words.because}the last node has left, as asked"),
         Row(
             forming,
             when.abandoned,

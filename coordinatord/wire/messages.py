@@ -88,7 +88,7 @@ class Result(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
-    """An operator ended it."""
+    """An operator ended it, or its last node left on purpose."""
     LEFT = "left"
     TIMED_OUT = "timed_out"
 
