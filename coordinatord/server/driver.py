@@ -53,8 +53,6 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
         self._journal = Journal()
-        self._wall_ahead = datetime.now(UTC).timestamp() - self._loop.time()
-        """How far the host's clock was ahead of the loop's: records keep their distances if it is set meanwhile."""
         self._closed = False
         self._writing = False
         self._written = asyncio.Event()
@@ -103,8 +101,9 @@ class Driver:
 
     async def _write_all(self) -> None:
         while records := self._journal.begin():
-            await self._write(records)
-            decided_at = self._wall_ahead + self._journal.decided_at
+            # By the host's clock as it is now: it may have been set since the daemon started.
+            decided_at = datetime.now(UTC).timestamp() - (self._loop.time() - self._journal.decided_at)
+            await self._write(records, decided_at)
             effects = self._journal.finish()
             for watch in self.watchers:
                 watch(records, decided_at)
@@ -115,18 +114,18 @@ class Driver:
         self._writing = False
         self._written.set()
 
-    async def _write(self, records: tuple[Record, ...]) -> None:
+    async def _write(self, records: tuple[Record, ...], decided_at: float) -> None:
         """Make records durable, and let the machine know when that fails or takes too long."""
-        written = await self._try_to_write(records)
+        written = await self._try_to_write(records, decided_at)
         while not written:
             await asyncio.sleep(RETRY_S)
-            written = await self._try_to_write(records)
+            written = await self._try_to_write(records, decided_at)
 
-    async def _try_to_write(self, records: tuple[Record, ...]) -> bool:
+    async def _try_to_write(self, records: tuple[Record, ...], decided_at: float) -> bool:
         waiting = self._tasks.spawn(self._lose_patience(), name="wait for the disk")
         try:
             with self._meters.commits.time():
-                await self._store.append(records, self._wall_ahead + self._journal.decided_at)
+                await self._store.append(records, decided_at)
         except StoreError as error:
             self._meters.store_failures += 1
             self._stop_deciding(str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime, tzinfo
 
 import pytest
 
@@ -18,6 +19,8 @@ from tests.support.builders import an_observed, an_offer
 from tests.support.wire import connect, get, join, until
 
 pytestmark = pytest.mark.asyncio
+
+DECADES_S = 50 * 365 * 86_400.0
 
 
 class SlowStore(MemoryStore):
@@ -167,6 +170,40 @@ async def test_a_server_goes_on_from_what_its_store_holds(start: Start) -> None:
         async with connect(server.url, join("a", observed=observed)) as a:
             assert (await a.hear_goal(Goal.RUN)).round == 1
     assert not any(isinstance(record, NodeJoined) for record in second.records)
+
+
+class DatedStore(MemoryStore):
+    """Remembers when records are said to have been decided."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: list[float] = []
+
+    async def append(self, records: Sequence[Record], at: float) -> None:
+        """Keep records, and their time."""
+        self.times.append(at)
+        await super().append(records, at)
+
+
+async def test_records_have_the_time_of_a_clock_that_is_set_after_the_start(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a host that boots in 1970 and hears of the time later."""
+    store = DatedStore()
+    async with start(store) as server:
+        async with connect(server.url, join("a", nodes=2)) as a:
+            await a.hear_goal(Goal.WAIT)
+        begun = store.times[-1]
+
+        class Later(datetime):
+            @classmethod
+            def now(cls, tz: tzinfo | None = None) -> Later:
+                return cls.fromtimestamp(begun + DECADES_S, tz)
+
+        monkeypatch.setattr(driver, "datetime", Later)
+        async with connect(server.url, join("b", nodes=2)) as b:
+            await b.hear_goal(Goal.WAIT)
+    assert store.times[-1] == pytest.approx(begun + DECADES_S, abs=60.0)
 
 
 async def test_a_history_that_contradicts_itself_is_an_error_that_says_so(start: Start) -> None:

@@ -76,6 +76,7 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
             "job": "mnist",
             "run": run.run,
             "state": "running",
+            "health": "well",
             "round": 1,
             "world_size": 1,
             "restarts": {"used": 0, "max": 0},

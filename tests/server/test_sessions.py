@@ -87,7 +87,7 @@ async def test_a_heartbeat_is_answered_and_a_plain_report_is_not(start: Start) -
         (b"\x91" * 15_000, "the frame is not msgpack"),
         (msgpack.packb({"type": "observed"}), "expected a message of type join, not 'observed'"),
         (msgpack.packb({"type": ["join"]}), "expected a message of type join"),
-        (msgpack.packb({"type": "join", "version": PROTOCOL_VERSION}), "join lacks incarnation, job, node"),
+        (msgpack.packb({"type": "join", "version": PROTOCOL_VERSION}), "join lacks age_s, incarnation, job, node"),
         (encode(join(node="")), "join.node must be within 1 and 128 characters"),
         (encode(join(spec=Spec(0, 1, 0))), "join.spec.nodes_min must be within 1"),
         (encode(join(offer=None)), "join.offer must be a map, not None"),
