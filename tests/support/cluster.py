@@ -95,8 +95,9 @@ class Coordinator(Program):
         self._own_state = None if state_dir else tempfile.TemporaryDirectory(prefix="coordinatord-")
         state = self._own_state.name if self._own_state else str(state_dir)
         where = ("--host", host, "--port", str(port), "--state-dir", state)
-        # Workers here fail of the same error on purpose, and are told of no steps.
-        super().__init__(*prefix, BIN / "coordinatord", *where, "--retry-pause", "0", *flags)
+        # Workers here fail of the same error on purpose, and are told of no steps. Older releases know no such flag.
+        environ = clean_environ(COORDINATORD_RETRY_PAUSE="0")
+        super().__init__(*prefix, BIN / "coordinatord", *where, *flags, environ=environ)
         self.url = self.await_line(r"coordinatord listening on (http://\S+)")[1]
         self.port = int(self.url.rpartition(":")[2])
         self.endpoint = f"127.0.0.1:{self.port}"
