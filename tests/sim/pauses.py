@@ -49,11 +49,13 @@ class Pauses:
                 self._stepped = True
             case RoundEnded():
                 self._note_end(record, now)
+                self._quiet &= self._life == daemon.life  # to one that was started again, a spare is a newcomer
                 self._ended_at, self._life = now, daemon.life
             case RoundFormed():
                 early = self._early(now) if self._quiet and self._life == daemon.life else 0.0
                 self._behind -= {ranks.node for ranks in record.nodes}
                 self._formed_at, self._quiet, self._stepped = now, not self._behind, False
+                self._life = daemon.life
                 return early if early > 0 else None
         return None
 
