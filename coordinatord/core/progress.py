@@ -25,12 +25,16 @@ STALL_S_MIN = 10.0
 STALL_STEPS = 10
 """...nor for less than so many times the slowest step of late: validation and checkpoints make gaps as well."""
 
+STALL_GAPS = 2
+"""...nor for less than so many times a gap that was a stall itself: an evaluation, once seen, is usual; but after a
+hang of ten minutes the next one must not pass for an hour and a half."""
+
 STALL_S_UNKNOWN = 300.0
 """...nor for less than this before the coordinator knows how long any step took: after it was started again, and one of
 a large model may take a minute."""
 
 LATELY_S = 3_600.0
-"""The slowest step of the last hour or two counts: a gap for an evaluation, once seen, is usual."""
+"""The slowest step of the last hour or two counts."""
 
 STEP_APART_S = 0.5
 """Times of steps that are closer than this may be of one step, told twice over a network whose delay has changed."""
@@ -45,7 +49,10 @@ class Progress:
 
     def __init__(self) -> None:
         self._slowest = [0.0, 0.0]
-        """How long the slowest step took, in the present `LATELY_S` and in those before; of all rounds of the run."""
+        """How long the slowest step took, in the present `LATELY_S` and in those before; of all rounds of the run.
+
+        Of a stall, as much as makes the patience `STALL_GAPS` times as long as it was.
+        """
         self._slowest_from = -math.inf
         self._timed = False
         """It is known how long some step of the run took."""
@@ -96,7 +103,8 @@ class Progress:
         elif at > self.stepped_at + STEP_APART_S:
             if heard_at > self._slowest_from + LATELY_S:
                 self._slowest, self._slowest_from = [0.0, self._slowest[0]], heard_at
-            self._slowest[0] = max(self._slowest[0], self.idle_s)
+            counted = STALL_GAPS / STALL_STEPS if self.is_idle else 1.0
+            self._slowest[0] = max(self._slowest[0], counted * self.idle_s)
             self.stepped_at, self._stepper = at, group_rank
             self.idle_s, self._first_s, self._timed = 0.0, None, True
         elif group_rank == self._stepper:

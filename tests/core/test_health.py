@@ -79,13 +79,13 @@ def test_a_step_ends_the_stall_and_what_it_took_stays_no_training() -> None:
 
 def test_a_gap_that_was_seen_before_is_usual() -> None:
     job = Job()
-    for gap_s in (30, 200):
+    for gap_s in (30, 50):
         job.train(20)
         job.stand(gap_s)
     assert job.view["health"] == Health.WELL, "such as an evaluation"
     assert len(job.told()) == 2
-    job.stand(111)
-    assert job.view["health"] == Health.STALLED
+    job.stand(15)
+    assert job.view["health"] == Health.STALLED, "twice as long as the gap before"
 
 
 def test_slow_steps_are_no_stall() -> None:
