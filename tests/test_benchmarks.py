@@ -22,23 +22,23 @@ JOIN_MESSAGES_FROM = 2
 """Of each node: its join, and that its workers run."""
 JOIN_MESSAGES_TO = (1, 2)
 """To each node: wait, unless a round is formed before that is sent, and run."""
-JOIN_BYTES_FROM = 561
-JOIN_BYTES_TO_MOST = 814
+JOIN_BYTES_FROM = 607
+JOIN_BYTES_TO_MOST = 830
 """A wait has words of different lengths, by how many have come."""
 
 REFORM_MESSAGES_FROM = 2
 """Of each node: that its workers have stopped, and that they run."""
 REFORM_MESSAGES_TO = 2
 """To each node: stop and run."""
-REFORM_BYTES_FROM = 266
-REFORM_BYTES_TO = {16: 684, 64: 685}
+REFORM_BYTES_FROM = 296
+REFORM_BYTES_TO = {16: 700, 64: 701}
 """One more for each digit more that a count has."""
 REFORM_COMMITS = 3
 """The loss with the stop; the end of the old round with the new one; that its workers are started."""
 REFORM_RECORDS = 5
 
-BEAT_BYTES = 133
-BEAT_ANSWER_BYTES = {4: 462, 128: 526}
+BEAT_BYTES = 148
+BEAT_ANSWER_BYTES = {4: 470, 128: 534}
 """Of a heartbeat, and of its answer by the number of nodes that run: its words name some of them."""
 
 HEARTBEAT_COST_MOST = 4.0
