@@ -69,8 +69,8 @@ sim: setup  ## run histories of a simulated world that goes wrong, for SECONDS=6
 mutants: setup  ## plant bugs in the two pure machines, and see the simulated world find them
 	$(BIN)/python -m tests.sim.mutants
 
-compat: setup  ## run the suite on other versions of Python and torch, in build/compat; PAIR= for one of them
-	$(BIN)/python -m tests.compat $(PAIR)
+compat: setup  ## run the suite on other versions of Python and torch; PAIR= for one, NEAR=1 for what is near torch
+	$(BIN)/python -m tests.compat $(PAIR) $(if $(NEAR),--near-torch)
 
 gpu: setup  ## run what needs an NVIDIA GPU: nccl, CUDA in warm workers, the order of devices
 	$(BIN)/python -m pytest tests/gpu -rs -s

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.compat.environments import ROOT, Outcome, try_pair
 from tests.compat.interpreters import fetch, find
-from tests.compat.matrix import MATRIX, PYTHONS, Pair
+from tests.compat.matrix import MATRIX, NEAR_TORCH, PURE, PYTHONS, SUITE, Pair
 
 
 def main() -> int:
@@ -17,6 +17,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.compat", description=__doc__)
     parser.add_argument("pairs", nargs="*", metavar="PAIR", help=f"{', '.join(known)} (default: all)")
     parser.add_argument("--cheap", action="store_true", help="no torch, and only the newest Python of this machine")
+    parser.add_argument("--near-torch", action="store_true", help="only what torch is imported for or compared with")
     parser.add_argument("--envs", type=Path, default=ROOT / "build" / "compat", help="where environments are kept")
     parser.add_argument("--pytest", action="append", default=[], metavar="WORD", help="an argument more for pytest")
     given = parser.parse_args()
@@ -26,6 +27,7 @@ def main() -> int:
     envs = given.envs.resolve()
     envs.mkdir(parents=True, exist_ok=True)
     wanted = newest() if given.cheap else [known[name] for name in given.pairs or known]
+    tests = PURE if given.cheap else NEAR_TORCH if given.near_torch else SUITE
     outcomes = []
     for pair in wanted:
         interpreter = find(pair.python) or fetch(pair.python, ROOT, envs)
@@ -33,7 +35,7 @@ def main() -> int:
             outcomes.append(Outcome(pair, "skipped: there is no such Python here, nor a way to fetch it", failed=False))
             continue
         say(f"== {pair}")
-        outcomes.append(try_pair(pair, interpreter, envs, given.pytest))
+        outcomes.append(try_pair(pair, interpreter, envs, tests, given.pytest))
     width = max((len(str(outcome.pair)) for outcome in outcomes), default=0)
     for outcome in outcomes:
         say(f"{outcome.pair!s:{width}}  {outcome.text}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from tests.compat.interpreters import Interpreter
-from tests.compat.matrix import LEARNING, PURE, SUITE, TOOLS, Pair
+from tests.compat.matrix import LEARNING, TOOLS, Pair
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,13 +22,12 @@ class Outcome:
     failed: bool
 
 
-def try_pair(pair: Pair, interpreter: Interpreter, envs: Path, more: list[str]) -> Outcome:
-    """Install a pair and run the tests on it; `more` goes to pytest."""
+def try_pair(pair: Pair, interpreter: Interpreter, envs: Path, tests: tuple[str, ...], more: list[str]) -> Outcome:
+    """Install a pair and run these tests on it; `more` goes to pytest."""
     python = envs / str(pair) / "bin" / "python"
     if not _install(pair, interpreter, python):
         return Outcome(pair, "cannot be installed", failed=True)
     report = envs / f"{pair}.xml"
-    tests = [test for test in (SUITE if pair.torch else PURE) if (ROOT / test).exists()]
     flags = ("-n", "2", "--dist", "worksteal", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}")
     code = interpreter.run(python, "-m", "pytest", *flags, *more, *tests)
     return Outcome(pair, _summary(report), failed=code != 0)

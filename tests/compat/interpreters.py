@@ -22,7 +22,9 @@ mount --bind "$tree" "$root$tree"
 mount --bind "$envs" "$root$envs"
 for folder in proc dev dev/pts dev/shm sys; do mount --rbind "/$folder" "$root/$folder"; done
 cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
-if [ -e /etc/pip.conf ]; then cp -L /etc/pip.conf "$root/etc/"; fi
+for file in /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
+  if [ -e $file ]; then cp -L $file "$root$file"; fi
+done
 exec chroot --userspec=0:0 "$root" env --chdir="$tree" "$@"
 """
 """Runs a command in another root, in a mount namespace of its own: nothing has to be unmounted afterwards."""

@@ -33,16 +33,23 @@ PYTHONS = ("3.12", "3.13", "3.14")
 PURE = ("tests/core", "tests/node_core", "tests/shared", "tests/store", "tests/wire")
 """What needs neither torch nor any program."""
 
+NEAR_TORCH = (
+    "tests/preload",
+    "tests/torchrun",
+    "tests/workerlib",
+    "tests/nodeclient/test_torchrun_flags.py",
+    "tests/e2e/test_training.py",
+    "tests/test_example_ddp.py",
+)
+"""What torch is imported for, or compared with, and warm workers, which depend on how Python starts."""
+
 SUITE = (
     *PURE,
+    *NEAR_TORCH,
     "tests/cli",
     "tests/e2e",
     "tests/nodeclient",
-    "tests/preload",
     "tests/server",
-    "tests/torchrun",
-    "tests/workerlib",
-    "tests/test_example_ddp.py",
     "tests/test_example_digits.py",
 )
 """What may depend on Python or torch: not the simulation, systemd, containers, the page, nor what is only slow."""
