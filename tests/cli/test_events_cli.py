@@ -160,7 +160,7 @@ def test_whoever_follows_misses_nothing_over_a_restart_of_the_coordinator(
         cluster.await_round(1, first)
         again.await_job("mnist", state="running", round=2)
         for flags, follower in followers.items():
-            follower.await_line("all workers are started .*exit code 17")
+            follower.await_line("all workers are started .*failed in round 1")
             follower.signal(signal.SIGINT)
             assert follower.wait() == 130
             (complaint,) = (line for line in follower.lines if line.startswith("nodeclient: "))

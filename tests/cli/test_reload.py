@@ -49,6 +49,7 @@ def test_connected_nodes_are_granted_the_changed_settings_at_once(own_coordinato
         return found
 
     assert asyncio.run(granted()) == [(1, 5, 100), (20, 100, 100), (0.5, 2.5, 30)]
+    daemon.program.await_line("settings reloaded: heartbeat 20 to 0.5")
     said = [line for line in daemon.program.lines if "settings" in line]
     assert said[0].endswith(f"settings from {daemon.file} file={daemon.file}")
     assert said[1].endswith("settings reloaded: heartbeat 1 to 20")
