@@ -43,7 +43,7 @@ def _install(pair: Pair, interpreter: Interpreter, python: Path) -> bool:
     itself = ("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     steps: list[tuple[str, ...]] = [(interpreter.python, "-m", "venv", str(python.parents[1]))]
-    steps += [(*pip, *words) for words in (*learning, (*own, *TOOLS, "setuptools"), itself)]
+    steps += [(*pip, *words) for words in (*learning, (*own, *TOOLS), itself)]
     if any(interpreter.run(*step) != 0 for step in steps):
         return False
     complete.touch()

@@ -62,6 +62,7 @@ TOOLS = (
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
     "pyyaml>=6",
+    "setuptools>=77",
     "shtab>=1.7",
 )
 """What the tests need, beside the project's own requirements: as in pyproject, without the tools that judge style."""
