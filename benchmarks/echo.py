@@ -16,7 +16,7 @@ import msgpack
 import uvloop
 from aiohttp import WSMsgType, web
 
-from coordinatord.wire.messages import SESSION_PATH
+from coordinatord.protocol.messages import SESSION_PATH
 
 
 async def serve(answer: object) -> None:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from link import Link, framed
 from tables import BenchmarkError
 
-from coordinatord.wire.codec import decode, encode
-from coordinatord.wire.messages import (
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.messages import (
     PROTOCOL_VERSION,
     SESSION_PATH,
     Assignment,
@@ -33,7 +33,7 @@ from coordinatord.wire.messages import (
     Refused,
     Spec,
 )
-from nodeclient.core.contact import ON_THE_WAY
+from nodeclient.core.connection_state import ON_THE_WAY
 
 MASTER_PORT = 29_500
 """Offered by every node; nobody connects to it."""

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinatord.core.records import NodeLost, RoundStarted
+from coordinatord.core.values.records import NodeLost, RoundStarted
 from coordinatord.store.directory import DATABASE
 
 CHANGES_AT = 8

@@ -21,11 +21,11 @@ from pathlib import Path
 
 from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, sizes, spread, write_report
 
+from nodeclient.output.log_paths import RoundPlace
 from nodeclient.output.output import Output
-from nodeclient.output.places import RoundPlace
 from nodeclient.output.settings import OutputSettings
-from nodeclient.spawn import WorkerCommand
-from nodeclient.workers import WorkerGroup
+from nodeclient.workers.local_workers import WorkerGroup
+from nodeclient.workers.spawn import WorkerCommand
 
 LINE = b"step 000000 loss 0.123456 and some more words that a training script likes to print on each of its ranks...\n"
 """Of 108 bytes, as most lines of a log are near 100."""

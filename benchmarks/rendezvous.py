@@ -31,7 +31,7 @@ from tables import (
 )
 
 from coordinatord.core.policy import Policy
-from coordinatord.wire.messages import Assignment, Goal
+from coordinatord.protocol.messages import Assignment, Goal
 
 JOB = "rendezvous"
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, cast
 
 from tables import Table, add_flags, positive, runs_words, spread, write_report
 
-from coordinatord.wire.messages import Observed, Phase
-from nodeclient.progress import Slots
+from coordinatord.protocol.messages import Observed, Phase
+from nodeclient.workers.step_slots import Slots
 from workerlib import Context
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from fleet import fleet_of
 from link import Link, framed
 from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, spread, write_report
 
-from coordinatord.wire.codec import encode
-from coordinatord.wire.messages import SESSION_PATH
+from coordinatord.protocol.codec import encode
+from coordinatord.protocol.messages import SESSION_PATH
 
 ECHO = (sys.executable, "-m", "benchmarks.echo")
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from coordinatord.shared.first import settle_signals
+from coordinatord.runtime.early_signals import settle_signals
 
 if TYPE_CHECKING:
     from coordinatord.config import Config
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def _run() -> int:
-    from coordinatord.shared import bugs, logs  # noqa: PLC0415 - see above
+    from coordinatord.runtime import bugs, logs  # noqa: PLC0415 - see above
     from coordinatord.store.interface import StoreError  # noqa: PLC0415
 
     logs.replace_closed_streams()

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from coordinatord.core.policy import HEARTBEAT_S_MIN, OUTAGE_GRACE_S_MIN, SETTLE_S_MIN, Policy
-from coordinatord.shared import __version__
-from coordinatord.shared.logs import FORMATS, LEVELS
-from coordinatord.shared.settings import (
+from coordinatord.protocol.messages import DEFAULT_PORT
+from coordinatord.runtime import __version__
+from coordinatord.runtime.logs import FORMATS, LEVELS
+from coordinatord.runtime.settings import (
     NUMBER,
     WHOLE,
     SettingsError,
@@ -26,7 +27,6 @@ from coordinatord.shared.settings import (
     port,
     seconds,
 )
-from coordinatord.wire.messages import DEFAULT_PORT
 
 _HOST_NAME = re.compile(r"\.?[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?", re.ASCII | re.IGNORECASE)
 

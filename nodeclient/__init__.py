@@ -1,6 +1,8 @@
-"""nodeclient: the thin agent on each host, which reaches for what the coordinator decides.
+"""nodeclient: the agent on each host, which brings about what the coordinator decides.
 
-The rooms: `core` holds the agent's decisions and does no IO; the modules beside it carry them out. `workers` starts and
-ends the local worker group, `processes` and `guard` see to it that nothing of it is left behind, and `devices`, `ports`
-and `addresses` say what this host has to offer. Nothing here imports torch, but for `torchrun`, which runs inside it.
+The rooms: `core` holds the agent's decisions and does no IO, `shell` carries them out. `workers` starts and ends the
+local worker group and leaves nothing of it behind; `forkserver` starts workers warm; `output` moves what they write;
+`diagnosis` finds out why one failed. `host` reads what this host has to offer. `config` reads the command line that
+`cli` is given, `operate` is what a person asks of a coordinator, and `torchrun` is a rendezvous backend for torchrun.
+Nothing here imports torch but `torchrun`, which runs inside it.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from coordinatord.shared.first import settle_signals
+from coordinatord.runtime.early_signals import settle_signals
 
 if TYPE_CHECKING:
     from nodeclient.config import JoinConfig, OperateConfig
@@ -24,8 +24,8 @@ def main() -> None:
 
 
 def _run() -> int:
-    from coordinatord.shared import bugs, logs  # noqa: PLC0415 - see above
-    from coordinatord.wire.exits import ExitCode  # noqa: PLC0415
+    from coordinatord.protocol.exit_codes import ExitCode  # noqa: PLC0415
+    from coordinatord.runtime import bugs, logs  # noqa: PLC0415 - see above
 
     logs.replace_closed_streams()
     try:
@@ -46,14 +46,14 @@ def _join(chosen: JoinConfig) -> int:
     import asyncio  # noqa: PLC0415
     import os  # noqa: PLC0415
 
-    from coordinatord.shared import logs  # noqa: PLC0415
-    from coordinatord.shared.limits import allow_many_files  # noqa: PLC0415
-    from coordinatord.shared.systemd import Supervisor  # noqa: PLC0415
-    from coordinatord.wire.exits import ExitCode  # noqa: PLC0415
-    from nodeclient.launch import LaunchError  # noqa: PLC0415
-    from nodeclient.node import Node  # noqa: PLC0415
-    from nodeclient.standalone import StandaloneError, coordinator_for  # noqa: PLC0415
-    from nodeclient.syscalls import MissingCallError, look_for_pidfds  # noqa: PLC0415
+    from coordinatord.protocol.exit_codes import ExitCode  # noqa: PLC0415
+    from coordinatord.runtime import logs  # noqa: PLC0415
+    from coordinatord.runtime.file_limit import allow_many_files  # noqa: PLC0415
+    from coordinatord.runtime.systemd import Supervisor  # noqa: PLC0415
+    from nodeclient.shell.embedded_coordinator import StandaloneError, coordinator_for  # noqa: PLC0415
+    from nodeclient.shell.node import Node  # noqa: PLC0415
+    from nodeclient.shell.worker_command import LaunchError  # noqa: PLC0415
+    from nodeclient.workers.syscalls import MissingCallError, look_for_pidfds  # noqa: PLC0415
 
     logs.configure(chosen.log_level, "nodeclient", chosen.log_format)  # until the node shares its stderr with workers
     supervisor = Supervisor(os.environ, os.getpid())
@@ -75,6 +75,6 @@ def _join(chosen: JoinConfig) -> int:
 
 
 def _operate(chosen: OperateConfig) -> int:
-    from nodeclient.operate.command import run  # noqa: PLC0415
+    from nodeclient.operate.cli import run  # noqa: PLC0415
 
     return run(chosen)

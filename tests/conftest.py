@@ -11,7 +11,7 @@ LONGEST = (
     "tests/test_example_digits.py",
     "tests/test_example_imagenet.py",
     "tests/torchrun/test_torchrun.py",
-    "tests/preload/test_training.py",
+    "tests/forkserver/test_training.py",
     "tests/systemd/test_machine.py",
     "tests/chaos/",
     "tests/surroundings/test_networks.py",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.core.table import ROWS
+from coordinatord.core.transitions.table import ROWS
 from nodeclient.core.table import TABLE
 
 DESIGN = Path(__file__).parent.parent / "coordinatord" / "DESIGN.md"

@@ -6,14 +6,14 @@ import itertools
 
 import pytest
 
-from coordinatord.core.goals import GOALS
-from coordinatord.core.member import Standing
 from coordinatord.core.policy import Policy
-from coordinatord.core.run import State
-from coordinatord.core.table import ROWS
-from coordinatord.wire.messages import Goal, Phase
+from coordinatord.core.queries.desired_state import GOALS
+from coordinatord.core.state.member import Standing
+from coordinatord.core.state.run import State
+from coordinatord.core.transitions.table import ROWS
+from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core import table as node
-from nodeclient.core.contact import PROBE_LEASES
+from nodeclient.core.connection_state import PROBE_LEASES
 from nodeclient.core.table import TABLE, Act, Stimulus
 from tests.support.builders import a_desired
 

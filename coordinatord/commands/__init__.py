@@ -1,1 +1,5 @@
-"""What `coordinatord` can be asked to do: serve, show a state directory, step through a history."""
+"""What `coordinatord` can be asked to do.
+
+`serve` runs the daemon, `reload` reads its settings again, and `companion` ends it with the node that started it.
+`state` shows a state directory; `replay` steps through a history, which `offline_replay` reads from it.
+"""

@@ -13,8 +13,8 @@ import sys
 from contextlib import suppress
 from itertools import islice
 
+from coordinatord.runtime.logs import fields
 from coordinatord.server.driver import Driver
-from coordinatord.shared.logs import fields
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from coordinatord import config
 from coordinatord.config import ServeConfig
 from coordinatord.core.policy import Policy
-from coordinatord.shared import logs
-from coordinatord.shared.logs import LEVELS, fields
-from coordinatord.shared.settings import SettingsError
+from coordinatord.runtime import logs
+from coordinatord.runtime.logs import LEVELS, fields
+from coordinatord.runtime.settings import SettingsError
 
 log = logging.getLogger(__name__)
 

@@ -8,16 +8,16 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from coordinatord.commands.histories import counted, described, replayed
+from coordinatord.commands.offline_replay import counted, described, replayed
 from coordinatord.config import ReplayConfig
-from coordinatord.core.records import Record, RoundEnded, RoundFormed
-from coordinatord.core.run import Run
-from coordinatord.shared.times import local, moment
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.records import Record, RoundEnded, RoundFormed
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.messages import clip
+from coordinatord.runtime.local_time import local, moment
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.interface import Entry, NothingStoredError
-from coordinatord.wire.exits import ExitCode
-from coordinatord.wire.messages import clip
 
 
 def replay(config: ReplayConfig) -> int:

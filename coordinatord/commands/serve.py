@@ -16,15 +16,15 @@ from coordinatord.commands.companion import end_when_unused
 from coordinatord.commands.reload import Reloader
 from coordinatord.config import ServeConfig
 from coordinatord.core.events import PolicyChanged
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.runtime import __version__, logs
+from coordinatord.runtime.file_limit import allow_many_files
+from coordinatord.runtime.logs import fields
+from coordinatord.runtime.systemd import Supervisor, status_of
 from coordinatord.server.app import ListenError, Server, serve
-from coordinatord.shared import __version__, logs
-from coordinatord.shared.limits import allow_many_files
-from coordinatord.shared.logs import fields
-from coordinatord.shared.systemd import Supervisor, status_of
 from coordinatord.store.interface import Store
-from coordinatord.store.memory import MemoryStore
-from coordinatord.store.sqlite import SqliteStore
-from coordinatord.wire.exits import ExitCode
+from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.sqlite_store import SqliteStore
 
 log = logging.getLogger(__name__)
 

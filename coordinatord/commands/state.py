@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from coordinatord.commands.histories import counted, described, last_of, marks_of
+from coordinatord.commands.offline_replay import counted, described, last_of, marks_of
 from coordinatord.config import StateConfig
-from coordinatord.core.run import Run
-from coordinatord.core.view import drained_view
-from coordinatord.shared.times import local, moment
+from coordinatord.core.queries.job_view import drained_view
+from coordinatord.core.state.run import Run
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.runtime.local_time import local, moment
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.interface import StoreError
-from coordinatord.wire.exits import ExitCode
 
 
 def show(config: StateConfig) -> int:

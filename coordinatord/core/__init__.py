@@ -1,10 +1,13 @@
 """What the coordinator decides, and nothing that it does.
 
-Pure: no clock, socket, file, log or chance. `machine.Coordinator` takes an event and the time, and returns what must be
-remembered (records) and then said (effects). Read in this order: `events` and `effects` are the two edges, and `outbox`
-collects what goes out; `run` holds the state of one execution of a job, `member` that of a node in it, and `words` says
-it; `policy` has the numbers to decide by; `table` says which state follows which, when (`conditions`), by doing what
-(`actions`), and why; `goals` says what each node is asked for meanwhile; `admission` says who is let in; `ranks`,
-`verdict`, `addresses` and `deadlines` are the small sums; `ledger` and `timeline` say where the time went, `spending`
-where it is cut; `view` shows it all to people.
+Pure: no clock, socket, file, log or chance. The one door is `machine`: `Coordinator` takes an event and the time, and
+returns what must be remembered (records) and then sent (effects). `events` and `effects` are its two edges, `journal`
+is the gate that holds back effects until their records are durable, `policy` has the numbers to decide by.
+
+Behind the door are four floors. Each may import from those before it, and from none after it:
+
+1. `values` knows no run: records, ranks and sums.
+2. `state` is what is known of runs and their members.
+3. `queries` only reads the state: what holds, why, and what follows for each node and each reader.
+4. `transitions` changes the state: the table, its actions, and how records are applied.
 """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinatord.core.records import Record
-from coordinatord.core.requests import Verdict
-from coordinatord.wire.messages import Desired, Held, Refused
+from coordinatord.core.values.admin_requests import Verdict
+from coordinatord.core.values.records import Record
+from coordinatord.protocol.messages import Desired, Held, Refused
 
 
 @dataclass(frozen=True, slots=True)

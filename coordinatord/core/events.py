@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinatord.core.policy import Policy
-from coordinatord.core.requests import Request
-from coordinatord.wire.messages import Join, Observed
+from coordinatord.core.values.admin_requests import Request
+from coordinatord.protocol.messages import Join, Observed
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from coordinatord.core.effects import Batch, Effect
-from coordinatord.core.records import Record
+from coordinatord.core.values.records import Record
 
 ONE_TIME_S = 0.05
 """What was decided within this time shares a commit, and is said to have been decided at once. What waits for a disk

@@ -10,10 +10,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from coordinatord.core import actions, admission, history, leases, membership, operations
-from coordinatord.core.addresses import plain
-from coordinatord.core.admission import RefusedError
-from coordinatord.core.cluster import Cluster
 from coordinatord.core.effects import Answer, Batch, Reassure, Refuse, Send
 from coordinatord.core.events import (
     Asked,
@@ -26,17 +22,21 @@ from coordinatord.core.events import (
     Reported,
     Tick,
 )
-from coordinatord.core.goals import desired, is_current, is_told
-from coordinatord.core.leases import Leases
-from coordinatord.core.member import Member, Standing
-from coordinatord.core.outbox import Outbox
 from coordinatord.core.policy import Policy
-from coordinatord.core.records import AGE_MAX, Record
-from coordinatord.core.registry import Registry
-from coordinatord.core.requests import Verdict
-from coordinatord.core.run import Run, State
-from coordinatord.core.table import next_row, take_due_rows
-from coordinatord.wire.messages import Held, Join, Observed, clip
+from coordinatord.core.queries import admission
+from coordinatord.core.queries.desired_state import desired, is_current, is_told
+from coordinatord.core.queries.master_address import plain
+from coordinatord.core.state import leases
+from coordinatord.core.state.cluster import Cluster
+from coordinatord.core.state.member import Member, Standing
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.transitions import actions, admin, apply, observations
+from coordinatord.core.transitions.decision import Outbox
+from coordinatord.core.transitions.runs import Registry
+from coordinatord.core.transitions.table import next_row, take_due_rows
+from coordinatord.core.values.admin_requests import Verdict
+from coordinatord.core.values.records import AGE_MAX, Record
+from coordinatord.protocol.messages import Held, Join, Observed, clip
 
 
 class Coordinator:
@@ -57,7 +57,7 @@ class Coordinator:
         self._woke_at = -math.inf
         """When it last began to answer after a time in which it could not."""
         self._sessions: dict[int, tuple[Run, Member]] = {}
-        self._leases = Leases()
+        self._leases = leases.Leases()
         self._due: float | None = None
         """When the first of all this is due."""
         self._handlers: dict[type[Event], Callable[[Any, float, Outbox], None]] = {
@@ -94,7 +94,7 @@ class Coordinator:
         last = self._awake_at = self._woke_at = now
         self._watch_at = now + self.policy.heartbeat_s
         for last, record in past:
-            history.apply(self.cluster, record, last, self.policy)
+            apply.apply(self.cluster, record, last, self.policy)
         for run in self.jobs.values():
             run.postpone(now - last, now)
             run.give_time(now + self.policy.restart_grace_s + self.policy.heartbeat_s, now)
@@ -109,7 +109,7 @@ class Coordinator:
                     member.awaited_from = now + self.policy.restart_grace_s
                     self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
             self._registry.plan(run, next_row(run, -math.inf)[1])
-        operations.mark_drained(self.cluster)
+        admin.mark_drained(self.cluster)
         self._due = self._first_due()
 
     def next_deadline(self) -> float | None:
@@ -171,7 +171,7 @@ class Coordinator:
             admission.check_room(len(self._sessions), self.policy.nodes_max)
             run = self._run_for(join, now, outbox)
             member = self._enroll(run, event, now, outbox)
-        except RefusedError as error:
+        except admission.RefusedError as error:
             outbox.endings.append(Refuse(event.session, error.refused, join.job, join.node))
             return
         self._sessions[event.session] = (run, member)
@@ -188,9 +188,9 @@ class Coordinator:
             outbox.answer(run, member)
         else:
             outbox.tell(run, member)
-        if membership.is_as_before(run, member, observed):
+        if observations.is_as_before(run, member, observed):
             self._note_heard(run, member, observed, now)
-            if not membership.turns(run):
+            if not observations.turns(run):
                 return
         else:
             self._hear(run, member, observed, now)
@@ -214,7 +214,7 @@ class Coordinator:
             text = f"not done: {why}. Earlier requests may still take effect."
             outbox.endings.append(Answer(event.session, Verdict.UNRECORDED, text))
             return
-        reply = operations.carry_out(event.request, outbox)
+        reply = admin.carry_out(event.request, outbox)
         for run in reply.touched:
             self._advance(run, now, outbox)
             self._forget_absent(run, outbox)
@@ -275,7 +275,7 @@ class Coordinator:
     # Members
 
     def _run_for(self, join: Join, now: float, outbox: Outbox) -> Run:
-        """Find the run that a node belongs to, or open one. Raises `RefusedError`."""
+        """Find the run that a node belongs to, or open one. Raises `admission.RefusedError`."""
         admission.check_forgotten(self.cluster, join)
         run = self.jobs.get(join.job)
         if run is None or admission.begins_anew(run, join, now):
@@ -301,10 +301,10 @@ class Coordinator:
         join = event.join
         known = run.members.get(join.node)
         if known is None or known.incarnation != join.incarnation:
-            younger = membership.newcomer(event)
+            younger = observations.newcomer(event)
             if known is not None:
                 self._replace(run, known, younger, now, outbox)
-            known = membership.take_in(run, younger, join.observed, now, outbox)
+            known = observations.take_in(run, younger, join.observed, now, outbox)
         elif known.session is not None:
             outbox.close(known)  # the node has given this session up, only its end was not seen yet
             del self._sessions[known.session]
@@ -329,7 +329,7 @@ class Coordinator:
         if run.all_silent:
             self._renew_all(run, now)
         self._note_heard(run, member, observed, now)
-        membership.hear(run, member, observed)
+        observations.hear(run, member, observed)
 
     def _note_heard(self, run: Run, member: Member, observed: Observed, now: float) -> None:
         """Note that a member lives, whatever it says: that is all that most heartbeats come to."""
@@ -339,7 +339,7 @@ class Coordinator:
         leases.note_heard(member, deaf_s, self.policy, heartbeat_s, now)
         self._leases.renew(run, member, heartbeat_s, now)
         if observed.steps:
-            membership.note_steps(run, member, observed)
+            observations.note_steps(run, member, observed)
 
     def _renew_all(self, run: Run, now: float) -> None:
         """The first node is heard after all were silent: the others get a full lease to be heard as well."""
@@ -379,7 +379,7 @@ class Coordinator:
         """Decide what follows for a run from what is now known of it, unless that could not be recorded."""
         if self.trouble is not None or run.state.ended:
             return
-        membership.settle_claims(run, outbox)
+        observations.settle_claims(run, outbox)
         self._registry.plan(run, take_due_rows(run, now, outbox))
         self._forget_absent(run, outbox)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinatord.wire.fields import DURATION_S_MAX
+from coordinatord.protocol.fields import DURATION_S_MAX
 
 HEARTBEAT_S_MIN = 0.1
 """The least that may be set: a lease of half a second. A busy host holds a program up for tenths of one, so with less,

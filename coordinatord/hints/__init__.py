@@ -1,6 +1,6 @@
-"""What is known of why training programs fail, and what to say of it: on a terminal, on the page, to programs. Pure.
+"""What is known of why training programs fail, and what to do about it: for a terminal, the page and programs. Pure.
 
-`find` looks for the cause of a failure in tables of well-known ones, the modules whose names end in `_causes`. `words`
-says what else happened in the round. Which failure came first is decided in `core`; what the failing worker's host
-knows of it is found out by nodeclient.
+`match` looks for the cause of a failure in tables of known ones: `launch`, `network` and `resource`, which are made of
+`rule`s. `other_workers` tells what else happened in the round. Which failure came first is decided in
+`coordinatord.core`; what the failing worker's host knows of it is found out by `nodeclient.diagnosis`.
 """

@@ -18,28 +18,28 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from coordinatord.core.effects import Answer, Effect
-from coordinatord.core.history import HistoryError
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
+from coordinatord.core.transitions.apply import HistoryError
+from coordinatord.protocol.messages import SESSION_PATH
+from coordinatord.runtime.logs import fields
+from coordinatord.runtime.tasks import Tasks
+from coordinatord.runtime.tcp_options import keep_trying
 from coordinatord.server import page
-from coordinatord.server.answers import complain_alike
-from coordinatord.server.api import Api
-from coordinatord.server.browsers import Browsers, Names
+from coordinatord.server.change_signal import Feed
 from coordinatord.server.connections import Connections
+from coordinatord.server.counters import Meters
 from coordinatord.server.driver import Driver
-from coordinatord.server.feed import Feed
-from coordinatord.server.happenings import Happenings
-from coordinatord.server.metrics.meters import Meters
+from coordinatord.server.http.admin import Requests
+from coordinatord.server.http.browser_guard import Browsers, Names
+from coordinatord.server.http.events import Happenings
+from coordinatord.server.http.jobs import Api
+from coordinatord.server.http.live_updates import Stream
+from coordinatord.server.http.responses import complain_alike
 from coordinatord.server.metrics.scrape import Metrics
-from coordinatord.server.requests import Requests
-from coordinatord.server.sessions import Sessions
-from coordinatord.server.stream import Stream
-from coordinatord.shared.logs import fields
-from coordinatord.shared.sockets import keep_trying
-from coordinatord.shared.tasks import Tasks
+from coordinatord.server.node_sessions import Sessions
+from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import Store, UnreadableStoreError
-from coordinatord.store.troubles import REMEDY
-from coordinatord.wire.messages import SESSION_PATH
 
 log = logging.getLogger(__name__)
 

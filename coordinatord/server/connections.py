@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from aiohttp import web
-
-from coordinatord.server.answers import Handler
+from aiohttp.typedefs import Handler
 
 ASK_WITHIN_S = 30.0
 """For the whole head of the first request: ten times what it takes on a network that loses a third of all packets, and

@@ -15,14 +15,14 @@ from coordinatord.core.effects import Effect, Refuse
 from coordinatord.core.events import Event, RecordingResumed, RecordingStopped, Tick
 from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.records import Record, RoundFormed
-from coordinatord.server.metrics.meters import Meters
-from coordinatord.server.refusals import Refusals
-from coordinatord.shared.logs import fields
-from coordinatord.shared.tasks import Tasks
-from coordinatord.shared.timer import DeadlineTimer
+from coordinatord.core.values.records import Record, RoundFormed
+from coordinatord.protocol.schema import fields_of
+from coordinatord.runtime.deadline_timer import DeadlineTimer
+from coordinatord.runtime.logs import fields
+from coordinatord.runtime.tasks import Tasks
+from coordinatord.server.counters import Meters
+from coordinatord.server.refusal_log import Refusals
 from coordinatord.store.interface import Store, StoreError
-from coordinatord.wire.schema import fields_of
 
 log = logging.getLogger(__name__)
 

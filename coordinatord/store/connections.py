@@ -10,9 +10,9 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
+from coordinatord.store.error_texts import DAMAGED
 from coordinatord.store.interface import NothingStoredError, UnreadableStoreError
-from coordinatord.store.layout import STEPS, Steps, migrate, refuse_newer
-from coordinatord.store.troubles import DAMAGED
+from coordinatord.store.migrations import STEPS, Steps, migrate, refuse_newer
 
 BUSY_S = 0.5
 """How long to wait for another process, such as a person's sqlite3, that is writing; then it is an error."""

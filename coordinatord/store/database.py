@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
-from coordinatord.core.records import Record
-from coordinatord.store import codec, connections, layout
+from coordinatord.core.values.records import Record
+from coordinatord.store import connections, migrations, row_codec
+from coordinatord.store.error_texts import explained
 from coordinatord.store.interface import Chapter, Entry, Happening
-from coordinatord.store.layout import STEPS, Steps
-from coordinatord.store.pruning import forget, makes_forget
-from coordinatord.store.troubles import explained
+from coordinatord.store.migrations import STEPS, Steps
+from coordinatord.store.retention import forget, makes_forget
 
 _ADD = """
     INSERT INTO records (at, job, run, kind, node, round, body)
@@ -85,8 +85,8 @@ class Database:
         """Copy the database file of a state directory into memory, beside whoever writes it. Raises `StoreError`."""
         with explained(path.parent):
             connection = connections.copy_into_memory(path)
-            version = layout.version_of(connection)
-            layout.migrate(connection)
+            version = migrations.version_of(connection)
+            migrations.migrate(connection)
             return cls(connection, path.parent, version)
 
     def append(self, records: Iterable[Record], at: float) -> None:
@@ -117,7 +117,7 @@ class Database:
         loop is busy. When 10,000 nodes join, one for each of them would keep them from their commit for many seconds.
         """
         if new:
-            rows = [codec.encode(record, at) for record in new]
+            rows = [row_codec.encode(record, at) for record in new]
             self._connection.execute(_ADD, (json.dumps(rows, ensure_ascii=False),))
             forget(self._connection, new[-1])
 
@@ -182,4 +182,4 @@ class Database:
 
     def _entries(self, query: str, arguments: Sequence[str] = ()) -> list[Entry]:
         with explained(self._where):
-            return [codec.decode(row) for row in self._connection.execute(query, arguments)]
+            return [row_codec.decode(row) for row in self._connection.execute(query, arguments)]

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Self
 
+from coordinatord.store.error_texts import explained
 from coordinatord.store.interface import StoreError
-from coordinatord.store.troubles import explained
 
 DATABASE = "state.db"
 LOCK = "lock"

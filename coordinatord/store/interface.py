@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from coordinatord.core.records import Record
-from coordinatord.wire.exits import ExitCode
+from coordinatord.core.values.records import Record
+from coordinatord.protocol.exit_codes import ExitCode
 
 
 class StoreError(Exception):

@@ -1,12 +1,14 @@
 """What nodeclient is told: flags over environment over defaults, in frozen records that are handed down.
 
-Three doors lead to a node: `join` is ours, `run` is torchrun's, `launch` that of torch.distributed.launch. What they
-share is in `flags` and `build`. What operators ask of a coordinator is in `operate`.
+`parse` reads a command line. Three of them start a node: `join` is ours, `run` has those of torchrun and of
+torch.distributed.launch. They share `flags`, `values` and `build`; `join_config` is what each of them comes to. Only
+torchrun's have `torchrun_rendezvous` and `program`; `output` is where workers' lines go. What operators ask of a
+coordinator is in `operate`.
 """
 
+from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, Endpoint, JoinConfig
 from nodeclient.config.operate import CommandConfig, EventsConfig, OperateConfig, ReportConfig, StatusConfig, Verb
 from nodeclient.config.parse import Config, parse
-from nodeclient.config.records import DEFAULT_JOB, SIGNALS, Endpoint, JoinConfig
 
 __all__ = [
     "DEFAULT_JOB",

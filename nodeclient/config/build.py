@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinatord.shared.settings import SettingsParser
-from coordinatord.wire.fields import RANKS_MAX
-from coordinatord.wire.messages import Spec
-from nodeclient.addresses import fresh_node_id
+from coordinatord.protocol.fields import RANKS_MAX
+from coordinatord.protocol.messages import Spec
+from coordinatord.runtime.settings import SettingsParser
+from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, JoinConfig
 from nodeclient.config.output import output_settings
-from nodeclient.config.records import DEFAULT_JOB, SIGNALS, JoinConfig
 from nodeclient.core.settings import ABORT_TIMEOUT_S, JOIN_TIMEOUT_S
-from nodeclient.devices import WorkersPerNodeError, workers_per_node
-from nodeclient.schedulers import Found, SchedulerError, found, missed
-from nodeclient.spawn import SpawnError, WorkerCommand, check_program
+from nodeclient.host.addresses import fresh_node_id
+from nodeclient.host.devices import WorkersPerNodeError, workers_per_node
+from nodeclient.host.schedulers import Found, SchedulerError, found, missed
+from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
 
 STOP_TIMEOUT_S = 30.0
 """As torchrun has it."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinatord.shared.logs import FORMATS, LEVELS
-from coordinatord.shared.settings import NUMBER, WHOLE, WHOLE_OR_TEXT, SettingsParser, joined, seconds
-from nodeclient import numa
+from coordinatord.runtime.logs import FORMATS, LEVELS
+from coordinatord.runtime.settings import NUMBER, WHOLE, WHOLE_OR_TEXT, SettingsParser, joined, seconds
 from nodeclient.config import values
-from nodeclient.config.records import SIGNALS
+from nodeclient.config.join_config import SIGNALS
+from nodeclient.host import numa
 
 ROTATIONS_KEPT = 5
 """Of each file; as logrotate's examples have it."""

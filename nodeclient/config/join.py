@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from coordinatord.shared.settings import SettingsParser, joined
-from coordinatord.wire.fields import RANKS_MAX
+from coordinatord.protocol.fields import RANKS_MAX
+from coordinatord.runtime.settings import SettingsParser, joined
 from nodeclient.config import flags, values
 from nodeclient.config.build import Door, join_config
-from nodeclient.config.records import JoinConfig
+from nodeclient.config.join_config import JoinConfig
 
 UNNAMED = "no --job-id: this is the job default, and all nodes without an id train together"
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coordinatord.shared.settings import SettingsParser, joined
-from coordinatord.wire.fields import MESSAGE_MAX
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.runtime.settings import SettingsParser, joined
 from nodeclient.config import values
-from nodeclient.config.records import Endpoint
+from nodeclient.config.join_config import Endpoint
 
 
 class Verb(StrEnum):

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinatord.shared import __version__
-from coordinatord.shared.settings import SettingsError, SettingsParser, add_completion
+from coordinatord.runtime import __version__
+from coordinatord.runtime.settings import SettingsError, SettingsParser, add_completion
 from nodeclient.config import join, operate, run
+from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.operate import OperateConfig
-from nodeclient.config.records import JoinConfig
 
 Config = JoinConfig | OperateConfig
 

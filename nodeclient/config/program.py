@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from coordinatord.shared.settings import SettingsParser
+from coordinatord.runtime.settings import SettingsParser
 
 RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 """As torchrun's `run_script_path`, in a process of its own."""

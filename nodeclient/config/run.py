@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from coordinatord.shared.settings import NUMBER, SettingsParser, seconds
+from coordinatord.runtime.settings import NUMBER, SettingsParser, seconds
 from nodeclient.config import flags, values
 from nodeclient.config.build import Door, join_config
 from nodeclient.config.join import MOVED
+from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.program import worker_command
-from nodeclient.config.records import JoinConfig
-from nodeclient.config.rendezvous import Rendezvous, add_rendezvous, check_conf, choose, read_conf
-from nodeclient.schedulers import SchedulerError, found
+from nodeclient.config.torchrun_rendezvous import Rendezvous, add_rendezvous, check_conf, choose, read_conf
+from nodeclient.host.schedulers import SchedulerError, found
 
 NODES = (1, 1)
 """torchrun's default."""

@@ -10,9 +10,9 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from coordinatord.wire.fields import COUNTER_MAX, DURATION_S_MAX, RANKS_MAX
-from coordinatord.wire.messages import DEFAULT_PORT
-from nodeclient.config.records import Endpoint
+from coordinatord.protocol.fields import COUNTER_MAX, DURATION_S_MAX, RANKS_MAX
+from coordinatord.protocol.messages import DEFAULT_PORT
+from nodeclient.config.join_config import Endpoint
 from nodeclient.output.settings import Choice, Streams
 
 _ENDPOINT = re.compile(

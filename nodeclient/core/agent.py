@@ -10,15 +10,15 @@ from collections.abc import Callable
 from signal import Signals
 from typing import Any
 
-from coordinatord.wire.exits import ExitCode
-from coordinatord.wire.fields import DURATION_S_MAX
-from coordinatord.wire.messages import Desired, Goal, Observed, Phase, RefusalCode
-from nodeclient.core import effects, endings, events, words
-from nodeclient.core.contact import Contact
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
+from nodeclient.core import effects, endings, events, notices
+from nodeclient.core.connection_state import Contact
 from nodeclient.core.effects import Level
-from nodeclient.core.group import Group
 from nodeclient.core.settings import Settings
 from nodeclient.core.table import TABLE, WORKING, Act, Stimulus, stimulus_of
+from nodeclient.core.worker_group import Group
 
 LEAVE_WITHIN_S = 5.0
 """A leaving node that hears no decision for so long, one lease, stops its workers by itself."""
@@ -152,7 +152,7 @@ class Agent:
         self._contact.alive(now)
         reason = event.held.reason
         if self._contact.is_new_trouble(reason):
-            self._notice(Level.WARNING, "coordinator_undecided", words.undecided(reason))
+            self._notice(Level.WARNING, "coordinator_undecided", notices.undecided(reason))
 
     def _turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused = event.refused
@@ -163,7 +163,7 @@ class Agent:
         else:
             # A successor has begun already where there is one; otherwise the workers may save what they have.
             hurry = refused.code is RefusalCode.SUPERSEDED
-            self._end_with(effects.Exit(ExitCode.REFUSED, words.refused(refused.message)), now, hurry=hurry)
+            self._end_with(effects.Exit(ExitCode.REFUSED, notices.refused(refused.message)), now, hurry=hurry)
 
     def _reached(self, event: events.Reached, now: float) -> None:
         if self._probes(event.run, event.round):
@@ -223,7 +223,7 @@ class Agent:
     def _failed(self, now: float) -> None:
         failure = self._group.failure(now)
         assert failure is not None  # noqa: S101 - the caller has just noted it
-        self._notice(Level.ERROR, "worker_failed", words.failed(failure))
+        self._notice(Level.ERROR, "worker_failed", notices.failed(failure))
         self._step(Stimulus.FAILED, now)
 
     # Leaving and giving up
@@ -233,7 +233,7 @@ class Agent:
         self._leaving = event.signum
         if not again and (self._contact.connected or self.phase.has_workers):
             grace_s = self._settings.stop_timeout_s if self._group.alive else None
-            self._notice(Level.INFO, "leaving", words.leaving(event.signum, grace_s))
+            self._notice(Level.INFO, "leaving", notices.leaving(event.signum, grace_s))
         if again or not self._contact.connected:
             self._abandon(now, hurry=again)
         else:
@@ -257,12 +257,12 @@ class Agent:
 
     def _companion_ended(self, event: events.CompanionEnded, now: float) -> None:
         if self._last_word is None:
-            text = words.companion_ended(event.how)
+            text = notices.companion_ended(event.how)
             self._end_with(effects.Exit(ExitCode.UNAVAILABLE, text), now, hurry=False)
 
     def _cut_off(self, now: float) -> None:
         self._group.cut_off = True
-        self._notice(Level.ERROR, "cut_off", words.cut_off(self._contact.outage_grace_s, self._settings))
+        self._notice(Level.ERROR, "cut_off", notices.cut_off(self._contact.outage_grace_s, self._settings))
         self._step(Stimulus.ABANDONED, now)
 
     # Time
@@ -289,7 +289,7 @@ class Agent:
 
     def _doubt(self, now: float) -> None:
         self._contact.heard_at = now  # the shell answers with `SessionClosed`
-        self._effects.append(effects.Reconnect(words.silent(self._contact.lease_s)))
+        self._effects.append(effects.Reconnect(notices.silent(self._contact.lease_s)))
 
     # The goal
 
@@ -356,7 +356,7 @@ class Agent:
         killed = self._group.kill()
         self._effects.append(effects.Kill())
         if killed is not None:
-            self._notice(Level.WARNING, "workers_killed", words.killed(killed, self._group.asked_by))
+            self._notice(Level.WARNING, "workers_killed", notices.killed(killed, self._group.asked_by))
 
     def _sweep(self, now: float) -> None:
         self._group.ask(now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coordinatord.wire.messages import Assignment, Observed, Report
+from coordinatord.protocol.messages import Assignment, Observed, Report
 
 
 class Level(StrEnum):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from coordinatord.wire.exits import ExitCode
-from coordinatord.wire.messages import Desired, Phase, Result
-from nodeclient.core import words
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.messages import Desired, Phase, Result
+from nodeclient.core import notices
 from nodeclient.core.effects import Exit, Level
-from nodeclient.core.group import Group
 from nodeclient.core.table import Stimulus
+from nodeclient.core.worker_group import Group
 
 TELL_WITHIN_S = 30.0
 """A node that knows by itself that the run has succeeded looks for so long for somebody to tell: a coordinator that is
@@ -34,7 +34,7 @@ def patience_s(join_timeout_s: float, phase: Phase, group: Group, goal: Stimulus
 def succeeded_alone(phase: Phase, group: Group, goal: Stimulus | None, trouble: str) -> Exit | None:
     """Return what a node ends with that is out of reach of the coordinator, and knows that the run has succeeded."""
     alone = _has_succeeded_alone(phase, group, goal)
-    return Exit(ExitCode.OK, words.succeeded_alone(trouble), Level.INFO) if alone else None
+    return Exit(ExitCode.OK, notices.succeeded_alone(trouble), Level.INFO) if alone else None
 
 
 def _has_succeeded_alone(phase: Phase, group: Group, goal: Stimulus | None) -> bool:

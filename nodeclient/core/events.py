@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinatord.wire.messages import Desired, Held, Refused
+from coordinatord.protocol.messages import Desired, Held, Refused
 
 
 @dataclass(frozen=True, slots=True)

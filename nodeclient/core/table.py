@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coordinatord.wire.messages import Desired, Goal, Phase
+from coordinatord.protocol.messages import Desired, Goal, Phase
 
 
 class Stimulus(StrEnum):

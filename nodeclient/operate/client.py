@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgpack
 
-from coordinatord.wire.exits import ExitCode
+from coordinatord.protocol.exit_codes import ExitCode
 from nodeclient.config import Endpoint
 from nodeclient.operate.errors import LostError, OperateError, UnknownNameError
 

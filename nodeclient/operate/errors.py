@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinatord.wire.exits import ExitCode
-from coordinatord.wire.messages import clip
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.messages import clip
 
 
 class OperateError(RuntimeError):

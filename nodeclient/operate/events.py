@@ -14,14 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from urllib.parse import urlencode
 
-from coordinatord.shared.times import local, moment
-from coordinatord.wire.exits import ExitCode
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.runtime.local_time import local, moment
 from nodeclient.config import EventsConfig
-from nodeclient.operate.answers import Event, read_event, read_events
-from nodeclient.operate.asking import ask_of_job, job_path, unknown_job
+from nodeclient.operate.api_types import Event, read_event, read_events
 from nodeclient.operate.client import Client
 from nodeclient.operate.errors import OperateError, UnknownNameError
-from nodeclient.operate.surface import Colour, Surface, surface, width, write
+from nodeclient.operate.job_lookup import ask_of_job, job_path, unknown_job
+from nodeclient.operate.terminal_info import Colour, Surface, surface, width, write
 
 TRY_AGAIN_S = 1.0
 """After a connection was lost: a coordinator that is started again serves within a second."""

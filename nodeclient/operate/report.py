@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-from coordinatord.shared.times import now
-from coordinatord.wire.exits import ExitCode
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.runtime.local_time import now
 from nodeclient.config import ReportConfig
-from nodeclient.failures import block
-from nodeclient.operate.answers import read_job
-from nodeclient.operate.asking import ask_of_job, only_job
+from nodeclient.diagnosis import report_text
+from nodeclient.operate.api_types import read_job
 from nodeclient.operate.client import Client
-from nodeclient.operate.surface import surface, write
+from nodeclient.operate.job_lookup import ask_of_job, only_job
+from nodeclient.operate.terminal_info import surface, write
 
 
 def show(config: ReportConfig) -> int:
@@ -27,5 +27,5 @@ def show(config: ReportConfig) -> int:
         budget = f"restarts {job.restarts_used}" + ("" if job.restarts_max is None else f" of {job.restarts_max}")
         where = surface()
         write(where.wrapped(f"job {job.name}, run {job.run}, now {job.state}: {job.reason} ({budget} used)"))
-        write(block.lines(job.report, now()))
+        write(report_text.lines(job.report, now()))
     return ExitCode.OK

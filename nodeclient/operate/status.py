@@ -12,17 +12,17 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from coordinatord.shared.times import moment, now
-from coordinatord.wire.exits import ExitCode, describe_exit
-from coordinatord.wire.messages import Report
+from coordinatord.protocol.exit_codes import ExitCode, describe_exit
+from coordinatord.protocol.messages import Report
+from coordinatord.runtime.local_time import moment, now
 from nodeclient.config import StatusConfig
-from nodeclient.operate.answers import Drained, Job, Node
-from nodeclient.operate.asking import Status, ask_status
+from nodeclient.operate.api_types import Drained, Job, Node
 from nodeclient.operate.client import Client
-from nodeclient.operate.surface import Colour, Surface, surface, write
+from nodeclient.operate.formatting import count, duration, listed
+from nodeclient.operate.job_lookup import Status, ask_status
 from nodeclient.operate.tables import Column, table
+from nodeclient.operate.terminal_info import Colour, Surface, surface, write
 from nodeclient.operate.watch import watch_lines, watch_screen
-from nodeclient.operate.words import count, duration, listed
 
 ROWS_MAX = 24
 """Of a job's table on a terminal, unless all are asked for: a screen."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nodeclient.operate.surface import Surface, cut, width
+from nodeclient.operate.terminal_info import Surface, cut, width
 
 GAP = "  "
 """Between columns: no cell has two blanks in a row, so programs can split there."""

@@ -18,12 +18,12 @@ from functools import partial
 from types import FrameType
 from typing import TypeVar
 
-from coordinatord.shared.times import moment, now
-from coordinatord.wire.exits import ExitCode
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.runtime.local_time import moment, now
 from nodeclient.operate.client import Client
 from nodeclient.operate.errors import OperateError
-from nodeclient.operate.surface import Colour, Surface, cut, surface, write
-from nodeclient.operate.words import count, duration
+from nodeclient.operate.formatting import count, duration
+from nodeclient.operate.terminal_info import Colour, Surface, cut, surface, write
 
 LOOK_AGAIN_S = 1.0
 """Nodes are heard once a second."""

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from nodeclient.output.descriptors import copy_size, same_place
 from nodeclient.output.files import Troubles
-from nodeclient.output.outlet import Outlet
-from nodeclient.output.places import PrivateFolder, RoundPlace
-from nodeclient.output.prefix import Speaker
+from nodeclient.output.line_prefix import Speaker
+from nodeclient.output.log_paths import PrivateFolder, RoundPlace
 from nodeclient.output.pump import Pump
 from nodeclient.output.round import RoundStreams
 from nodeclient.output.settings import OutputSettings, Streams
 from nodeclient.output.terminal import Terminal
+from nodeclient.output.terminal_writer import Outlet
 
 ANSWER_WITHIN_S = 1.0
 """What the pump is given for an answer. It takes milliseconds unless a file system hangs, and a node that waited longer

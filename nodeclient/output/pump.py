@@ -13,8 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from nodeclient.output.outlet import Outlet
 from nodeclient.output.streams import DRAIN_BYTES_MAX, Stream
+from nodeclient.output.terminal_writer import Outlet
 
 QUIET_S = 0.5
 """After so long without more, the beginning of a line is shown: soon enough for a prompt or a row of dots, and longer

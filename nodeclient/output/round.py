@@ -9,12 +9,12 @@ from pathlib import Path
 
 from nodeclient.output.descriptors import harmless, pipe, pseudo_terminal
 from nodeclient.output.files import Filter, LogFile, Rotation, Troubles
+from nodeclient.output.line_prefix import Speaker, colours_wanted, make_prefix
 from nodeclient.output.lines import plain
-from nodeclient.output.outlet import Outlet
-from nodeclient.output.prefix import Speaker, colours_wanted, make_prefix
 from nodeclient.output.settings import OutputSettings, Streams
 from nodeclient.output.streams import Prefixed, Raw, Sink, Stream
 from nodeclient.output.tail import Tail
+from nodeclient.output.terminal_writer import Outlet
 
 _NAMES = {Streams.STDOUT: "stdout", Streams.STDERR: "stderr"}
 

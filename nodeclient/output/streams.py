@@ -9,7 +9,7 @@ from typing import Protocol
 
 from nodeclient.output.descriptors import READ_BYTES, read
 from nodeclient.output.lines import FrameJoiner, LineCutter, is_seen, modes
-from nodeclient.output.outlet import Outlet
+from nodeclient.output.terminal_writer import Outlet
 
 DRAIN_BYTES_MAX = 1024 * 1024
 """Read at once from a worker that has ended, whose pipe holds no more unless its children fill it again; the largest

@@ -1,4 +1,4 @@
-"""The end of what a worker wrote to stderr; what it says of the cause is for `nodeclient.failures` to find out."""
+"""The end of what a worker wrote to stderr; what it says of the cause is for `nodeclient.diagnosis` to find out."""
 
 from __future__ import annotations
 

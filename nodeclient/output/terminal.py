@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coordinatord.shared.line_writer import LineWriter
-from nodeclient.output.outlet import Outlet
+from coordinatord.runtime.line_writer import LineWriter
 from nodeclient.output.pump import Pump
+from nodeclient.output.terminal_writer import Outlet
 
 UNREAD_BYTES_MAX = 1024 * 1024
 """Log lines that wait for a terminal that is stopped; later ones are dropped, and never wait."""

@@ -22,8 +22,8 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
-from coordinatord.wire.exits import ExitCode
-from coordinatord.wire.messages import Assignment
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.messages import Assignment
 from nodeclient.core.effects import Start
 from nodeclient.torchrun.log import logger
 from nodeclient.torchrun.membership import EndedError, Membership

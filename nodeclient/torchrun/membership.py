@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from coordinatord.wire.exits import ExitCode
+from coordinatord.protocol.exit_codes import ExitCode
 from nodeclient.core.effects import Exit, Start
 from nodeclient.torchrun.log import logger
 from nodeclient.torchrun.node import TorchrunNode

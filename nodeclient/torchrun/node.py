@@ -1,4 +1,4 @@
-"""The shell of the pure agent for a torchrun process, as `nodeclient.node` is for workers of nodeclient's own.
+"""The shell of the pure agent for a torchrun process, as `nodeclient.shell.node` is for workers of nodeclient's own.
 
 Everything here happens in one thread, the membership's; what torchrun does and is told goes through `Membership`.
 """
@@ -11,13 +11,11 @@ import socket
 import time
 from typing import Protocol
 
-from coordinatord.shared import __version__
-from coordinatord.shared.tasks import Tasks
-from coordinatord.wire.exits import ExitCode
-from coordinatord.wire.fields import DURATION_S_MAX
-from coordinatord.wire.messages import PROTOCOL_VERSION, Desired, Goal, Join, Offer, Phase, Report
-from nodeclient.addresses import host_id, routable_address
-from nodeclient.agent_loop import AgentLoop
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.messages import PROTOCOL_VERSION, Desired, Goal, Join, Offer, Phase, Report
+from coordinatord.runtime import __version__
+from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import (
     Effect,
@@ -46,9 +44,11 @@ from nodeclient.core.events import (
     WorkersStarted,
 )
 from nodeclient.core.settings import Settings
-from nodeclient.ports import PortReservation
-from nodeclient.probe import ProbeListener, look_for_master
-from nodeclient.session import Session
+from nodeclient.host.addresses import host_id, routable_address
+from nodeclient.host.ports import PortReservation
+from nodeclient.shell.agent_loop import AgentLoop
+from nodeclient.shell.coordinator_connection import Session
+from nodeclient.shell.master_probe import ProbeListener, look_for_master
 from nodeclient.torchrun.log import say
 from nodeclient.torchrun.parameters import TorchrunConfig, in_torchrun_words
 

@@ -10,14 +10,14 @@ from typing import TypeVar
 
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-from coordinatord.shared.settings import seconds
-from coordinatord.wire.fields import COUNTER_MAX
-from coordinatord.wire.messages import Launcher, Spec
-from nodeclient.addresses import fresh_node_id
-from nodeclient.config.records import Endpoint
-from nodeclient.config.rendezvous import CONF, unknown_key
+from coordinatord.protocol.fields import COUNTER_MAX
+from coordinatord.protocol.messages import Launcher, Spec
+from coordinatord.runtime.settings import seconds
+from nodeclient.config.join_config import Endpoint
+from nodeclient.config.torchrun_rendezvous import CONF, unknown_key
 from nodeclient.config.values import address, endpoints, name
 from nodeclient.core.settings import JOIN_TIMEOUT_S
+from nodeclient.host.addresses import fresh_node_id
 
 Value = TypeVar("Value")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.wire.messages import PROTOCOL_VERSION
-from coordinatord.wire.versions import SPOKEN
+from coordinatord.protocol.messages import PROTOCOL_VERSION
+from coordinatord.protocol.versions import SPOKEN
 from tests.support.cluster import Cluster, Round
 from tests.support.lives import Lives
 from tests.support.programs import wait_until

@@ -9,7 +9,7 @@ import pytest
 from nodeclient import config
 from nodeclient.config import JoinConfig
 from nodeclient.core.agent import Agent
-from nodeclient.node import Node
+from nodeclient.shell.node import Node
 from tests.support.programs import TIMEOUT_S
 
 pytestmark = pytest.mark.asyncio

@@ -14,8 +14,8 @@ import pytest
 import coordinatord.config
 import nodeclient.config
 from coordinatord.config import ServeConfig, StateConfig
-from coordinatord.shared.settings import SettingsError
-from coordinatord.wire.messages import Spec
+from coordinatord.protocol.messages import Spec
+from coordinatord.runtime.settings import SettingsError
 from nodeclient.config import Endpoint, JoinConfig
 from tests.support.programs import BIN, clean_environ, run
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from nodeclient import config
-from nodeclient.operate import command
+from nodeclient.operate import cli
 from tests.support.canned import Answer, a_job, body, canned, hang_up, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, clean_environ, run
@@ -31,7 +31,7 @@ class Operator:
         """Run a command within this process; return its exit code, output and errors."""
         chosen = config.parse([verb, "--coord", self.coordinator.endpoint, *arguments], {})
         assert not isinstance(chosen, config.JoinConfig)
-        return (command.run(chosen), *self._capsys.readouterr())
+        return (cli.run(chosen), *self._capsys.readouterr())
 
     def do(self, verb: str, *arguments: str) -> str:
         """Run a command that works, and says so in one line; return that."""
@@ -157,7 +157,7 @@ def test_a_job_that_waits_for_nodes_can_be_stopped(operator: Operator, mnist: Cl
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody who has no name")
 def test_a_person_without_a_name_is_named_by_number() -> None:
-    script = "import os, pwd; from nodeclient.operate.commands import person; os.setuid(54321); print(person())"
+    script = "import os, pwd; from nodeclient.operate.admin_commands import person; os.setuid(54321); print(person())"
     names = {"LOGNAME", "USER", "LNAME", "USERNAME"}
     environ = {name: value for name, value in clean_environ().items() if name not in names}
     ended = run(BIN / "python", "-c", script, environ=environ)
@@ -169,7 +169,7 @@ def within(endpoint: str, *arguments: str) -> int:
     verb, *others = arguments
     chosen = config.parse([verb, "--coord", endpoint, *others], {})
     assert isinstance(chosen, config.CommandConfig)
-    return command.run(chosen)
+    return cli.run(chosen)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_which_job_is_meant_where_none_is_named(
     with canned({"GET /v1/jobs": packed({"jobs": jobs, "drained": []}), **answers}) as (endpoint, _):
         chosen = config.parse([verb, "--coord", endpoint], {})
         assert not isinstance(chosen, config.JoinConfig)
-        assert command.run(chosen) == code
+        assert cli.run(chosen) == code
     assert capsys.readouterr() == ((f"{said}\n", "") if code == 0 else ("", f"nodeclient: {said}\n"))
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from coordinatord.wire.exits import ExitCode
-from coordinatord.wire.messages import Desired, Goal, Phase
-from nodeclient import standalone
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.messages import Desired, Goal, Phase
 from nodeclient.config import JoinConfig, parse
-from nodeclient.standalone import coordinator_for
+from nodeclient.shell import embedded_coordinator
+from nodeclient.shell.embedded_coordinator import coordinator_for
 from tests.support.cluster import Coordinator
 from tests.support.programs import BIN, Program, clean_environ, run
 from tests.support.wire import IDLE, connect, get, join
@@ -221,7 +221,7 @@ async def test_a_node_that_was_lost_may_still_hear_how_the_job_was_stopped(port:
 
 @pytest.mark.asyncio
 async def test_a_coordinator_of_one_s_own_that_does_not_react_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standalone, "KILL_AFTER_S", 0.1)
+    monkeypatch.setattr(embedded_coordinator, "KILL_AFTER_S", 0.1)
     chosen = parse(("join", "--standalone", "--", "true"), clean_environ())
     assert isinstance(chosen, JoinConfig)
     async with coordinator_for(chosen) as (_, companion):

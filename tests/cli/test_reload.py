@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coordinatord.wire.messages import Desired
+from coordinatord.protocol.messages import Desired
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import kill_quietly, wait_until
 from tests.support.wire import connect, join

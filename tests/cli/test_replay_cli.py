@@ -13,7 +13,7 @@ import pytest
 
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
-from coordinatord.store.pruning import ROUNDS_KEPT
+from coordinatord.store.retention import ROUNDS_KEPT
 from tests.support.histories import (
     Life,
     a_join_of,

@@ -203,7 +203,10 @@ def test_the_programs_themselves_end_with_that_line_and_code(argv: tuple[str, ..
         (["-m", "nodeclient", "join", "--help"], "aiohttp|msgpack|torch|numpy|uvloop|asyncio"),
         (["-m", "nodeclient", "run", "--help"], "aiohttp|msgpack|torch|numpy|uvloop|asyncio"),
         (
-            ["-c", "import nodeclient.cli, nodeclient.node, nodeclient.operate.command, nodeclient.standalone"],
+            [
+                "-c",
+                "import nodeclient.cli, nodeclient.shell.node, nodeclient.shell.embedded_coordinator",
+            ],
             "torch|numpy",
         ),
         (["-m", "coordinatord", "--help"], "torch|numpy|nodeclient|workerlib"),

@@ -14,11 +14,11 @@ import pytest
 import coordinatord.config
 from coordinatord.config import Config, ReplayConfig, ServeConfig, StateConfig
 from coordinatord.core.policy import Policy
-from coordinatord.core.records import NodeDrained, NodeUndrained
+from coordinatord.core.values.records import NodeDrained, NodeUndrained
+from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
-from coordinatord.store.layout import STEPS
-from coordinatord.wire.exits import ExitCode
+from coordinatord.store.migrations import STEPS
 from tests.support.disks import read_only_disk, small_disk
 from tests.support.histories import a_join_of, a_loss_of, a_round_of, an_opening
 from tests.support.programs import BIN, Program, clean_environ, run

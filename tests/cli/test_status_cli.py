@@ -11,9 +11,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from coordinatord.shared import __version__
+from coordinatord.runtime import __version__
 from nodeclient import config
-from nodeclient.operate import command
+from nodeclient.operate import cli
 from tests.support.canned import a_job, a_node, body, canned, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, Program, run
@@ -37,7 +37,7 @@ def here(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
     def ask(endpoint: str, *arguments: str) -> tuple[int, str, str]:
         chosen = config.parse(["status", "--coord", endpoint, *arguments], {})
         assert isinstance(chosen, config.StatusConfig)
-        return (command.run(chosen), *capsys.readouterr())
+        return (cli.run(chosen), *capsys.readouterr())
 
     return ask
 

@@ -12,10 +12,10 @@ import msgpack
 import pytest
 from aiohttp import web
 
-from coordinatord.wire.codec import decode, encode
-from coordinatord.wire.messages import Goal, Join, Message, Observed, Outcome, RefusalCode, Refused, Result
-from coordinatord.wire.versions import SPOKEN
-from nodeclient.session import PAUSE_FIRST_S, PAUSE_MOST_S
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.messages import Goal, Join, Message, Observed, Outcome, RefusalCode, Refused, Result
+from coordinatord.protocol.versions import SPOKEN
+from nodeclient.shell.coordinator_connection import PAUSE_FIRST_S, PAUSE_MOST_S
 from tests.support.programs import BIN, Program
 from tests.support.strange import WAIT, Behaviour, strange_coordinator
 

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 import pytest
 from aiohttp import web
 
-from coordinatord.wire.codec import encode
-from coordinatord.wire.messages import Goal, Outcome, Result
+from coordinatord.protocol.codec import encode
+from coordinatord.protocol.messages import Goal, Outcome, Result
 from tests.support.cluster import Cluster
 from tests.support.programs import BIN, Program, kill_quietly, wait_until
 from tests.support.strange import WAIT, strange_coordinator

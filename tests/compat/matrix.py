@@ -30,11 +30,11 @@ has no build for Python 3.13. The pinned pair, 3.11 and 2.13.0, is what `make te
 PYTHONS = ("3.12", "3.13", "3.14")
 """Other than the one that development is pinned to."""
 
-PURE = ("tests/core", "tests/node_core", "tests/shared", "tests/store", "tests/wire")
+PURE = ("tests/core", "tests/node_core", "tests/runtime", "tests/store", "tests/protocol")
 """What needs neither torch nor any program."""
 
 NEAR_TORCH = (
-    "tests/preload",
+    "tests/forkserver",
     "tests/torchrun",
     "tests/workerlib",
     "tests/nodeclient/test_torchrun_flags.py",

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from coordinatord.core.admission import RefusedError, check_incarnation, check_room, check_spec, nnodes
 from coordinatord.core.policy import Policy
-from coordinatord.core.run import Run
-from coordinatord.wire.fields import RANKS_MAX
-from coordinatord.wire.messages import Launcher, RefusalCode, Spec
+from coordinatord.core.queries.admission import RefusedError, check_incarnation, check_room, check_spec, nnodes
+from coordinatord.core.state.run import Run
+from coordinatord.protocol.fields import RANKS_MAX
+from coordinatord.protocol.messages import Launcher, RefusalCode, Spec
 from tests.support.builders import a_join, a_member, a_spec
 
 

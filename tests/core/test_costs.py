@@ -11,17 +11,18 @@ from dataclasses import replace
 
 import pytest
 
-from coordinatord.core import goals, membership, table
 from coordinatord.core.effects import Effect, Send
 from coordinatord.core.events import Connected, Disconnected, Event, Reported, Tick
 from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.member import Member
-from coordinatord.core.records import Record, RoundEnded, RoundFormed, RoundStarted, RoundStopped, TrainingBegan
-from coordinatord.core.run import Run
-from coordinatord.core.view import job_view
-from coordinatord.wire.codec import encode
-from coordinatord.wire.messages import Goal, Observed, Phase
+from coordinatord.core.queries import desired_state
+from coordinatord.core.queries.job_view import job_view
+from coordinatord.core.state.member import Member
+from coordinatord.core.state.run import Run
+from coordinatord.core.transitions import observations, table
+from coordinatord.core.values.records import Record, RoundEnded, RoundFormed, RoundStarted, RoundStopped, TrainingBegan
+from coordinatord.protocol.codec import encode
+from coordinatord.protocol.messages import Goal, Observed, Phase
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed
 
 SIZES = (8, 64)
@@ -138,7 +139,9 @@ def test_a_heartbeat_touches_one_member_and_looks_at_no_row(size: int, monkeypat
     cluster = Cluster(size).running()
     cluster.report(Phase.RUNNING, beat=True)
     cluster.told.clear()
-    looks = _count_calls(monkeypatch, (table, "next_row"), (Run, "place"), (membership, "hear"), (goals, "Desired"))
+    looks = _count_calls(
+        monkeypatch, (table, "next_row"), (Run, "place"), (observations, "hear"), (desired_state, "Desired")
+    )
     cluster.now += 1.0
     before = {member.node: (member.heard_at, member.sent) for member in cluster.run.members.values()}
     cluster.handle(Reported(2, cluster.observed(Phase.RUNNING, beat=True)))
@@ -156,7 +159,7 @@ def test_a_first_step_is_recorded_and_the_next_ones_cost_what_a_heartbeat_does(
         cluster.handle(Reported(session, replace(cluster.observed(Phase.RUNNING, beat=True), steps=(0,))))
     cluster.commit()
     assert cluster.commits == [[TrainingBegan]]
-    looks = _count_calls(monkeypatch, (table, "next_row"), (Run, "place"), (membership, "hear"))
+    looks = _count_calls(monkeypatch, (table, "next_row"), (Run, "place"), (observations, "hear"))
     for step, session in enumerate((2, 3, 4), 1):
         cluster.handle(Reported(session, replace(cluster.observed(Phase.RUNNING, beat=True), steps=(step,))))
     assert dict(looks) == {}
@@ -203,7 +206,7 @@ def test_an_answer_that_is_repeated_is_the_one_that_would_be_made() -> None:
         for member in cluster.run.members.values():
             assert member.session is not None
             cluster.handle(Reported(member.session, cluster.observed(Phase.RUNNING, beat=True)))
-            assert member.sent == goals.desired(cluster.run, member, heartbeat_s, cluster.now)
+            assert member.sent == desired_state.desired(cluster.run, member, heartbeat_s, cluster.now)
 
 
 def _count_calls(patch: pytest.MonkeyPatch, *places: tuple[object, str]) -> Counter[str]:

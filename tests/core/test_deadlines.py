@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from coordinatord.core.deadlines import SLACK, Deadlines
+from coordinatord.core.values.deadline_heap import SLACK, Deadlines
 
 KEYS = st.sampled_from("abcde")
 TIMES = st.integers(0, 40).map(float)

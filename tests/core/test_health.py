@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.ledger import Cause
-from coordinatord.core.run import Health
-from coordinatord.core.spending import spent
-from coordinatord.core.view import job_view
-from coordinatord.core.words import lasted
+from coordinatord.core.queries.job_view import job_view
+from coordinatord.core.queries.reasons import lasted
+from coordinatord.core.queries.time_attribution import spent
+from coordinatord.core.state.run import Health
+from coordinatord.core.values.time_ledger import Cause
 from tests.support.script import Stage
 
 PAIR = ("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2")

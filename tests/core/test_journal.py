@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from coordinatord.core.effects import Batch, Close, Effect, Reassure, Send
 from coordinatord.core.journal import Journal
-from coordinatord.core.ledger import Spent
-from coordinatord.core.records import Record, RoundStarted
-from coordinatord.wire.messages import Goal, Held
+from coordinatord.core.values.records import Record, RoundStarted
+from coordinatord.core.values.time_ledger import Spent
+from coordinatord.protocol.messages import Goal, Held
 from tests.support.builders import a_desired
 
 

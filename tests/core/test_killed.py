@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from coordinatord.core.records import REASON_MAX, RoundEnded
-from coordinatord.wire.ends import Killed
-from coordinatord.wire.fields import MESSAGE_MAX
+from coordinatord.core.values.records import REASON_MAX, RoundEnded
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.worker_ends import Killed
 from tests.support.builders import a_failure
 from tests.support.script import Stage
 

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from coordinatord.core.effects import Send
 from coordinatord.core.events import Connected, Disconnected, RecordingResumed, RecordingStopped, Reported, Tick
-from coordinatord.core.leases import lease_s, note_heard
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.member import Member
 from coordinatord.core.policy import Policy
-from coordinatord.core.run import State
-from coordinatord.wire.codec import decode, encode
-from coordinatord.wire.fields import DURATION_S_MAX
-from coordinatord.wire.messages import Desired, Phase
+from coordinatord.core.state.leases import lease_s, note_heard
+from coordinatord.core.state.member import Member
+from coordinatord.core.state.run import State
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.messages import Desired, Phase
 from tests.support.builders import a_coordinator, a_join, a_member, a_spec, an_observed, an_offer
 
 POLICY = Policy(heartbeat_s=1.0, leases_per_heartbeat=5.0, lease_stretch_max=3.0)

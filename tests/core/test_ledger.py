@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.ledger import SPAN_MAX, Cause, Ledger, Spent
-from coordinatord.core.run import Run, State
-from coordinatord.core.spending import spent
-from coordinatord.core.timeline import REASON_MAX, ROUNDS_KEPT
-from coordinatord.core.view import job_view, rounds_view
-from coordinatord.store import pruning
+from coordinatord.core.queries.job_view import job_view, rounds_view
+from coordinatord.core.queries.time_attribution import spent
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.values.round_history import REASON_MAX, ROUNDS_KEPT
+from coordinatord.core.values.time_ledger import SPAN_MAX, Cause, Ledger, Spent
+from coordinatord.store import retention
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
 from tests.support.histories import Life as RandomLife
@@ -302,7 +302,7 @@ def test_long_reasons_are_cut() -> None:
 
 
 def test_as_many_rounds_are_shown_as_the_store_keeps() -> None:
-    assert ROUNDS_KEPT == pruning.ROUNDS_KEPT
+    assert ROUNDS_KEPT == retention.ROUNDS_KEPT
 
 
 # What lasts

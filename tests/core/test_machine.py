@@ -11,9 +11,9 @@ from coordinatord.core.effects import Batch, Close, Refuse, Send
 from coordinatord.core.events import Connected, Disconnected, Event, Reported, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
-from coordinatord.core.records import NodeDismissed, NodeLost, Record, RoundEnded, RoundFormed, RunEnded
-from coordinatord.core.run import State
-from coordinatord.wire.messages import Goal, Join, Observed, Phase, RefusalCode
+from coordinatord.core.state.run import State
+from coordinatord.core.values.records import NodeDismissed, NodeLost, Record, RoundEnded, RoundFormed, RunEnded
+from coordinatord.protocol.messages import Goal, Join, Observed, Phase, RefusalCode
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, an_offer, let_pass
 from tests.support.script import Stage
 

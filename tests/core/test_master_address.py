@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.core.addresses import is_loopback, master_address, plain
-from coordinatord.core.member import Member
+from coordinatord.core.queries.master_address import is_loopback, master_address, plain
+from coordinatord.core.state.member import Member
 from tests.support.builders import a_member
 
 

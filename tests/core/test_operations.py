@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from coordinatord.core.effects import Answer, Batch, Refuse
 from coordinatord.core.events import Asked, RecordingResumed, RecordingStopped
-from coordinatord.core.requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode, Verdict
-from coordinatord.core.run import State
-from coordinatord.wire.messages import Goal, Phase, RefusalCode, Result
+from coordinatord.core.state.run import State
+from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode, Verdict
+from coordinatord.protocol.messages import Goal, Phase, RefusalCode, Result
 from tests.core.test_restore import HERE, Life, a_running_pair
 
 JOB = "default"

@@ -20,10 +20,10 @@ from coordinatord.core.events import (
 )
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
-from coordinatord.core.records import NodeLost, RoundFormed
-from coordinatord.core.requests import StopJob
-from coordinatord.core.run import State
-from coordinatord.wire.messages import Phase
+from coordinatord.core.state.run import State
+from coordinatord.core.values.admin_requests import StopJob
+from coordinatord.core.values.records import NodeLost, RoundFormed
+from coordinatord.protocol.messages import Phase
 from tests.corpus.support import begin
 from tests.sim.world import World
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, let_pass

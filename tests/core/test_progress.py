@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.core import membership, table
 from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.progress import SPACING_S, WINDOW_S, Progress
-from coordinatord.core.run import Run
-from coordinatord.core.view import job_view
-from coordinatord.wire.messages import Phase
+from coordinatord.core.queries.job_view import job_view
+from coordinatord.core.state.run import Run
+from coordinatord.core.transitions import observations, table
+from coordinatord.core.values.training_progress import SPACING_S, WINDOW_S, Progress
+from coordinatord.protocol.messages import Phase
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, an_offer, let_pass
 
 
@@ -231,7 +231,7 @@ def test_steps_ask_for_no_look_at_the_rows_and_no_word_to_anybody(monkeypatch: p
     job = Job()
     job.train(3, per_s=10)
     answered = job.run.members["n1"].sent
-    for owner, name in ((table, "next_row"), (Run, "place"), (membership, "hear")):
+    for owner, name in ((table, "next_row"), (Run, "place"), (observations, "hear")):
         monkeypatch.setattr(owner, name, None)  # to call it would fail
     job.train(3, per_s=10, begin=30)
     assert job.progress() == (60, 10.0)

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.core.ranks import Seat, assign, natural, order
+from coordinatord.core.values.ranks import Seat, assign, natural, order
 
 
 def a_seat(

@@ -7,8 +7,8 @@ import pytest
 from coordinatord.core.effects import Batch, Reassure, Refuse, Send
 from coordinatord.core.events import Connected, Disconnected, Event, RecordingResumed, RecordingStopped, Reported, Tick
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.run import State
-from coordinatord.wire.messages import Goal, Phase, RefusalCode
+from coordinatord.core.state.run import State
+from coordinatord.protocol.messages import Goal, Phase, RefusalCode
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
 
 TROUBLE = RecordingStopped("the disk is full")

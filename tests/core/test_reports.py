@@ -9,11 +9,21 @@ import pytest
 
 from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.records import RoundEnded, RunEnded
-from coordinatord.core.view import job_view
-from coordinatord.hints import words
-from coordinatord.wire.ends import Ended
-from coordinatord.wire.messages import Consequence, Desired, EarlyEnd, Failure, Follower, Goal, Phase, Report, Straggler
+from coordinatord.core.queries.job_view import job_view
+from coordinatord.core.values.records import RoundEnded, RunEnded
+from coordinatord.hints import other_workers
+from coordinatord.protocol.messages import (
+    Consequence,
+    Desired,
+    EarlyEnd,
+    Failure,
+    Follower,
+    Goal,
+    Phase,
+    Report,
+    Straggler,
+)
+from coordinatord.protocol.worker_ends import Ended
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
 
 ERROR = a_failure(
@@ -172,7 +182,7 @@ def test_who_failed_with_the_same_error_did_not_do_so_in_consequence() -> None:
         (5, False),
     ]
     assert (report.consequences_count, report.same_error_count) == (5, 3)
-    assert words.consequences(report) == (
+    assert other_workers.consequences(report) == (
         "5 other workers failed, 3 of them with the same error: rank 2 on b (exit code 1), rank 0 on a (exit code 1), "
         "rank 4 on a (exit code 1); and in consequence: rank 3 on b (killed by SIGABRT), "
         "rank 5 on a (killed by SIGABRT)"
@@ -195,7 +205,7 @@ def test_workers_that_had_ended_with_0_are_named_with_how_long_before_that_was()
     report = job.report(1)
     assert report is not None
     assert report.early == (EarlyEnd("a", 2, 1.0),)  # the other one ended after it
-    assert words.early(report) == "rank 2 on a had ended with 0, 1.0 s before"
+    assert other_workers.early(report) == "rank 2 on a had ended with 0, 1.0 s before"
 
 
 def test_what_a_node_said_of_another_round_is_no_early_end() -> None:
@@ -228,7 +238,7 @@ def test_where_a_worker_waited_in_vain_it_is_said_who_was_behind(error: str, sai
     report = job.report(1)
     assert report is not None
     assert (report.step, report.stragglers) == (5, (Straggler("a", 0, 4),))
-    assert words.stragglers(report) == said
+    assert other_workers.stragglers(report) == said
 
 
 @pytest.mark.parametrize("session", [1, 2])

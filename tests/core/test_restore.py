@@ -8,10 +8,11 @@ import pytest
 
 from coordinatord.core.effects import Batch, Send
 from coordinatord.core.events import Connected, Disconnected, Reported, Tick
-from coordinatord.core.history import HistoryError
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
-from coordinatord.core.records import (
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.transitions.apply import HistoryError
+from coordinatord.core.values.records import (
     NodeJoined,
     NodeLeftBehind,
     NodeLost,
@@ -22,8 +23,7 @@ from coordinatord.core.records import (
     RunEnded,
     RunOpened,
 )
-from coordinatord.core.run import Run, State
-from coordinatord.wire.messages import Desired, Goal, Phase
+from coordinatord.protocol.messages import Desired, Goal, Phase
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, an_offer
 
 PAIR = a_spec(2, 2, max_restarts=2)

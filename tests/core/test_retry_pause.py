@@ -8,8 +8,8 @@ import pytest
 
 from coordinatord.core.events import Connected, PolicyChanged, Reported
 from coordinatord.core.policy import Policy
-from coordinatord.core.records import RoundEnded, RoundFormed
-from coordinatord.wire.messages import Failure, Goal, Phase
+from coordinatord.core.values.records import RoundEnded, RoundFormed
+from coordinatord.protocol.messages import Failure, Goal, Phase
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
 
 ERROR = "RuntimeError: ZeRO was saved by 4 workers"

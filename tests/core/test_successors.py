@@ -10,12 +10,12 @@ import pytest
 from coordinatord.core.effects import Batch, Refuse, Send
 from coordinatord.core.events import Asked, Connected, Disconnected, Reported, Tick
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.records import NodeJoined, NodeLost, RunEnded, RunOpened
-from coordinatord.core.requests import StopJob
-from coordinatord.core.run import Run, State
-from coordinatord.wire.exits import ExitCode
-from coordinatord.wire.fields import RANKS_MAX, WORKERS_MAX
-from coordinatord.wire.messages import Goal, Outcome, Phase, RefusalCode, Result, Spec
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.values.admin_requests import StopJob
+from coordinatord.core.values.records import NodeJoined, NodeLost, RunEnded, RunOpened
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.fields import RANKS_MAX, WORKERS_MAX
+from coordinatord.protocol.messages import Goal, Outcome, Phase, RefusalCode, Result, Spec
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, an_offer, let_pass
 
 OURS = a_spec(2, 2)

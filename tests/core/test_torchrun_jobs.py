@@ -6,10 +6,10 @@ import dataclasses
 
 from coordinatord.core.events import Connected, Reported
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.run import State
-from coordinatord.core.view import job_view
-from coordinatord.wire.fields import COUNTER_MAX
-from coordinatord.wire.messages import Launcher, Phase
+from coordinatord.core.queries.job_view import job_view
+from coordinatord.core.state.run import State
+from coordinatord.protocol.fields import COUNTER_MAX
+from coordinatord.protocol.messages import Launcher, Phase
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed
 
 

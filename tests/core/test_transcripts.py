@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.core.table import ROWS
+from coordinatord.core.transitions.table import ROWS
 from tests.support.golden import SCRIPTS, transcribe
 from tests.support.rows import run_rows_taken
 

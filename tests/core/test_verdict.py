@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.core.verdict import Loss, Verdict, WorkerFailure, judge
+from coordinatord.core.values.root_cause import Loss, Verdict, WorkerFailure, judge
 from tests.support.builders import a_failure
 
 COLLATERAL_S = 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinatord.core.run import State
+from coordinatord.core.state.run import State
 from tests.corpus.support import AT_ONCE, begin, furnish, runs
 from tests.sim.scene import Network, Workers
 

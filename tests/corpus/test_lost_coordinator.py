@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.core.run import State
+from coordinatord.core.state.run import State
 from tests.corpus.support import AT_ONCE, LEASE_S, begin, furnish, trains
 from tests.sim.daemon import CrashPoint
 from tests.sim.scene import Workers

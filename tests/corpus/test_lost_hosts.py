@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coordinatord.core.policy import Policy
-from coordinatord.core.run import State
-from coordinatord.wire.exits import ExitCode
+from coordinatord.core.state.run import State
+from coordinatord.protocol.exit_codes import ExitCode
 from tests.corpus.support import AT_ONCE, BLOCKED, LEASE_S, begin, furnish, runs, trains
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from coordinatord.core.run import State
+from coordinatord.core.state.run import State
 from tests.corpus.support import AT_ONCE, BLOCKED, begin, furnish, runs, trains
 from tests.sim.scene import Workers
 

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from coordinatord import config as coordinator_config
-from coordinatord.wire.messages import DEFAULT_PORT
+from coordinatord.protocol.messages import DEFAULT_PORT
 from nodeclient import config as node_config
 from tests.deploy.manifests import DEPLOY, INIT, KUBERNETES, ROOT
 from tests.support.cluster import Coordinator

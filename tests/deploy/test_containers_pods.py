@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.wire.exits import ExitCode
+from coordinatord.protocol.exit_codes import ExitCode
 from tests.deploy.manifests import Object, built, command_line, container, environment, only
 from tests.deploy.pods import Pod, need_pods
 from tests.support.cluster import STDLIB_PYTHON, WORKER

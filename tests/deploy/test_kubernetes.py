@@ -14,9 +14,9 @@ import kubernetes_validate
 import pytest
 
 from coordinatord import config as coordinator_config
-from coordinatord.shared.settings import SettingsError
-from coordinatord.wire.exits import ExitCode
-from coordinatord.wire.messages import DEFAULT_PORT
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.messages import DEFAULT_PORT
+from coordinatord.runtime.settings import SettingsError
 from nodeclient import config as node_config
 from tests.deploy.manifests import (
     KUBERNETES,

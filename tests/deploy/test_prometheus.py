@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.run import State
-from nodeclient.ports import PortReservation
+from coordinatord.core.state.run import State
+from nodeclient.host.ports import PortReservation
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, Program, run, wait_until
 from tests.support.scrapes import Scrape, scrape

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.wire.exits import ExitCode
+from coordinatord.protocol.exit_codes import ExitCode
 from tests.deploy.manifests import DEPLOY
 from tests.support.cluster import STDLIB_PYTHON, WORKER, Coordinator
 from tests.support.programs import Program, clean_environ, kill_quietly

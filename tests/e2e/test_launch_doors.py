@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from nodeclient.cpus import core_of
-from nodeclient.devices import Host
+from nodeclient.host.cpus import core_of
+from nodeclient.host.devices import Host
 from tests.support.cluster import STDLIB_PYTHON, WORKER, Coordinator
 from tests.support.programs import BIN, Program, clean_environ, run
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nodeclient.devices import Gpu, Host, visible_gpus
+from nodeclient.host.devices import Gpu, Host, visible_gpus
 from tests.support.programs import BIN, clean_environ
 
 WORKER = Path(__file__).with_name("worker.py")

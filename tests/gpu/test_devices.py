@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from nodeclient.devices import Gpu, Host, workers_per_node
+from nodeclient.host.devices import Gpu, Host, workers_per_node
 from tests.gpu.conftest import Run
 
 pytestmark = pytest.mark.slow

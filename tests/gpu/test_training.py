@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from nodeclient.devices import Gpu
+from nodeclient.host.devices import Gpu
 from tests.gpu.conftest import Run
 
 pytestmark = pytest.mark.slow

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.wire.fields import DURATION_S_MAX
-from coordinatord.wire.messages import Goal, Outcome, Phase, Result
+from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.messages import Goal, Outcome, Phase, Result
 from nodeclient.core.agent import LEAVE_WITHIN_S
 from nodeclient.core.effects import (
     Exit,

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from coordinatord.wire.messages import Goal
+from coordinatord.protocol.messages import Goal
 from nodeclient.core.table import TABLE
 from tests.support.bench import Bench
 from tests.support.rows import node_rows_taken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.wire.messages import Goal
+from coordinatord.protocol.messages import Goal
 from nodeclient.core.effects import Exit, Level
 from nodeclient.core.endings import TELL_WITHIN_S
 from tests.support.bench import SETTINGS, Bench

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from coordinatord.wire.fields import DURATION_S_MAX
-from coordinatord.wire.messages import Goal, Phase, RefusalCode
-from nodeclient.core.contact import HEARTBEAT_S
+from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.messages import Goal, Phase, RefusalCode
+from nodeclient.core.connection_state import HEARTBEAT_S
 from nodeclient.core.effects import Effect, Exit, Kill, Level, Notice, Reconnect, Say, Start, Sweep, Terminate, Waiting
 from nodeclient.core.settings import ABORT_TIMEOUT_S
 from tests.support.bench import SETTINGS, Bench

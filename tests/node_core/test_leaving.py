@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from coordinatord.wire.messages import Goal
+from coordinatord.protocol.messages import Goal
 from nodeclient.core.agent import LEAVE_WITHIN_S
 from nodeclient.core.effects import Notice, Terminate
 from tests.support.bench import Bench

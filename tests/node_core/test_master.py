@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinatord.wire.messages import Goal, Phase
+from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.effects import Notice, Say, Start, Sweep, Terminate
 from tests.support.bench import Bench, kinds
 from tests.support.builders import an_assignment

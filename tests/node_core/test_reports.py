@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.wire.ends import Ended
-from coordinatord.wire.messages import Follower, Goal, Outcome, Phase, Result
+from coordinatord.protocol.messages import Follower, Goal, Outcome, Phase, Result
+from coordinatord.protocol.worker_ends import Ended
 from nodeclient.core.effects import Exit, Level, Notice, Say, Show
 from nodeclient.core.events import WorkerExited
 from tests.support.bench import Bench, kinds

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinatord.wire.ends import Killed
-from coordinatord.wire.messages import Goal, Phase, RefusalCode
+from coordinatord.protocol.messages import Goal, Phase, RefusalCode
+from coordinatord.protocol.worker_ends import Killed
 from nodeclient.core.effects import Kill, Level, Notice, Say, Terminate
 from nodeclient.core.settings import ABORT_TIMEOUT_S
 from tests.support.bench import SETTINGS, Bench

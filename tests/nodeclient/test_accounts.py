@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from nodeclient import accounts
-from nodeclient.accounts import Accounts, GiveAccount
 from nodeclient.core.events import Account, Event, WorkerExited
+from nodeclient.workers import exit_reporter
+from nodeclient.workers.exit_reporter import Accounts, GiveAccount
 
 pytestmark = pytest.mark.asyncio
 
@@ -98,7 +98,7 @@ async def test_in_a_stop_without_a_failure_nothing_is_worth_an_account() -> None
 
 
 async def test_an_account_that_hangs_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accounts, "GIVEN_WITHIN_S", 0.05)
+    monkeypatch.setattr(exit_reporter, "GIVEN_WITHIN_S", 0.05)
     async with told(giving("error", asyncio.Event().wait)) as (kept, events):
         kept.note(0, 3, pid=7)
         await kept.settled()

@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
-from nodeclient.addresses import host_id, interface_of
+from nodeclient.host.addresses import host_id, interface_of
 
 
 def _python(expression: str, *wrapper: str) -> str:
-    program = f"from nodeclient.addresses import *; print({expression})"
+    program = f"from nodeclient.host.addresses import *; print({expression})"
     return subprocess.check_output([*wrapper, sys.executable, "-c", program], text=True).strip()
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.wire.fields import RANKS_MAX
-from coordinatord.wire.messages import Spec
+from coordinatord.protocol.fields import RANKS_MAX
+from coordinatord.protocol.messages import Spec
 from nodeclient.config import Endpoint, JoinConfig, StatusConfig, parse
 from nodeclient.config.values import endpoints, local_ranks, needles, node_range, pairs, signals, size, streams
 from nodeclient.output.settings import Choice, OutputSettings, Streams

@@ -33,7 +33,7 @@ def test_the_environment_names_the_coordinator() -> None:
 
 @pytest.mark.slow
 def test_an_operators_command_begins_at_once() -> None:
-    imports = "import nodeclient.cli, nodeclient.config, nodeclient.operate.command"
+    imports = "import nodeclient.cli, nodeclient.config, nodeclient.operate.cli"
     ended = run(sys.executable, "-X", "importtime", "-c", imports)
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in ended.stderr.splitlines()}
     assert ended.returncode == 0

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.wire.fields import RANKS_MAX
-from coordinatord.wire.messages import Spec
+from coordinatord.protocol.fields import RANKS_MAX
+from coordinatord.protocol.messages import Spec
 from nodeclient.config import Endpoint, JoinConfig, parse
 
 SCRIPT = __file__

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from nodeclient.console import Console
 from nodeclient.core.effects import Level, Waiting
+from nodeclient.shell.console import Console
 from tests.support.builders import a_failure, a_report
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

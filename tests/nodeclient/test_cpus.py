@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeclient.cpus import core_of, cpu_quota, format_cpus, parse_cpus
-from nodeclient.devices import Host
+from nodeclient.host.cpus import core_of, cpu_quota, format_cpus, parse_cpus
+from nodeclient.host.devices import Host
 from tests.support.machines import Machine, write
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.devices import Host, WorkersPerNodeError, gpu_count, workers_per_node
+from nodeclient.host.devices import Host, WorkersPerNodeError, gpu_count, workers_per_node
 
 NVML = """
 #include <stdio.h>

@@ -16,8 +16,8 @@ from typing import IO
 
 import pytest
 
-from nodeclient.guard import Guard
-from nodeclient.processes import MARK_VARIABLE, kill_marked, marked
+from nodeclient.workers.guard import Guard
+from nodeclient.workers.process_tree import MARK_VARIABLE, kill_marked, marked
 
 TIMEOUT_MS = 60_000
 
@@ -27,9 +27,9 @@ NOWHERE = Path("/nowhere/at/all")
 PARENT = """
 import asyncio, os, sys, uvloop
 from pathlib import Path
-from nodeclient.guard import Guard
-from nodeclient.spawn import WorkerCommand
-from nodeclient.workers import WorkerGroup
+from nodeclient.workers.guard import Guard
+from nodeclient.workers.spawn import WorkerCommand
+from nodeclient.workers.local_workers import WorkerGroup
 
 async def main():
     mark, script, workers, folder = sys.argv[1:]

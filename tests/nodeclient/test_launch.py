@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from coordinatord.wire.messages import Assignment, Spec
+from coordinatord.protocol.messages import Assignment, Spec
 from nodeclient.config import JoinConfig
 from nodeclient.core.effects import Start
-from nodeclient.devices import Host
-from nodeclient.launch import Launcher, LaunchError
-from nodeclient.spawn import WorkerCommand
+from nodeclient.host.devices import Host
+from nodeclient.shell.worker_command import Launcher, LaunchError
+from nodeclient.workers.spawn import WorkerCommand
 from tests.support.machines import Machine, write
 from workerlib.env import WorkerEnvironment
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeclient.devices import Gpu, Host, visible_gpus
-from nodeclient.numa import CHOICES, BindingError, bindings
+from nodeclient.host.devices import Gpu, Host, visible_gpus
+from nodeclient.host.numa import CHOICES, BindingError, bindings
 from tests.support.machines import Machine, add_gpu, gpu_address, write
 
 DUAL = Machine(sockets=2, nodes_per_socket=2, complexes_per_node=2, cores_per_complex=4, threads_per_core=2)

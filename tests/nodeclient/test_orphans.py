@@ -9,8 +9,8 @@ import pytest
 
 PROGRAM = """
 import asyncio, ctypes, os, subprocess, sys, uvloop
-from nodeclient.orphans import reaping_orphans
-from nodeclient.processes import statuses
+from nodeclient.workers.orphans import reaping_orphans
+from nodeclient.workers.process_tree import statuses
 
 PR_SET_CHILD_SUBREAPER = 36
 

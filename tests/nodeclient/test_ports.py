@@ -10,12 +10,12 @@ import sys
 
 import pytest
 
-from nodeclient.ports import PortReservation
+from nodeclient.host.ports import PortReservation
 
 # Eight ports are all there are, and the reservation holds one of them.
 EXHAUSTING = """
 import socket, sys
-from nodeclient.ports import PortReservation
+from nodeclient.host.ports import PortReservation
 
 reservation = PortReservation()
 taken = []

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.launch import LOCAL_RANK_MACRO
-from nodeclient.preload.command import ColdError, check
+from nodeclient.forkserver.eligibility import ColdError, check
+from nodeclient.shell.worker_command import LOCAL_RANK_MACRO
 
 WARM = [
     ["train.py"],

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nodeclient.probe import ProbeListener, find_obstacle
+from nodeclient.shell.master_probe import ProbeListener, find_obstacle
 from tests.support.builders import an_assignment
 
 pytestmark = pytest.mark.asyncio

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import pytest
 
-from nodeclient.processes import MARK_VARIABLE, UnkillableError, ask_to_end, kill_marked, marked, statuses
+from nodeclient.workers.process_tree import MARK_VARIABLE, UnkillableError, ask_to_end, kill_marked, marked, statuses
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_zombie_does_not_count_as_alive(mark: str) -> None:
 
 def test_the_process_that_asks_is_not_among_them(mark: str) -> None:
     program = (
-        "import os; from nodeclient.processes import *; mark = os.environ[MARK_VARIABLE]; "
+        "import os; from nodeclient.workers.process_tree import *; mark = os.environ[MARK_VARIABLE]; "
         "kill_marked(mark); print(marked(mark))"
     )
     environ = {**os.environ, MARK_VARIABLE: mark}

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from coordinatord.wire.fields import DURATION_S_MAX, STEP_MAX
-from coordinatord.wire.messages import Observed, Phase
-from nodeclient.progress import Slots
+from coordinatord.protocol.fields import DURATION_S_MAX, STEP_MAX
+from coordinatord.protocol.messages import Observed, Phase
+from nodeclient.workers.step_slots import Slots
 from tests.support.builders import an_observed
 from workerlib import env
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeclient.schedulers import Found, SchedulerError, found, missed
+from nodeclient.host.schedulers import Found, SchedulerError, found, missed
 
 BATCH_SCRIPT = {
     "SLURM_JOB_ID": "1234",

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from coordinatord.shared.tasks import Tasks
-from coordinatord.wire.codec import encode
+from coordinatord.protocol.codec import encode
+from coordinatord.runtime.tasks import Tasks
 from nodeclient.config.values import endpoints
 from nodeclient.core.events import Event
-from nodeclient.session import Session, pause_after
+from nodeclient.shell.coordinator_connection import Session, pause_after
 from tests.support.builders import a_join
 from tests.support.strange import WAIT, strange_coordinator
 from tests.support.wire import until

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import coordinatord.config
-from coordinatord.wire.fields import DURATION_S_MAX
-from nodeclient.standalone import STANDALONE
+from coordinatord.protocol.fields import DURATION_S_MAX
+from nodeclient.shell.embedded_coordinator import STANDALONE
 
 
 def test_a_node_that_was_stopped_for_hours_finds_its_job_as_it_was() -> None:

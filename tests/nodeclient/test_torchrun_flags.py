@@ -15,10 +15,10 @@ import torch.distributed.argparse_util as of_torch
 from torch.distributed import launch as torch_launch
 from torch.distributed import run as torch_run
 
-from coordinatord.shared.settings import SettingsParser
+from coordinatord.runtime.settings import SettingsParser
 from nodeclient.config import Endpoint, JoinConfig, parse
 from nodeclient.config.join import TORCHRUN_FLAGS, add_join
-from nodeclient.config.rendezvous import CONF
+from nodeclient.config.torchrun_rendezvous import CONF
 from nodeclient.output.settings import Choice, Streams
 
 pytestmark = pytest.mark.slow

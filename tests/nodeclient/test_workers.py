@@ -17,9 +17,9 @@ import pytest
 import uvloop
 
 from nodeclient.output.output import WorkerStreams
-from nodeclient.processes import kill_marked, marked, statuses
-from nodeclient.spawn import SpawnError, WorkerCommand
-from nodeclient.workers import WorkerGroup
+from nodeclient.workers.local_workers import WorkerGroup
+from nodeclient.workers.process_tree import kill_marked, marked, statuses
+from nodeclient.workers.spawn import SpawnError, WorkerCommand
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.server.stream import VIEWERS_MAX
+from coordinatord.server.http.live_updates import VIEWERS_MAX
 from tests.page.conftest import Open
 from tests.support.browser import Page
 from tests.support.cluster import QUICK, Cluster, Coordinator

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.ledger import Cause
+from coordinatord.core.values.time_ledger import Cause
 from tests.page.conftest import Open
 from tests.support.cluster import Coordinator
 

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from aiohttp import ClientResponse, ClientSession, ClientTimeout
 
-from coordinatord.server import app, driver, stream
+from coordinatord.protocol.fields import LAST_LINES_MAX, LINE_MAX
+from coordinatord.protocol.messages import Goal, Phase
+from coordinatord.server import app, driver
 from coordinatord.server.app import Server
-from coordinatord.wire.fields import LAST_LINES_MAX, LINE_MAX
-from coordinatord.wire.messages import Goal, Phase
+from coordinatord.server.http import live_updates
 from tests.server.conftest import Start
 from tests.server.test_durability import SlowStore
 from tests.support.builders import a_failure, a_spec
@@ -91,7 +92,10 @@ async def test_a_viewer_is_told_all_at_once(start: Start) -> None:
         _, _, whole = await get(f"{server.url}/v1/jobs/mnist", JSON)
         assert timeless({**job, "nodes": nodes_of(job)}) == timeless({"rounds": [{}], **whole})
         [summary] = jobs["jobs"]
-        assert summary == {name: whole[name] for name in stream.SUMMARY} | {"nodes": 1, "goodput": summary["goodput"]}
+        assert summary == {name: whole[name] for name in live_updates.SUMMARY} | {
+            "nodes": 1,
+            "goodput": summary["goodput"],
+        }
         [one] = job["rounds"]
         assert (one["round"], one["formed"]) == (1, "formed of node a, its maximum")
 
@@ -99,7 +103,7 @@ async def test_a_viewer_is_told_all_at_once(start: Start) -> None:
 async def test_what_is_recorded_is_told_without_waiting_for_a_turn(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "TURN_S", NEVER_S)
+    monkeypatch.setattr(live_updates, "TURN_S", NEVER_S)
     async with start() as server, view(server, "?job=job") as viewer:
         assert (await viewer.next("jobs"))["jobs"] == []
         assert await viewer.next("job") == {"job": "job", "unknown": True}
@@ -110,7 +114,7 @@ async def test_what_is_recorded_is_told_without_waiting_for_a_turn(
 
 
 async def test_what_is_not_recorded_is_told_at_the_next_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "TURN_S", 0.01)
+    monkeypatch.setattr(live_updates, "TURN_S", 0.01)
     async with start() as server, connect(server.url, join("a")) as a, view(server, "?job=job") as viewer:
         run = await a.hear_goal(Goal.RUN)
         seen = replace(IDLE, run=run.run, round=1, phase=Phase.RUNNING)
@@ -130,15 +134,15 @@ async def test_nothing_is_told_of_a_job_that_has_ended_but_that_the_connection_l
             await a.hear_goal(Goal.EXIT)
         while (await get(f"{server.url}/v1/jobs/job", JSON))[2]["nodes"]:
             pass
-        monkeypatch.setattr(stream, "TURN_S", 0.0)
-        monkeypatch.setattr(stream, "ALIVE_S", 0.01)
+        monkeypatch.setattr(live_updates, "TURN_S", 0.0)
+        monkeypatch.setattr(live_updates, "ALIVE_S", 0.01)
         async with view(server, "?job=job") as viewer:
             kinds = [(await viewer.event())[0] for _ in range(6)]
     assert kinds == ["jobs", "job", "alive", "alive", "alive", "alive"]
 
 
 async def test_a_state_is_made_once_for_all_viewers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "TURN_S", 0.02)
+    monkeypatch.setattr(live_updates, "TURN_S", 0.02)
     async with (
         start() as server,
         connect(server.url, join("a")),
@@ -153,7 +157,7 @@ async def test_a_state_is_made_once_for_all_viewers(start: Start, monkeypatch: p
 
 async def test_nobody_is_told_what_is_not_durable(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "PATIENCE_S", NEVER_S)
-    monkeypatch.setattr(stream, "TURN_S", 0.0)
+    monkeypatch.setattr(live_updates, "TURN_S", 0.0)
     store = SlowStore()
     async with start(store) as server, connect(server.url, join("a", nodes=3)):
         store.allowed.release()
@@ -178,7 +182,7 @@ async def _until_nodes(viewer: Viewer, size: int) -> None:
 async def test_one_viewer_too_many_is_refused_until_another_one_goes(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "VIEWERS_MAX", 1)
+    monkeypatch.setattr(live_updates, "VIEWERS_MAX", 1)
     async with start() as server:
         async with view(server) as viewer:
             await viewer.next("jobs")
@@ -229,8 +233,8 @@ async def idler(server: Server) -> AsyncIterator[asyncio.StreamReader]:
 @pytest.fixture
 def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the server tell as often as it can."""
-    monkeypatch.setattr(stream, "TURN_S", 0.0)
-    monkeypatch.setattr(stream, "SHARE", 100.0)
+    monkeypatch.setattr(live_updates, "TURN_S", 0.0)
+    monkeypatch.setattr(live_updates, "SHARE", 100.0)
 
 
 @pytest.mark.usefixtures("in_haste")
@@ -257,7 +261,7 @@ def _last_opened_s(told: bytes) -> float:
 @pytest.mark.usefixtures("in_haste")
 async def test_who_does_not_read_at_all_is_let_go(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "UNACKNOWLEDGED_MS", 200)
-    monkeypatch.setattr(stream, "VIEWERS_MAX", 1)
+    monkeypatch.setattr(live_updates, "VIEWERS_MAX", 1)
     async with start() as server, talkative(server), idler(server):
         assert await _status(server) == 503
         async with asyncio.timeout(TIMEOUT_S):

@@ -13,7 +13,7 @@ import uvloop
 from coordinatord.core.policy import Policy
 from coordinatord.server.app import Server, serve
 from coordinatord.store.interface import Store
-from coordinatord.store.memory import MemoryStore
+from coordinatord.store.memory_store import MemoryStore
 
 Start = Callable[..., AbstractAsyncContextManager[Server]]
 

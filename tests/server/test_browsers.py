@@ -8,10 +8,10 @@ import pytest
 from aiohttp import ClientSession, WSServerHandshakeError
 
 from coordinatord.core.policy import Policy
+from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.server.app import serve
-from coordinatord.server.browsers import Names
-from coordinatord.store.memory import MemoryStore
-from coordinatord.wire.messages import SESSION_PATH
+from coordinatord.server.http.browser_guard import Names
+from coordinatord.store.memory_store import MemoryStore
 from tests.server.conftest import Start
 
 CHROMIUM = {"User-Agent": "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36", "Accept-Language": "en-US"}

@@ -8,12 +8,12 @@ from datetime import datetime, tzinfo
 
 import pytest
 
-from coordinatord.core.records import NodeJoined, Record, RoundFormed
+from coordinatord.core.values.records import NodeJoined, Record, RoundFormed
+from coordinatord.protocol.messages import Desired, Goal, Held, Phase, RefusalCode, Refused
+from coordinatord.runtime.logs import LineFormatter
 from coordinatord.server import driver
-from coordinatord.shared.logs import LineFormatter
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
-from coordinatord.store.memory import MemoryStore
-from coordinatord.wire.messages import Desired, Goal, Held, Phase, RefusalCode, Refused
+from coordinatord.store.memory_store import MemoryStore
 from tests.server.conftest import Start
 from tests.support.builders import an_observed, an_offer
 from tests.support.wire import connect, get, join, until

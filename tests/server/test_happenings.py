@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from aiohttp import ClientResponse, ClientSession
 
-from coordinatord.server import happenings
-from coordinatord.store.sqlite import SqliteStore
-from coordinatord.wire.messages import Goal, Phase
+from coordinatord.protocol.messages import Goal, Phase
+from coordinatord.server.http import events
+from coordinatord.store.sqlite_store import SqliteStore
 from tests.server.conftest import Start
 from tests.server.test_requests import ask
 from tests.support.wire import TIMEOUT_S, connect, get, join
@@ -148,7 +148,7 @@ async def test_a_number_that_is_none_is_said(start: Start, after: str) -> None:
 
 
 async def test_silence_is_broken_now_and_then(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(happenings, "QUIET_S", 0.01)
+    monkeypatch.setattr(events, "QUIET_S", 0.01)
     async with (
         start() as server,
         ClientSession(headers={"Accept": "text/event-stream"}) as client,
@@ -160,7 +160,7 @@ async def test_silence_is_broken_now_and_then(start: Start, monkeypatch: pytest.
 
 
 async def test_followers_are_limited(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(happenings, "FOLLOWERS_MAX", 1)
+    monkeypatch.setattr(events, "FOLLOWERS_MAX", 1)
     async with (
         start() as server,
         following(f"{server.url}/v1/events"),

@@ -9,10 +9,10 @@ import pytest
 from aiohttp import ClientSession
 
 from coordinatord.core.policy import Policy
+from coordinatord.protocol.messages import PROTOCOL_VERSION, Goal, Phase
+from coordinatord.runtime import __version__
 from coordinatord.server.app import ListenError, serve
-from coordinatord.shared import __version__
-from coordinatord.store.memory import MemoryStore
-from coordinatord.wire.messages import PROTOCOL_VERSION, Goal, Phase
+from coordinatord.store.memory_store import MemoryStore
 from tests.server.conftest import Start
 from tests.support.wire import connect, get, join
 

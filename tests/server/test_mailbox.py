@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from coordinatord.shared.mailbox import Mailbox, WebSocket
+from coordinatord.runtime.latest_frame import Mailbox, WebSocket
 
 pytestmark = pytest.mark.asyncio
 

@@ -10,25 +10,25 @@ import pytest
 from aiohttp import ClientSession
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from coordinatord.core.ledger import Cause, Spent
 from coordinatord.core.policy import Policy
-from coordinatord.core.records import (
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.values.records import (
     NodeJoined,
     RoundFormed,
     RoundStarted,
     RunOpened,
 )
-from coordinatord.core.run import Run, State
+from coordinatord.core.values.time_ledger import Cause, Spent
+from coordinatord.protocol.messages import Desired, Goal, Phase, Refused, Spec
+from coordinatord.runtime import __version__
 from coordinatord.server import driver
 from coordinatord.server.app import Server
+from coordinatord.server.counters import LagProbe, Meters
 from coordinatord.server.metrics.jobs import figures_of
-from coordinatord.server.metrics.meters import LagProbe, Meters
 from coordinatord.server.metrics.reasons import REASONS
 from coordinatord.server.metrics.rounds import JobTally
-from coordinatord.shared import __version__
 from coordinatord.store.interface import Entry, StoreError
-from coordinatord.store.memory import MemoryStore
-from coordinatord.wire.messages import Desired, Goal, Phase, Refused, Spec
+from coordinatord.store.memory_store import MemoryStore
 from tests.server.conftest import Start
 from tests.support.builders import a_failure
 from tests.support.scrapes import Scrape
@@ -347,7 +347,7 @@ async def test_a_store_that_fails_is_shown_while_it_does(start: Start, monkeypat
 
 @asynchronous
 async def test_how_late_the_loop_is_is_looked_at_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinatord.server.metrics.meters.LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr("coordinatord.server.counters.LOOK_EVERY_S", 0.001)
     meters = Meters()
     probe = LagProbe(meters)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client import Histogram
 
-from coordinatord.core.ledger import Spent
-from coordinatord.core.ranks import Ranks
-from coordinatord.core.records import (
+from coordinatord.core.state.run import State
+from coordinatord.core.transitions.table import ROWS, Row
+from coordinatord.core.values.ranks import Ranks
+from coordinatord.core.values.records import (
     JobForgotten,
     NodeDrained,
     RoundEnded,
@@ -17,11 +18,10 @@ from coordinatord.core.records import (
     RunOpened,
     TrainingBegan,
 )
-from coordinatord.core.run import State
-from coordinatord.core.table import ROWS, Row
+from coordinatord.core.values.time_ledger import Spent
+from coordinatord.protocol.messages import Spec
 from coordinatord.server.metrics.reasons import OTHER, REASONS, known
 from coordinatord.server.metrics.rounds import RoundMeter
-from coordinatord.wire.messages import Spec
 
 # Durations
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from coordinatord.core.effects import Refuse
-from coordinatord.server.refusals import KEPT, Refusals
-from coordinatord.wire.messages import RefusalCode, Refused
+from coordinatord.protocol.messages import RefusalCode, Refused
+from coordinatord.server.refusal_log import KEPT, Refusals
 from tests.support.histories import JOB, a_join_of
 
 

@@ -13,10 +13,10 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 from yarl import URL
 
-from coordinatord.core.requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
-from coordinatord.server import requests
-from coordinatord.server.requests import PARSERS, Requests
-from coordinatord.wire.messages import Goal, Phase, RefusalCode, Refused, Result
+from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
+from coordinatord.protocol.messages import Goal, Phase, RefusalCode, Refused, Result
+from coordinatord.server.http import admin
+from coordinatord.server.http.admin import PARSERS, Requests
 from tests.server.conftest import Start
 from tests.server.test_durability import SlowStore
 from tests.support.wire import connect, get, join, until
@@ -197,7 +197,7 @@ async def test_who_asks_at_the_last_moment_is_answered_too() -> None:
 
 
 async def test_requests_in_progress_are_limited(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "ASKING_MAX", 1)
+    monkeypatch.setattr(admin, "ASKING_MAX", 1)
     store = SlowStore()
     async with start(store) as server:
         first = asyncio.ensure_future(ask(f"{server.url}/v1/nodes/a/drain"))

@@ -8,12 +8,8 @@ import dataclasses
 import msgpack
 import pytest
 
-from coordinatord.server import sessions
-from coordinatord.shared import __version__
-from coordinatord.shared.logs import LineFormatter
-from coordinatord.shared.mailbox import Mailbox
-from coordinatord.wire.codec import decode, encode
-from coordinatord.wire.messages import (
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.messages import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
     Desired,
@@ -24,7 +20,11 @@ from coordinatord.wire.messages import (
     Result,
     Spec,
 )
-from coordinatord.wire.versions import SPOKEN
+from coordinatord.protocol.versions import SPOKEN
+from coordinatord.runtime import __version__
+from coordinatord.runtime.latest_frame import Mailbox
+from coordinatord.runtime.logs import LineFormatter
+from coordinatord.server import node_sessions
 from tests.server.conftest import Start
 from tests.support.builders import a_failure
 from tests.support.wire import IDLE, connect, join
@@ -156,7 +156,7 @@ async def test_a_malformed_report_ends_the_session(start: Start) -> None:
 
 
 async def test_who_does_not_say_who_it_is_is_sent_away(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "JOIN_WITHIN_S", 0.05)
+    monkeypatch.setattr(node_sessions, "JOIN_WITHIN_S", 0.05)
     async with start() as server, connect(server.url) as peer:
         refused = await peer.hear(Refused)
         assert refused == Refused(RefusalCode.MALFORMED, "no join within 0.05 s", retry=True)

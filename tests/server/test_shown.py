@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -10,12 +11,12 @@ from contextlib import AsyncExitStack
 import pytest
 from aiohttp import ClientSession
 
-from coordinatord.core import view
-from coordinatord.core.run import Run
-from coordinatord.core.view import job_view
-from coordinatord.server import api, driver, shown
-from coordinatord.server.pieces import read_in_pieces
-from coordinatord.wire.messages import Goal, Phase
+from coordinatord.core.queries.job_view import job_view
+from coordinatord.core.state.run import Run
+from coordinatord.protocol.messages import Goal, Phase
+from coordinatord.server import driver
+from coordinatord.server.http import jobs, response_cache
+from coordinatord.server.job_iteration import read_in_pieces
 from tests.server.conftest import Start
 from tests.server.test_durability import SlowStore
 from tests.server.test_requests import ask
@@ -33,9 +34,9 @@ def dear(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Return what makes each answer one that has to rest for so many seconds."""
 
     def rest(seconds: float) -> None:
-        monkeypatch.setattr(shown, "CHEAP_S", 0.0)
-        monkeypatch.setattr(shown, "SHARE", 1e-12)
-        monkeypatch.setattr(shown, "REST_S", seconds)
+        monkeypatch.setattr(response_cache, "CHEAP_S", 0.0)
+        monkeypatch.setattr(response_cache, "SHARE", 1e-12)
+        monkeypatch.setattr(response_cache, "REST_S", seconds)
 
     return rest
 
@@ -49,7 +50,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[run.job] += 1
         return job_view(run, now, trouble)
 
-    for module in (api, view):
+    for module in (jobs, sys.modules[job_view.__module__]):
         monkeypatch.setattr(module, "job_view", counted)
     return counts
 
@@ -99,7 +100,7 @@ async def test_what_is_dear_is_made_anew_after_its_rest_alone(
 
 
 async def test_what_is_cheap_says_how_it_is_right_then(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shown, "CHEAP_S", NEVER_S)
+    monkeypatch.setattr(response_cache, "CHEAP_S", NEVER_S)
     async with start() as server, connect(server.url, join("a")) as a:
         run = await a.hear_goal(Goal.RUN)
         for phase in (Phase.STARTING, Phase.STOPPING):  # neither is recorded

@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from coordinatord.core.records import NodeJoined, RoundStarted
-from coordinatord.store.memory import MemoryStore
-from coordinatord.wire.messages import Desired, Goal, Phase
+from coordinatord.core.values.records import NodeJoined, RoundStarted
+from coordinatord.protocol.messages import Desired, Goal, Phase
+from coordinatord.store.memory_store import MemoryStore
 from tests.server.conftest import Start
 from tests.support.wire import connect, join
 

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from coordinatord.core.table import ROWS
+from coordinatord.core.transitions.table import ROWS
 from nodeclient.core.table import TABLE
 from tests.sim.play import large_world, small_world
 from tests.sim.world import World

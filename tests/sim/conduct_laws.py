@@ -8,8 +8,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from coordinatord.wire.exits import ExitCode
-from coordinatord.wire.messages import Desired, Goal, Observed, Phase, RefusalCode
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import events
 from nodeclient.core.agent import LEAVE_WITHIN_S
 from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, Say, Start, Terminate

@@ -24,11 +24,11 @@ from coordinatord.core.events import (
 from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
-from coordinatord.core.records import Record
-from coordinatord.core.requests import Request
+from coordinatord.core.values.admin_requests import Request
+from coordinatord.core.values.records import Record
+from coordinatord.protocol.messages import Join, Observed
 from coordinatord.server.driver import PATIENCE_S, RETRY_S
 from coordinatord.store.interface import StoreError
-from coordinatord.wire.messages import Join, Observed
 from tests.sim.agenda import Alarm, Clock
 from tests.sim.disk import Disk, Fault
 from tests.sim.network import DOWN, Said, Session

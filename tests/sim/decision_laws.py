@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordinatord.core.events import Connected, Event, RecordingStopped, Reported
-from coordinatord.core.leases import lease_s
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.member import Member, Standing
-from coordinatord.core.records import (
+from coordinatord.core.state.leases import lease_s
+from coordinatord.core.state.member import Member, Standing
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.values.records import (
     NodeDismissed,
     NodeJoined,
     NodeLeftBehind,
@@ -24,8 +25,7 @@ from coordinatord.core.records import (
     RunEnded,
     RunOpened,
 )
-from coordinatord.core.run import Run, State
-from coordinatord.wire.messages import Desired, Goal, Held, Join, RefusalCode, Refused, Result
+from coordinatord.protocol.messages import Desired, Goal, Held, Join, RefusalCode, Refused, Result
 from tests.sim.evidence_laws import REMEMBERED_S, ROUGHLY, EvidenceLaws
 from tests.sim.laws import WELL_FOR_S
 from tests.sim.network import Session

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from coordinatord.core.records import Record
+from coordinatord.core.values.records import Record
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinatord.core.records import RoundEnded, RunEnded
-from coordinatord.core.run import Run, State
-from coordinatord.wire.exits import ExitCode, shell_exit_code
-from coordinatord.wire.messages import Join, Result
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.values.records import RoundEnded, RunEnded
+from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
+from coordinatord.protocol.messages import Join, Result
 from tests.sim.conduct_laws import ConductLaws
 from tests.sim.operator_laws import OperatorLaws
 from tests.sim.progress_laws import ProgressLaws

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from coordinatord.core.requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
+from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
 from tests.sim.daemon import CrashPoint
 from tests.sim.disk import Fault
 from tests.sim.host import Host

@@ -1,4 +1,4 @@
-"""A host of the simulated world: a real agent in a shell like `nodeclient/node.py`, its session and its workers.
+"""A host of the simulated world: a real agent in a shell like `nodeclient/shell/node.py`, its session and its workers.
 
 Its methods are what can be done to it: `boot`, `kill`, `vanish`, `leave`, `pause`, `wake`, `cut_off`, `heal`, `reset`.
 """
@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coordinatord.wire.messages import PROTOCOL_VERSION, Desired, Held, Join, Observed, Offer, Refused
+from coordinatord.protocol.messages import PROTOCOL_VERSION, Desired, Held, Join, Observed, Offer, Refused
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, Say, Start, Sweep, Terminate
 from nodeclient.core.events import (
@@ -26,7 +26,7 @@ from nodeclient.core.events import (
     Unreached,
 )
 from nodeclient.core.settings import Settings
-from nodeclient.session import PAUSE_FIRST_S, PAUSE_MOST_S
+from nodeclient.shell.coordinator_connection import PAUSE_FIRST_S, PAUSE_MOST_S
 from tests.sim.agenda import Alarm, Clock
 from tests.sim.network import DOWN, UP, Said, Session
 from tests.sim.workers import LocalWorkers, Round
@@ -207,7 +207,7 @@ class Host:
         self.troubled_until = max(self.troubled_until, self._agenda.now + seconds)
         self._world.touch()
 
-    # The session, as `nodeclient/session.py` has it
+    # The session, as `nodeclient/shell/coordinator_connection.py` has it
 
     def _dial(self, agent: Agent) -> None:
         if self.agent is agent and self.session is None:
@@ -277,7 +277,7 @@ class Host:
             if self.agent is not None:
                 self._agenda.after(self._pause_s * self._world.chance.uniform(0.5, 1.0), self._dial, self.agent)
 
-    # The agent, as `nodeclient/node.py` has it
+    # The agent, as `nodeclient/shell/node.py` has it
 
     def submit(self, event: Event) -> None:
         """Let the agent handle an event, now or after the one that it is handling."""
@@ -339,7 +339,7 @@ class Host:
                 self._end()
 
     def _with_steps(self, observed: Observed) -> Observed:
-        """As `nodeclient/progress.py` has it: where a round stopped is said until there is another."""
+        """As `nodeclient/workers/step_slots.py` has it: where a round stopped is said until there is another."""
         training = self._world.trainings.get(self._begun)
         if training is not None and training.key == (observed.run, observed.round):
             stepped = training.stepped()

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.records import (
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.values.records import (
     JobForgotten,
     NodeLost,
     NodesHeard,
@@ -21,9 +22,8 @@ from coordinatord.core.records import (
     RoundStopped,
     RunEnded,
 )
-from coordinatord.core.run import Run, State
-from coordinatord.wire.codec import decode, encode
-from coordinatord.wire.messages import Desired, Goal, Held, Join, RefusalCode, Refused, Result
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.messages import Desired, Goal, Held, Join, RefusalCode, Refused, Result
 from tests.sim.network import Session
 from tests.sim.node_laws import NodeLaws
 from tests.sim.projection import differences, durable_jobs

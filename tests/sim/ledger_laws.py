@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from coordinatord.core.ledger import Cause, Spent
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.records import (
+from coordinatord.core.queries.job_view import job_view, rounds_view
+from coordinatord.core.queries.time_attribution import spent
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.values.records import (
     NodeLost,
     Record,
     RoundEnded,
@@ -26,11 +28,9 @@ from coordinatord.core.records import (
     TrainingResumed,
     TrainingStalled,
 )
-from coordinatord.core.run import Run, State
-from coordinatord.core.spending import spent
-from coordinatord.core.view import job_view, rounds_view
+from coordinatord.core.values.time_ledger import Cause, Spent
+from coordinatord.protocol.messages import Result
 from coordinatord.server.driver import PATIENCE_S
-from coordinatord.wire.messages import Result
 from tests.sim.laws import Laws
 
 if TYPE_CHECKING:  # the world imports its laws

@@ -16,10 +16,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from coordinatord.core.member import Standing
-from coordinatord.core.run import Run, State
-from coordinatord.core.table import next_row
-from coordinatord.wire.messages import Goal, Phase
+from coordinatord.core.state.member import Standing
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.transitions.table import next_row
+from coordinatord.protocol.messages import Goal, Phase
 
 if TYPE_CHECKING:  # the world skips its lulls
     from tests.sim.host import Host

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coordinatord.wire.messages import Desired, Held, Join, Observed, Refused
+from coordinatord.protocol.messages import Desired, Held, Join, Observed, Refused
 
 if TYPE_CHECKING:  # the world imports its network
     from tests.sim.host import Host

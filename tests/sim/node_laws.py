@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from coordinatord.core.records import RoundFormed
-from coordinatord.wire.messages import Desired, Goal, Phase, Result
+from coordinatord.core.values.records import RoundFormed
+from coordinatord.protocol.messages import Desired, Goal, Phase, Result
 from nodeclient.core.effects import Exit, Start
 from tests.sim.shadow import Shadow
 from tests.sim.workers import Round

@@ -6,9 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordinatord.core.effects import Answer
-from coordinatord.core.records import JobStopAsked, NodeDrained, NodeJoined, NodeUndrained, Record, RoundFormed
-from coordinatord.core.requests import DrainNode, ForgetJob, Request, RestartJob, StopJob, UndrainNode, Verdict
-from coordinatord.core.run import State
+from coordinatord.core.state.run import State
+from coordinatord.core.values.admin_requests import (
+    DrainNode,
+    ForgetJob,
+    Request,
+    RestartJob,
+    StopJob,
+    UndrainNode,
+    Verdict,
+)
+from coordinatord.core.values.records import JobStopAsked, NodeDrained, NodeJoined, NodeUndrained, Record, RoundFormed
 from tests.sim.laws import Laws
 
 if TYPE_CHECKING:  # the world imports its laws

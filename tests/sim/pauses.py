@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinatord.core.records import NodeJoined, NodeLeftBehind, Record, RoundEnded, RoundFormed, TrainingBegan
-from coordinatord.wire.messages import Report
+from coordinatord.core.values.records import NodeJoined, NodeLeftBehind, Record, RoundEnded, RoundFormed, TrainingBegan
+from coordinatord.protocol.messages import Report
 from tests.sim.evidence_laws import ROUGHLY
 
 if TYPE_CHECKING:  # the world imports its laws

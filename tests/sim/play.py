@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from coordinatord.core.requests import UndrainNode
+from coordinatord.core.values.admin_requests import UndrainNode
 from tests.sim.faults import FAULTS, strike
 from tests.sim.scene import draw_scene, large_scene
 from tests.sim.world import World

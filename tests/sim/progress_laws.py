@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.run import Run
-from coordinatord.wire.messages import Observed
+from coordinatord.core.state.run import Run
+from coordinatord.protocol.messages import Observed
 from tests.sim.laws import Laws
 from tests.sim.workers import STEP_S, Round
 

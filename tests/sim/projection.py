@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from coordinatord.core.member import Member, Standing
-from coordinatord.core.run import Run
+from coordinatord.core.state.member import Member, Standing
+from coordinatord.core.state.run import Run
 
 
 def durable_jobs(jobs: dict[str, Run]) -> dict[str, Any]:

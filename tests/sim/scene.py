@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from coordinatord.core.policy import Policy
-from coordinatord.wire.messages import Spec
+from coordinatord.protocol.messages import Spec
 
 POLICY = Policy(outage_grace_s=20.0, stop_limit_s=16.0)
 """As in life, but for the two longest waits, so that a history soon comes to its end."""

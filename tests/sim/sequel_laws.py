@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from coordinatord.core.records import Record, RunEnded, RunOpened
-from coordinatord.wire.messages import Desired, Result
+from coordinatord.core.values.records import Record, RunEnded, RunOpened
+from coordinatord.protocol.messages import Desired, Result
 from tests.sim.laws import Laws
 from tests.sim.network import Session
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinatord.core import history
-from coordinatord.core.cluster import Cluster
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.member import Standing
 from coordinatord.core.policy import Policy
-from coordinatord.core.records import NodeDismissed, Record, RoundFormed, RunEnded
-from coordinatord.core.run import Run
-from coordinatord.wire.messages import Outcome
+from coordinatord.core.state.cluster import Cluster
+from coordinatord.core.state.member import Standing
+from coordinatord.core.state.run import Run
+from coordinatord.core.transitions import apply
+from coordinatord.core.values.records import NodeDismissed, Record, RoundFormed, RunEnded
+from coordinatord.protocol.messages import Outcome
 from tests.sim.projection import differences, durable_jobs, durable_member, durable_run
 
 
@@ -42,7 +42,7 @@ class Shadow:
     def apply(self, records: Sequence[Record], at: float) -> None:
         """Take in what has become durable."""
         for record in records:
-            history.apply(self.cluster, record, at, self._policy)
+            apply.apply(self.cluster, record, at, self._policy)
             if isinstance(record, NodeDismissed):
                 self.dismissed[record.run, record.node, record.incarnation] = record.outcome
             if isinstance(record, RunEnded):

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordinatord.core.events import Event
-from coordinatord.core.ledger import Spent
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.progress import STALL_S_MIN
-from coordinatord.core.records import (
+from coordinatord.core.state.run import Health, Run, State
+from coordinatord.core.values.records import (
     NodeDismissed,
     NodeLost,
     Record,
@@ -27,8 +26,9 @@ from coordinatord.core.records import (
     TrainingBegan,
     TrainingStalled,
 )
-from coordinatord.core.run import Health, Run, State
-from coordinatord.wire.messages import Goal, Phase, Result
+from coordinatord.core.values.time_ledger import Spent
+from coordinatord.core.values.training_progress import STALL_S_MIN
+from coordinatord.protocol.messages import Goal, Phase, Result
 from tests.sim.ledger_laws import EXACT_S, Accounted, LedgerLaws, Page
 from tests.sim.workers import STEP_S, Round
 

@@ -17,7 +17,7 @@ from tests.sim.mutants.mutant import MisfitError, Mutant, plant
 QUICK = ("rank-given-twice", "budget-overdrawn", "speaks-while-writing", "no-grace-after-start", "node-leaves-workers")
 """Found within the first few seeds."""
 
-VERDICT = next(mutant for mutant in MUTANTS if mutant.module == "coordinatord.core.verdict")
+VERDICT = next(mutant for mutant in MUTANTS if mutant.module == "coordinatord.core.values.root_cause")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -50,7 +50,7 @@ def test_some_are_found_within_a_few_seeds_and_the_tree_stays_as_it_is() -> None
 
 def test_an_old_text_that_is_gone_or_stands_twice_is_told() -> None:
     mutant = Mutant("odd", VERDICT.module, "nothing", "return", "pass")
-    with pytest.raises(MisfitError, match=r"mutant odd: its old text stands 2 times in .*verdict, not once"):
+    with pytest.raises(MisfitError, match=r"mutant odd: its old text stands 2 times in .*root_cause, not once"):
         mutant.change("return\nreturn\n")
     with pytest.raises(MisfitError, match="stands 0 times"):
         mutant.change("")

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from coordinatord.core.run import State
-from coordinatord.wire.messages import Phase
+from coordinatord.core.state.run import State
+from coordinatord.protocol.messages import Phase
 from tests.sim import campaign
 from tests.sim.daemon import CrashPoint
 from tests.sim.disk import Fault

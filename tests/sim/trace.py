@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from coordinatord.core.records import Record, RoundEnded, RoundFormed
+from coordinatord.core.values.records import Record, RoundEnded, RoundFormed
 from tests.sim.agenda import Agenda
 
 LINES_KEPT = 40

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from coordinatord.wire.exits import ExitCode
+from coordinatord.protocol.exit_codes import ExitCode
 from nodeclient.core.effects import Start
 from nodeclient.core.events import StartFailed, SweepFailed, Swept, WorkerExited, WorkersStarted
 from tests.support.builders import an_account

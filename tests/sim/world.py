@@ -26,8 +26,8 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from coordinatord.core.run import Run, State
-from coordinatord.core.words import Words
+from coordinatord.core.queries.reasons import Words
+from coordinatord.core.state.run import Run, State
 from tests.sim.agenda import Agenda
 from tests.sim.daemon import Daemon
 from tests.sim.decision_laws import AllLaws

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from coordinatord.core.records import Record
-from coordinatord.store.codec import decode, encode
+from coordinatord.core.values.records import Record
 from coordinatord.store.interface import Entry, UnreadableStoreError
+from coordinatord.store.row_codec import decode, encode
 from tests.support.histories import a_join_of, a_loss_of, a_round_of, an_opening, records
 
 JOINED, LOST, FORMED = a_join_of("n1"), a_loss_of("n1"), a_round_of("n1", "n2")

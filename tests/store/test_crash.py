@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.core.records import NodeJoined
+from coordinatord.core.values.records import NodeJoined
 from coordinatord.store.database import Database
 from tests.store.writer import BATCH
 from tests.support.disks import small_disk

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.commands.histories import replayed
-from coordinatord.core.records import NodeJoined, Record
-from coordinatord.core.view import whole_view
+from coordinatord.commands.offline_replay import replayed
+from coordinatord.core.queries.job_view import whole_view
+from coordinatord.core.values.records import NodeJoined, Record
 from coordinatord.store.connections import connect_in_memory
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
-from coordinatord.store.layout import STEPS
+from coordinatord.store.migrations import STEPS
 from tests.support.histories import (
     JOB,
     a_forgetting,

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.core.records import NodeDrained, NodeUndrained
+from coordinatord.core.values.records import NodeDrained, NodeUndrained
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Chapter, Happening
-from coordinatord.store.memory import MemoryStore
-from coordinatord.store.pruning import MARKS_KEPT
-from coordinatord.store.sqlite import SqliteStore
+from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.retention import MARKS_KEPT
+from coordinatord.store.sqlite_store import SqliteStore
 from tests.support.histories import JOB, RUN, a_forgetting, a_join_of, an_opening
 
 

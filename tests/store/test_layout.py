@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.core.ledger import Spent
-from coordinatord.core.ranks import Ranks
-from coordinatord.core.records import RoundEnded, RoundStopped
-from coordinatord.core.run import Run
-from coordinatord.store import layout
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.ranks import Ranks
+from coordinatord.core.values.records import RoundEnded, RoundStopped
+from coordinatord.core.values.time_ledger import Spent
+from coordinatord.protocol.messages import Consequence, Follower
+from coordinatord.protocol.schema import fields_of
+from coordinatord.store import migrations
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
-from coordinatord.wire.messages import Consequence, Follower
-from coordinatord.wire.schema import fields_of
 from tests.support.builders import an_offer
 from tests.support.histories import an_opening, replay
 
 NEXT = (
-    *layout.STEPS,
+    *migrations.STEPS,
     ("CREATE TABLE marks (node TEXT)", "INSERT INTO marks SELECT run FROM records"),
 )
 """As a later release may have it."""
@@ -94,7 +94,7 @@ OLD_BODIES = {
 
 def test_the_records_of_the_first_version_are_read(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    Database.open(path, layout.STEPS[:1]).close()
+    Database.open(path, migrations.STEPS[:1]).close()
     with closing(sqlite3.connect(path)) as connection, connection:
         for kind, body in OLD_BODIES.items():
             node = "a" if kind == "NodeJoined" else None
@@ -126,7 +126,7 @@ OLD_HISTORY: list[tuple[float, str, int | None, dict[str, object]]] = [
 
 
 def fill(path: Path, history: list[tuple[float, str, int | None, dict[str, object]]]) -> None:
-    Database.open(path, layout.STEPS[:BEFORE_LEDGERS]).close()
+    Database.open(path, migrations.STEPS[:BEFORE_LEDGERS]).close()
     with closing(sqlite3.connect(path)) as connection, connection:
         for at, kind, number, body in history:
             node = "a" if kind == "NodeJoined" else None
@@ -168,7 +168,7 @@ BEFORE_RUNNING = 4
 @pytest.mark.parametrize("stepped", [False, True])
 def test_what_runs_without_steps_had_trained_is_brought_forward_as_running(tmp_path: Path, stepped: bool) -> None:
     path = tmp_path / "state.db"
-    Database.open(path, layout.STEPS[:BEFORE_RUNNING]).close()
+    Database.open(path, migrations.STEPS[:BEFORE_RUNNING]).close()
     names = ("training", "waiting", "rendezvous", "starting", "detecting", "stopping")
     spent = dict.fromkeys(names, 0.0) | {"training": 40.0, "waiting": 2.0}
     start = {"reason": "r", "steps_awaited": False, "spent": spent}
@@ -177,7 +177,7 @@ def test_what_runs_without_steps_had_trained_is_brought_forward_as_running(tmp_p
             row = (1.0, "job", "e-1", kind, 1, json.dumps(body))
             connection.execute("INSERT INTO records (at, job, run, kind, round, body) VALUES (?, ?, ?, ?, ?, ?)", row)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        layout.migrate(connection, layout.STEPS[: BEFORE_RUNNING + 1])
+        migrations.migrate(connection, migrations.STEPS[: BEFORE_RUNNING + 1])
     expected = {"training": 40.0, "running": 0.0} if stepped else {"training": 0.0, "running": 40.0}
     told = [json.loads(str(body))["spent"] for (body,) in ask(path, "SELECT body FROM records ORDER BY seq")]
     assert told == [spent | expected] * (1 + stepped)
@@ -193,7 +193,7 @@ def test_all_steps_are_taken_from_the_beginning(tmp_path: Path) -> None:
 def test_a_step_that_fails_leaves_the_version_that_was(path: Path) -> None:
     with pytest.raises(StoreError, match="no such table: nowhere"):
         Database.open(path, BROKEN)
-    assert ask(path, "PRAGMA user_version") == [(len(layout.STEPS),)]
+    assert ask(path, "PRAGMA user_version") == [(len(migrations.STEPS),)]
     assert ask(path, "SELECT name FROM sqlite_master WHERE name = 'marks'") == []
     database = Database.open(path)
     assert database.load() == [Entry(1.0, an_opening())]
@@ -223,7 +223,7 @@ OLD_REPORT |= {"consequences": [{"node": "a", "rank": 0, "exit_code": -6}], "con
 
 def test_reports_from_before_they_named_a_log_are_read(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    Database.open(path, layout.STEPS[:BEFORE_LOGS]).close()
+    Database.open(path, migrations.STEPS[:BEFORE_LOGS]).close()
     stopped = {"reason": "r", "planned": False, "condition": "", "spent": fields_of(Spent())}
     stopped |= {"first_failure": {"node": "a", "host": "h", "failure": OLD_FAILURE}}
     ended = {"reason": "r", "charged": True, "restarts_used": 1, "report": OLD_REPORT, "spent": fields_of(Spent())}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.core.ledger import Spent
-from coordinatord.core.records import NodeJoined, RoundEnded, RoundFormed, TrainingResumed, TrainingStalled
-from coordinatord.store import pruning
+from coordinatord.core.values.records import NodeJoined, RoundEnded, RoundFormed, TrainingResumed, TrainingStalled
+from coordinatord.core.values.time_ledger import Spent
+from coordinatord.store import retention
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
-from coordinatord.store.pruning import ROUNDS_KEPT, RUNS_KEPT, VISITORS_KEPT
+from coordinatord.store.retention import ROUNDS_KEPT, RUNS_KEPT, VISITORS_KEPT
 from tests.support.histories import (
     JOB,
     RUN,
@@ -115,10 +115,10 @@ def test_stalls_of_a_round_that_lasts_do_not_pile_up() -> None:
     database = Database.in_memory()
     database.append([an_opening(), a_join_of("n1"), a_round_of("n1"), a_start_of()], 0.0)
     before = database.count()
-    for number in range(3 * pruning.TURNS_KEPT):
+    for number in range(3 * retention.TURNS_KEPT):
         spent = Spent(training=number, stalled=number)
         for kind in (TrainingStalled, TrainingResumed):
             database.append([kind("job", "e-1", "r", 1, spent)], float(number))
-    assert database.count() == before + 2 * pruning.TURNS_KEPT
+    assert database.count() == before + 2 * retention.TURNS_KEPT
     run = replay(database.load())["job"]
     assert run.ledger.settled == Spent(training=number, stalled=number)

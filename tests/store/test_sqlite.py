@@ -11,8 +11,8 @@ import pytest
 
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.interface import StoreError, UnreadableStoreError
-from coordinatord.store.memory import MemoryStore
-from coordinatord.store.sqlite import SqliteStore
+from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.sqlite_store import SqliteStore
 from tests.support.histories import a_join_of, an_opening
 
 pytestmark = pytest.mark.asyncio

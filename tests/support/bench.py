@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from coordinatord.wire.codec import decode, encode
-from coordinatord.wire.messages import Desired, Goal, Held, Observed, RefusalCode, Refused
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.messages import Desired, Goal, Held, Observed, RefusalCode, Refused
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import Effect, Exit, Probe, Say, Start, Sweep
 from nodeclient.core.events import (

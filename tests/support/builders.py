@@ -6,10 +6,10 @@ from typing import Any
 
 from coordinatord.core.events import Tick
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.member import Member
 from coordinatord.core.policy import Policy
-from coordinatord.core.records import Record
-from coordinatord.wire.messages import (
+from coordinatord.core.state.member import Member
+from coordinatord.core.values.records import Record
+from coordinatord.protocol.messages import (
     PROTOCOL_VERSION,
     Assignment,
     Desired,

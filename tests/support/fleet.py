@@ -20,8 +20,7 @@ from typing import NoReturn
 
 import uvloop
 
-from coordinatord.wire.messages import Goal, Join, Spec
-from nodeclient.agent_loop import AgentLoop
+from coordinatord.protocol.messages import Goal, Join, Spec
 from nodeclient.config import Endpoint
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, Say, Start, Sweep, Terminate
@@ -36,7 +35,8 @@ from nodeclient.core.events import (
     WorkersStarted,
 )
 from nodeclient.core.settings import Settings
-from nodeclient.session import Session
+from nodeclient.shell.agent_loop import AgentLoop
+from nodeclient.shell.coordinator_connection import Session
 from tests.support.builders import a_join, an_account, an_offer
 
 SETTINGS = Settings(workers=1, join_timeout_s=600.0, stop_timeout_s=30.0)

@@ -9,12 +9,13 @@ from typing import Any, get_type_hints
 
 from hypothesis import strategies as st
 
-from coordinatord.core import history
-from coordinatord.core.cluster import Cluster
-from coordinatord.core.ledger import Spent
 from coordinatord.core.policy import Policy
-from coordinatord.core.ranks import Seat, assign
-from coordinatord.core.records import (
+from coordinatord.core.queries.time_attribution import spent
+from coordinatord.core.state.cluster import Cluster
+from coordinatord.core.state.run import Run
+from coordinatord.core.transitions import apply
+from coordinatord.core.values.ranks import Seat, assign
+from coordinatord.core.values.records import (
     KINDS,
     JobForgotten,
     NodeDismissed,
@@ -31,10 +32,9 @@ from coordinatord.core.records import (
     RunOpened,
     TrainingBegan,
 )
-from coordinatord.core.run import Run
-from coordinatord.core.spending import spent
+from coordinatord.core.values.time_ledger import Spent
+from coordinatord.protocol.messages import Outcome, Result
 from coordinatord.store.interface import Entry
-from coordinatord.wire.messages import Outcome, Result
 from tests.support.builders import a_spec, an_offer
 from tests.support.messages import values
 
@@ -99,7 +99,7 @@ def replay(entries: Iterable[Entry]) -> dict[str, Run]:
     """Return the jobs that a history leads to."""
     cluster = Cluster()
     for entry in entries:
-        history.apply(cluster, entry.record, entry.at, Policy())
+        apply.apply(cluster, entry.record, entry.at, Policy())
     return cluster.jobs
 
 
@@ -147,7 +147,7 @@ class Life:
         self._at += self._random.random()
         if isinstance(record, RoundFormed | RoundStarted | TrainingBegan | RoundStopped | RoundEnded):
             record = dataclasses.replace(record, spent=spent(self._run, self._at))
-        history.apply(self._cluster, record, self._at, Policy())
+        apply.apply(self._cluster, record, self._at, Policy())
         return Entry(self._at, record)
 
     def _arrival(self, remembered: int = 0) -> Iterator[Entry]:

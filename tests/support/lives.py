@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nodeclient.ports import PortReservation
+from nodeclient.host.ports import PortReservation
 from tests.support.cluster import Coordinator
 from tests.support.programs import BIN, Program, wait_until
 

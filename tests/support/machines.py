@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from nodeclient.cpus import format_cpus
-from nodeclient.devices import Host
+from nodeclient.host.cpus import format_cpus
+from nodeclient.host.devices import Host
 
 
 @dataclass(frozen=True)

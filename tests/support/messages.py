@@ -10,8 +10,8 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
-from coordinatord.wire.messages import Assignment, Desired, Goal, Join, Message, Observed, Refused, Spec
-from coordinatord.wire.schema import Length, Range
+from coordinatord.protocol.messages import Assignment, Desired, Goal, Join, Message, Observed, Refused, Spec
+from coordinatord.protocol.schema import Length, Range
 
 MESSAGES: tuple[type[Any], ...] = (Join, Observed, Desired, Refused)
 

@@ -20,7 +20,7 @@ PACKAGES = ("coordinatord", "nodeclient", "workerlib")
 
 OTHER_VERSION = """
 import runpy, sys
-from coordinatord.wire import messages
+from coordinatord.protocol import messages
 messages.PROTOCOL_VERSION, sys.argv = int(sys.argv[1]), sys.argv[2:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core import table
-from coordinatord.core.run import Run
-from coordinatord.wire.messages import Phase
+from coordinatord.core.state.run import Run
+from coordinatord.core.transitions import table
+from coordinatord.protocol.messages import Phase
 from nodeclient.core import agent
 from nodeclient.core.table import TABLE, Stimulus
 

@@ -16,7 +16,9 @@ from coordinatord.core.effects import Answer, Close, Effect, Refuse, Send
 from coordinatord.core.events import Asked, Connected, Disconnected, Event, Reported, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
-from coordinatord.core.records import (
+from coordinatord.core.queries.job_view import job_view
+from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
+from coordinatord.core.values.records import (
     Record,
     RoundEnded,
     RoundFormed,
@@ -25,9 +27,7 @@ from coordinatord.core.records import (
     RunEnded,
     TrainingBegan,
 )
-from coordinatord.core.requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
-from coordinatord.core.view import job_view
-from coordinatord.wire.messages import Desired, Goal, Join, Launcher, Observed, Phase, Spec
+from coordinatord.protocol.messages import Desired, Goal, Join, Launcher, Observed, Phase, Spec
 from tests.support.builders import EPOCH, a_failure, a_join, an_observed, an_offer
 
 PHASES = {

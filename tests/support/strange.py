@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from coordinatord.wire.messages import SESSION_PATH, Desired, Goal
+from coordinatord.protocol.messages import SESSION_PATH, Desired, Goal
 
 Behaviour = Callable[[web.WebSocketResponse], Awaitable[object]]
 """What it does after each join, until it closes the session."""

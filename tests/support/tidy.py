@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tests.support.source import FunctionNode, Source
+from tests.support.source import ROOT, FunctionNode, Source
 
 FILE_LINES_MAX = 400
 """More is more than one purpose: the code that the house takes as models has medians near 150."""
@@ -46,12 +46,38 @@ PURE_STDLIB = frozenset(
 """Modules, and names out of modules, that depend on nothing but their arguments."""
 
 PURE_ROOMS = {
-    "coordinatord/core": ("coordinatord.core", "coordinatord.hints", "coordinatord.wire"),
-    "coordinatord/hints": ("coordinatord.hints", "coordinatord.wire"),
-    "coordinatord/wire": ("coordinatord.wire", "msgpack"),
-    "nodeclient/core": ("nodeclient.core", "coordinatord.wire"),
+    "coordinatord/core": ("coordinatord.core", "coordinatord.hints", "coordinatord.protocol"),
+    "coordinatord/hints": ("coordinatord.hints", "coordinatord.protocol"),
+    "coordinatord/protocol": ("coordinatord.protocol", "msgpack"),
+    "nodeclient/core": ("nodeclient.core", "coordinatord.protocol"),
 }
 """The rooms that do no IO, and what each of them may import beside the standard library."""
+
+CORE_FLOORS = ("values", "state", "queries", "transitions", "machine")
+"""The floors of `coordinatord/core`, lowest first; its other modules are the edges, which any floor may import."""
+
+SERVER_BASEMENT = ("driver", "node_sessions", "counters", "change_signal", "connections", "refusal_log")
+"""What of `coordinatord/server` the rooms `http`, `metrics` and `page` stand on, and which knows nothing of them."""
+
+CHANGING_METHODS = frozenset(
+    {
+        "add",
+        "append",
+        "appendleft",
+        "clear",
+        "discard",
+        "extend",
+        "insert",
+        "pop",
+        "popitem",
+        "popleft",
+        "remove",
+        "setdefault",
+        "sort",
+        "update",
+    }
+)
+"""Methods of collections that change what they are called on."""
 
 TORCHRUN_ROOM = "nodeclient/torchrun"
 """The backend of torchrun's rendezvous: the one room of nodeclient that lives in torchrun's process."""
@@ -126,6 +152,62 @@ def impure_calls(source: Source) -> Iterator[Finding]:
                 yield node.lineno, f"calls {ast.unparse(node.func)}()"
 
 
+def imports_back_up(source: Source) -> Iterator[Finding]:
+    """Find imports in the coordinator's core from a higher floor than the file's own."""
+    own = CORE_FLOORS.index(source.path.parts[2].removesuffix(".py"))
+    higher = [f"coordinatord.core.{floor}" for floor in CORE_FLOORS[own + 1 :]]
+    for one in source.imports:
+        if one.within(*higher):
+            yield one.line, f"imports {one.module}"
+
+
+def basement_imports(source: Source) -> Iterator[Finding]:
+    """Find imports that let what carries messages depend on what only shows them."""
+    for one in source.imports:
+        if one.within("coordinatord.server.http", "coordinatord.server.metrics", "coordinatord.server.page"):
+            yield one.line, f"imports {one.module}"
+
+
+def query_changes(source: Source) -> Iterator[Finding]:
+    """Find what a query changes beside its own names; `self` may be filled where an object is made."""
+    for function in source.definitions:
+        if not isinstance(function, FunctionNode):
+            continue
+        own = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        if function.name == "__init__":
+            own.add("self")
+        for node in ast.walk(function):
+            if (changed := _changed(node)) is not None and _root(changed) not in own:
+                yield changed.lineno, f"changes {ast.unparse(changed)}"
+
+
+def _changed(node: ast.AST) -> ast.expr | None:
+    """Return the object that a piece of code changes, if it changes one."""
+    match node:
+        case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
+            return node
+        case ast.Call(func=ast.Attribute(value=changed, attr=name)) if name in CHANGING_METHODS:
+            return changed
+    return None
+
+
+def _root(node: ast.expr) -> str | None:
+    """Return the name that an expression begins with, if it begins with one."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def unnamed_modules(source: Source) -> Iterator[Finding]:
+    """Find modules and packages that the docstring of the package above them does not name."""
+    named = ast.get_docstring(source.tree) or ""
+    folder = ROOT / source.path.parent
+    modules = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
+    for module in sorted(modules - {"__init__", "__main__"}):
+        if f"`{module}`" not in named:
+            yield 1, f"the docstring does not name `{module}`"
+
+
 def coordinator_imports(source: Source) -> Iterator[Finding]:
     """Find imports that would tie the daemon to the hosts that it serves."""
     for one in source.imports:
@@ -138,7 +220,7 @@ def node_imports(source: Source) -> Iterator[Finding]:
 
     torchrun's backend may import torch: it is loaded by torchrun, which has done so already, and never by nodeclient.
     """
-    shared = ["coordinatord.wire", "coordinatord.shared", "coordinatord.hints"]
+    shared = ["coordinatord.protocol", "coordinatord.runtime", "coordinatord.hints"]
     allowed = [*shared, "workerlib.env", "workerlib.gloo"]
     if source.is_in(TORCHRUN_ROOM):
         allowed.append("torch")
@@ -219,16 +301,40 @@ RULES = (
         "Take `now`, or what was drawn, as an argument: the shell has the clock and the dice.",
     ),
     Rule(
+        "no import in coordinatord/core runs back up",
+        lambda source: source.is_python and source.is_in(*(f"coordinatord/core/{floor}" for floor in CORE_FLOORS)),
+        imports_back_up,
+        "Move what both floors need down: values know no run, state is what is known, queries only read it.",
+    ),
+    Rule(
+        "a query changes nothing but its own names",
+        _in("coordinatord/core/queries"),
+        query_changes,
+        "Return the value, and let a transition store it.",
+    ),
+    Rule(
+        "what carries messages knows nothing of what shows them",
+        lambda source: source.path.stem in SERVER_BASEMENT and source.is_in("coordinatord/server"),
+        basement_imports,
+        "Have the driver given a handler: see `watchers` in coordinatord/server/driver.py.",
+    ),
+    Rule(
+        "the docstring of a package names all of its modules",
+        lambda source: source.path.name == "__init__.py" and source.is_in("coordinatord", "nodeclient", "workerlib"),
+        unnamed_modules,
+        "Say in the package's docstring what the module is for, with its name in backquotes.",
+    ),
+    Rule(
         "coordinatord knows neither nodeclient nor workerlib nor torch",
         _in("coordinatord"),
         coordinator_imports,
-        "What both sides share belongs in coordinatord/wire or coordinatord/shared.",
+        "What both sides share belongs in coordinatord/protocol or coordinatord/runtime.",
     ),
     Rule(
         "nodeclient knows the protocol and the environment contract alone",
         _in("nodeclient"),
         node_imports,
-        "Import from coordinatord.wire, coordinatord.shared, workerlib.env or workerlib.gloo; torch takes seconds"
+        "Import from coordinatord.protocol, coordinatord.runtime, workerlib.env or workerlib.gloo; torch takes seconds"
         " to import and belongs in the worker, or in nodeclient/torchrun, which nothing else imports.",
     ),
     Rule(

@@ -13,8 +13,8 @@ import msgpack
 from aiohttp import AddrInfoType, ClientSession, ClientWebSocketResponse, TCPConnector, WSMsgType
 from yarl import URL
 
-from coordinatord.wire.codec import decode, encode
-from coordinatord.wire.messages import (
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.messages import (
     PROTOCOL_VERSION,
     SESSION_PATH,
     Desired,

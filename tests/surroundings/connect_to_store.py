@@ -12,8 +12,8 @@ import socket
 import sys
 import time
 
-from coordinatord.wire.messages import Spec
-from nodeclient.ports import PortReservation
+from coordinatord.protocol.messages import Spec
+from nodeclient.host.ports import PortReservation
 from nodeclient.torchrun.membership import Membership
 from nodeclient.torchrun.parameters import TorchrunConfig
 from nodeclient.torchrun.stores import connect, serve

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.syscalls import PIDFD_OPEN, PIDFD_SEND_SIGNAL
+from nodeclient.workers.syscalls import PIDFD_OPEN, PIDFD_SEND_SIGNAL
 from tests.support.cluster import Coordinator
 from tests.support.namespaces import apart, as_user
 from tests.support.programs import BIN, Program, clean_environ, kill_quietly
@@ -24,7 +24,7 @@ import os, signal, sys
 
 class Holder:
     def find_spec(self, name, path=None, target=None):
-        if name == "coordinatord.shared.bugs":
+        if name == "coordinatord.runtime.bugs":
             sys.stdout.write("importing\\n")
             sys.stdout.flush()
             while True:

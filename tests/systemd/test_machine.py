@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from coordinatord.wire.exits import ExitCode
+from coordinatord.protocol.exit_codes import ExitCode
 from tests.support.hosts import Hosts
 from tests.support.programs import Program, wait_until
 from tests.systemd.cluster import JOB, Cluster

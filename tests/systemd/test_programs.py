@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.wire.exits import ExitCode
+from coordinatord.protocol.exit_codes import ExitCode
 from tests.support.programs import BIN, TIMEOUT_S, Program, clean_environ, run
 
 pytestmark = pytest.mark.slow

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from coordinatord.core.policy import Policy
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.messages import DEFAULT_PORT
 from coordinatord.server.app import BACKLOG
-from coordinatord.wire.exits import ExitCode
-from coordinatord.wire.messages import DEFAULT_PORT
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMD = ROOT / "systemd"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-from coordinatord.wire.fields import COUNTER_MAX
-from coordinatord.wire.messages import Launcher, Spec
-from nodeclient.config.records import Endpoint
+from coordinatord.protocol.fields import COUNTER_MAX
+from coordinatord.protocol.messages import Launcher, Spec
+from nodeclient.config.join_config import Endpoint
 from nodeclient.torchrun.parameters import TorchrunConfig, in_torchrun_words, read
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from nodeclient.ports import PortReservation
+from nodeclient.host.ports import PortReservation
 from tests.support.gloo import BUSY_AT_THE_END
 from workerlib import WorkerEnvironment
 

@@ -1,4 +1,4 @@
-"""What Prometheus is shown: `meters` count on the way, `rounds` from records, `jobs` reads at a `scrape`.
+"""What Prometheus is shown: `rounds` is counted from records, `jobs` is read at a `scrape`; `reasons` are labels.
 
-Names and units are by the conventions of Prometheus; labels are the job and what there is little of, never a node.
+Names and units follow the conventions of Prometheus. Labels are the job and what has few values, never a node.
 """

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from coordinatord.core.ledger import Cause
-from coordinatord.core.member import Standing
-from coordinatord.core.run import Health, Run, State
-from coordinatord.core.spending import spent
-from coordinatord.core.view import pace
+from coordinatord.core.queries.job_view import pace
+from coordinatord.core.queries.time_attribution import spent
+from coordinatord.core.state.member import Standing
+from coordinatord.core.state.run import Health, Run, State
+from coordinatord.core.values.time_ledger import Cause
+from coordinatord.protocol.messages import Launcher
 from coordinatord.server.metrics.reasons import REASONS
 from coordinatord.server.metrics.rounds import JobTally
-from coordinatord.wire.messages import Launcher
 
 ENDED_SHOWN_S = 900.0
 """After its end a job has series for so long: every scrape sees how it ended, alerts tell somebody, and a coordinator

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coordinatord.core import conditions
-from coordinatord.core.run import State
-from coordinatord.core.table import ROWS
+from coordinatord.core.queries import conditions
+from coordinatord.core.state.run import State
+from coordinatord.core.transitions.table import ROWS
 
 WORKER_FAILED = conditions.worker_failed.__name__
 NODE_LOST = conditions.node_lost.__name__

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Histogram
 
-from coordinatord.core.ledger import Cause, Spent
-from coordinatord.core.records import (
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.values.records import (
     JobForgotten,
     NodeLost,
     Record,
@@ -25,7 +25,7 @@ from coordinatord.core.records import (
     RunOpened,
     TrainingBegan,
 )
-from coordinatord.core.run import Run, State
+from coordinatord.core.values.time_ledger import Cause, Spent
 from coordinatord.server.metrics.reasons import NODE_LOST, OTHER, WORKER_FAILED, known
 
 FORMATION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)

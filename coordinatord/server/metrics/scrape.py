@@ -17,13 +17,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from coordinatord.protocol.messages import RefusalCode
+from coordinatord.runtime import __version__
+from coordinatord.server.counters import LagProbe, Meters
 from coordinatord.server.driver import Driver
+from coordinatord.server.job_iteration import read_in_pieces
 from coordinatord.server.metrics.jobs import JobFigures, JobsCollector, figures_of
-from coordinatord.server.metrics.meters import LagProbe, Meters
 from coordinatord.server.metrics.rounds import RoundMeter
-from coordinatord.server.pieces import read_in_pieces
-from coordinatord.shared import __version__
-from coordinatord.wire.messages import RefusalCode
 
 PIECE = 2_000
 """Nodes of jobs that are read without a pause: about a millisecond."""

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.wire.fields import LAST_LINES_MAX
+from coordinatord.protocol.fields import LAST_LINES_MAX
 from nodeclient.core.events import Account
-from nodeclient.failures import oom
-from nodeclient.failures.account import account
+from nodeclient.diagnosis import oom
+from nodeclient.diagnosis.diagnose import account
 
 DEEP = """
 import sys

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.wire.messages import Consequence
-from nodeclient.failures import error_file
-from nodeclient.failures.recorded import Recorded, read
+from coordinatord.protocol.messages import Consequence
+from nodeclient.diagnosis import error_file
+from nodeclient.diagnosis.recorded import Recorded, read
 from tests.support.builders import a_failure, a_report
 
 REPORT = a_report(
@@ -96,7 +96,7 @@ def test_a_file_that_only_itself_may_be_written(tmp_path: Path) -> None:
     if mounted.returncode:
         pytest.skip("mounting is not allowed here")
     script = (
-        "import sys, subprocess; from pathlib import Path; from nodeclient.failures import error_file\n"
+        "import sys, subprocess; from pathlib import Path; from nodeclient.diagnosis import error_file\n"
         "from tests.nodeclient.failures.test_error_file import REPORT\n"
         "path = sys.argv[1]; subprocess.run(['mount', '--bind', path, path], check=True)\n"
         "print(error_file.write(Path(path), REPORT, 0.0), Path(path).read_text()[:10])\n"

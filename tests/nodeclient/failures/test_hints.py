@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from coordinatord.hints.find import CAUSES, _advice, hint
-from coordinatord.wire.messages import EarlyEnd, Report
-from nodeclient.core.group import Group
-from nodeclient.failures.account import account
-from nodeclient.failures.oom import Kills
+from coordinatord.hints.match import CAUSES, _advice, hint
+from coordinatord.protocol.messages import EarlyEnd, Report
+from nodeclient.core.worker_group import Group
+from nodeclient.diagnosis.diagnose import account
+from nodeclient.diagnosis.oom import Kills
 from tests.nodeclient.failures.host_samples import ABORT, ABORTED, HOST_SAMPLES, ORDINARY
 from tests.nodeclient.failures.network_samples import NETWORK_SAMPLES
 from tests.nodeclient.failures.sample import Sample, raised

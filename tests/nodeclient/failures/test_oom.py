@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.failures import oom
-from nodeclient.failures.account import account
-from nodeclient.failures.kernel_log import FIRST_PID_NAMESPACE, memory_of_killed
-from nodeclient.failures.oom import Kill, Kills, count, kill_since
+from nodeclient.diagnosis import oom
+from nodeclient.diagnosis.diagnose import account
+from nodeclient.diagnosis.kernel_log import FIRST_PID_NAMESPACE, memory_of_killed
+from nodeclient.diagnosis.oom import Kill, Kills, count, kill_since
 
 KILLED = "killed by the kernel's OOM killer"
 
@@ -175,8 +175,8 @@ LIMIT = 64 * 2**20
 PARENT = """
 import json, os, subprocess, sys
 from pathlib import Path
-from nodeclient.failures.account import account
-from nodeclient.failures.oom import count
+from nodeclient.diagnosis.diagnose import account
+from nodeclient.diagnosis.oom import count
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 before = count()
 worker = subprocess.Popen([sys.executable, "-S", "-E", "-c", "held = bytearray(200 * 2**20)"])

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from nodeclient.failures.account import account
-from nodeclient.failures.oom import Kills
-from nodeclient.failures.recorded import FILE_BYTES_MAX, Recorded, read
+from nodeclient.diagnosis.diagnose import account
+from nodeclient.diagnosis.oom import Kills
+from nodeclient.diagnosis.recorded import FILE_BYTES_MAX, Recorded, read
 
 SHAPES: list[tuple[Any, Recorded | None]] = [
     (

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeclient.operate.surface import NARROW, Surface, cut, width
+from nodeclient.operate.formatting import count, duration, listed, meant
 from nodeclient.operate.tables import Column, table
-from nodeclient.operate.words import count, duration, listed, meant
+from nodeclient.operate.terminal_info import NARROW, Surface, cut, width
 
 PIPE = Surface(None, 0, is_terminal=False, coloured=False)
 

@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from nodeclient.output.log_paths import RoundPlace
 from nodeclient.output.output import Output, WorkerStreams
-from nodeclient.output.places import RoundPlace
 from nodeclient.output.settings import OutputSettings
-from nodeclient.spawn import WorkerCommand
-from nodeclient.workers import WorkerGroup
+from nodeclient.workers.local_workers import WorkerGroup
+from nodeclient.workers.spawn import WorkerCommand
 from tests.support.programs import TIMEOUT_S, wait_until
 
 PRELUDE = """

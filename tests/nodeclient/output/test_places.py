@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeclient.output.places import NAME_BYTES_MAX, PrivateFolder, RoundPlace, quoted
+from nodeclient.output.log_paths import NAME_BYTES_MAX, PrivateFolder, RoundPlace, quoted
 
 
 def test_a_round_has_a_directory_of_its_own() -> None:

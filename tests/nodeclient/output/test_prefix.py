@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeclient.output.prefix import Speaker, colours_wanted, make_prefix
+from nodeclient.output.line_prefix import Speaker, colours_wanted, make_prefix
 
 SPEAKER = Speaker(rank=11, local_rank=3, role="trainer", host="gpu1.example.org")
 

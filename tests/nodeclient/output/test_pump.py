@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from nodeclient.output.descriptors import pipe
-from nodeclient.output.outlet import QUEUE_BYTES_MAX, Outlet
 from nodeclient.output.pump import Pump
 from nodeclient.output.streams import Prefixed, Stream
+from nodeclient.output.terminal_writer import QUEUE_BYTES_MAX, Outlet
 from tests.nodeclient.output.stage import Screen
 from tests.support.programs import wait_until
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from nodeclient.output import pump
-from nodeclient.output.outlet import QUEUE_BYTES_MAX
-from nodeclient.output.places import RoundPlace
+from nodeclient.output.log_paths import RoundPlace
 from nodeclient.output.settings import OutputSettings, Streams
 from nodeclient.output.streams import DRAIN_BYTES_MAX
 from nodeclient.output.terminal import UNREAD_BYTES_MAX
-from nodeclient.spawn import SpawnError, WorkerCommand
+from nodeclient.output.terminal_writer import QUEUE_BYTES_MAX
+from nodeclient.workers.spawn import SpawnError, WorkerCommand
 from tests.nodeclient.output.stage import Screen, Stage, by_rank, log_file, on_stage
 from tests.support.programs import TIMEOUT_S, wait_until
 

@@ -53,14 +53,14 @@ MUTANTS = (
     # Beside the records
     Mutant(
         "success-not-recorded",
-        "coordinatord.core.membership",
+        "coordinatord.core.transitions.observations",
         "that a node succeeded is known, but no record says so",
         "outbox.record(NodeSucceeded(run.job, run.id, reason, member.node, member.incarnation, run.round))",
         "member.succeeded = bool(reason) and NodeSucceeded is not None\n            run.place(member)",
     ),
     Mutant(
         "dismissal-not-recorded",
-        "coordinatord.core.actions",
+        "coordinatord.core.transitions.actions",
         "that a node was let go is known, but no record says so",
         "outbox.record(NodeDismissed(run.job, run.id, outcome.summary, member.node, member.incarnation, outcome))",
         "member.outcome = outcome if NodeDismissed is not None else None\n    run.place(member)",
@@ -69,37 +69,37 @@ MUTANTS = (
         "replacement-not-recorded",
         "coordinatord.core.machine",
         "a younger process takes its forerunner's place, of which no record tells",
-        "            known = membership.take_in(run, younger, join.observed, now, outbox)\n",
+        "            known = observations.take_in(run, younger, join.observed, now, outbox)\n",
         "                run.add(younger)\n"
         "            else:\n"
-        "                younger = membership.take_in(run, younger, join.observed, now, outbox)\n"
+        "                younger = observations.take_in(run, younger, join.observed, now, outbox)\n"
         "            known = younger\n",
     ),
     # What a record says
     Mutant(
         "first-failure-not-kept",
-        "coordinatord.core.actions",
+        "coordinatord.core.transitions.actions",
         "the failure that stopped a round is forgotten in a crash if its node is gone too",
         "first = _first_failure(run, now)",
         "first = None and _first_failure(run, now)",
     ),
     Mutant(
         "last-failure-kept",
-        "coordinatord.core.actions",
+        "coordinatord.core.transitions.actions",
         "of several failures the last one is kept for after a crash",
         "first = min(run.failures.values(), key=lambda failure: failure.at, default=None)",
         "first = max(run.failures.values(), key=lambda failure: failure.at, default=None)",
     ),
     Mutant(
         "rounds-counted-anew",
-        "coordinatord.core.history",
+        "coordinatord.core.transitions.apply",
         "a run whose records are lost gives numbers to rounds that its nodes have had",
         "        run.round = max(run.round, record.round)\n",
         "        run.round = max(run.round, 0)\n",
     ),
     Mutant(
         "older-copy-believed",
-        "coordinatord.core.membership",
+        "coordinatord.core.transitions.observations",
         "a coordinator whose store was set back goes on as if its nodes had not seen later rounds",
         "    if latest > run.round:\n",
         "    if latest > run.round + 1:\n",
@@ -136,7 +136,7 @@ MUTANTS = (
     ),
     Mutant(
         "run-ids-again",
-        "coordinatord.core.registry",
+        "coordinatord.core.transitions.runs",
         "each life of the coordinator gives its runs the same names",
         'run_id = f"{self._epoch}-{self._opened}"',
         'run_id = f"run-{self._opened}"',
@@ -165,7 +165,7 @@ MUTANTS = (
     ),
     Mutant(
         "refused-for-good-in-trouble",
-        "coordinatord.core.admission",
+        "coordinatord.core.queries.admission",
         "a node that comes while the disk is full is sent away for good",
         "Refused(RefusalCode.UNRECORDED, clip(text), retry=True)",
         "Refused(RefusalCode.UNRECORDED, clip(text), retry=False)",

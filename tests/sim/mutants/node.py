@@ -52,14 +52,14 @@ MUTANTS = (
     # How workers end
     Mutant(
         "node-never-kills",
-        "nodeclient.core.group",
+        "nodeclient.core.worker_group",
         "workers that do not heed SIGTERM live on",
         "            self.kill_at, self._may_save = now + grace_s, may_save\n",
         "            self._may_save = may_save\n",
     ),
     Mutant(
         "node-grace-grows",
-        "nodeclient.core.group",
+        "nodeclient.core.worker_group",
         "each further word to stop gives the workers more time",
         "now + grace_s < self.kill_at",
         "now + grace_s > self.kill_at",
@@ -144,7 +144,7 @@ MUTANTS = (
     ),
     Mutant(
         "node-failure-ageless",
-        "nodeclient.core.group",
+        "nodeclient.core.worker_group",
         "a failure is told as if it had just happened",
         "age_s=min(now - self._failed_at, DURATION_S_MAX)",
         "age_s=min(0.0, DURATION_S_MAX)",
@@ -165,14 +165,14 @@ MUTANTS = (
     ),
     Mutant(
         "node-no-heartbeat",
-        "nodeclient.core.contact",
+        "nodeclient.core.connection_state",
         "a node to which nothing happens says nothing",
         "said = beat or self._reported is None or _is_change(self._reported, observed)",
         "said = self._reported is None or _is_change(self._reported, observed)",
     ),
     Mutant(
         "node-no-beat-when-back",
-        "nodeclient.core.contact",
+        "nodeclient.core.connection_state",
         "a node that has reconnected sends no heartbeats",
         "        self.beat_at = now + self.heartbeat_s\n        self._reported = joined_with",
         "        self.beat_at = math.inf if self._reported else now + self.heartbeat_s\n"
@@ -180,21 +180,21 @@ MUTANTS = (
     ),
     Mutant(
         "node-news-held-back",
-        "nodeclient.core.contact",
+        "nodeclient.core.connection_state",
         "what happens to a node is only told with its next heartbeat",
         "said = beat or self._reported is None or _is_change(self._reported, observed)",
         "said = beat or self._reported is None",
     ),
     Mutant(
         "node-arrival-held-back",
-        "nodeclient.core.contact",
+        "nodeclient.core.connection_state",
         "that its workers have ended, a node tells only with its next heartbeat",
         "frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING})",
         "frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING, Phase.STOPPED, Phase.FAILED})",
     ),
     Mutant(
         "node-failure-held-back",
-        "nodeclient.core.contact",
+        "nodeclient.core.connection_state",
         "that a worker failed, a node tells only once all of them have ended",
         "        or (observed.failure is not None and _failed(before) != _failed(observed))\n",
         "",
@@ -202,28 +202,28 @@ MUTANTS = (
     # Out of touch
     Mutant(
         "node-outlives-outage",
-        "nodeclient.core.contact",
+        "nodeclient.core.connection_state",
         "the workers of a node that is cut off go on for ever",
         "            return self.alone_since + self.outage_grace_s\n",
         "            return self.alone_since + 100 * self.outage_grace_s\n",
     ),
     Mutant(
         "node-own-outage-grace",
-        "nodeclient.core.contact",
+        "nodeclient.core.connection_state",
         "a node goes by an outage grace of its own, not the one that it was granted",
         "        self.outage_grace_s = desired.outage_grace_s\n",
         "",
     ),
     Mutant(
         "node-alone-since-last-try",
-        "nodeclient.core.contact",
+        "nodeclient.core.connection_state",
         "each vain attempt to connect begins the outage anew",
         "        if had_contact:\n            self.alone_since = now\n",
         "        self.alone_since = now\n",
     ),
     Mutant(
         "node-cut-off-at-once",
-        "nodeclient.core.contact",
+        "nodeclient.core.connection_state",
         "a node that loses the coordinator stops its workers at once",
         "            return self.alone_since + self.outage_grace_s\n",
         "            return self.alone_since + self.lease_s\n",
@@ -244,7 +244,7 @@ MUTANTS = (
     ),
     Mutant(
         "node-never-gives-up",
-        "nodeclient.core.contact",
+        "nodeclient.core.connection_state",
         "a node looks for its coordinator for ever",
         "resting_since) + patience_s\n",
         "resting_since) + 1000 * patience_s\n",

@@ -7,7 +7,7 @@ from tests.sim.mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         "steps-of-another-round",
-        "coordinatord.core.progress",
+        "coordinatord.core.values.training_progress",
         "a round that has only been formed is where the one before it was",
         "if (one.round, one.run) == (number, run) for step",
         "if one.run == run for step",
@@ -16,12 +16,12 @@ MUTANTS = (
         "steps-not-heard",
         "coordinatord.core.machine",
         "steps are only taken in with what else is new, so a job that is well stands still",
-        "        if observed.steps:\n            membership.note_steps",
-        "        if False:\n            membership.note_steps",
+        "        if observed.steps:\n            observations.note_steps",
+        "        if False:\n            observations.note_steps",
     ),
     Mutant(
         "pace-of-last-round",
-        "coordinatord.core.run",
+        "coordinatord.core.state.run",
         "a new round begins with the pace of the one before it",
         "        self.progress.clear()\n",
         "",

@@ -1,0 +1,6 @@
+"""The third floor: what only reads the state. A query assigns nothing but its own names.
+
+`conditions` says what holds, and since or from when; `reasons` puts it into words. `desired_state` is what each node is
+asked for, `admission` says who is let in, `master_address` where rank 0 listens. `time_attribution` finds where the
+open time of a run is cut in two. `report_builder` tells of a failure, `job_view` shows a job to its readers.
+"""

@@ -1,0 +1,130 @@
+"""Who is let in: the refusals, each in words that say what differs and what to do."""
+
+from __future__ import annotations
+
+from coordinatord.core.state.cluster import Cluster
+from coordinatord.core.state.member import Member
+from coordinatord.core.state.run import Run
+from coordinatord.protocol.fields import RANKS_MAX
+from coordinatord.protocol.messages import Join, RefusalCode, Refused, Spec, clip
+
+
+class RefusedError(Exception):
+    """A node is not let in. State: unchanged."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.message)
+        self.refused = refused
+
+
+def check_room(nodes: int, nodes_max: int) -> None:
+    """Refuse a node beyond the limit of the whole coordinator. Raises `RefusedError`."""
+    if nodes >= nodes_max:
+        text = f"this coordinator already has {nodes_max} nodes, its limit"
+        raise RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
+
+
+def too_many_jobs(jobs_max: int) -> RefusedError:
+    """Return what the first node of a job beyond the limit is told."""
+    text = f"this coordinator already has {jobs_max} live jobs, its limit"
+    return RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
+
+
+def check_drained(cluster: Cluster, join: Join) -> None:
+    """Refuse a node that an operator keeps out, until that is taken back. Raises `RefusedError`."""
+    why = cluster.why_drained(join.node, join.offer.host)
+    if why is not None:
+        name = join.node if join.node in cluster.drained else join.offer.host
+        text = f"{why}; it is taken in after: nodeclient undrain {name}"
+        raise RefusedError(Refused(RefusalCode.DRAINED, clip(text), retry=True))
+
+
+def check_forgotten(cluster: Cluster, join: Join) -> None:
+    """Refuse a node that comes back to a forgotten run: it would begin the job anew. Raises `RefusedError`."""
+    why = cluster.forgotten.get(join.observed.run)
+    if why is not None:
+        text = f"job {join.job}: the run that this node took part in is over, and was {why}"
+        raise RefusedError(Refused(RefusalCode.FORGOTTEN, clip(text), retry=False))
+
+
+def begins_anew(run: Run, join: Join, now: float) -> bool:
+    """Whether a node is to begin another run of a job.
+
+    One that was in this run comes to hear how it ended. So does one whose process was running before the run ended, if
+    that was an end of the job and not for want of nodes: it was on its way there, still importing, say. To let it train
+    all anew would overwrite what the job has come to. Where it is not known when the run ended, it may have been long
+    ago: to end a node as if it had trained would be worse.
+    """
+    if not run.state.ended or join.observed.run == run.id:
+        return False
+    began_before = join.age_s is not None and now - join.age_s < run.ledger.entered_at
+    return not (run.concluded and run.dated and began_before and join.spec == run.spec)
+
+
+def check_recording(trouble: str | None) -> None:
+    """Refuse to take a node in while that cannot be recorded. Raises `RefusedError`."""
+    if trouble is not None:
+        text = f"this coordinator cannot record anything, so it takes in no node until it can: {trouble}"
+        raise RefusedError(Refused(RefusalCode.UNRECORDED, clip(text), retry=True))
+
+
+def check_incarnation(known: Member | None, join: Join) -> None:
+    """Refuse a node process that a younger one with the same node id has replaced. Raises `RefusedError`.
+
+    One that is not connected or silent has no claim: its successor may come from a host whose clock is behind.
+    """
+    if known is None or known.session is None or known.expired:
+        return
+    if join.incarnation < known.incarnation:
+        raise RefusedError(superseded(join.job, known))
+
+
+def superseded(job: str, younger: Member) -> Refused:
+    """Return what the older of two processes with one node id is told."""
+    text = (
+        f"another nodeclient with the node id {younger.node} joined job {job} later, from"
+        f" {younger.peer_address} (incarnation {younger.incarnation}): give each its own --node-id"
+    )
+    return Refused(RefusalCode.SUPERSEDED, text, retry=False)
+
+
+def check_spec(run: Run, join: Join) -> None:
+    """Refuse a node that disagrees with the run on what all must agree on. Raises `RefusedError`."""
+    if join.spec == run.spec:
+        return
+    differences = [
+        f"{flag} is {theirs} on this node ({join.node}), but {ours} on {run.opener}, which was first"
+        for flag, theirs, ours in (
+            ("--nnodes", nnodes(join.spec), nnodes(run.spec)),
+            ("--max-restarts", join.spec.max_restarts, run.spec.max_restarts),
+        )
+        if theirs != ours
+    ]
+    remedy = "start all nodes with the same values"
+    if join.spec.launcher is not run.spec.launcher:  # and then the rest differs as well, for no reason that matters
+        opener = f"{run.opener}, which was first, by {run.spec.launcher}"
+        differences = [f"this node ({join.node}) is started by {join.spec.launcher}, but {opener}"]
+        remedy = "start all nodes in the same way, or give one of the two another job id"
+    if differences:
+        text = f"job {join.job}: {'; '.join(differences)}: {remedy}"
+        raise RefusedError(Refused(RefusalCode.SPEC_DIFFERS, clip(text), retry=False))
+
+
+def check_size(run: Run, join: Join) -> None:
+    """Refuse a node that would make the run larger than ranks can count. Raises `RefusedError`."""
+    known = run.members.get(join.node)
+    others = run.workers - (known.offer.workers if known else 0)
+    if others + join.offer.workers > RANKS_MAX:
+        text = (
+            f"job {join.job} has {others} workers: with {join.offer.workers} more it would pass {RANKS_MAX}, the limit"
+        )
+        raise RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
+
+
+def nnodes(spec: Spec) -> str:
+    """Write a range of nodes as `--nnodes` has it."""
+    if spec.nodes_min == spec.nodes_max:
+        return str(spec.nodes_min)
+    if spec.nodes_max == RANKS_MAX:
+        return f"{spec.nodes_min}:"
+    return f"{spec.nodes_min}:{spec.nodes_max}"

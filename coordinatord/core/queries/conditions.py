@@ -1,0 +1,197 @@
+"""When a row of the table applies: each condition returns the time from which it holds.
+
+`NOW` if it holds already, a later time if it will then hold unless something changes, None if only an event can bring
+it about. All deadlines of a run follow from these: there are no timers to be kept in step with the state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from coordinatord.core.state.member import Standing
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.time_ledger import Cause
+from coordinatord.protocol.messages import Launcher
+
+Condition = Callable[[Run], float | None]
+
+NOW = -math.inf
+
+
+def _when(holds: object) -> float | None:
+    return NOW if holds else None
+
+
+def abandoned(run: Run) -> float | None:
+    """There is nobody left: at once if the last one went by itself or there was no round, else once no worker lives."""
+    if run.counted:
+        return None
+    return NOW if run.emptied_at is None or not run.order else run.emptied_at + run.workers_gone_s
+
+
+def all_left(run: Run) -> float | None:
+    """There is nobody left, and the last one left on purpose: its user or an operator wanted it."""
+    return _when(not run.counted and run.last_left)
+
+
+def replaced(run: Run) -> float | None:
+    """A run of the same job with another spec is to follow, and nobody is left who would hold on to this one."""
+    return _when(run.replaced)
+
+
+def full(run: Run) -> float | None:
+    """As many nodes are ready as a round may have, and no error holds it up that comes again and again."""
+    return _pause_end(run) if run.count(Standing.READY) >= run.spec.nodes_max else None
+
+
+def settled(run: Run) -> float | None:
+    """Enough nodes are ready, and none has arrived for a while; to be back from the last round is no arrival.
+
+    An error that comes again and again holds it up. Nor is a node let go for having waited in vain when there are
+    enough.
+    """
+    if run.count(Standing.READY) < run.spec.nodes_min or run.count(Standing.ABSENT):
+        return None
+    return _by_patience(run, max(_settle_end(run), _pause_end(run)))
+
+
+def arrived(run: Run) -> float | None:
+    """The round has room, and nodes have arrived that could fill it; one that is about to succeed is left alone."""
+    if not run.count(Standing.READY) or run.round_size >= run.spec.nodes_max or run.count(Standing.SUCCEEDED):
+        return None
+    if run.round_size + run.count(Standing.READY) >= run.spec.nodes_max:
+        return NOW  # there is no room for anybody to wait for
+    return _settle_end(run)
+
+
+def _pause_end(run: Run) -> float:
+    return _by_patience(run, run.ledger.entered_at + run.pause_s) if run.pause_s else NOW
+
+
+def _by_patience(run: Run, at: float) -> float:
+    """Return `at`, or when the first of the ready nodes will wait no longer, if that is before."""
+    give_up_at = run.give_up.first()
+    return at if give_up_at is None else min(at, give_up_at)
+
+
+def _settle_end(run: Run) -> float:
+    if run.arrived_first is None or run.arrived_last is None:
+        return NOW
+    policy = run.policy
+    return min(run.arrived_last + policy.settle_s, run.arrived_first + policy.settle_max_s)
+
+
+def all_started(run: Run) -> float | None:
+    """Every node of the round has reported its workers as running."""
+    return _when(run.count(Standing.RUNNING, Standing.SUCCEEDED) == len(run.order))
+
+
+def all_succeeded(run: Run) -> float | None:
+    """Every worker of the round exited with 0."""
+    return _when(run.count(Standing.SUCCEEDED) == len(run.order))
+
+
+def worker_failed(run: Run) -> float | None:
+    """A worker of the round failed."""
+    return _when(run.failures)
+
+
+def node_lost(run: Run) -> float | None:
+    """A node of the round is no longer a member, or is silent while others are heard.
+
+    If nobody is heard, it is the coordinator that is cut off: see `outage`. A node counts as heard if it spoke within
+    two heartbeats of the end of the silent one's lease.
+    """
+    if run.round_size < len(run.order):
+        return NOW
+    if not run.count(Standing.SILENT) or not run.connected:
+        return None
+    heartbeat_s = run.policy.heartbeat_for(len(run.members))
+    return _when(run.heard_at >= run.expired_at - 2 * heartbeat_s)
+
+
+def outrun(run: Run) -> float | None:
+    """Nodes know of a later round than was recorded: its ranks are lost, so nobody can go on with it."""
+    return _when(run.missed)
+
+
+def outage(run: Run) -> float | None:
+    """Every node of the round has been silent for so long that it has no workers any more, and has given up looking.
+
+    Until then they may come back: the next round forms of them.
+    """
+    if not run.all_silent:
+        return None
+    patience_s = max((member.offer.join_timeout_s for member in run.inside), default=0.0)
+    return run.expired_at + run.workers_gone_s + patience_s
+
+
+def stalled(run: Run) -> float | None:
+    """Workers of the round have told of steps, and of none for too long."""
+    return _when(run.ledger.cause is Cause.TRAINING and run.progress.is_idle)
+
+
+def resumed(run: Run) -> float | None:
+    """A worker of the round has done a step since it was recorded that none does."""
+    newest = run.progress.stepped_at
+    return _when(run.ledger.cause is Cause.STALLED and newest is not None and newest > run.ledger.settled_at)
+
+
+def fell_silent(run: Run) -> float | None:
+    """No node of the round can be heard any more."""
+    return _when(run.all_silent and not run.ledger.silent)
+
+
+def heard_again(run: Run) -> float | None:
+    """A node can be heard, while all of the round were silent; a restart of the coordinator alone is no sign of any."""
+    return _when(run.ledger.silent and run.connected)
+
+
+def node_leaving(run: Run) -> float | None:
+    """A node of the round is to leave: its user wants it, or an operator."""
+    return _when(run.leaving)
+
+
+def stop_asked(run: Run) -> float | None:
+    """An operator wants the run to end."""
+    return _when(run.stop_asked)
+
+
+def restart_asked(run: Run) -> float | None:
+    """An operator wants another round."""
+    return _when(run.restart_asked)
+
+
+def node_halted(run: Run) -> float | None:
+    """A node of the round has ended its workers unasked, as one does that was cut off for long."""
+    return _when(run.count(Standing.HALTED))
+
+
+def exhausted(run: Run) -> float | None:
+    """All workers are gone, and the budget does not allow for another round."""
+    return _when(not run.unhalted and run.exhausted)
+
+
+def given_up(run: Run) -> float | None:
+    """All workers are gone, and the torchrun of which they failed has left for good: too few are left to wait for.
+
+    torchrun counts restarts by itself, and leaves when it has none left, so there is nothing to come back.
+    """
+    if run.unhalted or run.spec.launcher is not Launcher.TORCHRUN:
+        return None
+    cause = run.verdict.charged
+    if cause is None:
+        return None
+    left = [node for node, member in run.members.items() if member.outcome is None and node not in run.leaving]
+    return _when(cause.node not in left and len(left) < run.spec.nodes_min)
+
+
+def halted(run: Run) -> float | None:
+    """All workers of the round are gone."""
+    return _when(not run.unhalted)
+
+
+def stop_overdue(run: Run) -> float | None:
+    """A node that lives has not ended its workers in the time that it set itself."""
+    return run.stop_overdue_at

@@ -1,0 +1,227 @@
+"""What is said of a run: in the reasons of the table, to waiting nodes, in the status; all of it from its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from coordinatord.core.state.member import Standing
+from coordinatord.core.state.run import MAY_HAVE_WORKERS, Health, Run, State
+from coordinatord.protocol.messages import Launcher
+from coordinatord.protocol.worker_ends import Killed
+
+NAMES_MAX = 8
+"""As many nodes are named in one sentence; the rest is counted, so that a text stays a text at a thousand nodes."""
+
+
+KILLED_MAX = 2
+"""Nodes whose workers were killed before they had saved; with as few, a reason stays below what a record may hold."""
+
+_WAS = {State.SUCCEEDED: "succeeded", State.FAILED: "failed", State.STOPPED: "was stopped"}
+
+
+class Words:
+    """The words for one run; its properties are the placeholders in the table."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def verdict(self) -> str:
+        """Say what ended the round, by the evidence so far, and what its end may have cost."""
+        return self._run.verdict.reason + self._killed
+
+    @property
+    def _killed(self) -> str:
+        """Name workers that were killed before they had saved their state, as the end of a sentence."""
+        run, parts = self._run, []
+        for member in run.inside:
+            observed = member.observed
+            if observed.killed is not None and (observed.run, observed.round) == (run.id, run.round):
+                parts.append((member.node, observed.killed))
+        if not parts:
+            return ""
+        named = [f"{ranks(killed)} on node {node} (within {killed.after_s:g} s)" for node, killed in parts[:KILLED_MAX]]
+        more = f" and on {len(parts) - KILLED_MAX} more nodes" if len(parts) > KILLED_MAX else ""
+        return f"; killed, as they had not ended in time, so what they had not saved is lost: {', '.join(named)}{more}"
+
+    @property
+    def origin(self) -> str:
+        """Say why the current round was formed."""
+        return self._run.origin
+
+    @property
+    def missed(self) -> str:
+        """Say why the recorded round cannot be gone on with."""
+        return self._run.missed
+
+    @property
+    def first_failure(self) -> str:
+        """The earliest failure that is known, in words."""
+        return str(min(self._run.failures.values(), key=lambda failure: failure.at))
+
+    @property
+    def budget(self) -> str:
+        """Say how many restarts were used."""
+        if self._run.spec.launcher is Launcher.TORCHRUN:
+            return f"restarts: {self._run.restarts_used}, by torchrun's own count no more"
+        return f"restarts used: {self._run.restarts_used} of {self._run.spec.max_restarts}"
+
+    def _names(self, *standings: Standing) -> str:
+        """Name the members of some standings: 'node a', 'nodes a, b'."""
+        named = (member.node for member in self._run.standing(*standings))
+        return name_some(named, self._run.count(*standings))
+
+    @property
+    def lost(self) -> str:
+        """Name the nodes of the round that fell silent or are no longer members."""
+        held = {member.node for member in self._run.inside if member.standing is not Standing.SILENT}
+        lost = [node for node in self._run.order if node not in held]
+        return name_some(lost, len(lost))
+
+    @property
+    def halted(self) -> str:
+        """Name the nodes of the round whose workers are dead."""
+        return self._names(Standing.HALTED)
+
+    @property
+    def slow(self) -> str:
+        """Name the nodes of the round that may still have workers."""
+        return self._names(*MAY_HAVE_WORKERS)
+
+    @property
+    def ready(self) -> str:
+        """Name the nodes that can be given a round."""
+        return self._names(Standing.READY)
+
+    @property
+    def chosen(self) -> str:
+        """Name the nodes to form a round of now."""
+        candidates = self._run.candidates
+        return name_some((member.node for member in candidates), len(candidates))
+
+    @property
+    def leavers(self) -> str:
+        """Name the nodes of the round that leave."""
+        return name_some(sorted(self._run.leaving), len(self._run.leaving))
+
+    @property
+    def drains(self) -> str:
+        """Say which of them an operator wants to leave, as the end of a sentence."""
+        drained = dict.fromkeys(self._run.members[node].drained for node in sorted(self._run.leaving))
+        whys = list(islice(filter(None, drained), NAMES_MAX))
+        return f": {'; '.join(whys)}" if whys else ""
+
+    @property
+    def stop_asked(self) -> str:
+        """Say who wants the run to end, and why."""
+        return self._run.stop_asked
+
+    @property
+    def restart_asked(self) -> str:
+        """Say who wants another round, and why."""
+        return self._run.restart_asked
+
+    def came_late(self, now: float) -> str:
+        """Say to a node that comes after the end of a run to which it was on its way."""
+        run = self._run
+        ago = _ago(now - run.ledger.entered_at)
+        return f"job {run.job} {_WAS[run.state]} {ago} before this node came (run {run.id}): {run.reason}"
+
+    def begun_anew(self, next_run: str, now: float) -> str:
+        """Say that another run of the job follows this one."""
+        run = self._run
+        ago = _ago(now - run.ledger.entered_at)
+        return f"job {run.job} {_WAS[run.state]} {ago} ago (run {run.id}); this begins run {next_run}"
+
+    @property
+    def because(self) -> str:
+        """Say why the last round ended, as the beginning of a sentence."""
+        cause = self._run.cause.rstrip(".")
+        return f"{cause}; " if cause else ""
+
+    @property
+    def waiting_for(self) -> str:
+        """Say what a run that is forming waits for."""
+        ready, least = self._run.count(Standing.READY), self._run.spec.nodes_min
+        if ready >= least and self._run.pause_s:
+            return pause_words(self._run.pause_s, self._run.round + 1, self._run.repeats)
+        if ready >= least:
+            return f"{ready} joined, at least {least} needed: a moment for more to arrive"
+        text = f"waiting for nodes: {ready} of {least} joined"
+        present = f" ({self.ready})" if ready else ""
+        missing = f"; missing: {name_some(self._run.missing, len(self._run.missing))}"
+        return text + present + (missing if self._run.missing else "")
+
+    @property
+    def situation(self) -> str:
+        """Why the run is where it is, as of now."""
+        if self._run.state is State.FORMING:
+            return self.waiting_for
+        if self._run.state is State.STOPPING:
+            return self._ending
+        if self._run.all_silent and not self._run.state.ended:
+            return "every node is silent: the coordinator's own network may be cut; the round stands"
+        if self._run.health is Health.STALLED:
+            return self.idle
+        return self._run.reason
+
+    @property
+    def idle(self) -> str:
+        """Say for how long no worker has done a step, and who is behind."""
+        progress, laggard = self._run.progress, self._run.laggard
+        text = "no step" if progress.stepped_at is None else f"no step for {lasted(progress.idle_s)}"
+        if progress.usual_s is not None:
+            text += f" (usually {lasted(progress.usual_s)})"
+        if laggard is not None:
+            text += f"; rank {laggard.rank} on node {laggard.node} is behind, by {laggard.lag}"
+        return text
+
+    @property
+    def _ending(self) -> str:
+        run = self._run
+        parts = [run.reason]
+        if run.unhalted:
+            parts.append(f"waiting for the workers of {self.slow} to end")
+        if run.stop_asked and run.stop_asked != run.reason:
+            parts.append(f"then it ends: {run.stop_asked}")
+        return "; ".join(parts)
+
+
+def ranks(killed: Killed) -> str:
+    """Name a few ranks and count the rest."""
+    text = ", ".join(str(rank) for rank in killed.ranks)
+    more = f" and {killed.count - len(killed.ranks)} more" if killed.count > len(killed.ranks) else ""
+    return f"{'rank' if killed.count == 1 else 'ranks'} {text}{more}"
+
+
+def pause_words(seconds: float, round_number: int, repeats: int) -> str:
+    """Say that the next round waits, and why."""
+    times = "twice" if repeats == 1 else f"{repeats + 1} times in a row"
+    return f"waiting {seconds:g} s before round {round_number}: the same error {times} without a step"
+
+
+def lasted(seconds: float) -> str:
+    """Say how long something took, in two units at most: `0.06 s`, `12 s`, `1 min 15 s`, `2 h 5 min`."""
+    if seconds < 10:  # noqa: PLR2004 - there, tenths matter
+        return f"{seconds:.2g} s"
+    minutes, whole_s = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{whole_s} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole_s} s"
+
+
+def name_some(names: Iterable[str], count: int) -> str:
+    """Name a few of `count` nodes and count the rest."""
+    text = ", ".join(islice(names, NAMES_MAX))
+    more = f" and {count - NAMES_MAX} more" if count > NAMES_MAX else ""
+    return f"{'node' if count == 1 else 'nodes'} {text}{more}"
+
+
+def _ago(seconds: float) -> str:
+    """Write '12 s', '5 min', '3 h', '2 days'."""
+    for least, unit, name in ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "h"), (120, 60, "min")):
+        if seconds >= least:
+            return f"{seconds // unit:.0f} {name}"
+    return f"{max(0.0, seconds):.0f} s"

@@ -1,0 +1,130 @@
+"""The first cause of a failed round, as the people at every node are told it, and which failures only followed.
+
+What counts as the first cause is in `verdict`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from coordinatord.core.queries.time_attribution import spent
+from coordinatord.core.state.member import Member, Standing
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.root_cause import WorkerFailure
+from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
+from coordinatord.protocol.likeness import is_same_error
+from coordinatord.protocol.messages import Consequence, EarlyEnd, Failure, Goal, Report, Result, Straggler
+
+
+def report_on(run: Run, now: float) -> Report | None:
+    """Report on the round that is over; None if no worker's own failure ended it."""
+    cause = run.verdict.charged
+    if cause is None:
+        return None
+    others = sorted((failure for failure in run.failures.values() if failure is not cause), key=lambda each: each.at)
+    consequences = _followers(cause, same_error=True)
+    for other in others:
+        same = is_same_error(_said(other.failure), _said(cause.failure))
+        consequences.append(Consequence(other.node, other.failure.rank, other.failure.exit_code, same))
+        consequences += _followers(other, same_error=same)
+    step, stragglers = _stragglers(run)
+    return Report(
+        round=run.round,
+        nodes=len(run.order),
+        node=cause.node,
+        host=cause.host,
+        failure=replace(cause.failure, age_s=_age_s(now - cause.at)),
+        consequences=tuple(consequences[:CONSEQUENCES_MAX]),
+        consequences_count=len(consequences),
+        same_error_count=sum(one.same_error for one in consequences),
+        early=_early(run, cause),
+        step=step,
+        stragglers=stragglers,
+    )
+
+
+def _followers(cause: WorkerFailure, *, same_error: bool) -> list[Consequence]:
+    """Return what followed on a node; `same_error`: its first failure was of the error that the round failed of."""
+    return [
+        Consequence(cause.node, one.rank, one.exit_code, one.same_error and same_error)
+        for one in cause.failure.followers
+    ]
+
+
+def _said(failure: Failure) -> str:
+    return failure.error or failure.message
+
+
+def _heard_inside(run: Run) -> Iterator[Member]:
+    """Return the members of the round that have spoken of it, by group rank."""
+    members = (run.members.get(node) for node in run.order)
+    for member in members:
+        if member is not None and (member.observed.run, member.observed.round) == (run.id, run.round):
+            yield member
+
+
+def _early(run: Run, cause: WorkerFailure) -> tuple[EarlyEnd, ...]:
+    """Return the workers that had exited with 0 by then, the first ones first; times are as exact as messages are."""
+    ends = [
+        EarlyEnd(member.node, ended.rank, _age_s(before_s))
+        for member in _heard_inside(run)
+        for ended in member.observed.ended
+        if (before_s := cause.at - member.heard_at + ended.age_s) > 0
+    ]
+    ends.sort(key=lambda end: -end.before_s)
+    return tuple(ends[:CONSEQUENCES_MAX])
+
+
+def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
+    """Return the furthest step of the round, and the workers that have reported none as far, the last ones first."""
+    known = [
+        Straggler(member.node, run.assignments[member.node].first_rank + local_rank, step)
+        for member in _heard_inside(run)
+        for local_rank, step in enumerate(member.observed.steps)
+        if step is not None
+    ]
+    furthest = max((one.step for one in known), default=None)
+    behind = sorted((one for one in known if one.step != furthest), key=lambda one: one.step)
+    return furthest, tuple(behind[:CONSEQUENCES_MAX])
+
+
+def in_brief(report: Report) -> str:
+    """Name the cause of the next round: its reason is shown for as long as that round lasts."""
+    failure = report.failure
+    who = f"rank {failure.rank} on node {report.node}" if failure.pid else f"node {report.node}"
+    return f"{who} failed in round {report.round}"
+
+
+def repeats_of(run: Run, report: Report | None, now: float) -> int:
+    """Return how often the error of the round that is over had come right before, without a step in between."""
+    last, current = run.report, run.timeline.current
+    if report is None or last is None or last.round != report.round - 1 or run.ledger.stepped or current is None:
+        return 0
+    if spent(run, now).total - current.formed_at > run.policy.repeat_within_s:
+        return 0
+    one, other = last.failure, report.failure
+    alike = _said(one) == _said(other) or is_same_error(_said(one), _said(other))
+    return run.repeats + 1 if alike and one.exit_code == other.exit_code else 0
+
+
+def current(report: Report, run: Run, now: float) -> Report:
+    """Return the run's report with its age as of now."""
+    failure = report.failure
+    return replace(report, failure=replace(failure, age_s=_age_s(failure.age_s + now - run.reported_at)))
+
+
+def report_for(run: Run, member: Member, goal: Goal, now: float) -> Report | None:
+    """Return what a node is to be told: why the round before its own failed, or the one that was the last."""
+    report = run.report
+    if report is None:
+        return None
+    outcome = member.outcome or run.outcome
+    starts = goal is Goal.RUN and member.standing is Standing.ASSIGNED and report.round == run.round - 1
+    ends = goal is Goal.EXIT and report.round == run.round
+    well = outcome is not None and outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
+    return current(report, run, now) if starts or (ends and not well) else None
+
+
+def _age_s(age_s: float) -> float:
+    return min(max(0.0, age_s), DURATION_S_MAX)

@@ -1,0 +1,50 @@
+"""What the time of a run went to as of now: where the open time of its ledger has to be cut in two.
+
+Each function here reads the signs that the machine has at this moment. What it makes of them goes into the next record
+as a number, because no later life of the daemon could come to it again.
+"""
+
+from __future__ import annotations
+
+from coordinatord.core.state.member import Standing
+from coordinatord.core.state.run import Health, Run, State
+from coordinatord.core.values.time_ledger import Cause, Spent
+
+
+def spent(run: Run, now: float) -> Spent:
+    """Return it for a run that goes on; while a round forms, what there is of a rendezvous may still be in vain."""
+    if run.state is State.FORMING and run.ledger.enough_since is not None:
+        return run.ledger.split(run.ledger.enough_since, Cause.RENDEZVOUS, now)
+    if run.health is Health.SILENT:
+        return spent_when_broken(run, now)  # as far as is known: who is heard again may have gone on
+    return run.ledger.at(now)
+
+
+def spent_when_broken(run: Run, now: float) -> Spent:
+    """Return it for a run of which it is seen now that the round is broken: since the first sign, it was not known."""
+    signs = [run.ledger.lost_at, *(failure.at for failure in run.failures.values())]
+    signs += [member.lived_at for member in run.standing(Standing.SILENT)]
+    signs += [member.heard_at - member.observed.idle_s for member in run.standing(Standing.HALTED)]
+    return run.ledger.split(min(signs), Cause.DETECTING, now)
+
+
+def spent_with_steps(run: Run, first_step_at: float, now: float) -> Spent:
+    """Return it for a run of which the first step of the round is heard: before, its workers only started."""
+    return run.ledger.split(first_step_at, Cause.TRAINING, now, before=Cause.STARTING)
+
+
+def spent_at_the_end(run: Run, now: float) -> Spent:
+    """Return it for a run that is over with nothing broken: workers that have never reported a step were no start."""
+    return run.ledger.split(now, None, now, before=run.ledger.cause)
+
+
+def spent_without_steps(run: Run, now: float) -> Spent:
+    """Return it for a run of which it is seen now that it has stalled: it has since its newest step."""
+    newest = now if run.progress.stepped_at is None else run.progress.stepped_at
+    return run.ledger.split(newest, Cause.STALLED, now)
+
+
+def spent_with_steps_again(run: Run, now: float) -> Spent:
+    """Return it for a run that had stalled, and trains from its newest step on."""
+    newest = now if run.progress.stepped_at is None else run.progress.stepped_at
+    return run.ledger.split(newest, Cause.TRAINING, now)

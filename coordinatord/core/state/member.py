@@ -1,0 +1,138 @@
+"""One node as the coordinator knows it, and where it stands in its run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coordinatord.core.values.ranks import Seat
+from coordinatord.protocol.messages import Desired, Observed, Offer, Outcome, Phase
+
+
+class Standing(StrEnum):
+    """Where a node stands in its run; exactly one of these at any time."""
+
+    READY = "ready"
+    """Outside the round, without workers: can be given the next one."""
+    STRAGGLING = "straggling"
+    """Outside the round, but with workers of an older one."""
+    ABSENT = "absent"
+    """Outside the round, its session closed, its lease not yet over."""
+    ASSIGNED = "assigned"
+    """In the round, workers not yet reported as running."""
+    RUNNING = "running"
+    STOPPING = "stopping"
+    """In the round, ending its workers."""
+    HALTED = "halted"
+    """In the round, its workers confirmed dead without all having succeeded."""
+    SUCCEEDED = "succeeded"
+    SILENT = "silent"
+    """In the round, its lease is over."""
+    DISMISSED = "dismissed"
+    """Told to exit; no longer counted."""
+
+    @property
+    def may_have_workers(self) -> bool:
+        """Whether the round must wait for this node before it is over."""
+        return self in {Standing.ASSIGNED, Standing.RUNNING, Standing.STOPPING}
+
+
+UNHEARD = Observed(run="", round=0, phase=Phase.IDLE, port=1, leaving=False, failure=None, heard_s=0.0, beat=False)
+"""What is known of a node that has not said anything yet; its port is not used before it has."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A node in a run: first what the records tell of it, then what only this life of the daemon knows.
+
+    The former is changed by `history` alone, the latter by `Run` and the machine.
+    """
+
+    node: str
+    incarnation: int
+    offer: Offer
+    peer_address: str
+    local_address: str
+    in_round: bool = False
+    succeeded: bool = False
+    """All its workers of the current round exited with 0."""
+    outcome: Outcome | None = None
+    """Set when it is dismissed while the run goes on."""
+
+    heard_at: float = 0.0
+    awaited_from: float = 0.0
+    """From when its next word is awaited: it last spoke then, or nobody could have heard it before."""
+    late_s: float = 0.0
+    """How much later than due its words have come of late; see `leases`."""
+    deaf_s: float = 0.0
+    """How long it had not heard us when it last spoke."""
+    arrived_at: float = 0.0
+    """When it last came to be ready from outside, in the coordinator's clock."""
+    arrived: bool = False
+    """It was ready before, or in a round: when it is ready again, it is back and has not come anew."""
+    observed: Observed = UNHEARD
+    protocol: int | None = None
+    """The version of the protocol that it last spoke; not known before it has."""
+    release: str = ""
+    """Of its nodeclient; empty if not known."""
+    session: int | None = None
+    closed_at: float | None = None
+    """When its session ended, while it has none."""
+    expired: bool = False
+    """Its lease is over."""
+    drained: str = ""
+    """Why an operator wants it to leave, if so."""
+    standing: Standing = Standing.ABSENT
+    sent: Desired | None = None
+
+    @property
+    def seat(self) -> Seat:
+        """What its rank goes by."""
+        offer = self.offer
+        return Seat(self.node, offer.host, offer.topology, offer.workers, offer.role, offer.group_rank)
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it is to leave, by its own user's wish or an operator's."""
+        return self.observed.leaving or bool(self.drained)
+
+    @property
+    def silent_since(self) -> float:
+        """When it was last known to live."""
+        return self.heard_at if self.closed_at is None else self.closed_at
+
+    @property
+    def lived_at(self) -> float:
+        """When it was last known to live, or could not have been heard: the first moment of this life of the daemon."""
+        return max(self.heard_at, self.silent_since)
+
+    def stand(self, run: str, round_number: int) -> Standing:
+        """Work out where the node stands, given the run and its current round."""
+        if self.outcome is not None and not self.in_round:
+            return Standing.DISMISSED
+        if self.in_round:
+            return self._stand_inside(run, round_number)
+        if self.expired or self.session is None:
+            return Standing.ABSENT
+        return Standing.STRAGGLING if self.observed.phase.has_workers else Standing.READY
+
+    def _stand_inside(self, run: str, round_number: int) -> Standing:
+        if self.succeeded:
+            return Standing.SUCCEEDED
+        current = self.observed.run == run and self.observed.round == round_number
+        if self.expired:
+            return Standing.SILENT
+        if not current:
+            return Standing.ASSIGNED
+        return _STANDING_OF[self.observed.phase]
+
+
+_STANDING_OF = {
+    Phase.IDLE: Standing.HALTED,
+    Phase.STARTING: Standing.ASSIGNED,
+    Phase.RUNNING: Standing.RUNNING,
+    Phase.STOPPING: Standing.STOPPING,
+    Phase.STOPPED: Standing.HALTED,
+    Phase.FAILED: Standing.HALTED,
+    Phase.SUCCEEDED: Standing.RUNNING,  # until that is recorded
+}

@@ -1,0 +1,213 @@
+"""What is done about an operator's request: each changes what is durable, and the table draws the consequences.
+
+To ask for what is so already changes nothing and says so, so that a request may be repeated.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+
+from coordinatord.core.queries.reasons import NAMES_MAX, Words, name_some
+from coordinatord.core.state.cluster import Cluster
+from coordinatord.core.state.member import Member, Standing
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.transitions import actions, observations
+from coordinatord.core.transitions.decision import Outbox
+from coordinatord.core.values.admin_requests import (
+    DrainNode,
+    ForgetJob,
+    Request,
+    RestartJob,
+    StopJob,
+    UndrainNode,
+    Verdict,
+)
+from coordinatord.core.values.reason import Reason
+from coordinatord.core.values.records import JobForgotten, JobStopAsked, NodeDrained, NodeUndrained
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.messages import Result
+
+DRAINED_MAX = 20_000
+"""Marks in all: as many as there may be nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What became of a request, in words, and of which runs something may follow."""
+
+    verdict: Verdict
+    text: str
+    touched: list[Run] = field(default_factory=list)
+
+
+def carry_out(request: Request, outbox: Outbox) -> Reply:
+    """Do what is asked for; what follows for the runs that it touches is the machine's to find out."""
+    match request:
+        case DrainNode():
+            return _drain(request, outbox)
+        case UndrainNode():
+            return _undrain(request, outbox)
+    run = outbox.cluster.jobs.get(request.target)
+    if run is None:
+        return Reply(Verdict.UNKNOWN, f"no job {request.target!r} is known here")
+    return _OF_JOBS[type(request)](run, request, outbox)
+
+
+# Jobs
+
+
+def _stop(run: Run, request: Request, outbox: Outbox) -> Reply:
+    if run.state.ended:
+        return Reply(Verdict.NOTHING, f"job {run.job} has ended already: {run.reason}")
+    if run.stop_asked:
+        return Reply(Verdict.NOTHING, f"job {run.job} is being stopped already: {run.stop_asked}")
+    how = _ending(run)
+    outbox.record(JobStopAsked(run.job, run.id, request.words("stopped")))
+    return Reply(Verdict.DONE, f"job {run.job} is being stopped: {how}", [run])
+
+
+def _ending(run: Run) -> str:
+    """Say how a run that is to end will do so."""
+    if run.state is State.FORMING:
+        return "it had no workers; its nodes end"
+    if run.all_silent:
+        return "it is over; none of its nodes can be reached, they end their workers when they are back"
+    if run.state is State.STOPPING and run.planned_at is None:
+        return f"its round is ending already ({run.reason}), and no other follows"
+    return "its workers save their state, then its nodes end"
+
+
+def _restart(run: Run, request: Request, _: Outbox) -> Reply:
+    if run.state.ended:
+        text = f"job {run.job} has ended ({run.reason}): start its nodes again to run it anew"
+        return Reply(Verdict.REFUSED, text)
+    if run.stop_asked:
+        return Reply(Verdict.REFUSED, f"job {run.job} is being stopped: {run.stop_asked}")
+    if run.state in {State.FORMING, State.STOPPING}:
+        return Reply(Verdict.NOTHING, f"job {run.job} is on its way to another round already: {run.reason}")
+    if run.all_silent:
+        text = f"job {run.job}: {Words(run).situation}, and nobody could be told; its workers go on"
+        return Reply(Verdict.REFUSED, text)
+    if run.count(Standing.SUCCEEDED):
+        return Reply(Verdict.REFUSED, f"job {run.job} is about to succeed: some of its nodes have, so it is left alone")
+    run.restart_asked = request.words("restarted")
+    text = f"job {run.job}: round {run.round} is being stopped, its workers save their state, and another one follows"
+    return Reply(Verdict.DONE, text, [run])
+
+
+def _forget(run: Run, request: Request, outbox: Outbox) -> Reply:
+    if not run.state.ended:
+        if run.counted:  # nodes that are out of sight may be back, with workers
+            staying = [member.node for member in run.members.values() if member.outcome is None]
+            who = name_some(staying, len(staying))
+            text = f"job {run.job} is {run.state} with {who}: end it first, with nodeclient stop {run.job}"
+            return Reply(Verdict.REFUSED, text)
+        reason = Reason("forgotten", request.words("forgotten"))
+        actions.end(run, reason, Result.STOPPED, ExitCode.STOPPED, outbox)
+    outbox.record(JobForgotten(run.job, run.id, request.words("forgotten")))
+    return Reply(Verdict.DONE, f"job {run.job} is forgotten, and its history with it", [run])
+
+
+_OF_JOBS: dict[type[Request], Callable[[Run, Request, Outbox], Reply]] = {
+    StopJob: _stop,
+    RestartJob: _restart,
+    ForgetJob: _forget,
+}
+
+
+# Nodes
+
+
+def _drain(request: Request, outbox: Outbox) -> Reply:
+    cluster, name = outbox.cluster, request.target
+    if name in cluster.drained:
+        return Reply(Verdict.NOTHING, f"nothing to do: {cluster.drained[name]}")
+    if len(cluster.drained) >= DRAINED_MAX:
+        text = f"{DRAINED_MAX} names are drained, the limit: take some back with nodeclient undrain"
+        return Reply(Verdict.REFUSED, text)
+    outbox.record(NodeDrained("", "", f"{name} {request.words('drained')}", name))
+    touched = mark_drained(cluster)
+    inside = [run for run in cluster.live if _named(run, name)]
+    if not inside:
+        nearest = _nearest(cluster, name)
+        meant = f"; did you mean {nearest}?" if nearest else ""
+        return Reply(Verdict.DONE, f"{name} is in no job, and none takes it in until it is undrained{meant}")
+    more = f"; and {len(inside) - NAMES_MAX} jobs more" if len(inside) > NAMES_MAX else ""
+    return Reply(Verdict.DONE, "; ".join(_leaves(run, name) for run in inside[:NAMES_MAX]) + more, touched)
+
+
+def mark_drained(cluster: Cluster) -> list[Run]:
+    """Let each member that is drained by now wish to leave; return the runs in which one does so newly."""
+    touched = []
+    for run in cluster.live if cluster.drained else ():
+        for member in run.members.values():
+            why = cluster.why_drained(member.node, member.offer.host)
+            if why is not None and not member.drained and member.outcome is None:
+                member.drained = why
+                run.claims[member.node] = None
+                if run not in touched:
+                    touched.append(run)
+    return touched
+
+
+def _named(run: Run, name: str) -> list[Member]:
+    """Return the nodes of this name, or on a host of this name, that have not been let go yet."""
+    members = (member for member in run.members.values() if member.outcome is None)
+    return [member for member in members if name in {member.node, member.offer.host}]
+
+
+def _nearest(cluster: Cluster, wrong: str) -> str | None:
+    """Return the name of a node or host in a job that somebody who wrote a wrong one may have meant.
+
+    None for a name that is right: of a node that has left, or is about to.
+    """
+    known = {
+        name for run in cluster.live for member in run.members.values() for name in (member.node, member.offer.host)
+    }
+    return None if wrong in known else next(iter(difflib.get_close_matches(wrong, known, n=1)), None)
+
+
+def _leaves(run: Run, name: str) -> str:
+    """Say what it means for a run that all its nodes of this name will leave."""
+    going = _named(run, name)
+    who = name_some((member.node for member in going), len(going))
+    working = any(member.in_round for member in going) and run.state in {State.STARTING, State.RUNNING}
+    how = f": round {run.round} is being stopped, its workers save their state" if working else ""
+    staying = [member for member in run.members.values() if not member.leaves and member.outcome is None]
+    spares = sum(member.standing is Standing.READY for member in staying)
+    left = sum(member.in_round for member in staying) + spares
+    after = "; a spare takes over" if working and spares else ""
+    if not left:
+        after = "; no node is left then, so the job ends"
+    elif left < run.spec.nodes_min:
+        after = f"; {left} of at least {run.spec.nodes_min} nodes are left, so the job waits for others"
+    return f"{who} will leave job {run.job}{how}{after}"
+
+
+def _undrain(request: Request, outbox: Outbox) -> Reply:
+    cluster, name = outbox.cluster, request.target
+    if name not in cluster.drained:
+        if not cluster.drained:
+            return Reply(Verdict.NOTHING, f"{name} is not drained (nothing is)")
+        known = ", ".join(islice(sorted(cluster.drained), NAMES_MAX))
+        text = f"{name} is not drained; drained names are {known}, and that of a host holds for its nodes"
+        return Reply(Verdict.NOTHING, text)
+    outbox.record(NodeUndrained("", "", f"{name} {request.words('undrained')}", name))
+    touched: list[Run] = []
+    kept: dict[str, None] = {}
+    for run in cluster.jobs.values():
+        for member in _named(run, name):
+            why = cluster.why_drained(member.node, member.offer.host)
+            if why is not None:
+                kept[why] = None
+            elif member.drained:
+                observations.stay(run, member)
+                touched.append(run)
+    if kept:
+        return Reply(Verdict.DONE, f"{name} is drained no more, but still kept out: {'; '.join(kept)}", touched)
+    if touched:
+        return Reply(Verdict.DONE, f"{name} is drained no more, and stays", touched)
+    return Reply(Verdict.DONE, f"{name} may join again; a nodeclient that has left there is to be started again")

@@ -1,0 +1,162 @@
+"""How a node becomes a member of a run, and what follows from what it says of itself.
+
+Who is let in at all is in `admission`, what becomes of sessions and leases in `machine`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinatord.core.events import Connected
+from coordinatord.core.queries import conditions
+from coordinatord.core.queries.master_address import plain
+from coordinatord.core.queries.reasons import Words
+from coordinatord.core.queries.time_attribution import spent_with_steps
+from coordinatord.core.state.member import Member, Standing
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.transitions import actions
+from coordinatord.core.transitions.decision import Outbox
+from coordinatord.core.values.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
+from coordinatord.protocol.messages import Observed, Phase, clip
+
+ROUNDS_REMEMBERED_MAX = 2**30
+"""A round that a node remembers counts up to here, half of what the protocol can say: at one a second, 34 years. One
+that claims more must not bring the run to where no next round has a number."""
+
+
+def newcomer(event: Connected) -> Member:
+    """Return the member that a node would be."""
+    join = event.join
+    return Member(join.node, join.incarnation, join.offer, plain(event.peer_address), plain(event.local_address))
+
+
+def take_in(run: Run, member: Member, observed: Observed, now: float, outbox: Outbox) -> Member:
+    """Make a node a member of a run; return it as the run knows it."""
+    if run.state.ended:  # it comes to hear how it ended, which is nothing to be remembered
+        member.heard_at = member.arrived_at = member.awaited_from = now
+        if run.outcome is not None and observed.run != run.id:
+            member.outcome = replace(run.outcome, summary=clip(Words(run).came_late(now)))
+        run.add(member)
+        return member
+    workers = "1 worker" if member.offer.workers == 1 else f"{member.offer.workers} workers"
+    outbox.record(
+        NodeJoined(
+            run.job,
+            run.id,
+            f"host {member.offer.host} at {member.peer_address} with {workers}",
+            node=member.node,
+            incarnation=member.incarnation,
+            offer=member.offer,
+            peer_address=member.peer_address,
+            local_address=member.local_address,
+            round=min(observed.round, ROUNDS_REMEMBERED_MAX),
+        )
+    )
+    return run.members[member.node]
+
+
+def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
+    """Whether nothing can follow from what a member says of itself: it has said the same, and all are heard.
+
+    It is so for most heartbeats. What time alone brings about is no node's to say.
+    """
+    said = member.observed
+    return (
+        observed.phase is said.phase
+        and observed.round == said.round
+        and observed.run == said.run
+        and observed.port == said.port
+        and not (observed.leaving or said.leaving or observed.failure or said.failure)  # grounds for more
+        and not (member.expired or run.count(Standing.SILENT))
+        and not _is_to_be_recorded(run, member, observed)
+    )
+
+
+def note_steps(run: Run, member: Member, observed: Observed) -> None:
+    """Take in how far a member's workers have come, even if it has nothing else to say."""
+    member.observed = observed
+    if _speaks_of_now(run, member, observed):
+        run.ledger.steps_announced = True
+        run.progress.note(run.assignments[member.node].group_rank, observed, member.heard_at)
+
+
+def turns(run: Run) -> bool:
+    """Whether the steps that were just noted show that training has stalled, or that it goes on."""
+    return conditions.stalled(run) is not None or conditions.resumed(run) is not None
+
+
+def hear(run: Run, member: Member, observed: Observed) -> None:
+    """Take in what a member says of itself, that it was heard being known already."""
+    was, now = member.standing, member.heard_at
+    member.observed, member.expired = observed, False
+    run.place(member)
+    if member.standing is Standing.READY and was is not Standing.READY:
+        if was is Standing.ABSENT and member.arrived:
+            run.wait(member, now)  # to have been out of sight for a moment is not to arrive
+        else:
+            run.arrive(member, now)
+    if _speaks_of_now(run, member, observed) and observed.failure:
+        run.blame(member, observed.failure, now)
+    if _is_to_be_recorded(run, member, observed):
+        run.claims[member.node] = None
+
+
+def _speaks_of_now(run: Run, member: Member, observed: Observed) -> bool:
+    return member.in_round and observed.round == run.round and observed.run == run.id
+
+
+def _is_to_be_recorded(run: Run, member: Member, observed: Observed) -> bool:
+    succeeds = observed.phase is Phase.SUCCEEDED and not member.succeeded and _speaks_of_now(run, member, observed)
+    knows_more = observed.run == run.id and run.round < observed.round <= ROUNDS_REMEMBERED_MAX
+    return observed.leaving or bool(member.drained) or succeeds or knows_more or _begins(run, member, observed)
+
+
+def _begins(run: Run, member: Member, observed: Observed) -> bool:
+    """Whether a member brings word of the first step of the round that runs."""
+    if not observed.steps or run.ledger.stepped or run.state is not State.RUNNING:
+        return False
+    return _speaks_of_now(run, member, observed) and any(step is not None for step in observed.steps)
+
+
+def settle_claims(run: Run, outbox: Outbox) -> None:
+    """Record what nodes have said of themselves that must not be forgotten."""
+    claims, run.claims = run.claims, {}
+    claimants = [run.members[node] for node in claims]
+    known = (member.observed.round for member in claimants if member.observed.run == run.id)
+    latest = max((number for number in known if number <= ROUNDS_REMEMBERED_MAX), default=0)
+    if latest > run.round:
+        reason = f"nodes know of round {latest}, but the records end with round {run.round}: they are an old copy"
+        outbox.record(RoundsMissed(run.job, run.id, reason, latest))
+    _note_first_step(run, [member for member in claimants if _begins(run, member, member.observed)], outbox)
+    for member in claimants:
+        if member.standing is Standing.RUNNING and member.observed.phase is Phase.SUCCEEDED:
+            reason = f"all workers of node {member.node} succeeded"
+            outbox.record(NodeSucceeded(run.job, run.id, reason, member.node, member.incarnation, run.round))
+        if member.leaves:
+            _let_leave(run, member, outbox)
+
+
+def _note_first_step(run: Run, members: list[Member], outbox: Outbox) -> None:
+    if not members:
+        return
+    began_at, who = min((member.heard_at - (member.observed.step_age_s or 0.0), member.node) for member in members)
+    spent = spent_with_steps(run, began_at, outbox.now)
+    step = max(step for step in run.members[who].observed.steps if step is not None)
+    reason = f"a worker of node {who} has reported step {step}"
+    run.progress.note_start(run.ledger.entered_at)
+    outbox.record(TrainingBegan(run.job, run.id, reason, run.round, spent))
+
+
+def _let_leave(run: Run, member: Member, outbox: Outbox) -> None:
+    halted = member.standing is Standing.HALTED and run.state is State.STOPPING
+    if member.outcome is None and (halted or member.standing in {Standing.READY, Standing.SUCCEEDED}):
+        actions.dismiss(run, member, actions.left(member), outbox)
+    elif member.in_round:
+        run.leaving.add(member.node)
+
+
+def stay(run: Run, member: Member) -> None:
+    """Let a member that an operator wanted to leave stay, unless its own user wants it to leave as well."""
+    member.drained = ""
+    if not member.observed.leaving:
+        run.leaving.discard(member.node)

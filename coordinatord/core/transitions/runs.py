@@ -1,0 +1,93 @@
+"""The runs of all jobs: how one is opened, found again, forgotten, and when the table of one may have a row to take.
+
+Which nodes belong to a run is `membership`'s, what follows for it `table`'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from coordinatord.core.policy import Policy
+from coordinatord.core.queries import admission
+from coordinatord.core.queries.reasons import Words
+from coordinatord.core.state.cluster import Cluster
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.transitions.decision import Outbox
+from coordinatord.core.values.deadline_heap import Deadlines
+from coordinatord.core.values.records import JobForgotten, NodeLost, Record, RunOpened
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.messages import Join, clip
+
+
+class Registry:
+    """What one life of the daemon knows of runs beside what is durable."""
+
+    def __init__(self, cluster: Cluster, policy: Policy, epoch: str) -> None:
+        """`epoch` makes the run ids of this life of the daemon differ from those of all others."""
+        self._cluster = cluster
+        self.policy = policy
+        self._epoch = epoch
+        self._opened = 0
+        self.live: dict[str, Run] = {}
+        """Runs by their id: the last one of each job, and older ones as long as they have members."""
+        self._missed_until = -math.inf
+        """Until when a node that was lost may still come back to hear how its run ended."""
+        self.deadlines = Deadlines[str]()
+        """By job, when the table of its run may have a row to take, or a node has waited for long enough."""
+
+    def open(self, join: Join, trouble: str | None, outbox: Outbox) -> Run:
+        """Open a run for its first node; `trouble` is why that could not be recorded. Raises `RefusedError`."""
+        admission.check_recording(trouble)
+        jobs = self._cluster.jobs
+        old = jobs.get(join.job)
+        if old is None:
+            self._make_room(outbox)
+        self._opened += 1
+        run_id = f"{self._epoch}-{self._opened}"
+        again = "" if old is None or not old.concluded else Words(old).begun_anew(run_id, outbox.now)
+        reason = f"opened by node {join.node}" + (f"; {again}" if again else "")
+        outbox.record(RunOpened(join.job, run_id, reason, join.node, join.spec))
+        if old is not None:
+            self.drop_if_over(old)
+        run = jobs[join.job]
+        if old is not None and old.state is State.SUCCEEDED:
+            run.remark = clip(again, MESSAGE_MAX)
+        self.live[run_id] = run
+        return run
+
+    def _make_room(self, outbox: Outbox) -> None:
+        """Forget the job that was opened first of those that have ended. Raises `RefusedError` if all live."""
+        jobs = self._cluster.jobs
+        if len(jobs) < self.policy.jobs_max:
+            return
+        ended = next((run for run in jobs.values() if run.state.ended), None)
+        if ended is None:
+            raise admission.too_many_jobs(self.policy.jobs_max)
+        outbox.record(JobForgotten(ended.job, ended.id, "it had ended, and another job needed its place"))
+        self.drop_if_over(ended)
+
+    def drop_if_over(self, run: Run) -> None:
+        """Let go of a run that is no job's any more, once it has no members."""
+        current = self._cluster.jobs.get(run.job)
+        if current is None:
+            self.deadlines.discard(run.job)
+        if not run.members and current is not run:
+            self.live.pop(run.id, None)
+
+    def note_losses(self, records: Sequence[Record], now: float) -> None:
+        """Note which of these records say that a node was lost."""
+        if any(isinstance(record, NodeLost) for record in records):
+            self._missed_until = now + self.policy.farewell_s
+
+    def needed_until(self) -> float:
+        """Return until when a node that is not connected may need to hear of a run: without end while one lives."""
+        return math.inf if any(True for _ in self._cluster.live) else self._missed_until
+
+    def plan(self, run: Run, row_due: float | None) -> None:
+        """Note when a row of the run's table may be due, or a node has waited for long enough."""
+        dues = [due for due in (row_due, run.give_up.next()) if due is not None]
+        if dues:
+            self.deadlines.set(run.job, min(dues))
+        else:
+            self.deadlines.discard(run.job)

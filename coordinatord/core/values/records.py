@@ -1,0 +1,293 @@
+"""The history of a run as facts: everything that outlives the daemon, and nothing else.
+
+Records are few: heartbeats and observations leave none. Each names its job and run, and says its `reason` in words,
+which is also its log line. What a record changes is in `history`, for the daemon that lives as for one that starts
+again. A number is absolute (the budget used so far, not "one more"), so that old rounds can be forgotten one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from coordinatord.core.values.ranks import Ranks
+from coordinatord.core.values.time_ledger import SPAN_MAX, Spent
+from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Name, Port, Step
+from coordinatord.protocol.messages import Failure, Offer, Outcome, Report, Spec
+from coordinatord.protocol.schema import Length, Range
+
+REASON_MAX = 4_096
+"""In characters: the longest sentence names eight nodes, quotes a worker's message and says what both led to."""
+
+Incarnation = Annotated[int, Range(0, 2**63 - 1)]
+Seen = Annotated[str, Length(1, 253)]
+"""An address as a connection showed it."""
+AGE_MAX = SPAN_MAX
+Age = Annotated[float, Range(0, AGE_MAX)]
+"""In seconds before the record was made."""
+
+Condition = Annotated[str, Length(0, 64)]
+"""What the reason is an instance of, in one word (see `reason`); empty in records of old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One fact in the history of a run."""
+
+    job: Name
+    run: Name
+    reason: Annotated[str, Length(1, REASON_MAX)]
+
+    @classmethod
+    def words(cls) -> list[str]:
+        """Say what kind of fact this is: `NodeLeftBehind` is node, left, behind."""
+        return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in cls.__name__).split()
+
+
+@dataclass(frozen=True, slots=True)
+class RunOpened(Record):
+    """The first node of a run came; the run takes the place of the job's last one."""
+
+    opener: Name
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJoined(Record):
+    """A node became a member of a run."""
+
+    node: Name
+    incarnation: Incarnation
+    offer: Offer
+    peer_address: Seen
+    local_address: Seen
+    round: Counter
+    """The last round that the node remembers, of whatever run."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost(Record):
+    """A member went without a word: it fell silent, or another process took its name."""
+
+    node: Name
+    incarnation: Incarnation
+    silent_s: Age
+    """How long nothing had been heard of it."""
+    leaving: bool
+    """It had said that it would go, but not waited for an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDismissed(Record):
+    """A member was let go while the run goes on: it asked to leave, or waited in vain."""
+
+    node: Name
+    incarnation: Incarnation
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSucceeded(Record):
+    """All workers of one node exited with 0: its part of the round is done, whatever becomes of the node."""
+
+    node: Name
+    incarnation: Incarnation
+    round: Counter
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLeftBehind(Record):
+    """A node could not end its workers in time: it stays a member, but the round ends without it."""
+
+    node: Name
+    incarnation: Incarnation
+    round: Counter
+    silent_s: Age
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFormed(Record):
+    """A round got its nodes and ranks; it is never edited."""
+
+    round: Counter
+    nodes: Annotated[tuple[Ranks, ...], Length(1, RANKS_MAX)]
+    """By group rank."""
+    master_address: Address
+    master_port: Port
+    spent: Spent
+    """By the run so far, as in each record with which the time begins to go to something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRemembered(Record):
+    """What is left of a `RoundFormed` when its run has ended: never kept, but read in its place, as it is small."""
+
+    round: Counter
+    nodes: Count
+    workers: Count
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsMissed(Record):
+    """Nodes know of a later round than these records do, which therefore are an old copy of the history."""
+
+    round: Counter
+    """The latest that is known; the next one has a higher number."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStarted(Record):
+    """All workers of a round are started."""
+
+    round: Counter
+    steps_awaited: bool
+    """Workers of this run report their steps: they train from the first one, which `TrainingBegan` tells of."""
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBegan(Record):
+    """A worker has reported the first step of a round; what it did before was still a part of its start."""
+
+    round: Counter
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStalled(Record):
+    """No worker of a round has done a step for much longer than steps have taken of late."""
+
+    round: Counter
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResumed(Record):
+    """A worker of a round that had stalled has done a step."""
+
+    round: Counter
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class NodesSilent(Record):
+    """No node of a round can be heard: they are gone, or the coordinator is cut off."""
+
+    round: Counter
+
+
+@dataclass(frozen=True, slots=True)
+class NodesHeard(Record):
+    """A node of a round is heard again, of which all had been silent."""
+
+    round: Counter
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFailure:
+    """The earliest failure of a worker that was known when its round was stopped."""
+
+    node: Name
+    host: Address
+    failure: Failure
+    """With its age as of the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStopped(Record):
+    """A round is to end; the reason is what triggered it, and may not be what caused it."""
+
+    round: Counter
+    planned: bool
+    """All is well: the workers get the time to save their state."""
+    first_failure: FirstFailure | None
+    """Kept because its node may be gone before it can say it again; what else fails, nodes repeat."""
+    spent: Spent
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnded(Record):
+    """All workers of a round are gone, and it has been judged why."""
+
+    round: Counter
+    charged: bool
+    restarts_used: Counter
+    report: Report | None
+    """The first cause, if a worker failed by itself."""
+    spent: Spent
+    repeats: Counter
+    """How often the same error had come right before, round after round, without a step in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded(Record):
+    """A run is over."""
+
+    outcome: Outcome
+    report: Report | None
+    """The first cause, if workers failed for good."""
+    spent: Spent
+    condition: Condition
+    step: Step | None = None
+    """That all workers had come to, as far as any was known."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStopAsked(Record):
+    """An operator wants the run to end: its workers save their state, and no round follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobForgotten(Record):
+    """A job that had ended made room for another, or an operator wanted it gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord(Record):
+    """A fact about the whole cluster, of no job and no run."""
+
+    job: Annotated[str, Length(0, 0)]
+    run: Annotated[str, Length(0, 0)]
+    node: Name
+    """A node id or the name of a host."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrained(ClusterRecord):
+    """An operator wants a node, or all nodes of a host, to leave its jobs and to be taken in by none."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUndrained(ClusterRecord):
+    """Jobs take the node in again."""
+
+
+KINDS: dict[str, type[Record]] = {
+    kind.__name__: kind
+    for kind in (
+        RunOpened,
+        NodeJoined,
+        NodeLost,
+        NodeDismissed,
+        NodeSucceeded,
+        NodeLeftBehind,
+        RoundFormed,
+        RoundsMissed,
+        RoundStarted,
+        TrainingBegan,
+        TrainingStalled,
+        TrainingResumed,
+        NodesSilent,
+        NodesHeard,
+        RoundStopped,
+        RoundEnded,
+        RunEnded,
+        JobStopAsked,
+        JobForgotten,
+        NodeDrained,
+        NodeUndrained,
+    )
+}
+"""Every record by the name that it is kept under."""

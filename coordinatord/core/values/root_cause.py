@@ -1,0 +1,93 @@
+"""Why a round ended, judged when all evidence is in: after every node has confirmed or is lost.
+
+Judging earlier would be judging by the order in which messages happen to arrive: when a node vanishes, its peers'
+workers fail of the broken connection milliseconds before the coordinator sees the node gone. Such a failure is
+collateral: it is charged to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from coordinatord.protocol.exit_codes import describe_exit
+from coordinatord.protocol.messages import Failure, clip
+
+HEADLINE_MAX = 100
+"""In characters: of what a worker failed of, in the reason of a round and of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailure:
+    """A node's first failed worker, at a time of the coordinator's clock."""
+
+    node: str
+    host: str
+    at: float
+    failure: Failure
+
+    def __str__(self) -> str:
+        """Say it in a headline: the report has the rest."""
+        failure = self.failure
+        if not failure.pid:
+            return f"node {self.node} could not start its workers: {failure.message}"
+        how, what = describe_exit(failure.exit_code), failure.error or failure.message
+        if failure.exit_code == 1 and what:
+            how = ""  # as of any exception
+        said = clip(": ".join(filter(None, (how, what))), HEADLINE_MAX)
+        return f"rank {failure.rank} on node {self.node} failed: {said}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A node of the round that was lost."""
+
+    node: str
+    silent_since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What ended the round, and whether it counts against the budget of restarts."""
+
+    reason: str
+    charged: WorkerFailure | None
+
+
+def judge(
+    trigger: str,
+    planned_at: float | None,
+    failures: Collection[WorkerFailure],
+    losses: Collection[Loss],
+    collateral_s: float,
+) -> Verdict:
+    """Find the first cause.
+
+    `trigger` is the reason for which the round was stopped, and `planned_at` the time if that was on purpose: workers
+    that fail afterwards do so because their peers are going. `collateral_s` is how much later than a worker's failure a
+    node may have fallen silent and still have caused it.
+    """
+    if not failures:
+        return Verdict(trigger, None)
+    first = min(failures, key=lambda failure: failure.at)
+    losses = [loss for loss in losses if _may_have_caused(loss, first, collateral_s)]
+    if losses:
+        cause = min(losses, key=lambda loss: loss.silent_since)
+        others = sum(failure.node != cause.node for failure in failures)
+        return Verdict(f"lost node {cause.node}{_consequence(others)}", None)
+    if planned_at is not None and first.at >= planned_at:
+        return Verdict(trigger + _consequence(len(failures)), None)
+    return Verdict(str(first), first)
+
+
+def _may_have_caused(loss: Loss, first: WorkerFailure, collateral_s: float) -> bool:
+    # A node that told of its own worker's failure lived then, even if nobody knows for how long it did.
+    own = loss.node == first.node
+    return loss.silent_since <= first.at + collateral_s and not (own and loss.silent_since < first.at)
+
+
+def _consequence(failures: int) -> str:
+    if failures == 0:
+        return ""
+    nodes = "node" if failures == 1 else "nodes"
+    return f"; workers on {failures} other {nodes} failed in consequence"

@@ -1,0 +1,202 @@
+"""How far a round has come, by what its nodes say of their workers' steps: where it is, and how many steps a second.
+
+The workers of a job take their steps together, so one node tells the pace of all: the first of those that report, by
+group rank. Times are the coordinator's, when a node was heard less the age that it gave. Nothing of this is recorded:
+nodes say it again with every heartbeat. Heartbeats are most of what the coordinator does, so each of them costs one
+comparison here, and the rest is left to those who ask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from coordinatord.protocol.messages import Observed
+
+WINDOW_S = 30.0
+"""The pace is the mean of so long: one slow step, or a checkpoint, does not make it jump, and a stall shows at once and
+is clear after half of it."""
+
+STALL_S_MIN = 10.0
+"""Without a step for less than this no training has stalled, however short its steps are: hosts have hiccups."""
+
+STALL_STEPS = 10
+"""...nor for less than so many times the slowest step of late: validation and checkpoints make gaps as well."""
+
+STALL_GAPS = 2
+"""...nor for less than so many times a gap that was a stall itself: an evaluation, once seen, is usual; but after a
+hang of ten minutes the next one must not pass for an hour and a half."""
+
+STALL_S_UNKNOWN = 300.0
+"""...nor for less than this before the coordinator knows how long any step took: after it was started again, and one of
+a large model may take a minute."""
+
+LATELY_S = 3_600.0
+"""The slowest step of the last hour or two counts."""
+
+STEP_APART_S = 0.5
+"""Times of steps that are closer than this may be of one step, told twice over a network whose delay has changed."""
+
+SPACING_S = 1.0
+"""Between two samples that are kept, and at least from the first to the last of them: a shorter time would say more of
+the network's delays than of the job's pace. So there are never more than 32."""
+
+
+class Progress:
+    """What is known of the steps of one round, and then of the next."""
+
+    def __init__(self) -> None:
+        self._slowest = [0.0, 0.0]
+        """How long the slowest step took, in the present `LATELY_S` and in those before; of all rounds of the run.
+
+        Of a stall, as much as makes the patience `STALL_GAPS` times as long as it was.
+        """
+        self._slowest_from = -math.inf
+        self._timed = False
+        """It is known how long some step of the run took."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, as a new round begins."""
+        self.gone: int | None = None
+        """The least step of nodes that are no members any more: where a round stopped stays known without them."""
+        self._pacer: int | None = None
+        """The group rank of the node that tells the pace."""
+        self._steps: tuple[int | None, ...] = ()
+        """What it last said."""
+        self._heard_at = 0.0
+        self._samples: deque[tuple[float, int]] = deque()
+        """When it was at which step; the last one is where it is."""
+        self.stepped_at: float | None = None
+        """When the newest step of any worker was done."""
+        self._stepper: int | None = None
+        """The group rank of the node that told of it."""
+        self.idle_s = 0.0
+        """For how long that one has told of no other; other nodes may be quiet by habit."""
+        self._first_s: float | None = None
+        """How long the first step of the round took, until there is a second one to go by."""
+
+    def note(self, group_rank: int, observed: Observed, heard_at: float) -> None:
+        """Take in what a node of the round says that has steps to report, or will have."""
+        if observed.step_age_s is None:
+            return  # none yet
+        self._note_newest(group_rank, heard_at - observed.step_age_s, heard_at)
+        if group_rank != self._pacer:
+            if self._pacer is not None and group_rank > self._pacer:
+                return
+            self._pacer, self._steps = group_rank, ()
+            self._samples.clear()
+        self._heard_at = heard_at
+        if observed.steps != self._steps:
+            self._steps = observed.steps
+            step = max((step for step in observed.steps if step is not None), default=0)
+            self._sample(heard_at - observed.step_age_s, step)
+        samples = self._samples
+        while len(samples) > 2 and samples[1][0] <= heard_at - WINDOW_S:  # noqa: PLR2004 - two make a pace
+            samples.popleft()
+
+    def _note_newest(self, group_rank: int, at: float, heard_at: float) -> None:
+        if self.stepped_at is None:
+            self.stepped_at, self._stepper, self.idle_s = at, group_rank, heard_at - at
+        elif at > self.stepped_at + STEP_APART_S:
+            if heard_at > self._slowest_from + LATELY_S:
+                self._slowest, self._slowest_from = [0.0, self._slowest[0]], heard_at
+            counted = STALL_GAPS / STALL_STEPS if self.is_idle else 1.0
+            self._slowest[0] = max(self._slowest[0], counted * self.idle_s)
+            self.stepped_at, self._stepper = at, group_rank
+            self.idle_s, self._first_s, self._timed = 0.0, None, True
+        elif group_rank == self._stepper:
+            self.idle_s = heard_at - self.stepped_at
+
+    def note_start(self, running_at: float) -> None:
+        """Take note, at the first step of a round, of when its workers had been started."""
+        if self.stepped_at is not None:
+            self._first_s, self._timed = max(0.0, self.stepped_at - running_at), True
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has been said that nobody has done a step for much longer than is usual."""
+        return self.idle_s >= STALL_S_MIN and self.idle_s >= self.patience_s
+
+    @property
+    def patience_s(self) -> float:
+        """For how long there may be no step before training counts as stalled."""
+        least = STALL_S_MIN if self._timed else STALL_S_UNKNOWN
+        return max(least, STALL_STEPS * max(*self._slowest, self._first_s or 0.0))
+
+    def _sample(self, at: float, step: int) -> None:
+        samples = self._samples
+        if samples and step < samples[-1][1]:
+            samples.clear()  # the script counts anew
+        if samples:
+            at = max(at, samples[-1][0])  # the word before took its time to come
+        if len(samples) > 1 and at - samples[-2][0] < SPACING_S:
+            samples.pop()
+        samples.append((at, step))
+
+    @property
+    def steps_per_s(self) -> float | None:
+        """The mean pace of late; None before there are two different steps to tell it by.
+
+        It falls as soon as the next step takes longer than those before it, and towards 0 while none comes.
+        """
+        if not self._samples:
+            return None
+        (began_at, first), (latest_at, last) = self._samples[0], self._samples[-1]
+        usual_s = self.usual_s
+        if usual_s is None:
+            return None
+        until = max(latest_at, self._heard_at - usual_s)
+        return (last - first) / (until - began_at)
+
+    @property
+    def usual_s(self) -> float | None:
+        """How long a step took of late, while there were any; None before there are two to tell it by."""
+        if not self._samples:
+            return None
+        (began_at, first), (latest_at, last) = self._samples[0], self._samples[-1]
+        if first == last or latest_at - began_at < SPACING_S:
+            return None
+        return (latest_at - began_at) / (last - first)
+
+
+def least_step(heard: Iterable[Observed], run: str, number: int) -> int | None:
+    """Return the step that all workers of a round have come to, of those that report any; None if none does."""
+    known = (step for one in heard if (one.round, one.run) == (number, run) for step in one.steps if step is not None)
+    return min(known, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Laggard:
+    """The worker of a round that has come the least far, of those that report their steps."""
+
+    node: str
+    rank: int
+    step: int
+    lag: int
+    """Steps from there to the worker that has come furthest."""
+    stepped_at: float
+    """When a worker of its node last did a step."""
+
+
+def laggard_of(run: str, number: int, members: Iterable[tuple[str, int, Observed, float]]) -> Laggard | None:
+    """Return who is behind of the members of a round: node, first rank, what was heard and when of each.
+
+    None if all that report are equally far.
+    """
+    least, most, found = math.inf, -1, None
+    for node, first_rank, heard, heard_at in members:
+        if not heard.steps or (heard.round, heard.run) != (number, run):
+            continue
+        for local_rank, step in enumerate(heard.steps):
+            if step is None:
+                continue
+            most = max(most, step)
+            if step < least:
+                least, found = step, (node, first_rank + local_rank, heard_at - (heard.step_age_s or 0.0))
+    if found is None or least == most:
+        return None
+    node, rank, stepped_at = found
+    return Laggard(node, rank, int(least), int(most - least), stepped_at)

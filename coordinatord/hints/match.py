@@ -1,0 +1,47 @@
+"""Says what to do about a failure whose cause is well known. Pure; the causes are tables of their own."""
+
+from __future__ import annotations
+
+from coordinatord.hints.launch import GPUS, LAUNCHING
+from coordinatord.hints.network import NETWORK
+from coordinatord.hints.resource import LIMITS, MEMORY, SIGNALS
+from coordinatord.hints.rule import Cause
+from coordinatord.protocol.exit_codes import signal_behind
+from coordinatord.protocol.messages import Report
+
+CAUSES = (*MEMORY, *LAUNCHING, *GPUS, *NETWORK, *LIMITS, *SIGNALS)
+"""In the order in which they are tried: what says more comes first."""
+
+
+def hint(report: Report) -> str | None:
+    """Return one or two sentences about the first cause; None if it is not one of the known ones."""
+    cause = cause_of(report)
+    return None if cause is None else _advice(cause, report)
+
+
+def cause_of(report: Report) -> Cause | None:
+    """Return the known cause of a failure; None if it is none of them."""
+    return next((cause for cause in CAUSES if _advice(cause, report) is not None), None)
+
+
+def _advice(cause: Cause, report: Report) -> str | None:
+    failure = report.failure
+    if cause.signals and signal_behind(failure.exit_code) not in cause.signals:
+        return None
+    if cause.exit_codes and failure.exit_code not in cause.exit_codes:
+        return None
+    if (cause.alone and not _is_alone(report)) or (cause.early and not report.early):
+        return None
+    known = {"host": report.host, "local_rank": failure.local_rank, "pid": failure.pid}
+    if cause.pattern is None:
+        return cause.advice.format(**known)
+    everything = "\n".join((failure.error, failure.message, *failure.last_lines))
+    said = everything if cause.anywhere or not failure.error else f"{failure.error}\n{failure.message}"
+    found = cause.pattern.search(said)
+    return cause.advice.format(**known, **found.groupdict()) if found else None
+
+
+def _is_alone(report: Report) -> bool:
+    """Whether there are other nodes, and no worker of theirs is known to have failed."""
+    unnamed = report.consequences_count > len(report.consequences)
+    return report.nodes > 1 and not unnamed and all(one.node == report.node for one in report.consequences)

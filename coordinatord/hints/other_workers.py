@@ -1,0 +1,82 @@
+"""What else happened in a round that failed: who failed too, who had ended before, who was behind. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+
+from coordinatord.hints.match import cause_of, hint
+from coordinatord.protocol.exit_codes import describe_exit
+from coordinatord.protocol.fields import CONSEQUENCES_MAX
+from coordinatord.protocol.messages import Consequence, Report
+
+NAMED_MAX = 3
+"""Workers that are named where the first ones tell enough."""
+
+KEPT_MAX = 1_000
+"""As many jobs are remembered, each with one report."""
+
+
+@lru_cache(maxsize=KEPT_MAX)
+def in_words(report: Report) -> Mapping[str, str]:
+    """Return what there is to say of a failure beyond its facts; kept, since each look at a job shows it."""
+    return MappingProxyType(
+        {
+            "hint": hint(report) or "",
+            "before": early(report),
+            "behind": stragglers(report),
+            "then": consequences(report),
+        }
+    )
+
+
+def consequences(report: Report) -> str:
+    """Say which workers failed too, with the same error or in consequence; empty if none did."""
+    number, same = report.consequences_count, report.same_error_count
+    if not number:
+        return ""
+    others = "another worker" if number == 1 else f"{number} other workers"
+    if not same:
+        return f"{others} failed in consequence: {_named(report.consequences, number)}"
+    if same == number:
+        return f"{others} failed with the same error: {_named(report.consequences, number)}"
+    alike = [one for one in report.consequences if one.same_error]
+    rest = [one for one in report.consequences if not one.same_error]
+    return (
+        f"{others} failed, {same} of them with the same error: {_named(alike, same)}; "
+        f"and in consequence: {_named(rest, number - same)}"
+    )
+
+
+def early(report: Report) -> str:
+    """Say which workers had ended with 0 by then; empty if none had."""
+    ends = [f"rank {one.rank} on {one.node} had ended with 0, {_age(one.before_s)} before" for one in report.early]
+    return _some(ends)
+
+
+def stragglers(report: Report) -> str:
+    """Say which workers were behind, where a worker waited for others in vain; empty otherwise, or if none was."""
+    cause = cause_of(report)
+    if cause is None or not cause.waits or not report.stragglers:
+        return ""
+    named = [f"rank {one.rank} on {one.node} at step {one.step}" for one in report.stragglers]
+    return f"{_some(named)}, while others had reported step {report.step}"
+
+
+def _some(named: Sequence[str]) -> str:
+    more = len(named) - NAMED_MAX
+    if more <= 0:
+        return ", ".join(named)
+    least = "at least " if len(named) == CONSEQUENCES_MAX else ""
+    return ", ".join([*named[:NAMED_MAX], f"{least}{more} more"])
+
+
+def _named(some: Iterable[Consequence], number: int) -> str:
+    names = [f"rank {one.rank} on {one.node} ({describe_exit(one.exit_code)})" for one in some]
+    more = number - len(names)
+    return ", ".join([*names, f"{more} more"] if more > 0 else names)
+
+
+def _age(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004  # two digits

@@ -1,0 +1,108 @@
+"""Messages to bytes and back: msgpack maps with a `type`, one message a frame, in a version of the protocol."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, TypeVar, overload
+
+import msgpack
+
+from coordinatord.protocol.messages import (
+    FRAME_BYTES_MAX,
+    PROTOCOL_VERSION,
+    Desired,
+    Held,
+    Join,
+    Message,
+    Observed,
+    Refused,
+    clip,
+)
+from coordinatord.protocol.schema import SchemaError, check_for, fields_of
+from coordinatord.protocol.versions import SPOKEN, differing, later_than
+
+First = TypeVar("First", bound=Message)
+Second = TypeVar("Second", bound=Message)
+Third = TypeVar("Third", bound=Message)
+
+TYPES: dict[str, type[Any]] = {
+    "join": Join,
+    "observed": Observed,
+    "desired": Desired,
+    "held": Held,
+    "refused": Refused,
+}
+_NAMES = {message: name for name, message in TYPES.items()}
+
+
+class _Dialect:
+    """One version of the protocol."""
+
+    def __init__(self, version: int) -> None:
+        later = later_than(version)
+        self.checks = {message: check_for(message, later) for message in TYPES.values()}
+        self.take_apart = partial(fields_of, without=later)
+
+
+_DIALECTS = {version: _Dialect(version) for version in SPOKEN}
+
+
+class VersionError(SchemaError):
+    """The peer speaks no version of the protocol that this side does. State: unchanged."""
+
+
+def encode(message: Message, version: int = PROTOCOL_VERSION) -> bytes:
+    """Pack one message for a session of this version, at most `FRAME_BYTES_MAX` bytes."""
+    take_apart = _DIALECTS[version].take_apart
+    body = {"type": _NAMES[type(message)], **take_apart(message)}
+    packed: bytes = msgpack.packb(body, default=take_apart)  # `default` meets the nested messages
+    return packed
+
+
+@overload
+def decode(frame: bytes, expected: type[First], /, *, version: int = ...) -> First: ...
+@overload
+def decode(frame: bytes, expected: type[First], or_else: type[Second], /, *, version: int = ...) -> First | Second: ...
+@overload
+def decode(
+    frame: bytes, expected: type[First], or_else: type[Second], or_even: type[Third], /, *, version: int = ...
+) -> First | Second | Third: ...
+
+
+def decode(frame: bytes, *expected: type[Any], version: int = PROTOCOL_VERSION) -> Any:
+    """Unpack and check one message of an `expected` class, said in a session of this version.
+
+    A `Join` says itself which version it is in. Raises `SchemaError` for anything else, whatever the bytes are, and
+    `VersionError` for a `Join` in a version that is not spoken. That is looked at first, because nothing else can be
+    trusted to be understood then.
+    """
+    body = _unpack(frame)
+    name = body.pop("type", None)
+    wanted = TYPES.get(name) if isinstance(name, str) else None
+    if wanted not in expected:
+        names = " or ".join(_NAMES[message] for message in expected)
+        raise SchemaError(f"expected a message of type {names}, not {str(name)[:40]!r}")
+    if wanted is Join:
+        version = _version_of(body)
+    return _DIALECTS[version].checks[wanted](body, str(name))
+
+
+def _version_of(join: dict[Any, Any]) -> int:
+    claimed = join.get("version")
+    for version in SPOKEN:
+        if claimed == version:
+            return version
+    raise VersionError(differing(clip(str(claimed), 40)))
+
+
+def _unpack(frame: bytes) -> dict[Any, Any]:
+    if len(frame) > FRAME_BYTES_MAX:
+        raise SchemaError(f"the frame has {len(frame)} bytes, more than {FRAME_BYTES_MAX}")
+    try:
+        body = msgpack.unpackb(frame, max_ext_len=0)
+    except (ValueError, msgpack.UnpackException) as error:
+        # ValueError covers bad UTF-8, lengths beyond the frame and nesting too deep for the unpacker.
+        raise SchemaError(f"the frame is not msgpack: {error or type(error).__name__}") from error
+    if not isinstance(body, dict):
+        raise SchemaError("the frame does not hold a map")
+    return body

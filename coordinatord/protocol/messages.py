@@ -1,0 +1,391 @@
+"""Every message of the protocol, with its limits; how they become bytes is in `codec`.
+
+A session is one WebSocket: the node sends one `Join`, then an `Observed` whenever something changed and at each
+heartbeat; the coordinator answers with `Desired` or `Held`, or ends the session with a `Refused`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from coordinatord.protocol.fields import (
+    CONSEQUENCES_MAX,
+    COUNTER_MAX,
+    LAST_LINES_MAX,
+    LOG_MAX,
+    RANKS_MAX,
+    TEXT_MAX,
+    WORKERS_MAX,
+    Address,
+    Count,
+    Counter,
+    Line,
+    Name,
+    Port,
+    Seconds,
+    Sentence,
+    Step,
+    Text,
+    WorkerExit,
+)
+from coordinatord.protocol.schema import Length, Range, SchemaError
+from coordinatord.protocol.worker_ends import Ended, Killed
+
+PROTOCOL_VERSION = 5
+"""Raised by every change of a message; `versions` says what changed when, and which versions are spoken."""
+
+DEFAULT_PORT = 29_400
+"""Where a coordinator listens unless told otherwise; the same as torchrun's c10d rendezvous, so firewalls know it."""
+
+SESSION_PATH = "/v1/session"
+"""Where a node opens its WebSocket."""
+
+FRAME_BYTES_MAX = 96 * 1024
+"""A frame holds one message; the largest legal one (a `Join` with a failure, all texts at their limits in the widest
+letters, and a step of each of as many workers as a node may have) is below 90 KiB, and the largest `Desired` below 77.
+What is usual is below 1 KiB, and 4 KiB with a report."""
+
+
+class Phase(StrEnum):
+    """What a node's local worker group is doing."""
+
+    IDLE = "idle"
+    """No worker lives, and the last round is behind it: it can be given a new one."""
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    """All workers of the round were ended on purpose and are confirmed dead."""
+    SUCCEEDED = "succeeded"
+    """All workers of the round exited with 0."""
+    FAILED = "failed"
+    """A worker failed, and all workers of the round are confirmed dead."""
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether a process of the round may still be alive."""
+        return self in {Phase.STARTING, Phase.RUNNING, Phase.STOPPING}
+
+
+class Goal(StrEnum):
+    """What the coordinator wants of a node."""
+
+    WAIT = "wait"
+    """Have no workers, and wait for a round."""
+    RUN = "run"
+    """Have the workers of this assignment."""
+    STOP = "stop"
+    """The round is over: end its workers and confirm it."""
+    EXIT = "exit"
+    """Have no workers, say the outcome and go."""
+
+
+class Result(StrEnum):
+    """How a run, or one node's part in it, ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    """An operator ended it, or its last node left on purpose."""
+    LEFT = "left"
+    TIMED_OUT = "timed_out"
+
+
+class RefusalCode(StrEnum):
+    """Why the coordinator ends a session."""
+
+    VERSION = "version"
+    MALFORMED = "malformed"
+    SPEC_DIFFERS = "spec_differs"
+    SUPERSEDED = "superseded"
+    LIMIT = "limit"
+    UNRECORDED = "unrecorded"
+    """The coordinator's store fails, so it takes in nobody whom it would forget."""
+    DRAINED = "drained"
+    """An operator keeps this node out for now."""
+    FORGOTTEN = "forgotten"
+    """The run that the node comes back to is over, and nothing is known of it any more."""
+
+
+class Launcher(StrEnum):
+    """What starts the workers of a node; each has its own idea of ranks and stores, so all nodes of a run share one."""
+
+    NODECLIENT = "nodeclient"
+    TORCHRUN = "torchrun"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What all nodes of a run must agree on."""
+
+    nodes_min: Annotated[int, Range(1, RANKS_MAX)]
+    nodes_max: Annotated[int, Range(1, RANKS_MAX)]
+    max_restarts: Counter
+    launcher: Launcher = Launcher.NODECLIENT
+
+    def __post_init__(self) -> None:
+        """Refuse an empty range. Raises `SchemaError`."""
+        if self.nodes_min > self.nodes_max:
+            raise SchemaError(f"nodes_min is {self.nodes_min}, more than nodes_max, {self.nodes_max}")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one node brings into a run, fixed for the life of its process."""
+
+    host: Address
+    """The host's own name, for people and for the order of new nodes; never used to connect."""
+    host_id: Name
+    """Equal on two nodes exactly if they reach each other over loopback: the boot id and the network namespace."""
+    workers: Annotated[int, Range(1, WORKERS_MAX)]
+    """Size of its local worker group."""
+    role: Name
+    topology: Annotated[str, Length(0, 128)]
+    """Nodes with equal or neighbouring keys get neighbouring ranks; empty where nobody knows."""
+    group_rank: Count | None
+    """The group rank that its user wishes for; honoured as far as others do not wish for the same."""
+    advertise_address: Address | None
+    """The address that its user wants others to reach it at."""
+    routable_address: Address | None
+    """Its own guess at such an address, used only where the coordinator has seen none."""
+    probe_port: Port
+    """Where it answers with its node id, so that others can find out whether an address leads to it."""
+    join_timeout_s: Seconds
+    """How long it is willing to wait for a round."""
+    stop_timeout_s: Seconds
+    """How long its workers get to end after SIGTERM at most, before SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """A worker that failed after another one of its node had."""
+
+    rank: Count
+    exit_code: WorkerExit
+    same_error: bool = False
+    """It failed with the same error, so the other one is not why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The first worker of a node's group that failed in this round."""
+
+    rank: Count
+    local_rank: Count
+    exit_code: WorkerExit
+    pid: Annotated[int, Range(0, 2**31 - 1)]
+    """Its process; 0 if it was never started."""
+    message: Sentence
+    """What the node found out beyond the code, such as why the process could not be started or who killed it."""
+    error: Sentence
+    """The exception that ended it, in one line; empty if there was none, or it is not known."""
+    last_lines: Annotated[tuple[Line, ...], Length(0, LAST_LINES_MAX)]
+    """The end of its traceback, or of what it wrote to stderr."""
+    followers: Annotated[tuple[Follower, ...], Length(0, CONSEQUENCES_MAX)]
+    """The first few workers of the node that failed later, and were not ended by it."""
+    age_s: Seconds
+    """How long before this message it was seen: two hosts' clocks are never compared."""
+    log: Annotated[str, Length(0, LOG_MAX)] = ""
+    """The file with all that it wrote to stderr, on its host; empty if there is none, or it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consequence:
+    """A worker that failed after another one had: because of it, or with the same error."""
+
+    node: Name
+    rank: Count
+    exit_code: WorkerExit
+    same_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyEnd:
+    """A worker that had exited with 0 when another one failed."""
+
+    node: Name
+    rank: Count
+    before_s: Seconds
+    """How long before that failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A worker whose last reported step is behind those of others."""
+
+    node: Name
+    rank: Count
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The first cause of a round's failure, for the people at every node."""
+
+    round: Counter
+    nodes: Count
+    """How many took part in the round."""
+    node: Name
+    host: Address
+    failure: Failure
+    consequences: Annotated[tuple[Consequence, ...], Length(0, CONSEQUENCES_MAX)]
+    consequences_count: Count
+    """All that are known."""
+    same_error_count: Count = 0
+    """Of these, those that failed with the same error."""
+    early: Annotated[tuple[EarlyEnd, ...], Length(0, CONSEQUENCES_MAX)] = ()
+    """The first workers of the round that had exited with 0 before it failed."""
+    step: Step | None = None
+    """The furthest that any worker had reported."""
+    stragglers: Annotated[tuple[Straggler, ...], Length(0, CONSEQUENCES_MAX)] = ()
+    """The first few workers that had not reported it, the furthest behind first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The whole changing state of a node."""
+
+    run: Annotated[str, Length(0, 128)]
+    """The run that `round` belongs to; empty before the first."""
+    round: Counter
+    """The last round it was given; 0 before the first."""
+    phase: Phase
+    port: Port
+    """A port it holds reserved for MASTER_PORT, should it get group rank 0 of the next round."""
+    leaving: bool
+    """Its user asked it to leave."""
+    failure: Failure | None
+    heard_s: Seconds
+    """How long ago it last heard the coordinator in this session, by which that knows how late its own words come."""
+    beat: bool
+    """A heartbeat: the coordinator answers it even if nothing has changed, so that each side knows the other alive."""
+    steps: Annotated[tuple[Step | None, ...], Length(0, WORKERS_MAX)] = ()
+    """The last step that each worker of the round has reported, by local rank. Of None alone if none has reported any,
+    but one has said that it will; empty if there is no sign of steps."""
+    step_age_s: Seconds | None = None
+    """How long before this message the newest of them was: as with failures, two hosts' clocks are never compared."""
+    idle_s: Seconds = 0.0
+    """How long before this message the last of its workers was gone; 0 while any may live."""
+    ended: Annotated[tuple[Ended, ...], Length(0, CONSEQUENCES_MAX)] = ()
+    """The first workers of the round that exited with 0 before they were asked to end. It is told with the next word
+    that has another reason: it matters only when a round is judged, and each node speaks before that."""
+    killed: Killed | None = None
+    """Those of its workers in the round that were killed before they had saved their state, if any were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The first message of a session: who the node is, beside its first observed state."""
+
+    version: Annotated[int, Range(0, COUNTER_MAX)]
+    job: Name
+    node: Name
+    incarnation: Annotated[int, Range(0, 2**63 - 1)]
+    """One life of a nodeclient process. Of two with the same node id, the greater one is the younger."""
+    spec: Spec
+    offer: Offer
+    observed: Observed
+    release: Annotated[str, Length(0, 64)] = ""
+    """The release of nodeclient, as its `--version` says it; empty if not known."""
+    age_s: Seconds | None = None
+    """How long before this message the nodeclient process began; None if not known. By it, and by no clock, a node that
+    comes when a run has just ended is told from one that was started to begin another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One node's part of a round: its own ranks and the master, so that its size does not depend on the others."""
+
+    group_rank: Count
+    group_world_size: Count
+    first_rank: Count
+    """Its workers have the ranks from here upward, in the order of their local ranks."""
+    world_size: Count
+    first_role_rank: Count
+    role_world_size: Count
+    master_node: Name
+    master_address: Address
+    master_port: Port
+    master_probe_port: Port
+    """Where that node answers with its id: each node makes sure that it gets there before it starts its workers."""
+    restarts_used: Counter
+    max_restarts: Counter
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it ended, for the nodeclient to say and to exit with."""
+
+    result: Result
+    exit_code: Annotated[int, Range(0, 255)]
+    summary: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What the coordinator wants of a node, whole."""
+
+    run: Annotated[str, Length(0, 128)]
+    round: Counter
+    """The round that the goal speaks of; with `wait`, the last one of the run."""
+    goal: Goal
+    reason: Text
+    """Why, in words for a person."""
+    wait_s: Seconds | None
+    """With `wait`: how long that takes at most, until a round forms or the node is let go; None if for ever."""
+    heartbeat_s: Seconds
+    lease_s: Seconds
+    """Granted to the node: it speaks at least every `heartbeat_s`, and is lost after `lease_s` of silence."""
+    outage_grace_s: Seconds
+    """Granted as well: a node that is cut off from the coordinator for longer stops its workers, for it may have been
+    replaced."""
+    planned: bool
+    """With `stop` or `exit`: nothing has gone wrong, so workers get the time to save their state."""
+    assignment: Assignment | None
+    """With `run`, and only there."""
+    outcome: Outcome | None
+    """With `exit`, and only there."""
+    report: Report | None
+    """Why the last round failed: with `exit`, and with `run` until the node's workers are running."""
+    remark: Sentence = ""
+    """What the person at the node is to be warned of, if anything: that this run begins a job anew which had
+    succeeded."""
+
+    def __post_init__(self) -> None:
+        """Hold the goal together with what belongs to it. Raises `SchemaError`."""
+        if (self.assignment is not None) != (self.goal is Goal.RUN):
+            raise SchemaError(f"assignment belongs to the goal {Goal.RUN} and only there, not to {self.goal}")
+        if (self.outcome is not None) != (self.goal is Goal.EXIT):
+            raise SchemaError(f"outcome belongs to the goal {Goal.EXIT} and only there, not to {self.goal}")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Everything stays as it was last desired, for the coordinator cannot decide anything now; but it lives.
+
+    Said in answer to heartbeats while its store fails: what it would decide, it might forget.
+    """
+
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The last message of a session that the coordinator will not have."""
+
+    code: RefusalCode
+    message: Text
+    retry: bool
+    """Whether the same node may be welcome later."""
+
+
+def clip(text: str, most: int = TEXT_MAX) -> str:
+    """Make of a text what a message may carry: printable, and not longer than `most` characters."""
+    if not text.isprintable():
+        text = "".join(character if character.isprintable() else " " for character in text)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+Message = Join | Observed | Desired | Held | Refused

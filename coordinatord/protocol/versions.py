@@ -1,0 +1,75 @@
+"""Which versions of the protocol are spoken, and what each of them has that the one before it has not.
+
+Both sides speak the present version and the one before it, so that a cluster can be upgraded host by host while its
+jobs train. Each session has one version: that of its first message. What is said in it has the fields of that version,
+no more and no less.
+
+To raise the version: add one to `PROTOCOL_VERSION`, a row to `ADDED` for each new field, and a recording of the
+version that was (`tests/protocol`). A new field needs a default that means "not known", since that is what a session
+of the older version takes it for. Three things stay as they are in all versions, or two sides that share none could
+not say so: the `type` of each message, the `version` of a `Join`, and the whole of `Refused`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from coordinatord.protocol.messages import (
+    PROTOCOL_VERSION,
+    Consequence,
+    Desired,
+    Failure,
+    Follower,
+    Join,
+    Observed,
+    Report,
+)
+
+SPOKEN = (PROTOCOL_VERSION, PROTOCOL_VERSION - 1)
+"""The present version first. A node begins with it, and takes the other where the coordinator does not speak this."""
+
+Later = Mapping[type[Any], frozenset[str]]
+"""By class, the fields that a version has not yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A field that came with a version."""
+
+    version: int
+    message: type[Any]
+    field: str
+
+
+ADDED = (
+    Added(5, Join, "release"),
+    Added(5, Join, "age_s"),
+    Added(5, Desired, "remark"),
+    Added(5, Observed, "ended"),
+    Added(5, Observed, "killed"),
+    Added(5, Follower, "same_error"),
+    Added(5, Failure, "log"),
+    Added(5, Consequence, "same_error"),
+    Added(5, Report, "same_error_count"),
+    Added(5, Report, "early"),
+    Added(5, Report, "step"),
+    Added(5, Report, "stragglers"),
+)
+
+
+def later_than(version: int) -> Later:
+    """Return the fields that came after a version."""
+    later: dict[type[Any], frozenset[str]] = {}
+    for added in ADDED:
+        if added.version > version:
+            later[added.message] = later.get(added.message, frozenset()) | {added.field}
+    return MappingProxyType(later)
+
+
+def differing(theirs: object) -> str:
+    """Say to a node that the coordinator speaks none of its versions; `theirs` is what it claimed, in a few words."""
+    ours = " and ".join(str(version) for version in SPOKEN)
+    return f"the coordinator speaks {ours} of the protocol, this node {theirs}: install the same release on all hosts"

@@ -1,0 +1,240 @@
+"""One log line an event, with structured fields, as text for people or as JSON for machines.
+
+Text is `time LEVEL program: message key=value ...`, JSON one object a line that also names the event. To systemd's
+journal each line begins with its priority (sd-daemon(3)), and text has no time, which the journal gives.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+from coordinatord.runtime.line_writer import LineWriter
+from coordinatord.runtime.local_time import local, moment
+
+LEVELS = ("debug", "info", "warning", "error")
+
+FORMATS = ("text", "json")
+
+EXACT_BELOW = 2**53
+"""Many readers of JSON take every number for a floating one, in which greater ones are not exact: these go as text."""
+
+STDERR = 2
+
+PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.NOTSET, 7))
+"""From which level upward, which of syslog's (RFC 5424, 6.2.1)."""
+
+OTHER_EVENT = "other"
+"""The name of what is logged without one: by the libraries in use, mostly."""
+
+
+def fields(event: str = "", /, **values: object) -> dict[str, Any]:
+    """Return fields for the `extra` argument of a logging call; empty ones are left out.
+
+    `event` names for machines what the message says in words: it stays the same when the words change.
+    """
+    kept = {name: value for name, value in values.items() if value is not None and value != ""}
+    return {"fields": kept, "event": event}
+
+
+def replace_closed_streams() -> None:
+    """Let the program work all the same if it was started without standard input, output or error (`2>&-`).
+
+    To be called before anything is opened, which would take the place of what is missing.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free is this one
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
+def configure(level: str, name: str, form: str = "text") -> None:
+    """Send the log lines of the program `name` (and of what it imports) to standard error, from `level` upward.
+
+    Nobody who logs waits for whoever reads there; at the end of the process, what waits is written within bounds.
+    """
+    found = _handler_of_stderr()
+    install(found or _StderrHandler(), level, name, form)
+
+
+def install(handler: logging.Handler, level: str, name: str, form: str) -> None:
+    """Have all log lines of this process go through one handler, which writes them in this form to standard error."""
+    handler.setFormatter(FORMATTERS[form](name, for_journal=leads_to_journal(STDERR)))
+    root = logging.getLogger()
+    for other in root.handlers[:]:
+        if other is not handler:
+            root.removeHandler(other)
+            other.close()
+    if handler not in root.handlers:
+        root.addHandler(handler)
+    root.setLevel(level.upper())
+    logging.captureWarnings(True)
+    # Its access log would say each event a second time.
+    logging.getLogger("aiohttp").setLevel(logging.WARNING)
+
+
+def leads_to_journal(fd: int) -> bool:
+    """Whether what is written to a descriptor goes to systemd's journal (systemd.exec(5), JOURNAL_STREAM)."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+def is_for_machines() -> bool:
+    """Whether this process has been told to log as JSON: then nothing else is to come from it on standard error."""
+    return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
+
+
+def complain(program: str, text: str) -> None:
+    """Say why the program ends, after its name; for machines as the last of its log lines."""
+    if is_for_machines():
+        logging.getLogger(program).error("%s", text, extra=fields("failed"))
+    else:
+        say_last(f"{program}: {text}\n")
+
+
+def say_last(text: str) -> None:
+    """Write last words to standard error as they are, below all that was logged, within bounds."""
+    handler = _handler_of_stderr()
+    if handler is not None:
+        handler.writer.put(_encoded(text))
+        return
+    writer = LineWriter(STDERR, lambda _: b"")
+    writer.put(_encoded(text))
+    writer.close()
+
+
+class _StderrHandler(logging.Handler):
+    """Writes to standard error. The library closes it at the end of the process, which writes what still waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writer = LineWriter(STDERR, self._lost)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except Exception:  # noqa: BLE001 - as the library's own handlers do: what cannot be told ends nobody
+            self.handleError(record)
+        else:
+            self.writer.put(_encoded(f"{line}\n"))
+
+    def close(self) -> None:
+        super().close()
+        self.writer.close()
+
+    def _lost(self, count: int) -> bytes:
+        text = "log lines were lost, since standard error took nothing"
+        record = logging.LogRecord("logs", logging.WARNING, __file__, 0, text, None, None)
+        record.__dict__.update(fields("lines_lost", count=count))
+        return _encoded(f"{self.format(record)}\n")
+
+
+def _handler_of_stderr() -> _StderrHandler | None:
+    return next((one for one in logging.getLogger().handlers if isinstance(one, _StderrHandler)), None)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(sys.stderr.encoding or "utf-8", "backslashreplace")
+
+
+class _Formatter(logging.Formatter):
+    """What both forms have in common."""
+
+    def __init__(self, program: str, *, for_journal: bool = False) -> None:
+        super().__init__()
+        self._program = program
+        self._for_journal = for_journal
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render a record; for the journal each line begins with how urgent it is."""
+        text = self._render(record)
+        if not self._for_journal:
+            return text
+        priority = next(priority for level, priority in PRIORITIES if record.levelno >= level)
+        return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
+
+    def _render(self, record: logging.LogRecord) -> str:
+        raise NotImplementedError
+
+
+class LineFormatter(_Formatter):
+    """Renders a record as one line, whatever it contains.
+
+    An exception follows on lines of its own, since it is a bug to be read by a developer.
+    """
+
+    def _render(self, record: logging.LogRecord) -> str:
+        when = [] if self._for_journal else [moment(local(record.created), "milliseconds", "T")]
+        message = _printable(_one_line(record))
+        pairs = [f"{name}={_value(value)}" for name, value in getattr(record, "fields", {}).items()]
+        line = " ".join([*when, f"{record.levelname:<7}", f"{self._program}:", message, *pairs])
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonFormatter(_Formatter):
+    """Renders a record as one JSON object on one line, of ASCII alone, whatever it contains.
+
+    What every line has comes first, then the fields of this event, then an exception. Its times are in UTC.
+    """
+
+    def _render(self, record: logging.LogRecord) -> str:
+        ts = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        always = {
+            "ts": ts.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "program": self._program,
+            "event": getattr(record, "event", "") or OTHER_EVENT,
+            "message": _one_line(record),
+        }
+        # What every line has wins over a field of the same name.
+        line: dict[str, object] = always | getattr(record, "fields", {}) | always
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps({name: _plain(value) for name, value in line.items()})
+
+
+FORMATTERS: dict[str, type[_Formatter]] = {"text": LineFormatter, "json": JsonFormatter}
+
+
+def _one_line(record: logging.LogRecord) -> str:
+    return " ".join(record.getMessage().splitlines())
+
+
+def _value(value: object) -> str:
+    text = _printable(str(value))
+    return json.dumps(text, ensure_ascii=False) if any(character in text for character in ' "=') else text
+
+
+def _printable(text: str) -> str:
+    """Take the power from what could steer a terminal or break a line."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def _plain(value: object) -> object:
+    """Return what every reader of JSON understands alike: no infinite numbers, no halves of characters."""
+    match value:
+        case None | bool():
+            return value
+        case int():
+            return value if abs(value) < EXACT_BELOW else str(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case list() | tuple():
+            return [_plain(one) for one in value]
+        case dict():
+            return {str(name): _plain(one) for name, one in value.items()}
+        case _:
+            return str(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

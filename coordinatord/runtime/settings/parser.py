@@ -1,0 +1,349 @@
+"""Command lines whose flags can also be set in the environment and in a TOML file, and whose errors are one clear line.
+
+A flag may be written with `_`, as torchrun's users do. All three sources are read by the flag's own reader, so that a
+value means the same everywhere; which one is in force, and where it came from, is remembered and can be shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.messages import clip
+from coordinatord.runtime.settings.setting import InForce, Rank, Setting
+from coordinatord.runtime.settings.toml_file import ConfigFile, ConfigFileError
+from coordinatord.runtime.settings.toml_text import remark, toml_line, toml_value
+from coordinatord.runtime.settings.values import TEXT
+
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
+"""How TOML's types are called in an error."""
+
+
+ALIKE = 0.85
+"""How alike a variable of the environment has to be to a known one to be taken for a slip: COORDS and MAX_RESTART are,
+but not what others put there under the same first word, such as Kubernetes a SERVICE_PORT."""
+
+
+class SettingsError(Exception):
+    """A setting is wrong, missing or unknown; the text is one line for a person."""
+
+    def __init__(self, program: str, message: str) -> None:
+        super().__init__(f"{program}: {message} (see {program} --help)")
+        self.message = message
+
+    def end_program(self) -> NoReturn:
+        """Say it, and end."""
+        sys.stderr.write(f"{self}\n")
+        sys.exit(ExitCode.USAGE)
+
+
+class SettingsParser(argparse.ArgumentParser):
+    """An argument parser with defaults from environment and file; `add_argument` works as in argparse.
+
+    What is wrong raises `SettingsError`.
+    """
+
+    def __init__(self, *, env_prefix: str, environ: Mapping[str, str] | None = None, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **options)
+        self._env_prefix = env_prefix
+        self._environ = os.environ if environ is None else environ
+        self._settings: dict[str, Setting] = {}
+        self._in_force: dict[str, InForce] = {}
+        self._texts: dict[str, str] = {}
+        """What was last read of each setting, as it was written."""
+        self._config_variable = ""
+        self._file: ConfigFile | None = None
+
+    # What can be set
+
+    def add_setting(
+        self,
+        *flags: str,
+        variables: Sequence[str] | None = None,
+        toml: tuple[type, ...] = TEXT,
+        array: Callable[[Sequence[str]], str] | None = None,
+        **options: Any,
+    ) -> None:
+        """Add a flag, such as `--some-name`, that `PREFIX_SOME_NAME` of the environment gives a default to.
+
+        Where it has several names, the first one counts. `variables` are others to take the default from, the first
+        that is set; an empty sequence: none. `toml` is what it may be in a file; `array` writes an array as text.
+        """
+        name = flags[0].removeprefix("--").replace("-", "_")
+        if variables is None:
+            variables = (f"{self._env_prefix}_{name.upper()}",)
+        default, required = options.pop("default", None), options.pop("required", False)
+        spellings = dict.fromkeys(spelling for flag in flags for spelling in (flag, _underscored(flag)))
+        # Nothing is there unless the flag is: so it is told apart from all other sources.
+        action = self.add_argument(*spellings, **{"dest": name, **options, "default": argparse.SUPPRESS})
+        if variables:
+            action.help = f"{action.help} [{', '.join(variables)}]"
+        if action.nargs == 0:
+            toml, default = (bool,), bool(default)
+        self._settings[action.dest] = Setting(action, variables, default, required, toml, array)
+
+    def add_config_file(self, variable: str) -> None:
+        """Add the flags that name a file, with its variable, and that show what is in force."""
+        self._config_variable = variable
+        self.add_argument(
+            "--config",
+            metavar="FILE",
+            default=self._environ.get(variable) or None,
+            help=f"settings in TOML, named as the flags are; flags and variables win over it [{variable}]",
+        )
+        self.add_argument(
+            "--show-config", action="store_true", help="print the settings in force, and where each is from, as TOML"
+        )
+
+    def add_command(self, name: str, **options: Any) -> None:
+        """Add what stands behind all flags, a command line; a file has it as an array under this key."""
+        action = self.add_argument(name, nargs=argparse.REMAINDER, **options)
+        self._settings[name] = Setting(action, (), default=[], required=False, kinds=(), array=str)
+
+    # What is in force
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Read flags, environment and file. Raises `SettingsError`."""
+        given, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return given
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Do the same, and return what no flag here understands as well. Raises `SettingsError`."""
+        given, unknown = super().parse_known_args(args, namespace)
+        for dest in (dest for dest, setting in self._settings.items() if setting.is_command):
+            command = getattr(given, dest)
+            setattr(given, dest, command[1:] if command[:1] == ["--"] else command)
+        if self._config_variable and given.config:
+            self._read_file(Path(given.config))
+        for setting in self._settings.values():
+            self._settle(given, setting)
+        missing = [
+            " or the environment variable ".join([setting.action.option_strings[0], *setting.variables])
+            for dest, setting in self._settings.items()
+            if setting.required and self.rank(dest) is Rank.DEFAULT
+        ]
+        if missing:
+            self.error("; ".join([f"the following arguments are required: {', '.join(missing)}", *self.misspelt]))
+        return given, unknown
+
+    @property
+    def file(self) -> Path | None:
+        """The file that was read, if one was named."""
+        return None if self._file is None else self._file.path
+
+    @property
+    def misspelt(self) -> list[str]:
+        """What to say of variables that nothing reads, but that somebody has meant for one that is read."""
+        known = {name for setting in self._settings.values() for name in setting.variables} | {self._config_variable}
+        found = []
+        for name in sorted(name for name, value in self._environ.items() if value and name not in known):
+            first, _, rest = name.partition("_")
+            others = [other.removeprefix(f"{first}_") for other in known if other.startswith(f"{first}_")]
+            if near := next(iter(difflib.get_close_matches(rest, others, n=1, cutoff=ALIKE)), None):
+                found.append(f"environment variable {clip(name)} has no effect: did you mean {first}_{near}?")
+        return found
+
+    def rank(self, dest: str) -> Rank:
+        """Say what kind of source a setting has its value from."""
+        return self._in_force[dest].rank
+
+    def exclude(self, given: argparse.Namespace, switch: str, other: str, message: str) -> None:
+        """Let only one of a switch and another setting be in force: that of the stronger source.
+
+        `message` is said where none is stronger. Raises `SettingsError`.
+        """
+        if not getattr(given, switch) or not getattr(given, other):
+            return
+        if self.rank(switch) is self.rank(other):
+            self.error(message)
+        winner, loser = sorted((switch, other), key=self.rank, reverse=True)
+        setattr(given, loser, self._settings[loser].default)
+        origin = f"overruled: {self._settings[winner].keys[0]} is given by {self._in_force[winner].origin}"
+        self._in_force[loser] = InForce(Rank.DEFAULT, origin, None)
+
+    def note(self, dest: str, value: object, origin: str = "default") -> None:
+        """Let a setting that nobody gave be shown as what was made of that."""
+        if self.rank(dest) is Rank.DEFAULT:
+            self._in_force[dest] = InForce(Rank.DEFAULT, origin, value)
+
+    def show_if_asked(self, given: argparse.Namespace) -> None:
+        """Print what is in force and end the program, as `--help` does, if that was asked for."""
+        if getattr(given, "show_config", False):
+            text = "\n".join([*self._shown(), ""])
+            try:
+                sys.stdout.write(text.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding))
+                sys.stdout.flush()
+            except OSError as error:
+                sys.stdout = None  # or Python would try again at its end, and fail
+                self.exit(ExitCode.IO_ERROR, f"{self.prog}: the output cannot be written: {error.strerror}\n")
+            self.exit()
+
+    def _shown(self) -> list[str]:
+        lines = [remark(f"{self.prog}: the settings in force, and where each is from; this can be used as a file")]
+        lines += map(remark, self.misspelt)
+        for dest, setting in self._settings.items():
+            now = self._in_force[dest]
+            if now.value in (None, [], ""):
+                lines.append(remark(f"{setting.keys[0]}: {now.origin}"))
+            else:
+                lines.append(toml_line(setting.keys[0], now.value, now.origin))
+        return lines
+
+    def _settle(self, given: argparse.Namespace, setting: Setting) -> None:
+        """Decide from where one setting has its value, and read that."""
+        dest, value = setting.action.dest, setting.default
+        # An empty one is what an environment file says of a setting that it leaves open.
+        variable = next((variable for variable in setting.variables if self._environ.get(variable)), None)
+        names = self._file.values if self._file is not None else {}
+        key = next((key for key in setting.keys if key in names), None)
+        if (given.__dict__.get(dest) != []) if setting.is_command else dest in given:
+            value = getattr(given, dest)
+            text = self._texts.get(dest)
+            written = value if setting.is_switch or setting.is_command or text is None else setting.as_toml(text)
+            found = InForce(Rank.FLAG, "flag", written)
+        elif variable is not None:
+            value = self._from_environment(setting, variable, self._environ[variable])
+            written = value if setting.is_switch else setting.as_toml(self._environ[variable])
+            found = InForce(Rank.ENVIRONMENT, f"environment variable {variable}", written)
+        elif key is not None and self._file is not None:
+            value = self._from_file(self._file, setting, key)
+            found = InForce(Rank.FILE, f"file {self._file.place(key)}", names[key])
+        else:
+            found = setting.by_default
+        self._in_force[dest] = found
+        if value is not argparse.SUPPRESS:
+            setattr(given, dest, value)
+
+    # Sources
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        self._texts[action.dest] = arg_string
+        return super()._get_value(action, arg_string)
+
+    def _read(self, setting: Setting, text: str, where: str) -> Any:
+        """Read a value as if it were the flag's."""
+        try:
+            read = self._get_value(setting.action, text)
+            self._check_value(setting.action, read)
+        except argparse.ArgumentError as error:
+            self.error(f"{where}: {error.message}")
+        return read
+
+    def _from_environment(self, setting: Setting, variable: str, value: str) -> Any:
+        if not setting.is_switch:
+            return self._read(setting, value, f"environment variable {variable}")
+        if value.lower() not in {"0", "1", "false", "true", "no", "yes"}:
+            self.error(f"environment variable {variable}: expected 1 or 0, not {value!r}")
+        return value.lower() in {"1", "true", "yes"}
+
+    def _read_file(self, path: Path) -> None:
+        try:
+            self._file = ConfigFile(path)
+        except ConfigFileError as error:
+            self.error(str(error))
+        known = [key for setting in self._settings.values() for key in setting.keys]
+        for name, value in self._file.values.items():
+            if name not in known:
+                near = _nearest(name, known)
+                table = "; settings stand at the top, in no table" if isinstance(value, list | dict) else ""
+                hint = f"; did you mean {near}?" if near else table
+                self.error(f"{self._file.place(name)}: {name!r} is no setting of {self.prog}{hint}")
+        for setting in self._settings.values():
+            twice = [key for key in setting.keys if key in self._file.values]
+            if twice[1:]:
+                self.error(f"{self._file.place(twice[1])}: {' and '.join(twice)} are one setting: give it once")
+
+    def _from_file(self, file: ConfigFile, setting: Setting, key: str) -> Any:
+        value, where = file.values[key], f"{file.place(key)}: {key}"
+        if type(value) is list and setting.array is not None:
+            parts = [str(part) for part in value if type(part) in {str, *setting.kinds} - {bool}]
+            if len(parts) < len(value):
+                self.error(f"{where}: each element has to be a text in quotes")
+            if setting.is_command:
+                return self._without_nulls(parts, where)
+            try:
+                value = setting.array(parts)
+            except argparse.ArgumentTypeError as error:
+                self.error(f"{where}: {error}")
+        elif type(value) not in setting.kinds:
+            self.error(f"{where}: expected {self._expected(setting)}, not {_in_toml_words(value)}")
+        if setting.is_switch:
+            return value
+        [text] = self._without_nulls([str(value)], where)
+        return self._read(setting, text, where)
+
+    def _without_nulls(self, parts: list[str], where: str) -> list[str]:
+        if any("\0" in part for part in parts):
+            self.error(f"{where}: a null character can be part of no setting")
+        return parts
+
+    @staticmethod
+    def _expected(setting: Setting) -> str:
+        kinds = [kind for kind in setting.kinds if not (kind is int and float in setting.kinds)]
+        return " or ".join([*(_WORDS[kind] for kind in kinds), *(["an array"] if setting.array is not None else [])])
+
+    # What is wrong
+
+    def nearest(self, wrong: str) -> str | None:
+        """Return the flag that somebody who wrote a wrong one may have meant."""
+        flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        return _nearest(wrong.replace("_", "-"), flags)
+
+    def check_flags(self, words: Sequence[str], *others: argparse.ArgumentParser) -> None:
+        """Refuse flags that neither this parser nor one of the others has, with the nearest one.
+
+        Before anything is parsed: of `--setle 3`, argparse would say that 3 is no command. Raises `SettingsError`.
+        """
+        known = {flag for parser in (self, *others) for action in parser._actions for flag in action.option_strings}  # noqa: SLF001
+        for word in words:
+            flag = word.partition("=")[0]
+            if flag.startswith("--") and flag != "--" and flag not in known:
+                near = self.nearest(flag)
+                self.error(f"unrecognized arguments: {word}{f'; did you mean {near}?' if near else ''}")
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse with one line, instead of argparse's usage text and exit code 2. Raises `SettingsError`."""
+        line = " ".join(message.splitlines())
+        raise SettingsError(self.prog, line)
+
+
+def _nearest(wrong: str, known: Sequence[str]) -> str | None:
+    begun = [name for name in known if wrong and name.startswith(wrong)]
+    return next(iter(begun or difflib.get_close_matches(wrong, known, n=1)), None)
+
+
+def _in_toml_words(value: object) -> str:
+    match value:
+        case list():
+            return "an array"
+        case dict():
+            return "a table"
+        case bool() | int() | float() | str():
+            return clip(toml_value(value))
+        case _:
+            return "a date or time"
+
+
+def _underscored(flag: str) -> str:
+    return f"--{flag[2:].replace('-', '_')}" if flag.startswith("--") else flag
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Shows one spelling of each name of a flag."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32, width=110)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.option_strings[0] == "-h":
+            return super()._format_action_invocation(action)
+        value = f" {self._format_args(action, action.dest.upper())}" if action.nargs != 0 else ""
+        return ", ".join(flag for flag in action.option_strings if "_" not in flag) + value

@@ -1,0 +1,42 @@
+"""Reads one value of a setting that both programs have; what is wrong is an `argparse.ArgumentTypeError`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from coordinatord.protocol.fields import DURATION_S_MAX
+
+TEXT: tuple[type, ...] = (str,)
+WHOLE: tuple[type, ...] = (int,)
+NUMBER: tuple[type, ...] = (int, float)
+WHOLE_OR_TEXT: tuple[type, ...] = (int, str)
+"""What a key may be in TOML. All is read as text in the end, so that a flag and a key cannot differ in meaning; but
+`settle = "2"` is a slip of somebody who meant something else as well."""
+
+
+def port(text: str) -> int:
+    """Read a port number, 0 included."""
+    if not text.isdecimal() or int(text) > 65_535:  # noqa: PLR2004 - what a port is
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to 65535")
+    return int(text)
+
+
+def seconds(text: str, least: float = 0.0) -> float:
+    """Read a duration, which is never nothing."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1
+    if number <= 0 or not least <= number <= DURATION_S_MAX:
+        lower = f"at least {least:g}" if least else "more than 0"
+        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, {lower} and at most {DURATION_S_MAX}")
+    return number
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Write an array of TOML as a flag has it, with commas between."""
+    for part in parts:
+        if "," in part:
+            raise argparse.ArgumentTypeError(f"{part!r} has a comma: make it elements of their own")
+    return ",".join(parts)

@@ -1,0 +1,103 @@
+"""What a service and the systemd that started it tell each other, in systemd's own protocols and without its library.
+
+See sd_notify(3), sd_watchdog_enabled(3) and sd_listen_fds(3). Where a program stands is for the program to say. In a
+process that systemd did not start all of this does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
+
+from coordinatord.runtime.logs import fields
+
+log = logging.getLogger(__name__)
+
+FIRST_PASSED = 3
+"""The first descriptor that systemd passes; see sd_listen_fds(3)."""
+
+TELL_WITHIN_S = 1.0
+"""For a systemd whose queue is full: what matters is worth a wait, but the event loop stands still meanwhile."""
+
+LOOK_EVERY_S = 1.0
+"""At the status: a person who looks at `systemctl status` sees what was true a second ago."""
+
+STATUS_CHARACTERS_MAX = 500
+"""Of a status: a line to be read at a glance. systemd would take much more."""
+
+PASSED = ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
+WATCHED = ("WATCHDOG_USEC", "WATCHDOG_PID")
+NOTIFIED = "NOTIFY_SOCKET"
+
+
+class Supervisor:
+    """The systemd that started this process, or nobody."""
+
+    def __init__(self, environ: MutableMapping[str, str], pid: int) -> None:
+        """Take systemd's variables out of `environ`: no child of this process, `pid`, may speak or listen for it."""
+        taken = {name: environ.pop(name, "") for name in (NOTIFIED, *WATCHED, *PASSED)}
+        name = taken[NOTIFIED]
+        # A name that begins with @ is in the abstract namespace, which the kernel writes with a null byte.
+        self._address = f"\0{name[1:]}" if name.startswith("@") else name
+        self._deaf = False
+        """It could not be told something; that is said once."""
+        self._passed = _number(taken, "LISTEN_FDS") if _number(taken, "LISTEN_PID") == pid else 0
+        self.watchdog_s: float | None = None
+        """After so many seconds without a sign of life it kills this process; None: never."""
+        if taken["WATCHDOG_PID"] in {"", str(pid)} and (microseconds := _number(taken, "WATCHDOG_USEC")):
+            self.watchdog_s = microseconds / 1_000_000
+
+    def tell(self, *assignments: str) -> None:
+        """Tell it something, such as `READY=1`; all in one message, which it takes in as a whole."""
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+                notify.settimeout(TELL_WITHIN_S)
+                notify.sendto("\n".join(assignments).encode(errors="replace"), self._address)
+        except OSError as error:
+            if not self._deaf:
+                names = fields("systemd_deaf")
+                log.warning("systemd cannot be told %s at NOTIFY_SOCKET: %s", assignments[0], error, extra=names)
+            self._deaf = True
+
+    async def keep_alive(self) -> None:
+        """Show until cancelled that the event loop turns, twice in the time that the watchdog allows."""
+        while self.watchdog_s is not None:
+            self.tell("WATCHDOG=1")
+            await asyncio.sleep(self.watchdog_s / 2)
+
+    async def keep_informed(self, status: Callable[[], str]) -> None:
+        """Tell it until cancelled what `status` returns, whenever that has changed."""
+        told = ""
+        while self._address:
+            if (now := status()) != told:
+                told = now
+                self.tell(status_of(now))
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def take_sockets(self) -> list[socket.socket]:
+        """Return the sockets that it passed, as of its socket unit; they are this process's alone. A second call: none.
+
+        Raises `OSError` if what was passed is no socket.
+        """
+        first, count, self._passed = FIRST_PASSED, self._passed, 0
+        for descriptor in range(first, first + count):
+            os.set_inheritable(descriptor, False)
+        return [socket.socket(fileno=descriptor) for descriptor in range(first, first + count)]
+
+
+def status_of(text: str) -> str:
+    """Return the assignment that has a text shown by `systemctl status`, in one line."""
+    return f"STATUS={' '.join(text.split())[:STATUS_CHARACTERS_MAX]}"
+
+
+def _number(values: Mapping[str, str], name: str) -> int:
+    """Read what systemd wrote; what is no number was set by somebody else, and counts as nothing."""
+    with suppress(ValueError):
+        return max(0, int(values[name]))
+    return 0

@@ -1,0 +1,50 @@
+"""Lets whoever shows something wait until there is something new to show.
+
+A level, not a queue: a watcher remembers up to which version it has seen, and reads what is now whenever there is a
+later one. A slow watcher thereby skips what it missed, and nothing is kept for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from coordinatord.core.values.records import Record
+
+
+class Feed:
+    """Counts how often something has become durable."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.closed = False
+        """Nothing more will come."""
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def note(self, records: Sequence[Record], at: float) -> None:
+        """Note that records have become durable; to be one of the driver's watchers."""
+        del records, at
+        self.version += 1
+        self._wake()
+
+    def close(self) -> None:
+        """Let all who wait go: the daemon ends."""
+        self.closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            if not future.done():  # its watcher may have been cancelled
+                future.set_result(None)
+
+    async def beyond(self, version: int) -> int:
+        """Wait until something has become durable after `version`, or nothing will; return the version of now."""
+        while self.version <= version and not self.closed:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.add(future)
+            try:
+                await future
+            finally:
+                self._waiting.discard(future)
+        return self.version

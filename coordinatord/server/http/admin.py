@@ -1,0 +1,163 @@
+"""What operators ask for over plain HTTP, and how it is answered: once it is durable, as everything that is said."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+
+import msgpack
+from aiohttp import web
+
+from coordinatord.core.effects import Answer
+from coordinatord.core.events import Asked
+from coordinatord.core.values.admin_requests import (
+    DrainNode,
+    ForgetJob,
+    Request,
+    RestartJob,
+    StopJob,
+    UndrainNode,
+    Verdict,
+)
+from coordinatord.protocol.fields import Name, Sentence
+from coordinatord.protocol.schema import SchemaError, check_for
+from coordinatord.server.driver import Driver
+from coordinatord.server.http.responses import complain, respond
+
+ASKING_MAX = 100
+"""Requests in progress: each is over when it is on the disk, so more are a mistake in somebody's loop."""
+
+BODY_WITHIN_S = 10.0
+"""From the head of a request to its end: it is a sentence, in the same packet mostly."""
+
+PARSERS = {"application/json": json.loads, "application/msgpack": msgpack.unpackb}
+"""By Content-Type. For these a browser asks us first (CORS), which we do not answer, before a page of somebody else may
+send them. (That no page may ask for anything, whatever it sends, is `browsers`' business.)"""
+
+_PATHS: dict[str, type[Request]] = {
+    "/v1/jobs/{target:[^/]+}/stop": StopJob,
+    "/v1/jobs/{target:[^/]+}/restart": RestartJob,
+    "/v1/jobs/{target:[^/]+}/forget": ForgetJob,
+    "/v1/nodes/{target:[^/]+}/drain": DrainNode,
+    "/v1/nodes/{target:[^/]+}/undrain": UndrainNode,
+}
+"""aiohttp's own pattern for a part of a path takes no braces, which a name may have."""
+
+_STATUSES = {Verdict.UNKNOWN: 404, Verdict.REFUSED: 409, Verdict.UNRECORDED: 503}
+
+
+@dataclass(frozen=True, slots=True)
+class Petition:
+    """The body of a request: who asks, and why, which may be left out."""
+
+    by: Name
+    reason: Sentence
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    target: Name
+
+
+_check_petition = check_for(Petition)
+_check_target = check_for(_Target)
+
+
+class _TurnedDownError(Exception):
+    """A request is not even looked at. State: unchanged."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class Requests:
+    """All requests in progress."""
+
+    def __init__(self) -> None:
+        self._driver: Driver | None = None
+        self._asking: dict[int, asyncio.Future[Answer]] = {}
+        self._numbers = count(-1, -1)  # sessions of nodes are numbered upward
+        self._closed = False
+
+    def attach(self, driver: Driver) -> None:
+        """Name the driver that decides; driver and requests need each other."""
+        self._driver = driver
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what is served where."""
+        return [web.post(path, partial(self._serve, kind)) for path, kind in _PATHS.items()]
+
+    def deliver(self, answer: Answer) -> None:
+        """Let whoever asked know."""
+        asking = self._asking.get(answer.session)
+        if asking is not None and not asking.done():
+            asking.set_result(answer)
+
+    def close(self) -> None:
+        """Let nobody wait any longer: the daemon ends."""
+        self._closed = True
+        for number in self._asking:
+            self.deliver(_ending(number))
+
+    async def _serve(self, kind: type[Request], request: web.Request) -> web.Response:
+        try:
+            wanted = await _read(request, kind)
+        except _TurnedDownError as error:
+            return complain(request, error.status, error.code, str(error))
+        if len(self._asking) >= ASKING_MAX:
+            return complain(request, 503, "busy", f"{ASKING_MAX} requests are in progress, the limit: try again")
+        answer = await self._ask(wanted)
+        if answer.verdict in _STATUSES:
+            return complain(request, _STATUSES[answer.verdict], str(answer.verdict), answer.text)
+        return respond(request, {"done": answer.verdict is Verdict.DONE, "message": answer.text})
+
+    async def _ask(self, wanted: Request) -> Answer:
+        number = next(self._numbers)
+        if self._closed:
+            return _ending(number)
+        assert self._driver is not None  # noqa: S101 - attached before the first request can come
+        asking: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._asking[number] = asking
+        try:
+            self._driver.submit(Asked(number, wanted))
+            return await asking
+        finally:
+            del self._asking[number]
+
+
+def _ending(number: int) -> Answer:
+    text = "coordinatord ends, and whether this is recorded shows when it is back: ask again then"
+    return Answer(number, Verdict.UNRECORDED, text)
+
+
+def _why(error: Exception) -> str:
+    """Say what is wrong with a body; msgpack's own errors say nothing."""
+    if isinstance(error, RecursionError | msgpack.StackError):
+        return "it is nested too deeply"
+    return str(error) or "it is no msgpack"
+
+
+async def _read(request: web.Request, kind: type[Request]) -> Request:
+    """Make a request of this kind of what came. Raises `_TurnedDownError`."""
+    parse = PARSERS.get(request.content_type)
+    if parse is None:
+        text = f"a request has Content-Type {' or '.join(PARSERS)}, not {request.content_type}"
+        raise _TurnedDownError(415, "content_type", text)
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            body = parse(await request.read())
+        petition = _check_petition({"reason": "", **body} if type(body) is dict else body, "request")
+        target = _check_target(dict(request.match_info), "request").target
+    except web.HTTPRequestEntityTooLarge as error:
+        raise _TurnedDownError(413, "too_large", f"a request has at most {request.client_max_size} bytes") from error
+    except TimeoutError as error:
+        text = f"the rest of the request has not come within {BODY_WITHIN_S:g} s"
+        raise _TurnedDownError(408, "incomplete", text) from error
+    except (SchemaError, ValueError, RecursionError, msgpack.UnpackException) as error:
+        raise _TurnedDownError(400, "malformed", f"the request is not understood: {_why(error)}") from error
+    return kind(target, petition.by, petition.reason)

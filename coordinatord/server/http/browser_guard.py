@@ -1,0 +1,118 @@
+"""What a browser may ask for: to read, by a name that is ours. Somebody else's page is told nothing and does nothing.
+
+A browser lets any page open a WebSocket to us (RFC 6455, 10.2), and lets a page whose name has come to mean our address
+(DNS rebinding) read what we answer. It has to say `Origin` with the first, and our own name is not in `Host` with the
+second. Programs are not bound to names: they reach us through service names, tunnels and proxies of any name, and no
+page makes them ask for anything. So a name is looked at only where a browser asks.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+import threading
+from collections.abc import Collection
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from coordinatord.protocol.messages import SESSION_PATH
+from coordinatord.runtime.logs import fields
+from coordinatord.server.http.responses import complain
+
+log = logging.getLogger(__name__)
+
+READING = frozenset({"GET", "HEAD"})
+
+MARKS = ("Accept-Language", "Origin", "Referer", "Sec-Fetch-Site")
+"""What browsers send and programs do not. A page can change the first of them, but not leave it out, and the others
+only a browser sets (Fetch standard, 2.2.2)."""
+
+BROWSER = "Mozilla/"
+"""How the User-Agent of each browser begins. In some a page may change it; then there is still Accept-Language."""
+
+PRIVATE = (".localhost", ".local", ".internal", ".home.arpa", ".test")
+"""Endings that nobody can register (RFC 6761, 6762 and 8375; ICANN for .internal, in 2024), so no page from elsewhere
+has such a name. Kubernetes' services are below .local."""
+
+
+class Names:
+    """The names by which a browser may reach us."""
+
+    def __init__(self, allowed: Collection[str] = ()) -> None:
+        """`allowed` are further names; one that begins with a dot stands for all names below it."""
+        self._allowed = frozenset(map(_plain, allowed))
+        self._own = frozenset({_plain(socket.gethostname())})
+
+    def learn(self) -> None:
+        """Begin to find out the host's full name. Nobody waits for that: a name server may not answer."""
+        threading.Thread(target=self._learn, name="name of this host", daemon=True).start()
+
+    def _learn(self) -> None:
+        try:
+            found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM, flags=socket.AI_CANONNAME)
+        except (OSError, UnicodeError):
+            return  # it has no other name
+        self._own |= {_plain(canonical) for *_, canonical, _ in found if canonical}
+
+    def has(self, name: str) -> bool:
+        """Whether a name, as in a URL, is ours: no page from elsewhere can have it."""
+        name = _plain(name)
+        if not name or "." not in name:
+            return True  # it means a host of this network, as nobody can register it
+        if _is_address(name) or name.endswith(PRIVATE) or name in self._own | self._allowed:
+            return True
+        return any(one.startswith(".") and name.endswith(one) for one in self._allowed)
+
+
+class Browsers:
+    """Turns away what no browser may ask for."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+
+    @web.middleware
+    async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let a request through, or answer it with 403."""
+        origin = request.headers.get("Origin")
+        if origin is not None and (request.method not in READING or request.path == SESSION_PATH):
+            text = "no web page may ask for this: use nodeclient, or curl"
+            names = fields("page_refused", origin=origin, path=request.path, peer=request.remote)
+            log.warning("refused: a web page asked for what only programs may ask for", extra=names)
+            return complain(request, 403, "foreign", text)
+        name = _host(request.headers.get("Host", ""))
+        if _is_browser(request) and not self._names.has(name):
+            return complain(request, 403, "foreign_name", _unknown(name))
+        return await handler(request)
+
+
+def _unknown(name: str) -> str:
+    return (
+        f"coordinatord does not know the name {name[:253]} as its own, and a web page of somebody else could go by it: "
+        "open this page by the address of the host, or start coordinatord with --allowed-hosts and this name"
+    )
+
+
+def _is_browser(request: web.Request) -> bool:
+    headers = request.headers
+    return headers.get("User-Agent", "").startswith(BROWSER) or any(mark in headers for mark in MARKS)
+
+
+def _host(header: str) -> str:
+    """Return the host of a `Host` header, without its port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.rpartition(":")[0] if ":" in header else header
+
+
+def _plain(name: str) -> str:
+    return name.lower().removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,180 @@
+"""What happened, to jobs or to all, over plain HTTP: as a list, or as server-sent events that go on as more happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from coordinatord.core.values.records import KINDS, JobForgotten
+from coordinatord.runtime.local_time import now
+from coordinatord.server.change_signal import Feed
+from coordinatord.server.driver import Driver
+from coordinatord.server.http.responses import SENDS, complain, respond, unknown_job
+from coordinatord.store.interface import Chapter, Happening, Store, StoreError
+
+AT_ONCE_MAX = 1_000
+"""In one answer: some 300 bytes each, and more than a person reads."""
+
+FOLLOWERS_MAX = 100
+"""Each costs a look into the store whenever something happens; people who watch are few."""
+
+QUIET_S = 15.0
+"""Between two signs of life while nothing happens: proxies drop what is silent for a minute or less."""
+
+NUMBER_MAX = 2**63 - 1
+"""As SQLite counts."""
+
+_ID = re.compile(r"(?:(?P<store>[0-9a-f]{1,32})-)?(?P<number>[0-9]{1,20})", re.ASCII)
+"""Numbers are those of one store; without its word, whoever asks is taken to mean this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Which:
+    """Of which events somebody wants to hear."""
+
+    job: str | None
+    """None: of all jobs, and of none."""
+    kinds: frozenset[str]
+    """None of them: all."""
+    since: float
+    """In seconds since 1970."""
+    last: int
+    """How many of the newest, to begin with."""
+
+
+class Happenings:
+    """Tells from the store, where everything durable is."""
+
+    def __init__(self, driver: Driver, store: Store, feed: Feed) -> None:
+        self._driver = driver
+        self._store = store
+        self._feed = feed
+        self._followers = 0
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what is served where."""
+        paths = ("/v1/events", "/v1/jobs/{job:[^/]+}/events")
+        return [web.get(path, self._serve, allow_head=False) for path in paths]
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        job = request.match_info.get("job")
+        try:
+            after = _after(request, self._store.identity)
+            which = _Which(job, _kinds(request), _since(request), _last(request))
+        except ValueError as error:
+            return complain(request, 400, "malformed", str(error))
+        await self._driver.written()
+        if job is not None and job not in self._driver.machine.jobs:
+            return unknown_job(request, job)
+        if SENDS in request.headers.get("Accept", ""):
+            return await self._follow(request, which, after)
+        try:
+            chapter = await self._tell(which, after)
+        except StoreError as error:
+            return complain(request, 503, "cannot_read", f"the records cannot be read: {error}")
+        events = [self._plain(one) for one in chapter.happenings]
+        return respond(request, {"job": job, "events": events, "upto": self._id(chapter.upto)})
+
+    async def _follow(self, request: web.Request, which: _Which, after: int | None) -> web.StreamResponse:
+        if self._followers >= FOLLOWERS_MAX:
+            return complain(request, 503, "busy", f"{FOLLOWERS_MAX} others follow already, the limit")
+        response = web.StreamResponse(headers={"Content-Type": SENDS, "Cache-Control": "no-store"})
+        self._followers += 1
+        try:
+            await response.prepare(request)
+            async for found in self._news(which, after):
+                await response.write(b"".join(map(self._sent, found)) or b": nothing new\n\n")
+        except (ConnectionError, StoreError):
+            pass  # whoever follows comes again, with the id of the last event
+        finally:
+            self._followers -= 1
+        return response
+
+    async def _news(self, which: _Which, after: int | None) -> AsyncIterator[Sequence[Happening]]:
+        """Yield what there is, then what comes, and nothing now and then; ends when the job is forgotten."""
+        while not self._feed.closed:
+            version = self._feed.version
+            chapter = await self._tell(which, after)
+            yield chapter.happenings
+            after = chapter.upto
+            gone = which.job is not None and which.job not in self._driver.machine.jobs
+            if gone and (which.kinds or any(one.kind == JobForgotten.__name__ for one in chapter.happenings)):
+                return
+            if len(chapter.happenings) == AT_ONCE_MAX:
+                continue  # there may be more
+            try:
+                async with asyncio.timeout(QUIET_S):
+                    await self._feed.beyond(version)
+            except TimeoutError:
+                yield ()
+
+    async def _tell(self, which: _Which, after: int | None) -> Chapter:
+        """Look into the store; from the beginning again, for whom an older copy of it gave a greater number."""
+        most = which.last if after is None else AT_ONCE_MAX
+        told = partial(self._store.tell, kinds=which.kinds, since=which.since)
+        chapter = await told(which.job, after, most)
+        if after is not None and chapter.upto < after:
+            return await told(which.job, None, AT_ONCE_MAX)
+        return chapter
+
+    def _plain(self, one: Happening) -> dict[str, Any]:
+        kind = KINDS.get(one.kind)
+        return {"id": self._id(one.number)} | asdict(one) | {"what": " ".join(kind.words()) if kind else one.kind}
+
+    def _sent(self, one: Happening) -> bytes:
+        return f"id: {self._id(one.number)}\nevent: record\ndata: {json.dumps(self._plain(one))}\n\n".encode()
+
+    def _id(self, number: int) -> str:
+        return f"{self._store.identity}-{number}"
+
+
+def _after(request: web.Request, identity: str) -> int | None:
+    """Return the number of the last event that the client has; None if it has none of this store.
+
+    Raises `ValueError`.
+    """
+    text = request.headers.get("Last-Event-ID") or request.query.get("after")
+    if text is None:
+        return None
+    found = _ID.fullmatch(text)
+    if found is None:
+        raise ValueError(f"after is the id of an event, or its number, not {text[:40]!r}")
+    store, number = found["store"], int(found["number"])
+    return min(number, NUMBER_MAX) if store in {None, identity} else None
+
+
+def _kinds(request: web.Request) -> frozenset[str]:
+    """Return the kinds that are asked for, such as `node-lost` or `NodeLost`. Raises `ValueError`."""
+    known = {name.lower(): name for name in KINDS}
+    asked = {
+        re.sub(r"[-_ ]", "", kind).lower() for text in request.query.getall("kind", ()) for kind in text.split(",")
+    }
+    if not asked <= known.keys():
+        names = ", ".join("-".join(kind.words()) for kind in KINDS.values())
+        raise ValueError(f"kind is one or several of {names}")
+    return frozenset(known[kind] for kind in asked)
+
+
+def _since(request: web.Request) -> float:
+    """Return the time so many seconds ago. Raises `ValueError`."""
+    text = request.query.get("since")
+    if text is None:
+        return 0.0
+    if not re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text, re.ASCII):
+        raise ValueError(f"since is how many seconds ago, not {text[:40]!r}")
+    return now().timestamp() - float(text)
+
+
+def _last(request: web.Request) -> int:
+    """Return how many of the newest are asked for. Raises `ValueError`."""
+    text = request.query.get("last", str(AT_ONCE_MAX))
+    if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not 1 <= int(text) <= AT_ONCE_MAX:
+        raise ValueError(f"last is 1 to {AT_ONCE_MAX}, not {text[:40]!r}")
+    return int(text)

@@ -1,0 +1,70 @@
+"""Reads over plain HTTP: health, and the state of jobs. Nothing here changes anything."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from aiohttp import web
+
+from coordinatord.core.queries.job_view import drained_view, job_view, whole_view
+from coordinatord.runtime import __version__
+from coordinatord.server.change_signal import Feed
+from coordinatord.server.driver import Driver
+from coordinatord.server.http.response_cache import Shown
+from coordinatord.server.http.responses import encoded, respond, unknown_job, wanted
+from coordinatord.server.job_iteration import read_in_pieces
+
+PIECE = 1_000
+"""Nodes of jobs that are shown without a pause: about four milliseconds."""
+
+
+class Api:
+    """Shows the machine's state, as far as it is durable."""
+
+    def __init__(self, driver: Driver, feed: Feed) -> None:
+        self._driver = driver
+        self._shown = Shown(driver, feed)
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what is served where."""
+        return [
+            web.get("/healthz", self._health),
+            web.get("/v1/jobs", self._jobs),
+            web.get("/v1/jobs/{job:[^/]+}", self._job),
+        ]
+
+    async def _health(self, request: web.Request) -> web.Response:
+        machine = self._driver.machine
+        health = {
+            "status": "ok" if machine.trouble is None else "cannot record",
+            "reason": machine.trouble or "",
+            "version": __version__,
+            "jobs": len(machine.jobs),
+            "sessions": machine.sessions,
+        }
+        return respond(request, health, status=200 if machine.trouble is None else 503)
+
+    async def _jobs(self, request: web.Request) -> web.Response:
+        kind = wanted(request)
+        body = await self._shown.get((None, kind), partial(self._show_all, kind))
+        return web.Response(body=body, content_type=kind)
+
+    async def _job(self, request: web.Request) -> web.Response:
+        kind, job = wanted(request), request.match_info["job"]
+        body = await self._shown.get((job, kind), partial(self._show, job, kind))
+        return unknown_job(request, job) if body is None else web.Response(body=body, content_type=kind)
+
+    async def _show_all(self, kind: str) -> bytes:
+        driver = self._driver
+        jobs = [job_view(run, driver.now, driver.machine.trouble) async for run in read_in_pieces(driver, PIECE)]
+        return encoded({"jobs": jobs, "drained": drained_view(driver.machine.cluster)}, kind)
+
+    async def _show(self, job: str, kind: str) -> bytes | None:
+        await self._driver.written()
+        run = self._driver.machine.jobs.get(job)
+        if run is None:
+            return None
+        shown = whole_view(run, self._driver.now, self._driver.machine.trouble)
+        await asyncio.sleep(0)  # to encode it takes as long again
+        return encoded(shown, kind)

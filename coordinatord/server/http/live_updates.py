@@ -1,0 +1,233 @@
+"""What the live page shows, as server-sent events: `GET /v1/stream`, with `?job=` also one job whole.
+
+Levels and not edges, as in the whole protocol: each event carries all of what it is about, so a lost one is repaired by
+the next, a page that comes back needs nothing else, and a viewer that reads slowly skips what it missed. What is shown
+is made once for all viewers, and no more often than costs a small share of the loop. What it says is `core.view`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from coordinatord.core.queries.job_view import drained_view, head_view, whole_view
+from coordinatord.core.state.run import Run
+from coordinatord.runtime import __version__
+from coordinatord.server.change_signal import Feed
+from coordinatord.server.driver import Driver
+from coordinatord.server.http.responses import complain
+
+VIEWERS_MAX = 100
+"""Pages open at a time: ten times what a team has. Each costs a connection and, if it reads slowly, one old state."""
+
+QUICK_S = 0.25
+"""Between two states when something was recorded: soon enough to look immediate, and a burst of records is one."""
+
+TURN_S = 1.0
+"""Between two states otherwise: steps and heartbeats come once a second."""
+
+SHARE = 0.03
+"""Of the loop's time at most for making states: at 10,000 nodes one takes a tenth of a second, and nodes come first."""
+
+ALIVE_S = 5.0
+"""After so long without an event, one that says nothing: a page tells by it that the connection still leads here, which
+no browser says of one that was cut silently, and no proxy takes it for idle."""
+
+PIECE_BYTES = 64 * 1024
+"""Written ahead for one viewer at most: states are shared by all, what lies in a connection's buffer is not. The kernel
+gives up a viewer that does not read at all, as it does with any connection (`app.UNACKNOWLEDGED_MS`)."""
+
+RETRY_MS = 1_000
+"""After which a browser comes back, as nodes do."""
+
+HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",  # asks nginx to pass events on at once
+    "X-Content-Type-Options": "nosniff",
+}
+
+SUMMARY = ("job", "run", "state", "health", "reason", "round", "world_size", "restarts", "spares", "progress")
+"""What of a job is in the list of all."""
+
+Show = Callable[[], tuple[dict[str, Any], bool]]
+"""Returns what is to be shown now, and whether it changes without any record, by the mere clock."""
+
+
+@dataclass(eq=False)
+class _Topic:
+    """One thing that is shown, made once for all who look at it."""
+
+    name: str
+    show: Show
+    viewers: int = 0
+    frame: bytes = b""
+    version: int = -1
+    """Of the feed, when it was made."""
+    trouble: str | None = None
+    made_at: float = -math.inf
+    cost_s: float = 0.0
+    lives: bool = True
+
+    def make(self, version: int, trouble: str | None, now: float) -> None:
+        began = time.perf_counter()
+        shown, self.lives = self.show()
+        text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+        self.frame = f"event: {self.name}\ndata: {text}\n\n".encode()
+        self.version, self.trouble, self.made_at = version, trouble, now
+        self.cost_s = time.perf_counter() - began
+
+    def due_at(self, version: int, trouble: str | None, *, has_seen: bool) -> float:
+        """Return when it is worth making again, for a viewer who has seen it or not."""
+        changed = version > self.version or trouble != self.trouble
+        if has_seen and not changed and not self.lives:
+            return math.inf
+        return self.made_at + max(QUICK_S if changed else TURN_S, self.cost_s / SHARE)
+
+
+class Stream:
+    """All viewers of the live page."""
+
+    def __init__(self, driver: Driver, feed: Feed) -> None:
+        self._driver = driver
+        self._feed = feed
+        self._jobs = _Topic("jobs", self._show_jobs)
+        self._job_topics: dict[str, _Topic] = {}
+        self._viewers = 0
+        self._waits: set[asyncio.Timeout] = set()
+        self._closed = False
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what is served where."""
+        return [web.get("/v1/stream", self._serve, allow_head=False)]
+
+    def close(self) -> None:
+        """End all streams: browsers look for the coordinator again."""
+        self._closed = True
+        now = asyncio.get_running_loop().time()
+        for wait in self._waits:
+            wait.reschedule(now)
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        if self._viewers >= VIEWERS_MAX:
+            message = f"{VIEWERS_MAX} pages are open already, and this is one too many: close another one"
+            return complain(request, 503, "busy", message)
+        response = web.StreamResponse(headers=HEADERS)
+        self._viewers += 1
+        try:
+            with self._topics(request.query.get("job")) as topics, contextlib.suppress(ConnectionError):
+                await response.prepare(request)
+                await response.write(f"retry: {RETRY_MS}\n\n".encode())
+                await self._tell(response, topics)
+        finally:
+            self._viewers -= 1
+        return response
+
+    @contextlib.contextmanager
+    def _topics(self, job: str | None) -> Iterator[list[_Topic]]:
+        """Look at the list of jobs and at one job, which is made as long as somebody looks at it."""
+        if job is None:
+            yield [self._jobs]
+            return
+        topic = self._job_topics.setdefault(job, _Topic("job", lambda: self._show_job(job)))
+        topic.viewers += 1
+        try:
+            yield [self._jobs, topic]
+        finally:
+            topic.viewers -= 1
+            if not topic.viewers:
+                del self._job_topics[job]
+
+    async def _tell(self, response: web.StreamResponse, topics: list[_Topic]) -> None:
+        """Tell one viewer what changes, until it goes or the daemon does."""
+        told: dict[str, bytes] = {}
+        spoke_at = self._driver.now
+        while not self._closed:
+            for topic in topics:
+                await self._renew(topic, has_seen=topic.name in told)
+                if told.get(topic.name) is not topic.frame:
+                    told[topic.name] = topic.frame
+                    if not await self._write(response, topic.frame):
+                        return
+                    spoke_at = self._driver.now
+            if self._driver.now - spoke_at >= ALIVE_S:
+                await response.write(b"event: alive\ndata: {}\n\n")
+                spoke_at = self._driver.now
+            await self._pause(topics, spoke_at + ALIVE_S)
+
+    async def _renew(self, topic: _Topic, *, has_seen: bool) -> None:
+        """Make a topic anew if that is due: of what is durable, like all that is ever told."""
+        if self._due_at(topic, has_seen=has_seen) > self._driver.now:
+            return
+        await self._driver.written()
+        if self._due_at(topic, has_seen=has_seen) <= self._driver.now:  # else another viewer has made it meanwhile
+            topic.make(self._feed.version, self._driver.machine.trouble, self._driver.now)
+
+    def _due_at(self, topic: _Topic, *, has_seen: bool) -> float:
+        return topic.due_at(self._feed.version, self._driver.machine.trouble, has_seen=has_seen)
+
+    async def _pause(self, topics: list[_Topic], at_latest: float) -> None:
+        """Wait until one of the topics is due: by the clock, or by something that is recorded meanwhile."""
+        version = self._feed.version
+        async with self._within(min(at_latest, self._next_due(topics)) - self._driver.now):
+            await self._feed.beyond(version)
+        if self._feed.version > version:
+            async with self._within(min(at_latest, self._next_due(topics)) - self._driver.now):
+                await asyncio.get_running_loop().create_future()
+
+    def _next_due(self, topics: list[_Topic]) -> float:
+        return min(self._due_at(topic, has_seen=True) for topic in topics)
+
+    async def _write(self, response: web.StreamResponse, frame: bytes) -> bool:
+        """Write one state as fast as the viewer reads; return False if the daemon ends before."""
+        async with self._within(math.inf) as wait:
+            for start in range(0, len(frame), PIECE_BYTES):
+                await response.write(frame[start : start + PIECE_BYTES])
+        return not wait.expired()
+
+    @contextlib.asynccontextmanager
+    async def _within(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
+        """Bound whatever a viewer waits for, also by the end of the daemon; that it was cut short is no error."""
+        limit = 0.0 if self._closed else max(0.0, seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if limit == math.inf else limit) as wait:
+                self._waits.add(wait)
+                try:
+                    yield wait
+                finally:
+                    self._waits.discard(wait)
+
+    # What is shown
+
+    def _show_jobs(self) -> tuple[dict[str, Any], bool]:
+        cluster = self._driver.machine.cluster
+        jobs = [self._summary(run) for run in cluster.jobs.values()]
+        lives = any(_lives(run) for run in cluster.jobs.values())
+        return {"version": __version__, "jobs": jobs, "drained": drained_view(cluster)}, lives
+
+    def _summary(self, run: Run) -> dict[str, Any]:
+        head = head_view(run, self._driver.now, self._driver.machine.trouble)
+        summary = {name: head[name] for name in SUMMARY}
+        return summary | {"nodes": len(run.members), "goodput": head["ledger"]["goodput"]}
+
+    def _show_job(self, job: str) -> tuple[dict[str, Any], bool]:
+        run = self._driver.machine.cluster.jobs.get(job)
+        if run is None:
+            return {"job": job, "unknown": True}, False
+        view = whole_view(run, self._driver.now, self._driver.machine.trouble)
+        nodes = view["nodes"]
+        # The names of the fields once, and not with each of a thousand nodes.
+        compact = {"columns": list(nodes[0]) if nodes else [], "rows": [list(node.values()) for node in nodes]}
+        return view | {"nodes": compact}, _lives(run)
+
+
+def _lives(run: Run) -> bool:
+    return not run.state.ended or bool(run.members)

@@ -1,0 +1,62 @@
+"""Plain HTTP answers: JSON, or msgpack for those who ask for it by `Accept`; errors too, also those of aiohttp."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgpack
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+SENDS = "text/event-stream"
+"""What a client accepts that wants server-sent events (HTML standard, 9.2)."""
+
+
+JSON = "application/json"
+
+MSGPACK = "application/msgpack"
+
+
+def wanted(request: web.Request) -> str:
+    """Return how the answer to a request is to be encoded."""
+    return MSGPACK if MSGPACK in request.headers.get("Accept", "") else JSON
+
+
+def encoded(body: dict[str, Any], content_type: str) -> bytes:
+    """Encode a map."""
+    return f"{json.dumps(body)}\n".encode() if content_type == JSON else bytes(msgpack.packb(body))
+
+
+def respond(request: web.Request, body: dict[str, Any], status: int = 200) -> web.Response:
+    """Answer with a map."""
+    kind = wanted(request)
+    return web.Response(body=encoded(body, kind), status=status, content_type=kind)
+
+
+def complain(request: web.Request, status: int, code: str, message: str) -> web.Response:
+    """Answer that it cannot be done: a word for programs, and a sentence for people."""
+    return respond(request, {"error": code, "message": message}, status)
+
+
+def unknown_job(request: web.Request, job: str) -> web.Response:
+    """Answer that there is no such job."""
+    return complain(request, 404, "unknown_job", f"no job {job!r} is known here")
+
+
+@web.middleware
+async def complain_alike(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Give the errors that aiohttp finds by itself, such as an unknown path, the form of ours."""
+    try:
+        return await handler(request)
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        answer = complain(
+            request, error.status, "method", f"{request.path[:200]} takes {allowed}, not {request.method}"
+        )
+        answer.headers["Allow"] = allowed
+        return answer
+    except web.HTTPNotFound as error:
+        return complain(request, error.status, "unknown_path", f"nothing is served at {request.path[:200]}")
+    except web.HTTPBadRequest as error:
+        return complain(request, error.status, "malformed", error.text or error.reason)

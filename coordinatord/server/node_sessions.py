@@ -1,0 +1,186 @@
+"""Nodes' sessions: one WebSocket each, messages in, the newest desired state out.
+
+What a node says and is told goes through here unread, except for the first word of a session, which says whose it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from itertools import count
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from coordinatord.core.effects import Close, Effect, Reassure, Refuse, Send
+from coordinatord.core.events import Connected, Disconnected, Reported
+from coordinatord.core.queries.master_address import plain
+from coordinatord.protocol.codec import VersionError, decode, encode
+from coordinatord.protocol.messages import (
+    FRAME_BYTES_MAX,
+    PROTOCOL_VERSION,
+    Desired,
+    Join,
+    Observed,
+    RefusalCode,
+    Refused,
+)
+from coordinatord.protocol.schema import SchemaError
+from coordinatord.runtime import __version__
+from coordinatord.runtime.latest_frame import Mailbox
+from coordinatord.runtime.logs import fields
+from coordinatord.server.counters import Meters
+from coordinatord.server.driver import Driver
+
+log = logging.getLogger(__name__)
+
+JOIN_WITHIN_S = 10.0
+"""A connection that has not said who it is by then is not a node; the nodeclient says it in its first packet."""
+
+UNSENT_BYTES_MAX = 4 * 1024
+"""Ten of the usual messages: as much is written ahead for a node that does not read, in aiohttp's count and again in
+the transport, and then nothing until it does: 8 KiB of our memory at most, where the defaults make it 128."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A session that is open."""
+
+    version: int
+    """Of the protocol, in which all is said and read here."""
+    mailbox: Mailbox = field(default_factory=Mailbox)
+    told: Desired | None = None
+    frame: bytes = b""
+    """What it was last told, as it went out: most answers to heartbeats repeat it."""
+
+    def frame_for(self, message: Desired) -> bytes:
+        """Return a message as bytes, made once for each."""
+        if self.told is not message:
+            self.told, self.frame = message, encode(message, self.version)
+        return self.frame
+
+
+class Sessions:
+    """All nodes' connections."""
+
+    def __init__(self, meters: Meters) -> None:
+        self._meters = meters
+        self._open: dict[int, _Open] = {}
+        self._numbers = count(1)
+        self._driver: Driver | None = None
+
+    def attach(self, driver: Driver) -> None:
+        """Name the driver that the nodes' messages go to; driver and sessions need each other."""
+        self._driver = driver
+
+    def deliver(self, effect: Effect) -> None:
+        """Carry out an effect; for a session that is already gone there is nothing left to do."""
+        session = self._open.get(effect.session)
+        if session is None:
+            return
+        match effect:
+            case Send():
+                session.mailbox.put(session.frame_for(effect.message))
+            case Reassure():
+                session.mailbox.put_if_empty(encode(effect.message, session.version))
+            case Refuse():
+                session.mailbox.close(encode(effect.message, session.version))
+            case Close():
+                session.mailbox.close()
+
+    def close(self) -> None:
+        """End all sessions: the nodes go on and look for the coordinator again."""
+        for session in self._open.values():
+            session.mailbox.close()
+
+    async def serve(self, request: web.Request) -> web.WebSocketResponse:
+        """Be the handler of a node's connection, for as long as it lasts."""
+        # No compression (messages are small) and no ping: heartbeats are the protocol's own, in both directions.
+        socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES_MAX, compress=False, writer_limit=UNSENT_BYTES_MAX)
+        try:
+            await socket.prepare(request)
+            join = await self._receive_join(socket, request)
+        except ConnectionError:
+            return socket  # gone before it said who it is
+        if join is not None and request.transport is not None:
+            await self._serve(socket, request.transport, join)
+        return socket
+
+    async def _serve(self, socket: web.WebSocketResponse, transport: asyncio.WriteTransport, join: Join) -> None:
+        assert self._driver is not None  # noqa: S101 - attached before the first request can come
+        session = next(self._numbers)
+        opened = self._open[session] = _Open(join.version)
+        mailbox = opened.mailbox
+        transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        peer, local = _address(transport, "peername"), _address(transport, "sockname")
+        _note_versions(join)
+        self._driver.submit(Connected(session, join, peer, local))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(mailbox.empty_into(socket), name=f"send to {join.node}")
+                await self._receive(socket, transport, session, join)
+                mailbox.close()
+        except* ConnectionError as errors:
+            names = fields("connection_lost", job=join.job, node=join.node)
+            log.debug("connection lost: %s", errors.exceptions[0], extra=names)
+        finally:
+            del self._open[session]
+            self._driver.submit(Disconnected(session))
+
+    async def _receive(
+        self, socket: web.WebSocketResponse, transport: asyncio.WriteTransport, session: int, join: Join
+    ) -> None:
+        assert self._driver is not None  # noqa: S101 - see above
+        mailbox = self._open[session].mailbox
+        async for message in socket:
+            try:
+                observed = decode(_frame(message.type, message.data), Observed, version=join.version)
+            except SchemaError as error:
+                names = fields("message_malformed", job=join.job, node=join.node)
+                log.warning("malformed message: %s", error, extra=names)
+                self._meters.refused[RefusalCode.MALFORMED] += 1
+                mailbox.close(encode(Refused(RefusalCode.MALFORMED, str(error), retry=False), join.version))
+            else:
+                self._meters.heartbeats += observed.beat
+                mailbox.attend()
+                self._driver.submit(Reported(session, observed))
+                await mailbox.flush(socket, transport)
+
+    async def _receive_join(self, socket: web.WebSocketResponse, request: web.Request) -> Join | None:
+        try:
+            message = await socket.receive(timeout=JOIN_WITHIN_S)
+            if message.type in {WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR}:
+                return None
+            return decode(_frame(message.type, message.data), Join)
+        except TimeoutError:
+            refused = Refused(RefusalCode.MALFORMED, f"no join within {JOIN_WITHIN_S:g} s", retry=True)
+        except VersionError as error:
+            refused = Refused(RefusalCode.VERSION, str(error), retry=False)
+        except SchemaError as error:
+            refused = Refused(RefusalCode.MALFORMED, str(error), retry=False)
+        peer = _address(request.transport, "peername")
+        log.warning("refused: %s", refused.message, extra=fields("peer_refused", peer=peer, code=refused.code))
+        self._meters.refused[refused.code] += 1
+        await socket.send_bytes(encode(refused))
+        await socket.close(code=WSCloseCode.POLICY_VIOLATION)
+        return None
+
+
+def _note_versions(join: Join) -> None:
+    """Log which versions a node has, where they are not those of this coordinator."""
+    if (join.version, join.release) != (PROTOCOL_VERSION, __version__):
+        text = "node %s of job %s: release %s, version %d of the protocol; this coordinator: release %s, version %d"
+        names = fields("version_differs", job=join.job, node=join.node, release=join.release, version=join.version)
+        theirs, ours = (join.release or "not known", join.version), (__version__, PROTOCOL_VERSION)
+        log.info(text, join.node, join.job, *theirs, *ours, extra=names)
+
+
+def _frame(kind: WSMsgType, data: object) -> bytes:
+    if kind is not WSMsgType.BINARY or not isinstance(data, bytes):
+        raise SchemaError(f"expected a binary frame, not {kind.name.lower()}")
+    return data
+
+
+def _address(transport: asyncio.BaseTransport | None, which: str) -> str:
+    name = transport.get_extra_info(which) if transport is not None else None
+    return plain(str(name[0])) if name else "unknown"

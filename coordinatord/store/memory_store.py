@@ -1,0 +1,56 @@
+"""A store that lasts as long as the process: a restart of coordinatord forgets the jobs (`--ephemeral`)."""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Collection, Sequence
+from itertools import count
+
+from coordinatord.core.values.records import Record
+from coordinatord.store.interface import Chapter, Entry, Happening
+
+RECORDS_MAX = 1_000
+"""A run leaves about ten a round; one of 10,000 nodes is about a megabyte."""
+
+
+class MemoryStore:
+    """The newest records of all runs."""
+
+    def __init__(self) -> None:
+        self.identity = secrets.token_hex(4)
+        """A word that no other store has."""
+        self._numbers = count(1)
+        self._kept: deque[tuple[int, float, Record]] = deque(maxlen=RECORDS_MAX)
+
+    @property
+    def records(self) -> list[Record]:
+        """What is kept, oldest first."""
+        return [record for _, _, record in self._kept]
+
+    async def load(self) -> Sequence[Entry]:
+        """Return nothing: a process that starts has no memory."""
+        return ()
+
+    async def append(self, records: Sequence[Record], at: float) -> None:
+        """Keep records."""
+        self._kept.extend((next(self._numbers), at, record) for record in records)
+
+    async def tell(
+        self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
+    ) -> Chapter:
+        """Tell of the next `most` such records with a greater number than `after`; None: of the newest."""
+        found = [kept for kept in self._kept if kept[0] > (after or 0) and job in {None, kept[2].job}]
+        found = [kept for kept in found if kept[1] >= since and (not kinds or type(kept[2]).__name__ in kinds)]
+        found = found[-most:] if after is None else found[:most]
+        newest = self._kept[-1][0] if self._kept else 0
+        whole = after is None or len(found) < most
+        return Chapter(tuple(_happening(*kept) for kept in found), newest if whole else found[-1][0])
+
+    async def close(self) -> None:
+        """Do nothing: there is nothing to let go of."""
+
+
+def _happening(number: int, at: float, record: Record) -> Happening:
+    node, of_round = getattr(record, "node", None), getattr(record, "round", None)
+    return Happening(number, at, record.job, record.run, type(record).__name__, node, of_round, record.reason)

@@ -1,0 +1,181 @@
+"""What of a history is forgotten, so that a job may run for years: whole runs, old rounds, and who only passed by.
+
+Records are absolute, so what is left leads to the same state. Each function is called for one new record, within its
+transaction, and costs no more than a few steps in an index, beside what it deletes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from coordinatord.core.values.records import (
+    ClusterRecord,
+    JobForgotten,
+    NodeDismissed,
+    NodeLost,
+    NodesHeard,
+    NodesSilent,
+    Record,
+    RoundFormed,
+    RunOpened,
+    TrainingResumed,
+    TrainingStalled,
+)
+
+RUNS_KEPT = 3
+"""Of each job: the last one is what the daemon goes on with; with the two before it, `replay` can tell how this time
+differs from the last."""
+
+ROUNDS_KEPT = 50
+"""Of each run: who looks for the reason of restarts looks at the last few. 50 rounds of 10,000 nodes are 60 MB."""
+
+VISITORS_KEPT = 200
+"""Of each run and way to go: nodes that came and went while no round was formed. A host that comes and goes every few
+seconds for a month would otherwise leave a million records."""
+
+MARKS_KEPT = 1_000
+"""Of drains and undrains that hold no more, and of forgotten jobs: who looks for one looks at the last weeks."""
+
+TURNS_KEPT = 200
+"""Of each run and kind: training that stalls at each evaluation, in a round that lasts for months, leaves many."""
+
+_TURNS = ("TrainingStalled", "TrainingResumed", "NodesSilent", "NodesHeard")
+"""Of which only the last of each kind is needed to go on."""
+
+_OF_ROUNDS = (
+    "RoundFormed",
+    "RoundsMissed",
+    "RoundStarted",
+    "TrainingBegan",
+    *_TURNS,
+    "RoundStopped",
+    "RoundEnded",
+    "NodeSucceeded",
+    "NodeLeftBehind",
+)
+
+
+_CAUSES = (
+    *(JobForgotten, RunOpened, RoundFormed, NodeLost, NodeDismissed, ClusterRecord),
+    *(TrainingStalled, TrainingResumed, NodesSilent, NodesHeard),
+)
+
+
+def makes_forget(newest: Record) -> bool:
+    """Whether a record may make others superfluous."""
+    return isinstance(newest, _CAUSES)
+
+
+def forget(connection: sqlite3.Connection, newest: Record) -> None:
+    """Delete what this record, the newest one, makes superfluous."""
+    match newest:
+        case JobForgotten():
+            _forget_job(connection, newest.job)
+        case RunOpened():
+            _forget_runs(connection, newest.job)
+        case RoundFormed():
+            _forget_rounds(connection, newest.job, newest.run, newest.round - ROUNDS_KEPT)
+        case NodeLost() | NodeDismissed():
+            _forget_visitor(connection, newest.job, newest.run, type(newest).__name__)
+        case TrainingStalled() | TrainingResumed() | NodesSilent() | NodesHeard():
+            _forget_turn(connection, newest.job, newest.run, type(newest).__name__)
+        case ClusterRecord():
+            _forget_marks(connection, newest)
+
+
+def _forget_turn(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
+    """Forget the record that is now beyond the last `TURNS_KEPT` of its kind."""
+    connection.execute(
+        "DELETE FROM records WHERE seq = (SELECT seq FROM records WHERE job = ? AND run = ? AND kind = ?"
+        " ORDER BY seq DESC LIMIT 1 OFFSET ?)",
+        (job, run, kind, TURNS_KEPT),
+    )
+
+
+def _forget_marks(connection: sqlite3.Connection, newest: ClusterRecord) -> None:
+    """Forget the drain or undrain that is now beyond the last `MARKS_KEPT`, and what this one ends, but what holds.
+
+    A drain holds if there is no later undrain of the same name.
+    """
+    beyond = connection.execute(
+        "SELECT seq, node FROM records WHERE job = '' ORDER BY seq DESC LIMIT 1 OFFSET ?", (MARKS_KEPT,)
+    ).fetchone()
+    if beyond is None:
+        return
+    seq, name = beyond
+    connection.execute(
+        # By itself SQLite would look at all marks up to there.
+        "DELETE FROM records AS old INDEXED BY marks_by_name WHERE job = '' AND node IN (?, ?) AND seq <= ?"
+        " AND (kind = 'NodeUndrained' OR EXISTS (SELECT 1 FROM records AS newer WHERE newer.job = ''"
+        " AND newer.node = old.node AND newer.kind = 'NodeUndrained' AND newer.seq > old.seq))",
+        (name, newest.node, seq),
+    )
+
+
+def _forget_job(connection: sqlite3.Connection, job: str) -> None:
+    """Forget all of a job but that it is forgotten: the newest record stays, lest its number be given once more."""
+    connection.execute("DELETE FROM records WHERE job = ? AND kind <> 'JobForgotten'", (job,))
+    connection.execute(
+        "DELETE FROM records WHERE kind = 'JobForgotten' AND seq <="
+        " (SELECT seq FROM records WHERE kind = 'JobForgotten' ORDER BY seq DESC LIMIT 1 OFFSET ?)",
+        (MARKS_KEPT,),
+    )
+
+
+def _forget_runs(connection: sqlite3.Connection, job: str) -> None:
+    runs = connection.execute(
+        "SELECT run FROM records WHERE job = ? AND kind = 'RunOpened' ORDER BY seq DESC LIMIT -1 OFFSET ?",
+        (job, RUNS_KEPT),
+    ).fetchall()
+    for (run,) in runs:
+        connection.execute("DELETE FROM records WHERE job = ? AND run = ?", (job, run))
+
+
+def _forget_rounds(connection: sqlite3.Connection, job: str, run: str, last: int) -> None:
+    """Forget the rounds up to `last`, but for how that one ended: it says how much of the budget is used."""
+    (end,) = connection.execute(
+        "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundEnded' AND round <= ?",
+        (job, run, last),
+    ).fetchone()
+    if end is None:
+        return
+    for kind in _OF_ROUNDS:
+        connection.execute(
+            "DELETE FROM records WHERE job = ? AND run = ? AND kind = ? AND seq < ?", (job, run, kind, end)
+        )
+    gone = connection.execute(
+        "SELECT node, max(seq) FROM records WHERE job = ? AND run = ? AND kind IN ('NodeLost', 'NodeDismissed')"
+        " AND seq < ? GROUP BY node",
+        (job, run, end),
+    ).fetchall()
+    for node, went in gone:
+        connection.execute(
+            "DELETE FROM records WHERE job = ? AND run = ? AND node = ? AND seq <= ?", (job, run, node, went)
+        )
+
+
+def _forget_visitor(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
+    """Forget the node that is now beyond the last `VISITORS_KEPT` to go in this way, unless it was there for a round.
+
+    Before the first round, a run counts on from what its nodes remember, so one that remembers is kept until then.
+    """
+    beyond = connection.execute(
+        "SELECT seq, node FROM records WHERE job = ? AND run = ? AND kind = ? ORDER BY seq DESC LIMIT 1 OFFSET ?",
+        (job, run, kind, VISITORS_KEPT),
+    ).fetchone()
+    if beyond is None:
+        return
+    went, node = beyond
+    came, remembered = connection.execute(
+        "SELECT max(seq), round FROM records WHERE job = ? AND run = ? AND node = ? AND kind = 'NodeJoined'"
+        " AND seq < ?",
+        (job, run, node, went),
+    ).fetchone()
+    (formed,) = connection.execute(
+        "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundFormed'", (job, run)
+    ).fetchone()
+    if came is not None and (came > formed if formed is not None else remembered == 0):
+        connection.execute(
+            "DELETE FROM records WHERE job = ? AND run = ? AND node = ? AND seq BETWEEN ? AND ?",
+            (job, run, node, came, went),
+        )

@@ -1,0 +1,71 @@
+"""Records to rows of the database and back, checked on the way back: a row may have been damaged or edited.
+
+What a row is looked up by (job, run, kind, node, round) has a column of its own, for the database and for people with
+the sqlite3 tool; the rest of the record is one JSON object. Nothing is written twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+from coordinatord.core.values.records import KINDS, Record, RoundRemembered
+from coordinatord.protocol.schema import SchemaError, check_for, fields_of
+from coordinatord.store.error_texts import REMEDY
+from coordinatord.store.interface import Entry, UnreadableStoreError
+
+Row = tuple[int, float, str, str, str, str | None, int | None, str]
+"""seq, at, job, run, kind, node, round, body: as `layout` has them."""
+
+AT_MAX = 1e11
+"""In seconds since 1970: the year 5138. What is beyond is no time that a host's clock ever showed."""
+
+_COLUMNS = frozenset({"job", "run", "node", "round"})
+
+_CHECKS: dict[str, Callable[[object, str], Record]] = {name: check_for(kind) for name, kind in KINDS.items()}
+_CHECKS[RoundRemembered.__name__] = check_for(RoundRemembered)
+_IN_BODY = {
+    kind: tuple(field.name for field in dataclasses.fields(kind) if field.name not in _COLUMNS)
+    for kind in KINDS.values()
+}
+
+
+def encode(record: Record, at: float) -> tuple[float, str, str, str, str | None, int | None, str]:
+    """Return the row of a record, all but its seq, which the database gives."""
+    kind = type(record)
+    rest = {name: getattr(record, name) for name in _IN_BODY[kind]}
+    body = json.dumps(rest, default=fields_of, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    node, number = getattr(record, "node", None), getattr(record, "round", None)
+    return at, record.job, record.run, kind.__name__, node, number, body
+
+
+def decode(row: Row) -> Entry:
+    """Return what a row holds. Raises `UnreadableStoreError` that names the row."""
+    try:
+        return _entry(row)
+    except SchemaError as error:
+        raise UnreadableStoreError(f"record {row[0]} is damaged ({error}): {REMEDY}") from error
+
+
+def _entry(row: Row) -> Entry:
+    _, at, job, run, kind, node, number, body = row
+    check = _CHECKS.get(kind)
+    if check is None:
+        raise SchemaError(f"there are no records of kind {str(kind)[:40]!r}")
+    if type(at) is not float or not 0 <= at <= AT_MAX:
+        raise SchemaError(f"it was made at {str(at)[:40]!r}, which is no time")
+    fields = {"job": job, "run": run} | _object(body)
+    fields |= {name: value for name, value in (("node", node), ("round", number)) if value is not None}
+    return Entry(at, check(fields, kind))
+
+
+def _object(body: str) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SchemaError(f"its body is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise SchemaError("its body is no JSON object")
+    return found

@@ -1,0 +1,80 @@
+"""The daemon's store: a `Database` in a state directory, used in a thread so that the event loop waits for no disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Self, TypeVar
+
+from coordinatord.core.values.records import Record
+from coordinatord.store.database import Database
+from coordinatord.store.directory import StateDirectory
+from coordinatord.store.interface import Chapter, Entry
+
+Result = TypeVar("Result")
+
+
+class SqliteStore:
+    """A state directory that this daemon has for itself, and the history in it."""
+
+    def __init__(self, directory: StateDirectory, database: Database, reader: Database) -> None:
+        self._directory = directory
+        self._database = database
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        """One, so that whatever is asked for happens in order."""
+        self._reader = reader
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
+        self.identity = database.identity
+        """A word that no other store has."""
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Take a state directory, made if missing, and prove it sound and writable. Raises `StoreError`."""
+        directory = StateDirectory.claim(path)
+        try:
+            database = Database.open(directory.database)
+            return cls(directory, database, Database.beside(directory.database))
+        except BaseException:
+            directory.release()
+            raise
+
+    async def load(self) -> Sequence[Entry]:
+        """Return the history of the last run of each job, oldest first. Raises `StoreError`."""
+        return await self._in_thread(self._database.load)
+
+    async def append(self, records: Sequence[Record], at: float) -> None:
+        """Make records durable, in order and all or none, as made at the time `at`. Raises `StoreError`."""
+
+        def work() -> None:
+            self._directory.check()
+            self._database.append(records, at)
+
+        await self._in_thread(work)
+
+    async def tell(
+        self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
+    ) -> Chapter:
+        """Tell of the next `most` such records with a greater number than `after`; None: of the newest.
+
+        Raises `StoreError`.
+
+        By a connection and a thread of its own: to look back must not hold up what is to be made durable.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reading, partial(self._reader.tell, job, after, most, kinds, since))
+
+    async def close(self) -> None:
+        """Let go of the directory when all that was asked for is done."""
+        try:
+            self._reading.shutdown(cancel_futures=True)
+            self._reader.close()
+            await self._in_thread(self._database.close)
+        finally:
+            self._thread.shutdown()
+            self._directory.release()
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

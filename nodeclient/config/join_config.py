@@ -1,0 +1,70 @@
+"""The settings of nodeclient as frozen records, which are handed down; where they come from is said beside it."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coordinatord.protocol.messages import Spec
+from nodeclient.core.settings import ABORT_TIMEOUT_S
+from nodeclient.output.settings import OutputSettings
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Each asks the node to leave; torchrun handles the same ones."""
+
+DEFAULT_JOB = "default"
+"""For whoever has one job only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a coordinator listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class JoinConfig:
+    """All settings of a node, through whichever door they came; durations in seconds."""
+
+    coordinators: tuple[Endpoint, ...]
+    """Tried in turn; empty with `standalone`."""
+    standalone: bool
+    job: str
+    node: str
+    spec: Spec
+    workers: int
+    role: str
+    topology: str
+    advertise_address: str | None
+    join_timeout_s: float
+    stop_timeout_s: float
+    log_level: str
+    command: tuple[str, ...]
+    abort_timeout_s: float = ABORT_TIMEOUT_S
+    """How long workers get to end in a stop that is not planned."""
+    group_rank: int | None = None
+    """The group rank that this node wishes for."""
+    output: OutputSettings = field(default_factory=OutputSettings)
+    signals: tuple[signal.Signals, ...] = SIGNALS
+    """Each asks the node to leave."""
+    numa: str | None = None
+    """How workers are bound to NUMA nodes, as torchrun's `--numa-binding` has it."""
+    virtual_local_rank: bool = False
+    """Each worker sees only its own GPU, and LOCAL_RANK is 0 in all of them."""
+    preload: tuple[str, ...] = ()
+    """Modules that are imported once, for all workers of all rounds."""
+    error_file: Path | None = None
+    """Where a scheduler wants to find the first cause (TORCHELASTIC_ERROR_FILE)."""
+    own_coordinator: bool = False
+    """Bring the coordinator along if its address is this host's and nothing listens there yet, as torchrun does."""
+    remarks: tuple[str, ...] = ()
+    """To be said at the start: what was taken from where, and what is done instead of what was asked for."""
+    log_format: str = "text"
+    file: Path | None = None
+    """Where some of these settings come from, if a file was named."""

@@ -1,0 +1,209 @@
+"""Where torchrun's flags say that nodes meet, and which coordinator that is here."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from coordinatord.protocol.messages import clip
+from coordinatord.runtime.settings import WHOLE, SettingsParser, joined, port
+from nodeclient.config import values
+from nodeclient.config.join_config import Endpoint
+
+Value = TypeVar("Value")
+
+OURS = "coordinatord"
+BACKENDS = (OURS, "c10d", "static", "etcd", "etcd-v2")
+"""What `--rdzv-backend` may say."""
+
+HOSTED = frozenset({"c10d", "static"})
+"""Under torchrun one of the nodes serves the store of these; here it brings the coordinator along."""
+
+MASTER_ADDRESS = "127.0.0.1"
+MASTER_PORT = 29_500
+"""torchrun's defaults of `--master-addr` and `--master-port`."""
+
+LOCALHOST = Endpoint("localhost", 29_400)
+"""Where torchrun's c10d meets if nobody says."""
+
+CONF = {
+    "join_timeout": "--join-timeout",
+    "timeout": "--join-timeout",
+    "is_host": "whether this node may bring a coordinator along",
+    "last_call_timeout": "coordinatord's --settle",
+    "keep_alive_interval": "coordinatord's --heartbeat",
+    "keep_alive_max_attempt": "five heartbeats",
+    "heartbeat": "coordinatord's --heartbeat",
+    "heartbeat_timeout": "coordinatord's --heartbeat",
+    "cas_backoff_max_seconds": "not needed",
+    "close_timeout": "not needed",
+    "read_timeout": "not needed",
+    "store_type": "not needed",
+    "rank": "--node-rank",
+    "use_libuv": "not needed",
+    "protocol": "of etcd, not needed",
+    "etcd_prefix": "of etcd, not needed",
+    "cert": "of etcd, not needed",
+    "key": "of etcd, not needed",
+    "cacert": "of etcd, not needed",
+    "ssl_cert": "of etcd, not needed",
+    "ssl_cert_key": "of etcd, not needed",
+    "ca_cert": "of etcd, not needed",
+}
+"""Each key of `--rdzv-conf` that a backend of torchrun reads, and what it is here."""
+
+_SAME = frozenset({"join_timeout", "is_host"})
+"""These do what they are meant to do."""
+
+_STORE_TYPE = "tcp"
+"""The other one, `file`, has no address where a coordinator could be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where this node meets the others; nowhere, if it has no coordinators: then it is a job of one host."""
+
+    coordinators: tuple[Endpoint, ...] = ()
+    own_coordinator: bool = False
+    static: bool = False
+    """The ranks of nodes are given by hand; whoever gives none has rank 0, as under torchrun."""
+    remarks: tuple[str, ...] = ()
+
+
+def add_rendezvous(parser: SettingsParser) -> None:
+    """Add the flags that say where and how nodes meet, and as whom."""
+    add = parser.add_setting
+    add(
+        "--rdzv-endpoint",
+        "--coord",
+        dest="coord",
+        type=values.endpoints_of_torchrun,
+        array=joined,
+        default=(),
+        metavar="HOST[:PORT][,...]",
+        help="where coordinatord listens (port: 29400)",
+    )
+    add(
+        "--rdzv-backend",
+        metavar="NAME",
+        help=f"{', '.join(BACKENDS)}: coordinatord does the work of all of them (default: {OURS})",
+    )
+    add(
+        "--rdzv-id",
+        "--job-id",
+        dest="job_id",
+        type=values.name,
+        metavar="ID",
+        help="nodes with the same id train together (default: default)",
+    )
+    add(
+        "--rdzv-conf",
+        type=values.pairs,
+        array=joined,
+        default={},
+        metavar="KEY=VALUE,...",
+        help="what torchrun's backends know",
+    )
+    add("--standalone", action="store_true", help="bring a coordinator along: a job on this host alone")
+    add("--master-addr", metavar="ADDR", help=f"address of the host with node rank 0 (default: {MASTER_ADDRESS})")
+    add(
+        "--master-port",
+        type=port,
+        toml=WHOLE,
+        metavar="N",
+        help=f"port of the coordinator there (default: {MASTER_PORT})",
+    )
+    add(
+        "--local-addr",
+        "--advertise-addr",
+        dest="advertise_addr",
+        type=values.address,
+        metavar="ADDR",
+        help="where other nodes reach this one, if found wrong by itself",
+    )
+
+
+def choose(parser: SettingsParser, given: argparse.Namespace, most: int) -> Rendezvous:
+    """Decide it, for a job of at most `most` nodes, or end the program with a line that says what is missing."""
+    backend = given.rdzv_backend or OURS
+    if backend not in BACKENDS:
+        parser.error(f"--rdzv-backend {backend} is not known here, only {', '.join(BACKENDS)}")
+    is_host = read_conf(parser, given.rdzv_conf, "is_host", values.truth)
+    named = given.coord
+    if given.standalone:
+        return Rendezvous(remarks=(f"--standalone: {_listed(named)} is not used",) if named else ())
+    if any(endpoint.port == 0 for endpoint in named):
+        if most > 1:
+            parser.error("--rdzv-endpoint has port 0, where other nodes cannot find it: give coordinatord's port")
+        named = ()
+    has_master = bool(given.master_addr) or given.master_port is not None
+    if not named and most == 1:
+        what = "--master-addr or --master-port" if has_master else f"--rdzv-backend {backend}"
+        remark = f"{what}: not needed for a job on this host alone, nodeclient brings a coordinator along"
+        return Rendezvous(remarks=(remark,) if has_master or backend != OURS else ())
+    if given.rdzv_backend is None and has_master and not named:
+        backend = "static"  # which is torchrun's default
+    coordinators = named or _unnamed(parser, given, backend)
+    hosted = backend in HOSTED if is_host is None else is_host
+    return Rendezvous(coordinators, hosted, backend == "static", _instead(backend, coordinators, hosted=hosted))
+
+
+def _unnamed(parser: SettingsParser, given: argparse.Namespace, backend: str) -> tuple[Endpoint, ...]:
+    """Return where nodes meet if there is no `--rdzv-endpoint`."""
+    if backend == "c10d":
+        return (LOCALHOST,)
+    if backend != "static":
+        parser.error(
+            "for a job on more than this host, give --rdzv-endpoint HOST[:PORT], where coordinatord listens"
+            " (or --master-addr, where the host with node rank 0 is to bring one along)"
+        )
+    host = (given.master_addr or MASTER_ADDRESS).removeprefix("[").removesuffix("]")
+    where = Endpoint(host, MASTER_PORT if given.master_port is None else given.master_port)
+    try:
+        return (values.endpoint(str(where)),)
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"--master-addr and --master-port: {error}")
+
+
+def _instead(backend: str, coordinators: tuple[Endpoint, ...], *, hosted: bool) -> tuple[str, ...]:
+    """Say what is done instead of what the backend would do."""
+    if backend == OURS:
+        return ()
+    where = _listed(coordinators)
+    if backend not in HOSTED:
+        return (f"--rdzv-backend {backend}: no etcd is used, but coordinatord, which is expected at {where}",)
+    host = "the host with that address brings it along if need be" if hosted else "which another host has"
+    own = "; node ranks are wishes, and each round has a master port of its own" if backend == "static" else ""
+    return (f"--rdzv-backend {backend}: coordinatord at {where} does it, {host}{own}",)
+
+
+def read_conf(parser: SettingsParser, conf: Mapping[str, str], key: str, read: Callable[[str], Value]) -> Value | None:
+    """Read one value of `--rdzv-conf`; None if it is not there."""
+    if key not in conf:
+        return None
+    try:
+        return read(conf[key])
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"--rdzv-conf {key}: {error}")
+
+
+def check_conf(parser: SettingsParser, conf: Mapping[str, str]) -> tuple[str, ...]:
+    """Say what the keys that a backend of torchrun knows are here, and which ones none knows."""
+    if conf.get("store_type", _STORE_TYPE).lower() != _STORE_TYPE:
+        parser.error("--rdzv-conf store_type=file: nodes meet at coordinatord and not in a file, see --rdzv-endpoint")
+    said = [f"{key} is {CONF[key]}" for key in conf if key in CONF and key not in _SAME]
+    strange = [f"--rdzv-conf: {unknown_key(key)}" for key in conf if key not in CONF]
+    return (*((f"--rdzv-conf: here {', '.join(said)}",) if said else ()), *strange)
+
+
+def unknown_key(key: str) -> str:
+    """Say that a key of `--rdzv-conf` is none, and which one may be meant."""
+    near = difflib.get_close_matches(key, CONF, n=1)
+    return f"no backend knows the key {clip(key)!r}, it has no effect{f'; did you mean {near[0]}?' if near else ''}"
+
+
+def _listed(endpoints: tuple[Endpoint, ...]) -> str:
+    return ", ".join(map(str, endpoints))

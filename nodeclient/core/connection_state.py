@@ -1,0 +1,178 @@
+"""What the agent knows of its contact with the coordinator: whether it stands, since when, and what was last said."""
+
+from __future__ import annotations
+
+import math
+
+from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
+from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.messages import Desired, Failure, Observed, Phase, RefusalCode, Refused, Report
+from nodeclient.core import notices
+from nodeclient.core.effects import Exit
+
+HEARTBEAT_S = 1.0
+LEASE_S = 5.0
+OUTAGE_GRACE_S = 300.0
+"""All three until the coordinator has granted others."""
+
+PROBE_LEASES = 4.0
+"""A master that is gone has to be lost, which is charged to nobody, before it is called unreachable; and a lease may be
+stretched to three times what it is by itself."""
+
+TROUBLES_MAX = 16
+"""Said in one outage: as many as anybody has coordinators, twice over."""
+
+ON_THE_WAY = frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING})
+"""Phases that a node goes through because it was told to. The coordinator waits for what they lead to, and takes the
+node for on its way there since it said so: to hear of it with the next heartbeat is early enough. So a round costs each
+node one report that it runs and one that it has stopped, which is half of what it would."""
+
+
+class Contact:
+    """The agent's side of the session, as of its own clock."""
+
+    def __init__(self, now: float) -> None:
+        self.coordinator = ""
+        """The one of the present or last session."""
+        self.connected = False
+        self.alone_since = now
+        self.trouble = "no answer yet"
+        """Why the coordinator is out of reach."""
+        self.heartbeat_s = HEARTBEAT_S
+        self.lease_s = LEASE_S
+        self.outage_grace_s = OUTAGE_GRACE_S
+        """How long the workers may go on while the coordinator is out of reach: it may have replaced this node."""
+        self.heard_at = now
+        self.beat_at = math.inf
+        self._heard = False
+        """Whether the coordinator has said anything in this session that lets the node in."""
+        self._told: set[str] = set()
+        """Troubles of this outage that the person knows of."""
+        self._shown: tuple[str, int] | None = None
+        """Of which failed round the person has seen the report."""
+        self._refused: Refused | None = None
+        """The last refusal that may pass."""
+        self._remark = ""
+        """What the person was warned of last."""
+        self._reported: Observed | None = None
+
+    def begin(self, now: float) -> None:
+        """Begin to look for a coordinator: for how long is counted from here."""
+        self.alone_since = now
+
+    def open(self, coordinator: str, joined_with: Observed, now: float) -> None:
+        """Begin a session whose first message said `joined_with`."""
+        self.coordinator = coordinator
+        self.connected, self._heard = True, False
+        self.heard_at = now
+        self.beat_at = now + self.heartbeat_s
+        self._reported = joined_with
+
+    @property
+    def probe_s(self) -> float:
+        """How long to look for the master of a round."""
+        return PROBE_LEASES * self.lease_s
+
+    def heard_s(self, now: float) -> float:
+        """Return how long ago the coordinator was heard in this session; 0 before there is one."""
+        return min(now - self.heard_at, DURATION_S_MAX) if self.connected else 0.0
+
+    def close(self, reason: str, now: float) -> bool:
+        """End the session, or note another vain attempt; return whether the coordinator had let the node in."""
+        had_contact, self.connected = self.connected and self._heard, False
+        self.trouble = reason
+        if had_contact:
+            self.alone_since = now
+        return had_contact
+
+    def limit_alone(self, phase: Phase, resting_since: float, patience_s: float) -> float:
+        """Return until when a node bears it to be out of reach, that has had no workers since then or has some."""
+        if phase.has_workers:
+            return self.alone_since + self.outage_grace_s
+        return max(self.alone_since, resting_since) + patience_s
+
+    def turn_away(self, refused: Refused) -> None:
+        """Note that the coordinator was reached, but will not have this node for now: the session is about to end."""
+        self._refused = refused
+
+    def searching(self) -> str:
+        """Say what the node does while nobody has let it in."""
+        refused = self._refused is not None and self._refused.message == self.trouble
+        return f"{notices.NOT_LET_IN if refused else notices.LOOKING}: {self.trouble}"
+
+    def give_up(self, waited_s: float, phase: Phase, failure: Failure | None) -> Exit:
+        """Return what a node in this phase ends with that has waited for so long in vain."""
+        refused = self._refused
+        if refused is not None and refused.message == self.trouble:
+            vain = notices.not_let_in(self.trouble, waited_s)
+            code = ExitCode.TEMPFAIL if refused.code is RefusalCode.DRAINED else ExitCode.UNAVAILABLE
+        else:
+            vain, code = notices.not_reached(self.trouble, waited_s), ExitCode.UNAVAILABLE
+        text = notices.gave_up(vain, phase, failure)
+        return Exit(code if failure is None else shell_exit_code(failure.exit_code), text)
+
+    def is_new_trouble(self, reason: str) -> bool:
+        """Whether this trouble is to be told: once in an outage, and not more than a few in all."""
+        new = reason not in self._told and len(self._told) < TROUBLES_MAX
+        if new:
+            self._told.add(reason)
+        return new
+
+    def is_new_remark(self, remark: str) -> bool:
+        """Whether there is something that the person has not been warned of yet."""
+        new = bool(remark) and remark != self._remark
+        self._remark = remark or self._remark
+        return new
+
+    def is_new_report(self, run: str, report: Report) -> bool:
+        """Whether the person has yet to see this report: once for each round that failed."""
+        before, self._shown = self._shown, (run, report.round)
+        return before != self._shown
+
+    def hear(self, desired: Desired, now: float) -> bool:
+        """Note that the coordinator lives, and what it grants; return whether it thereby lets the node in."""
+        self.heartbeat_s, self.lease_s = desired.heartbeat_s, desired.lease_s
+        self.outage_grace_s = desired.outage_grace_s
+        self.beat_at = min(self.beat_at, now + self.heartbeat_s)  # one that was granted for a longer lease is too late
+        self._told.clear()
+        return self.alive(now)
+
+    def alive(self, now: float) -> bool:
+        """Note that the coordinator lives; return whether that is its first word in this session."""
+        first = not self._heard
+        self.heard_at, self._heard = now, True
+        return first
+
+    def is_news(self, observed: Observed, now: float) -> bool:
+        """Whether this is to be said now: it has changed, or a heartbeat is due."""
+        beat = self.beat_at <= now
+        if beat:
+            self.beat_at = now + self.heartbeat_s
+        said = beat or self._reported is None or _is_change(self._reported, observed)
+        if said:
+            self._reported = observed
+        return said
+
+
+def _is_change(before: Observed, observed: Observed) -> bool:
+    """Whether a node has something to say at once; what changes by itself, such as an age, is nothing."""
+    return (
+        (observed.phase not in ON_THE_WAY and _place(before) != _place(observed))
+        or (before.phase.has_workers and not observed.phase.has_workers)
+        or before.port != observed.port
+        or before.leaving is not observed.leaving
+        or (observed.killed is not None and before.killed != observed.killed)
+        or (observed.failure is not None and _failed(before) != _failed(observed))
+    )
+
+
+def _place(observed: Observed) -> tuple[object, ...]:
+    return observed.run, observed.round, observed.phase
+
+
+def _failed(observed: Observed) -> tuple[object, ...] | None:
+    failure = observed.failure
+    if failure is None:
+        return None
+    said = (failure.rank, failure.local_rank, failure.exit_code, failure.message, failure.followers)
+    return observed.run, observed.round, *said

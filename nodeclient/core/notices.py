@@ -1,0 +1,106 @@
+"""What the agent tells the person at the node; when, is the agent's business."""
+
+from __future__ import annotations
+
+from signal import Signals
+
+from coordinatord.protocol.exit_codes import describe_exit
+from coordinatord.protocol.messages import Assignment, Failure, Observed, Phase
+from coordinatord.protocol.worker_ends import Killed
+from nodeclient.core.settings import Settings
+
+LOOKING = "looking for the coordinator"
+"""What a node does first."""
+
+NOT_LET_IN = "not let in"
+"""Where it finds one that will not have it yet."""
+
+
+def failed(failure: Failure) -> str:
+    """Say that a worker failed, or was never started; why is in the report, which follows when the round is judged."""
+    if not failure.pid:
+        return f"the workers cannot be started: {failure.message}"
+    return f"worker of rank {failure.rank} failed: {describe_exit(failure.exit_code)}"
+
+
+def ranks(part: Assignment, workers: int) -> str:
+    """Say which ranks of a round the workers of this node have."""
+    last = part.first_rank + workers - 1
+    own = f"rank {last}" if last == part.first_rank else f"ranks {part.first_rank} to {last}"
+    return f"{own} of {part.world_size}"
+
+
+def standing(observed: Observed, part: Assignment | None, workers: int, waiting_for: str) -> str:
+    """Say where the node is: what it waits for or, since it was given its `part` of the present round, that."""
+    if part is None or observed.phase is Phase.IDLE:
+        return waiting_for
+    return f"round {observed.round}, {ranks(part, workers)}: {observed.phase}"
+
+
+def leaving(signum: int, grace_s: float | None) -> str:
+    """Say that the node leaves, by which signal (0: none), and how long its workers have; None if it has no workers."""
+    text = f"{Signals(signum).name}: leaving" if signum else "leaving"
+    return text if grace_s is None else f"{text}; workers get up to {grace_s:g} s to save, once more kills them"
+
+
+def cut_off(grace_s: float, settings: Settings) -> str:
+    """Say that the workers stop, since the coordinator was out of reach for so long."""
+    text = f"out of touch with the coordinator for {grace_s:g} s: this node may have been replaced, its workers stop"
+    text += f" and get up to {settings.stop_timeout_s:g} s to save"
+    return f"{text}; it is looked for, for {settings.join_timeout_s:g} s more; when it is back they start again"
+
+
+def companion_ended(how: str) -> str:
+    """Say that the coordinator which this node brought along for itself is gone."""
+    return f"the coordinator that this node brought along has ended ({how}): no round can be formed without it"
+
+
+def killed(workers: Killed, signum: int) -> str:
+    """Say that workers did not save their state in time after this signal."""
+    several = workers.count > 1
+    named = ", ".join(str(rank) for rank in workers.ranks)
+    more = f" and {workers.count - len(workers.ranks)} more" if workers.count > len(workers.ranks) else ""
+    who, were, they = (f"ranks {named}{more}", "were", "they") if several else (f"rank {named}", "was", "it")
+    lost = f"what {they} had not saved is lost; see --stop-timeout"
+    return f"{who} did not end within {workers.after_s:g} s of {Signals(signum).name} and {were} killed: {lost}"
+
+
+def not_reached(trouble: str, waited_s: float) -> str:
+    """Say that no coordinator was found."""
+    return f"no coordinator reached within {waited_s:g} s: {trouble}; see --coord and --join-timeout"
+
+
+def not_let_in(trouble: str, waited_s: float) -> str:
+    """Say that the coordinator was found, but would not have this node yet; its own words say why, and until when."""
+    return f"not let in within {waited_s:g} s: {trouble}"
+
+
+def succeeded_alone(trouble: str) -> str:
+    """Say that the only node of a round knows that it succeeded."""
+    text = "all workers succeeded, and this node was the only one of its round: the job is done"
+    return f"{text}; the coordinator could not be told: {trouble}"
+
+
+def gave_up(vain: str, phase: Phase, failure: Failure | None) -> str:
+    """Say what was in vain, and what therefore nobody was told."""
+    if phase is Phase.SUCCEEDED:
+        return f"all workers of this node succeeded, but whether those of the others did is not known: {vain}"
+    if failure is not None:
+        how = describe_exit(failure.exit_code)
+        return f"worker of rank {failure.rank} failed ({how}), which nobody could be told: {vain}"
+    return vain
+
+
+def refused(message: str) -> str:
+    """Say that the coordinator will not have this node."""
+    return f"refused by the coordinator: {message}"
+
+
+def undecided(reason: str) -> str:
+    """Say that nothing will change for now."""
+    return f"the coordinator lives but decides nothing, all stays as it is: {reason}"
+
+
+def silent(lease_s: float) -> str:
+    """Say why the session is given up."""
+    return f"the coordinator has been silent for {lease_s:g} s"

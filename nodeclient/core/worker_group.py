@@ -1,0 +1,131 @@
+"""What the agent knows of its local worker group in one round: who lives, who failed first, how it is to end."""
+
+from __future__ import annotations
+
+import dataclasses
+from signal import Signals
+
+from coordinatord.protocol.exit_codes import shell_exit_code
+from coordinatord.protocol.fields import (
+    CONSEQUENCES_MAX,
+    DURATION_S_MAX,
+    LAST_LINES_MAX,
+    LINE_MAX,
+    LOG_MAX,
+    MESSAGE_MAX,
+)
+from coordinatord.protocol.likeness import is_same_error
+from coordinatord.protocol.messages import Assignment, Failure, Follower, Phase, clip
+from coordinatord.protocol.worker_ends import Ended, Killed
+from nodeclient.core.events import Account
+
+_ENDED_BY_US = frozenset({0, 128 + Signals.SIGKILL})
+"""What workers end with that are told to, as a shell says it; or of the signal that asked them."""
+
+
+class Group:
+    """The worker group of one round. Times are in the agent's clock."""
+
+    def __init__(self, assignment: Assignment | None = None, origin: str = "") -> None:
+        """Begin without processes; `origin` is why the round was formed."""
+        self.assignment = assignment
+        self.origin = origin
+        self.begun = False
+        """Its workers are to be started, or were."""
+        self.alive: set[int] = set()
+        """Workers that live, or are about to, by local rank."""
+        self.ending = Phase.STOPPED
+        """The phase that its end will lead to."""
+        self.kill_at: float | None = None
+        self.cut_off = False
+        """Its workers end because the coordinator is out of reach: nothing has gone wrong among them."""
+        self.killed: Killed | None = None
+        self._asked_at: float | None = None
+        """When its workers were first asked to end."""
+        self.asked_by: int = Signals.SIGTERM
+        """The signal by which they were."""
+        self._may_save = False
+        """They have the time to save their state."""
+        self._failure: Failure | None = None
+        self._failed_at = 0.0
+        self._ended: list[tuple[int, float]] = []
+        """The first workers that exited with 0 unasked, and when."""
+
+    def rank(self, local_rank: int) -> int:
+        """Return the global rank of a worker."""
+        return local_rank + (self.assignment.first_rank if self.assignment else 0)
+
+    def ask(self, now: float, signum: int = Signals.SIGTERM) -> bool:
+        """Note that its workers are asked to end, and by which signal; return whether that is for the first time."""
+        first = self._asked_at is None
+        if first:
+            self._asked_at, self.asked_by = now, signum
+        return first
+
+    def end_within(self, grace_s: float, now: float, signum: int, *, may_save: bool) -> bool:
+        """Give its workers so long to end; return whether they are to be asked for it, by this signal.
+
+        A later call may shorten their time, never lengthen it.
+        """
+        first = self.ask(now, signum)
+        if first or (self.kill_at is not None and now + grace_s < self.kill_at):
+            self.kill_at, self._may_save = now + grace_s, may_save
+        return first
+
+    def kill(self) -> Killed | None:
+        """Note that its workers had the time to end; return those that live and were to save their state, if any."""
+        kill_at, self.kill_at = self.kill_at, None
+        if self.alive and self._may_save and kill_at is not None and self._asked_at is not None:
+            ranks = tuple(self.rank(local_rank) for local_rank in sorted(self.alive)[:CONSEQUENCES_MAX])
+            self.killed = Killed(ranks, len(self.alive), min(kill_at - self._asked_at, DURATION_S_MAX))
+        return self.killed
+
+    def fail(self, local_rank: int, exit_code: int, account: Account, now: float) -> None:
+        """Note the first failure; what fails later does so in consequence."""
+        self._failure = Failure(
+            rank=self.rank(local_rank),
+            local_rank=local_rank,
+            exit_code=exit_code,
+            pid=account.pid,
+            message=clip(account.message, MESSAGE_MAX),
+            error=clip(account.error, MESSAGE_MAX),
+            last_lines=tuple(clip(line, LINE_MAX) for line in account.last_lines[-LAST_LINES_MAX:]),
+            followers=(),
+            age_s=0.0,
+            log=account.log if account.log.isprintable() and len(account.log) <= LOG_MAX else "",
+        )
+        self._failed_at = now
+
+    def note_late(self, local_rank: int, exit_code: int, account: Account, at: float) -> None:
+        """Note the end, at `at`, of a worker that is told of while the workers end.
+
+        It is the first failure, told of late, if it was before they were asked to; else it may have followed from one.
+        """
+        failure = self._failure
+        if failure is None:
+            if exit_code != 0 and self._asked_at is not None and at < self._asked_at:
+                self.fail(local_rank, exit_code, account, at)
+        elif (
+            shell_exit_code(exit_code) not in _ENDED_BY_US | {128 + self.asked_by}
+            and len(failure.followers) < CONSEQUENCES_MAX
+        ):
+            same = is_same_error(account.error or account.message, failure.error or failure.message)
+            follower = Follower(self.rank(local_rank), exit_code, same)
+            self._failure = dataclasses.replace(failure, followers=(*failure.followers, follower))
+
+    def note_exit(self, local_rank: int, exit_code: int, at: float) -> None:
+        """Note that a worker exited at `at`. One that was asked to end by then, and did with 0, did as it was told."""
+        self.alive.discard(local_rank)
+        unasked = self._asked_at is None or at < self._asked_at
+        if exit_code == 0 and unasked and len(self._ended) < CONSEQUENCES_MAX:
+            self._ended.append((self.rank(local_rank), at))
+
+    def ended(self, now: float) -> tuple[Ended, ...]:
+        """Return the first workers that exited with 0 unasked, with their ages as of now."""
+        return tuple(Ended(rank, min(max(now - at, 0.0), DURATION_S_MAX)) for rank, at in self._ended)
+
+    def failure(self, now: float) -> Failure | None:
+        """Return the first failure with its age as of now."""
+        if self._failure is None:
+            return None
+        return dataclasses.replace(self._failure, age_s=min(now - self._failed_at, DURATION_S_MAX))

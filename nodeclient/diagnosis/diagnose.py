@@ -1,0 +1,115 @@
+"""Puts together what is left of a worker that failed: its stderr, its error file and what the kernel counted."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from coordinatord.protocol.exit_codes import signal_behind
+from coordinatord.protocol.fields import LAST_LINES_MAX
+from nodeclient.core.events import Account
+from nodeclient.diagnosis import kernel_log, oom, recorded, tracebacks
+from nodeclient.diagnosis.text import gibibytes, last_lines, own_lines, without_native_frames
+
+CONTEXT_LINES = 8
+"""Shown from before a traceback: what a library warned of there is often the cause."""
+
+OUTER_LINES = 9
+"""Shown of the beginning of a traceback that is too long: the script's own part of it is there."""
+
+_NOT_OOM = "it was not the kernel's OOM killer"
+
+_DATA_LOADER_KILLED = re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed")
+
+_PROGRESS = re.compile(r".*\d%\|")
+"""One state of tqdm's bar."""
+
+
+def account(
+    exit_code: int,
+    pid: int,
+    error_file: Path | None,
+    stderr: bytes,
+    oom_before: oom.Kills,
+    root: Path = Path("/"),
+    kmsg: Path = kernel_log.KMSG,
+) -> Account:
+    """Find out how a worker ended. Never raises; reads a few small files.
+
+    `exit_code` is as `subprocess` has it. `stderr` is the end of what it wrote there, as much as there is: C++ writes
+    long stacks after a traceback. `oom_before` was counted before the worker was started.
+    """
+    if exit_code == 0:
+        return Account(pid=pid)
+    said = last_lines(stderr.decode(errors="replace"))
+    signum = signal_behind(exit_code)
+    trace = tracebacks.find(said, killed=signum is not None)
+    record = recorded.read(error_file) if error_file else None
+    if trace is not None:
+        error, shown = trace.error, _shortened(_around(said, trace))
+    elif signum == signal.SIGKILL:
+        # It could say nothing of its end, and what libraries had warned of before has nothing to do with it.
+        error, shown = "", own_lines(said)[-CONTEXT_LINES:]
+    else:
+        error, shown = "", without_native_frames(said)[-LAST_LINES_MAX:]
+    if record is not None:
+        call_stack = last_lines(record.call_stack)
+        error = _recorded_error(record, call_stack) or error
+        if trace is None and call_stack:
+            shown = _shortened(without_native_frames(call_stack))
+    found_out = _killer(signum, pid, oom_before, root, kmsg)
+    if not found_out and _DATA_LOADER_KILLED.search("\n".join((error, *shown))) and oom_before.cgroup is not None:
+        found_out = f"some process killed the DataLoader's worker, {_NOT_OOM}"
+    if not error and signum is None and not found_out:
+        found_out = _last_word(said)
+    return Account(pid, found_out, error, tuple(shown))
+
+
+def _last_word(said: Sequence[str]) -> str:
+    """Quote the last line of a program that ended by itself, without an exception: what `sys.exit` was given."""
+    lines = [line for line in own_lines(said) if not _PROGRESS.match(line)]
+    return f"it said last: {lines[-1].strip()}" if lines else ""
+
+
+def _recorded_error(record: recorded.Recorded, call_stack: Sequence[str]) -> str:
+    error, _ = tracebacks.fold(last_lines(record.message))
+    if error:
+        return error
+    trace = tracebacks.find(call_stack, killed=False)
+    return trace.error if trace else ""
+
+
+def _around(said: Sequence[str], trace: tracebacks.Trace) -> list[str]:
+    """Return an error with what was said right before it, and after; but once, though it may have been logged too."""
+    repeated = {at for earlier in tracebacks.repeated(said, trace) for at in earlier}
+    others = [line for at, line in enumerate(said[: trace.first]) if at not in repeated]
+    before = [line for line in without_native_frames(others) if line]
+    text = without_native_frames(said[trace.first :])
+    room = min(CONTEXT_LINES, max(0, LAST_LINES_MAX - len(text)))
+    return [*before[len(before) - room :], *text] if room < len(before) else [*before, *text]
+
+
+def _shortened(lines: Sequence[str]) -> Sequence[str]:
+    """Leave out the middle of what is too long."""
+    if len(lines) > LAST_LINES_MAX:
+        lines = [line for line in lines if line.strip(" ^~|")]  # the marks below a line of source
+    if len(lines) <= LAST_LINES_MAX:
+        return lines
+    inner = LAST_LINES_MAX - OUTER_LINES - 1
+    return [*lines[:OUTER_LINES], f"  ... {len(lines) - OUTER_LINES - inner} lines ...", *lines[-inner:]]
+
+
+def _killer(signum: int | None, pid: int, before: oom.Kills, root: Path, kmsg: Path) -> str:
+    """Say who killed it, as far as that can be known."""
+    kill = oom.kill_since(before, root)
+    if signum != signal.SIGKILL:
+        if kill is None or not kill.certain:
+            return ""
+        return f"the kernel's OOM killer ended a process of its cgroup meanwhile ({kill.reason})"
+    if kill is None:
+        return "" if before.cgroup is None else f"some process sent it, {_NOT_OOM}"
+    size = kernel_log.memory_of_killed(pid, root, kmsg)
+    held = "" if size is None else f"; it held {gibibytes(size)}"
+    return f"killed by the kernel's OOM killer ({kill.reason}){held}"

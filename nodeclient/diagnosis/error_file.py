@@ -1,0 +1,81 @@
+"""Writes the first cause where a scheduler looks for it: TORCHELASTIC_ERROR_FILE, in the shape that torch gives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from coordinatord.hints import other_workers
+from coordinatord.hints.match import hint
+from coordinatord.protocol.exit_codes import describe_exit
+from coordinatord.protocol.messages import Report
+
+
+def write(path: Path, report: Report, now: float) -> str | None:
+    """Write the file, replacing what is there; `now` is in seconds since 1970.
+
+    Never raises: returns what went wrong in one line, or None.
+    """
+    text = json.dumps(content(report, now))
+    try:
+        _replace(path, text)
+    except OSError as error:
+        return f"the error file {path} (TORCHELASTIC_ERROR_FILE) cannot be written: {error.strerror or error}"
+    return None
+
+
+def content(report: Report, now: float) -> dict[str, Any]:
+    """Return what is to be written; torch reads `message`, `errorCode`, `py_callstack` and `timestamp`."""
+    failure = report.failure
+    how = describe_exit(failure.exit_code)
+    extra = {
+        "py_callstack": "\n".join(failure.last_lines),
+        "timestamp": str(int(now - failure.age_s)),
+        "round": report.round,
+        "rank": failure.rank,
+        "local_rank": failure.local_rank,
+        "node": report.node,
+        "hostname": report.host,
+        "pid": failure.pid,
+        "how": how,
+        "found_out": failure.message,
+        "hint": hint(report) or "",
+        "consequences": [
+            {"node": other.node, "rank": other.rank, "exit_code": other.exit_code} for other in report.consequences
+        ],
+        "consequences_count": report.consequences_count,
+        "ended_early": other_workers.early(report),
+        "behind": other_workers.stragglers(report),
+        "log": failure.log,
+    }
+    return {
+        "message": {
+            # What was found out says little alone: that of a SIGKILL is who sent it.
+            "message": failure.error or ": ".join(filter(None, (how, failure.message))),
+            "errorCode": failure.exit_code,
+            "extraInfo": extra,
+        }
+    }
+
+
+def _replace(path: Path, text: str) -> None:
+    """Replace a file at once, or where only the file itself may be written (/dev/termination-log), in place."""
+    try:
+        fd, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    except OSError:
+        path.write_text(text)
+        return
+    temporary = Path(name)
+    try:
+        with os.fdopen(fd, "w") as file:
+            file.write(text)
+        temporary.chmod(0o644)  # it is for others: the scheduler
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        path.write_text(text)

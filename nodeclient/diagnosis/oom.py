@@ -1,0 +1,139 @@
+"""Finds out whether the kernel's OOM killer ended a worker, without privileges: by its counters before and after.
+
+The counters are those of this process's own cgroup, which its workers share (cgroup v2, or the memory controller of
+v1), and of the whole host. The kernel counts before it kills, so that a worker's end is never seen before its count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodeclient.diagnosis.text import gibibytes
+
+UNLIMITED = 2**60
+"""cgroup v1 writes 2^63 less a page where there is no limit; no host has so much memory."""
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+"""How the kernel writes spaces in /proc/self/mountinfo."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kills:
+    """How many processes the OOM killer has ended until some time; None where that cannot be known."""
+
+    cgroup: int | None = None
+    """In this process's cgroup, whatever was exhausted."""
+    host: int | None = None
+    limit_hits: Mapping[Path, int] = field(default_factory=dict)
+    """How often the limit of a cgroup itself, this process's or one above it, was why the OOM killer was called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """The OOM killer ended a process."""
+
+    reason: str
+    """What was exhausted."""
+    certain: bool
+    """It was one of this process's cgroup; else, one of this host."""
+
+
+def count(root: Path = Path("/")) -> Kills:
+    """Count now. Never raises."""
+    groups = list(_memory_cgroups(root))
+    hits = {group: hit for group in groups if (hit := _number(group / "memory.events.local", "oom")) is not None}
+    own = None
+    if groups:
+        own = _number(groups[0] / "memory.events", "oom_kill")
+        if own is None:
+            own = _number(groups[0] / "memory.oom_control", "oom_kill")
+    return Kills(own, _number(root / "proc/vmstat", "oom_kill"), hits)
+
+
+def kill_since(before: Kills, root: Path = Path("/")) -> Kill | None:
+    """Say whether the OOM killer ended something since `before` that may have been a worker. Never raises."""
+    now = count(root)
+    if now.cgroup is not None and before.cgroup is not None:
+        return Kill(_exhausted(before, now, root), certain=True) if now.cgroup > before.cgroup else None
+    if now.host is not None and before.host is not None and now.host > before.host:
+        return Kill("probably: the host's count of its kills has grown", certain=False)
+    return None
+
+
+def _exhausted(before: Kills, now: Kills, root: Path) -> str:
+    for group, hits in now.limit_hits.items():
+        limit = _limit(group)
+        if hits > before.limit_hits.get(group, 0) and limit is not None:
+            return f"memory limit of its cgroup: {gibibytes(limit)}"
+    limits = [limit for group in _memory_cgroups(root) if (limit := _limit(group)) is not None]
+    if limits and not now.limit_hits:  # no counts of their own: an older kernel, or cgroup v1
+        return f"memory limit of its cgroup: {gibibytes(min(limits))}"
+    total = _number(root / "proc/meminfo", "MemTotal:")
+    has = "" if total is None else f", which has {gibibytes(total * 1024)}"
+    return f"out of memory on the host{has}"
+
+
+def _memory_cgroups(root: Path) -> Iterator[Path]:
+    """Return the cgroup that limits this process's memory, and those above it as far as they can be seen."""
+    for name, path in _own_cgroups(root).items():
+        for mounted, mountpoint in _mounts(root, name):
+            # In a container, the path may be that outside of it, and what is mounted the container's own.
+            inner = path.removeprefix(mounted.rstrip("/")) if path.startswith(mounted) else "/"
+            top = root / mountpoint.lstrip("/")
+            group = top / inner.strip("/")
+            if not any((group / file).exists() for file in ("memory.events", "memory.oom_control")):
+                continue
+            while True:
+                yield group
+                if group == top:
+                    return
+                group = group.parent
+
+
+def _own_cgroups(root: Path) -> dict[str, str]:
+    """Return this process's cgroup in each hierarchy that may count: the memory controller's of v1, that of v2."""
+    lines = _read(root / "proc/self/cgroup").splitlines()
+    parts = [line.split(":", 2) for line in lines if line.count(":") > 1]
+    own = {name: path for _, names, path in parts for name in names.split(",") if name in {"memory", ""}}
+    return dict(sorted(own.items(), reverse=True))
+
+
+def _mounts(root: Path, controller: str) -> Iterator[tuple[str, str]]:
+    """Return what is mounted of a hierarchy, and where."""
+    for line in _read(root / "proc/self/mountinfo").splitlines():
+        mount, _, system = line.partition(" - ")
+        fields, kind = mount.split(), system.split()
+        if len(fields) > 4 and len(kind) > 2:  # noqa: PLR2004  # as proc(5) has it
+            v2 = not controller and kind[0] == "cgroup2"
+            v1 = controller and kind[0] == "cgroup" and controller in kind[2].split(",")
+            if v1 or v2:
+                yield _unescaped(fields[3]), _unescaped(fields[4])
+
+
+def _unescaped(path: str) -> str:
+    return _OCTAL.sub(lambda found: chr(int(found[1], 8)), path)
+
+
+def _limit(group: Path) -> int | None:
+    text = (_read(group / "memory.max") or _read(group / "memory.limit_in_bytes")).strip()
+    limit = int(text) if text.isdecimal() else UNLIMITED
+    return limit if limit < UNLIMITED else None
+
+
+def _number(path: Path, name: str) -> int | None:
+    """Return the number that stands after a name at the beginning of a line."""
+    for line in _read(path).splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == name and words[1].isdecimal():
+            return int(words[1])
+    return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

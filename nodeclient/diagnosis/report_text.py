@@ -1,0 +1,109 @@
+"""The first cause of a failed round, for a person at a terminal: a short block of plain lines. Pure.
+
+What happened comes first, what to do about it last, next to the prompt.
+"""
+
+from __future__ import annotations
+
+import signal
+import textwrap
+from datetime import datetime, timedelta
+
+from coordinatord.hints import other_workers
+from coordinatord.hints.match import hint
+from coordinatord.protocol.exit_codes import describe_exit, signal_behind
+from coordinatord.protocol.messages import Failure, Report
+from coordinatord.runtime.local_time import moment
+
+WIDTH = 110
+"""In columns: longer sentences are wrapped; what a worker wrote is not, so that it can be searched for."""
+
+LABEL_WIDTH = 13
+"""Of the names of facts, with the space after them."""
+
+NOW_S = 1.5
+"""What is younger has just happened."""
+
+RULE = "-" * 80
+
+LINES_MAX = 55
+"""Of the whole block: a terminal that fills a screen."""
+
+
+def lines(report: Report, seen_at: datetime) -> list[str]:
+    """Return the block; `seen_at` is when the report came, in local time."""
+    failure = report.failure
+    started = failure.pid > 0
+    facts = [
+        ("first cause", _who(report) if started else f"the workers on {_place(report)} were not started"),
+        ("when", _when(failure.age_s, seen_at)),
+        ("how", f"{describe_exit(failure.exit_code)}, pid {failure.pid}" if started else ""),
+        ("because" if started else "why", failure.message),
+        ("error", "" if failure.last_lines[-1:] == (failure.error,) else failure.error),  # it stands right above
+        ("before", other_workers.early(report)),
+        ("behind", other_workers.stragglers(report)),
+        ("then", other_workers.consequences(report)),
+        ("log", _log(report)),
+        ("hint", hint(report) or ""),
+    ]
+    told = [line for label, text in facts if text for line in _fact(label, text)]
+    return [
+        f"{RULE[:4]} round {report.round} failed: {_summary(report)} {RULE}"[: len(RULE)].rstrip(),
+        *_last_words(failure)[len(told) + 2 - LINES_MAX :],
+        *told,
+        RULE,
+    ]
+
+
+def _summary(report: Report) -> str:
+    return f"rank {report.failure.rank} on {report.host}" if report.failure.pid else f"no workers on {report.host}"
+
+
+def _who(report: Report) -> str:
+    failure = report.failure
+    return f"rank {failure.rank} (local rank {failure.local_rank}) on {_place(report)}"
+
+
+def _place(report: Report) -> str:
+    return f"host {report.host}" if report.node == report.host else f"host {report.host}, node {report.node}"
+
+
+def _when(age_s: float, seen_at: datetime) -> str:
+    ago = "" if age_s < NOW_S else f" ({_age(age_s)} ago)"
+    return f"{moment(seen_at - timedelta(seconds=age_s))}{ago}"
+
+
+def _age(seconds: float) -> str:
+    """Say an age in the largest unit of which it has two or more."""
+    for unit, length in (("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _last_words(failure: Failure) -> list[str]:
+    if failure.last_lines:
+        killed = signal_behind(failure.exit_code) == signal.SIGKILL and not failure.error
+        lines = [f"    {line}".rstrip() for line in failure.last_lines]
+        return ["    (the last that it wrote to stderr before it was killed)", *lines] if killed else lines
+    return ["    (it wrote no error to stderr)"] if failure.pid else []
+
+
+def _log(report: Report) -> str:
+    if not report.failure.pid:
+        return ""
+    return f"{report.failure.log} (on {report.host})" if report.failure.log else "none was kept, see --log-dir"
+
+
+def _fact(label: str, text: str) -> list[str]:
+    """Write a fact below its name; an error and a path stay on one line, to be searched for and copied."""
+    if label in {"error", "log"}:
+        return [f"{label:<{LABEL_WIDTH}}{text}"]
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=f"{label:<{LABEL_WIDTH}}",
+        subsequent_indent=" " * LABEL_WIDTH,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,287 @@
+"""Finds in the end of a worker's stderr what ended it: a Python traceback, an error of C++, a fatal error of Python.
+
+Pure; the lines are as `text.last_lines` makes them. A program may have logged other tracebacks before, and much may
+follow the one that counts: warnings, stacks of C++, what threads say while Python shuts down.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import takewhile
+
+from coordinatord.protocol.fields import MESSAGE_MAX
+from nodeclient.diagnosis.text import is_log_line, is_native_frame
+
+FOLLOWING_LINES_MAX = 20
+"""A program that wrote more lines of its own after a traceback had got over that error."""
+
+FOLDED_LINES_MAX = 6
+"""Of an exception's text: errors of NCCL have four, and what the program wrote next cannot be told from more."""
+
+FOLLOWING_LINES_MAX_KILLED = 2
+"""The same for a program that a signal ended: Python does not end so of an exception."""
+
+_HEADER = re.compile(r"(?:.*[^\s\w])?(?:\[rank\d+\]: )?Traceback \(most recent call last\):")
+"""A progress bar may stand before it."""
+_GROUP_HEADER = re.compile(r"  \+ Exception Group Traceback \(most recent call last\):")
+_BOX_HEADER = re.compile(r"[╭+][─-]+ Traceback \(most recent call last\) [─-]+[╮+]")
+"""By the library rich, which typer uses too."""
+_INNER_HEADER = re.compile(r".*Traceback \(most recent call last\):")
+"""Within the text of an exception, such as one that was raised in a DataLoader's worker."""
+_SYNTAX_HEADER = re.compile(r'  File "[^"]+", line \d+')
+"""A script that Python cannot even compile has no other header."""
+_FRAME = re.compile(r'  File "[^"]+", line \d+, in ')
+_CHAINED = re.compile(
+    r"The above exception was the direct cause of the following exception:"
+    r"|During handling of the above exception, another exception occurred:"
+    r"|-- Process \d+ terminated with the following error:"
+)
+"""By Python, and by torch.multiprocessing.spawn below the exception of the process that had waited."""
+_EXCEPTION = re.compile(r"(?:[\w<>]+\.)*[^\W\d]\w*(?::(?: .*)?)?")
+"""`module.Name: text`, or the name alone."""
+_SYNTAX_ERROR = re.compile(r"(?:Syntax|Indentation|Tab)Error: .*")
+_GROUP_END = re.compile(r" {4}\+-{20,}")
+_GROUP_LINE = re.compile(r".* \(\d+ sub-exceptions?\)")
+_TERMINATE = re.compile(r"terminate called after throwing an instance of '([^']+)'")
+_TERMINATE_TEXT = re.compile(r"  what\(\):\s*(.*)")
+_FATAL = re.compile(r"Fatal Python error: .*")
+_ABORT = re.compile(r"terminate called without an active exception")
+"""Python has ended while threads of native code, those of a process group, were still at work; of whatever it ended."""
+_NOT_RUN = re.compile(
+    r"(?:.*/[^/:]*|python[\d.]*): "
+    r"((?:No module named|Error while finding module specification for|can't open file|can't find '__main__') .*)"
+)
+"""By Python itself, after its own path, and nothing more."""
+
+_HARMLESS = re.compile(
+    r"Exception ignored (?:in|on)\b|Error in (?:atexit|sys\.)|--- Logging error ---|Task exception was never retrieved"
+)
+"""Stands above a traceback that ended nothing."""
+_ELSEWHERE = re.compile(r"Exception in thread\b|Process [\w-]+(?::\d+)*:$")
+"""Stands above the traceback of a thread or of a child process: it may be why the program gave up, or not."""
+
+_ADVICE_OF_CUDA = re.compile(
+    r"CUDA kernel errors might be asynchronously|For debugging consider passing CUDA_LAUNCH_BLOCKING"
+    r"|Compile with `TORCH_USE_CUDA_DSA`|Search for `cuda\w+' in https?:"
+)
+"""Follows each error of CUDA, and says nothing about this one."""
+
+
+class _Kind(IntEnum):
+    HARMLESS = 0
+    ELSEWHERE = 1
+    PYTHON = 2
+    NATIVE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One error with all that belongs to it, as a range of lines."""
+
+    error: str
+    """In one line."""
+    first: int
+    exception: int
+    """Where its text begins."""
+    end: int
+    """Where its text ends; what follows may belong to it or not."""
+    kind: int = _Kind.PYTHON
+
+
+def find(lines: Sequence[str], *, killed: bool) -> Trace | None:
+    """Return what ended a program that failed; None if it did not say. `killed`: it was ended by a signal."""
+    if killed:
+        # Python's fault handler may add its own, which says no more.
+        lines = lines[: max((at for at, line in enumerate(lines) if _ABORT.fullmatch(line)), default=len(lines))]
+    traces = list(_traces(lines))
+    if killed:
+        # C++ and Python's fault handler speak when the process is about to die of a signal, and then only.
+        native = next((trace for trace in traces if trace.kind == _Kind.NATIVE), None)
+        if native is not None:
+            return native
+    limit = FOLLOWING_LINES_MAX_KILLED if killed else FOLLOWING_LINES_MAX
+    for kind in (_Kind.PYTHON, _Kind.ELSEWHERE):
+        last = next((trace for trace in reversed(traces) if trace.kind == kind), None)
+        if last is not None and _following(lines, last, traces) <= limit:
+            return last
+    return None
+
+
+def repeated(lines: Sequence[str], trace: Trace) -> Iterator[range]:
+    """Return where the same error stands before: a program may log an exception, and then end of it."""
+    said = _innermost(lines, trace)
+    for other in _traces(lines[: trace.first]):
+        if _innermost(lines, other) == said:
+            pairs = zip(lines[other.exception : trace.first], lines[trace.exception : trace.end], strict=False)
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            yield range(other.first, other.exception + same)
+
+
+def fold(lines: Sequence[str]) -> tuple[str, int]:
+    """Make one line of an exception's text, which is at the beginning of `lines`; return how many of them it has."""
+    parts: list[str] = []
+    index = 0
+    while index < len(lines) and len(parts) < FOLDED_LINES_MAX and sum(map(len, parts)) < MESSAGE_MAX:
+        line = lines[index]
+        if is_native_frame(line) or is_log_line(line) or _begins(line) or _ABORT.fullmatch(line):
+            break
+        if not line.strip():
+            # A blank line ends most texts, but not one that has announced more.
+            if parts and not parts[-1].endswith(":"):
+                break
+        elif _INNER_HEADER.fullmatch(line):
+            index = _skip_indented(lines, index + 1)
+            continue
+        elif not _ADVICE_OF_CUDA.match(line):
+            parts.append(line.strip())
+        index += 1
+    return " ".join(parts), index
+
+
+def _traces(lines: Sequence[str]) -> Iterator[Trace]:
+    index = 0
+    chain: int | None = None
+    while index < len(lines):
+        trace = _trace_at(lines, index)
+        if trace is None:
+            index += 1
+            continue
+        kind = trace.kind if trace.kind == _Kind.NATIVE else _kind(lines, index)
+        first = index if chain is None else chain
+        follower = _next_in_chain(lines, trace.end)
+        if follower is None:
+            yield Trace(trace.error, first, trace.exception, trace.end, kind)
+            index, chain = trace.end, None
+        else:
+            index, chain = follower, first
+
+
+def _trace_at(lines: Sequence[str], index: int) -> Trace | None:
+    """Return the error whose first line this is."""
+    for pattern, read in _READERS.items():
+        if pattern.fullmatch(lines[index]):
+            return read(lines, index)
+    if index == 0 and any(map(_FRAME.match, lines[: _skip_indented(lines, 0)])):
+        return _python(lines, 0)  # its beginning was too long ago to be kept
+    return None
+
+
+def _python(lines: Sequence[str], header: int) -> Trace | None:
+    """Read a traceback; other output may have come between it and its exception."""
+    at = _skip_indented(lines, header + 1)
+    while at < len(lines) and not _EXCEPTION.fullmatch(lines[at]):
+        if _begins(lines[at]):
+            return None
+        at += 1
+    return _trace(lines, header, at) if at < len(lines) else None
+
+
+def _boxed(lines: Sequence[str], header: int) -> Trace | None:
+    end = next((at for at in range(header + 1, len(lines)) if lines[at][:1] not in set("│|╰+")), len(lines))
+    return _trace(lines, header, end) if end < len(lines) and _EXCEPTION.fullmatch(lines[end]) else None
+
+
+def _syntax_error(lines: Sequence[str], header: int) -> Trace | None:
+    end = _skip_indented(lines, header)
+    return _trace(lines, header, end) if end < len(lines) and _SYNTAX_ERROR.fullmatch(lines[end]) else None
+
+
+def _native(lines: Sequence[str], header: int) -> Trace | None:
+    """Read what the runtime of C++ says of an exception that nobody caught."""
+    said = _TERMINATE.fullmatch(lines[header])
+    name = said[1] if said else ""
+    texts = [at for at in range(header + 1, min(header + 3, len(lines))) if _TERMINATE_TEXT.match(lines[at])]
+    if not texts:
+        return Trace(name, header, header, header + 1, _Kind.NATIVE)
+    text, length = fold([_TERMINATE_TEXT.sub(r"\1", lines[texts[0]], count=1), *lines[texts[0] + 1 :]])
+    return Trace(f"{name}: {text}", header, texts[0], texts[0] + max(1, length), _Kind.NATIVE)
+
+
+def _fatal(lines: Sequence[str], header: int) -> Trace | None:
+    return Trace(lines[header], header, header, header + 1, _Kind.NATIVE)
+
+
+def _not_run(lines: Sequence[str], header: int) -> Trace | None:
+    """Read why Python did not find what it was to run: the last that it says."""
+    said = _NOT_RUN.fullmatch(lines[header])
+    return None if said is None or any(lines[header + 1 :]) else Trace(said[1], header, header, header + 1)
+
+
+def _innermost(lines: Sequence[str], trace: Trace) -> Sequence[str]:
+    """Return an exception and where it was raised; the outer frames depend on where it was caught."""
+    frames = (at for at in range(trace.exception - 1, trace.first, -1) if _FRAME.match(lines[at]))
+    return lines[next(frames, trace.first) : trace.exception + 1]
+
+
+def _trace(lines: Sequence[str], first: int, exception: int) -> Trace:
+    text, length = fold(lines[exception:])
+    return Trace(text, first, exception, exception + max(1, length))
+
+
+def _group(lines: Sequence[str], first: int) -> Trace | None:
+    """Return an exception group, with the first exception in it."""
+    ends = (
+        at
+        for at in range(first + 1, len(lines))
+        if _GROUP_END.fullmatch(lines[at]) or _GROUP_HEADER.fullmatch(lines[at])
+    )
+    end = next(ends, len(lines) - 1) + 1
+    texts = [re.sub(r"^[ +]*\| ?", "", line) for line in lines[first + 1 : end]]
+    named = [text for text in texts if _EXCEPTION.fullmatch(text)]
+    if not named:
+        return None
+    inner = next((text for text in named if not _GROUP_LINE.fullmatch(text)), "")
+    return Trace(f"{named[0]}, first: {inner}" if inner else named[0], first, end - 1, end)
+
+
+def _kind(lines: Sequence[str], header: int) -> _Kind:
+    """Say whose traceback it is, by what stands above it."""
+    above = next((line for line in reversed(lines[:header]) if line), "")
+    if _HARMLESS.match(above):
+        return _Kind.HARMLESS
+    return _Kind.ELSEWHERE if _ELSEWHERE.match(above) else _Kind.PYTHON
+
+
+def _next_in_chain(lines: Sequence[str], end: int) -> int | None:
+    """Return where the exception begins that this one led to."""
+    rest = [at for at in range(end, len(lines)) if lines[at] and lines[at] != '"""'][:2]
+    chained = len(rest) == 2 and _CHAINED.fullmatch(lines[rest[0]])  # noqa: PLR2004  # the words, and the next header
+    return rest[1] if chained and _begins(lines[rest[1]]) else None
+
+
+def _following(lines: Sequence[str], trace: Trace, traces: Sequence[Trace]) -> int:
+    """Count the lines after an exception that the program itself has written; indented ones belong to its text."""
+    others = {at for other in traces if other.kind < trace.kind for at in range(other.first - 1, other.end)}
+    return sum(
+        bool(line) and line[0] != " " and at not in others and not is_native_frame(line) and not is_log_line(line)
+        for at, line in enumerate(lines[trace.exception + 1 :], start=trace.exception + 1)
+    )
+
+
+def _begins(line: str) -> bool:
+    """Whether something else begins here than an exception's text."""
+    patterns = (_HEADER, _GROUP_HEADER, _BOX_HEADER, _TERMINATE, _FATAL, _CHAINED)
+    return any(pattern.fullmatch(line) for pattern in patterns) or any(
+        pattern.match(line) for pattern in (_HARMLESS, _ELSEWHERE)
+    )
+
+
+def _skip_indented(lines: Sequence[str], index: int) -> int:
+    while index < len(lines) and (not lines[index] or lines[index][0] == " "):
+        index += 1
+    return index
+
+
+_READERS = {
+    _HEADER: _python,
+    _SYNTAX_HEADER: _syntax_error,
+    _GROUP_HEADER: _group,
+    _BOX_HEADER: _boxed,
+    _TERMINATE: _native,
+    _FATAL: _fatal,
+    _NOT_RUN: _not_run,
+}
+"""What each first line begins."""

@@ -1,0 +1,334 @@
+"""The parent interpreter of `--preload`: imports what it is told to, then forks a worker for each request.
+
+It speaks with `nodeclient.forkserver.server_process` over a socket, one JSON object a line. The other side decides
+whether workers are started, and how many; what a fork has to do to be a worker is in `preload_worker`.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import signal
+import site
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import MutableMapping
+from typing import Any
+
+from preload_end import Ending
+from preload_worker import Line, become_worker
+
+SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
+"""Holds this side's settings as JSON: `socket` (a descriptor), `modules` (null: only say that Python has come here),
+`along`, `hook` (the directory on PYTHONPATH that is ours), `pythonpath` (what it was before, or null), `gloo` (the path
+of workerlib's file of that name), and `room`, which only makes the environment larger.
+
+What comes from outside of Python, paths, arguments and environment, is given as bytes, each of them as the character of
+that number: the node may decode them otherwise than the user's interpreter does."""
+
+DESCRIPTORS = 4
+"""That come with a request: stdin, stdout, stderr, and the line to the node."""
+
+CHUNK_BYTES = 1 << 16
+
+DRIVERS = ("/dev/nvidia-uvm", "/dev/kfd")
+"""A process that has one of these open has initialised CUDA (cuInit opens it, NVML does not) or ROCm, and no fork of it
+can use a GPU."""
+
+REASON_MAX = 200
+"""Characters of what an exception says: enough for one line."""
+
+HOOK_MODULES = ("preload_end", "preload_parent", "preload_worker")
+
+FORKS_WELL = frozenset({"jemalloc_bg_thd"})
+"""Threads of native code that a fork may lose, by the names that the kernel shows: jemalloc, which pyarrow brings along
+(and so pandas and transformers), locks itself for a fork and starts its thread again in the child when it needs it."""
+
+NAMED_WITHIN_S = 0.2
+"""A native thread gives itself its name when it first runs; until then it has that of its process."""
+
+
+class PreloadError(Exception):
+    """The modules cannot be preloaded, and workers are to be started cold; the text says why."""
+
+
+def serve(needed: frozenset[str]) -> bool:
+    """Be the parent until the node ends; return only in a worker, with whether the user has a `sitecustomize`.
+
+    `needed` are the modules that have been imported for this.
+    """
+    settings = json.loads(os.environ[SETTINGS_VARIABLE])
+    link = socket.socket(fileno=settings["socket"])
+    link.set_inheritable(False)
+    inherited = _inherited()
+    for environ in inherited, os.environ:
+        _leave_no_trace(environ, settings["pythonpath"])
+    _forget_hook(_decoded(settings["hook"]))
+    if settings["modules"] is None:  # the node only wants to know whether Python comes here
+        _send(link, {"ready": 0})
+        os._exit(0)
+    ending = Ending(_decoded(settings["gloo"]))
+    customized = _customize()
+    try:
+        _preload(link, needed, settings["modules"], settings["along"])
+    except PreloadError as error:
+        _send(link, {"refused": str(error)})
+        os._exit(0)
+    # What is garbage now would be collected in every worker, and to look at what is not would copy its pages there.
+    gc.collect()
+    gc.freeze()
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who ignores it cannot wait for a child
+    _send(link, {"ready": len(sys.modules)})
+    while (received := _receive(link)) is not None:
+        request, descriptors = received
+        request["argv"] = [_decoded(word) for word in request["argv"]]
+        given = {_decoded(name): _decoded(value) for name, value in request["environ"].items()}
+        request |= {"given": given, "environ": _as_imports_left_it(given, inherited)}
+        if _fork(link, request, descriptors):
+            ending.begin()
+            if handler is not None:  # one that was not made in Python cannot be put back
+                signal.signal(signal.SIGCHLD, handler)
+            return customized
+    os._exit(0)
+
+
+def _inherited() -> dict[str, str]:
+    """Return the environment that the process began with; it may have been changed even before the hook."""
+    with open("/proc/self/environ", "rb") as file:  # noqa: PTH123 - pathlib would be one more module
+        variables = (variable.partition(b"=") for variable in file.read().split(b"\0"))
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in variables if name}
+
+
+def _leave_no_trace(environ: MutableMapping[str, str], pythonpath: str | None) -> None:
+    """Let an environment look as if there were no hook."""
+    del environ[SETTINGS_VARIABLE]
+    if pythonpath is None:
+        del environ["PYTHONPATH"]
+    else:
+        environ["PYTHONPATH"] = _decoded(pythonpath)
+
+
+def _forget_hook(hook: str) -> None:
+    """Let the interpreter look as if it had found no hook."""
+    sys.path.remove(hook)
+    sys.path_importer_cache.pop(hook, None)
+    for name in ("sitecustomize", *HOOK_MODULES):
+        sys.modules.pop(name, None)
+
+
+def _decoded(given: str) -> str:
+    return os.fsdecode(given.encode("latin-1"))
+
+
+def _customize() -> bool:
+    """Import the user's own `sitecustomize` in Python's own way; return whether there is one."""
+    site.execsitecustomize()
+    return "sitecustomize" in sys.modules
+
+
+def _as_imports_left_it(given: dict[str, str], inherited: dict[str, str]) -> dict[str, str]:
+    """Return the environment that a worker would have after the imports: what they changed in the parent's is changed.
+
+    Where a worker is given something else than the parent inherited, they would have found something else.
+    """
+    environ = dict(given)
+    for name in inherited.keys() | os.environ.keys():
+        before, after = inherited.get(name), os.environ.get(name)
+        if before == after or given.get(name) != before:
+            continue
+        if after is None:
+            del environ[name]
+        else:
+            environ[name] = after
+    return environ
+
+
+# Import
+
+
+def _preload(link: socket.socket, needed: frozenset[str], modules: list[str], along: list[str]) -> None:
+    """Import modules that must be there and those that may be. Raises `PreloadError`."""
+    place = _place_of_main()
+    _look_for_namesakes(place, needed)
+    sys.path[:0] = place
+    for name in modules:
+        _send(link, {"importing": name})
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            reason = str(error).partition("\n")[0][:REASON_MAX]
+            raise PreloadError(f"module {name} cannot be imported: {type(error).__name__}: {reason}") from error
+        _check(name)
+    for name in along:
+        _send(link, {"importing": name})
+        try:
+            importlib.import_module(name)
+        except ImportError:  # another release has it elsewhere, and its workers will import it as always
+            continue
+        _check(name)
+    for entry in place:
+        sys.path.remove(entry)
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _place_of_main() -> list[str]:
+    """Return where the program's own modules are found, which Python itself adds only when it begins with it."""
+    main = sys.argv[0]
+    named = main not in {"-m", "-c", "-", ""}
+    if named and _is_importable(main):
+        return [main]
+    if getattr(sys.flags, "safe_path", False):
+        return []
+    if not named:
+        return [os.getcwd()]  # noqa: PTH109 - see `_inherited`
+    return [os.path.dirname(os.path.realpath(main))]  # noqa: PTH120
+
+
+def _look_for_namesakes(place: list[str], needed: frozenset[str]) -> None:
+    """Raise `PreloadError` if the program has a module for itself that hides one of Python's which is here already."""
+    for directory in place:
+        for name in needed - set(HOOK_MODULES):
+            path = os.path.join(directory, name)  # noqa: PTH118 - see `_inherited`
+            if os.path.isfile(f"{path}.py") or os.path.isfile(f"{path}/__init__.py"):  # noqa: PTH113
+                raise PreloadError(f"{path} hides a module of Python's that --preload needs: give it another name")
+
+
+def _is_importable(path: str) -> bool:
+    """Return whether a path is a directory or an archive, whose `__main__` is then the program."""
+    for hook in sys.path_hooks:
+        try:
+            hook(path)
+        except ImportError:
+            continue
+        return True
+    return False
+
+
+def _check(name: str) -> None:
+    """Raise `PreloadError` if a fork of this process would not be as good as a process of its own."""
+    if _has_children():
+        raise PreloadError(f"module {name} starts a process, which would not end with the workers")
+    started = _threads_lost()
+    if started:
+        raise PreloadError(f"module {name} starts a thread ({', '.join(started)}), which forks lose")
+    opened = [path for path in map(_target, os.listdir("/proc/self/fd")) if path in DRIVERS]  # noqa: PTH208
+    if opened:
+        raise PreloadError(f"module {name} initialises the GPU ({opened[0]} is open), which forked workers cannot use")
+
+
+def _threads_lost() -> list[str]:
+    """Return the names of the threads that every fork would miss.
+
+    OpenBLAS ends its own before a fork and starts them again when they are needed. Those of OpenMP, which begin with
+    the first parallel operation, would be missed in every worker, and the next such operation would wait for them for
+    ever.
+    """
+    ours = {str(thread.native_id): thread.name for thread in threading.enumerate()}
+    if len(_tasks()) > 1:
+        child = _quiet_fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+    names = [ours.get(task) or _name_of(task) for task in sorted(_tasks() - {str(os.getpid())})]
+    return [name for name in names if name and name not in FORKS_WELL]
+
+
+def _tasks() -> set[str]:
+    return set(os.listdir("/proc/self/task"))  # noqa: PTH208 - see `_inherited`
+
+
+def _name_of(task: str) -> str:
+    """Return the name that a thread has for the kernel; nothing if it has ended."""
+    until = time.monotonic() + NAMED_WITHIN_S
+    try:
+        while (name := _comm(task)) == _comm(str(os.getpid())):
+            if time.monotonic() > until:
+                return "without a name"
+            threading.Event().wait(0.001)
+    except OSError:
+        return ""
+    return name
+
+
+def _comm(task: str) -> str:
+    with open(f"/proc/self/task/{task}/comm", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+        return file.read().rstrip("\n")
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _quiet_fork() -> int:
+    with warnings.catch_warnings():
+        # Python 3.12 warns of threads, and here they are looked for.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _target(descriptor: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
+    except OSError:  # that of the listing itself
+        return ""
+
+
+# Serve
+
+
+def _fork(link: socket.socket, request: dict[str, Any], descriptors: list[int]) -> bool:
+    """Fork a worker; return whether this is it.
+
+    It is forked by a process in between, which ends at once: then the kernel makes it a child of the node, which has
+    asked for orphans, and which sees its end and its exit code as those of any other worker.
+    """
+    try:
+        between = _quiet_fork()
+    except OSError as error:
+        _close(descriptors)
+        _send(link, {"failed": f"no process can be forked: {error.strerror}"})
+        return False
+    if between == 0:
+        try:
+            if _quiet_fork():
+                os._exit(0)
+        except OSError:
+            os._exit(1)
+        link.close()
+        become_worker(request, descriptors[:3], Line(descriptors[3]))
+        return True
+    _close(descriptors)
+    forked = os.waitpid(between, 0)[1] == 0
+    _send(link, {"forked": True} if forked else {"failed": "no second process can be forked"})
+    return False
+
+
+def _receive(link: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Wait for a request and what comes with it; None: the node has ended."""
+    text, descriptors = b"", []
+    while not text.endswith(b"\n"):
+        chunk, received, _, _ = socket.recv_fds(link, CHUNK_BYTES, DESCRIPTORS)
+        if not chunk:
+            return None
+        text += chunk
+        descriptors += received
+    return json.loads(text), descriptors
+
+
+def _send(link: socket.socket, message: dict[str, Any]) -> None:
+    link.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -1,0 +1,236 @@
+"""One life of the parent interpreter, as the node sees it: its start, its progress, its forks, its end.
+
+When there is to be one, and what is done without it, is in `starter`; what goes on inside of it is in `hook`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import workerlib.gloo
+from coordinatord.protocol.exit_codes import describe_exit
+from nodeclient.forkserver.eligibility import ColdError
+from nodeclient.workers.process_tree import MARK_VARIABLE, UnkillableError, kill_marked
+from nodeclient.workers.spawn import WorkerCommand, die_with_parent
+from nodeclient.workers.syscalls import pidfd_open
+
+HOOK = Path(__file__).parent / "hook"
+"""The directory with our `sitecustomize`."""
+
+SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
+"""As in `hook/preload_parent.py`."""
+
+IMPORT_WITHIN_S = 300.0
+"""For all imports, which take seconds; on a network file system under the load of a whole cluster, a minute or two."""
+
+FORK_WITHIN_S = 2.0
+"""The node waits for a fork (10 ms with torch), and hears nobody meanwhile: two heartbeats of the five of its lease."""
+
+ROOM_BYTES = 16_384
+"""For what a worker's environment in /proc has more than the parent's: its ranks and places, why its round began."""
+
+END_WITHIN_S = 5.0
+"""After SIGKILL: longer only if the kernel does not let go of it, as on a network file system that is gone."""
+
+LINE_BYTES_MAX = 65_536
+
+PID_BYTES_MAX = 20
+
+
+class ParentError(Exception):
+    """The parent interpreter cannot do what it is for; the text says why."""
+
+
+class Parent:
+    """A running parent interpreter. All methods are for the main thread, in the running event loop."""
+
+    def __init__(self, command: WorkerCommand, modules: Sequence[str] | None, along: Sequence[str] = ()) -> None:
+        """Start it with the command line of a worker; without `modules`, it only says that Python has found the hook.
+
+        Raises `OSError`, `SubprocessError` and `ValueError` if no process can be started.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._unread = b""
+        self._mark = secrets.token_hex(16)
+        self._ended = asyncio.Event()
+        self.usable = False
+        """It has imported everything, and nothing has gone wrong since."""
+        self._link, theirs = socket.socketpair()
+        self._link.setblocking(False)
+        try:
+            with theirs:
+                settings = {"socket": theirs.fileno(), "modules": modules, "along": along}
+                self._process = _start(command, self._mark, settings)
+        except BaseException:
+            self._link.close()
+            raise
+        self._pidfd = pidfd_open(self._process.pid)
+        self._loop.add_reader(self._pidfd, self._note_end)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    async def end(self) -> None:
+        """Wait for its end. Raises `ParentError`, which says how it came."""
+        await self._ended.wait()
+        raise ParentError(f"the interpreter {await self._why_silent()}")
+
+    async def prepare(self) -> int:
+        """Wait until it has imported everything; return how many modules it has.
+
+        Raises `ParentError`, and `ColdError` if another one would fare no better.
+        """
+        importing = "site"
+        try:
+            async with asyncio.timeout(IMPORT_WITHIN_S):
+                while True:
+                    match await self._receive():
+                        case {"importing": name}:
+                            importing = name
+                        case {"refused": reason}:
+                            raise ColdError(reason)
+                        case {"ready": count}:
+                            self._link.setblocking(True)
+                            self.usable = True
+                            return int(count)
+        except TimeoutError:
+            raise ParentError(f"module {importing} is still not imported after {IMPORT_WITHIN_S:g} s") from None
+        except (EOFError, ConnectionError):
+            what = await self._why_silent()
+            raise ParentError(f"the interpreter {what} in the import of module {importing}") from None
+
+    def fork(self, command: WorkerCommand, streams: Sequence[int]) -> int:
+        """Fork a worker; return its process id, as that of a child. `streams` are its stdin, stdout and stderr.
+
+        Raises `ParentError`; then there is no worker, and the interpreter is ended.
+        """
+        request = {
+            "argv": [_as_bytes(word) for word in command.argv],
+            "environ": {_as_bytes(name): _as_bytes(value) for name, value in command.environ.items()},
+            "cpus": None if command.cpus is None else sorted(command.cpus),
+            "node": os.getpid(),
+        }
+        until = time.monotonic() + FORK_WITHIN_S
+        ours, theirs = socket.socketpair()
+        try:
+            with ours, theirs:
+                self._ask(request, [*streams, theirs.fileno()], until)
+                theirs.close()
+                pid = int(_receive_until(ours, until, PID_BYTES_MAX))
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # it has to be a child by now
+                ours.sendall(b"!")  # only now it begins: one that was given up would have its rank twice
+                return pid
+        except (OSError, EOFError, ParentError) as error:
+            self._kill()
+            why = f"no answer within {FORK_WITHIN_S:g} s" if isinstance(error, TimeoutError) else str(error)
+            raise ParentError(f"the interpreter of --preload has not forked it: {why}") from error
+
+    async def close(self) -> None:
+        """End it, and what modules may have started in their import; its workers live on."""
+        self._kill()
+        try:
+            # In a thread: to read all of /proc takes milliseconds, and a large process takes its time to die.
+            await asyncio.to_thread(kill_marked, self._mark, timeout_s=END_WITHIN_S)
+            await self._ended.wait()
+            self._process.wait()
+        except UnkillableError:
+            # It hangs in the kernel, where nobody can help; Popen is not to warn that it is left to itself.
+            self._note_end()
+            self._process.returncode = 0
+        self._link.close()
+
+    async def _why_silent(self) -> str:
+        try:
+            async with asyncio.timeout(END_WITHIN_S):
+                await self._ended.wait()
+        except TimeoutError:
+            return "has closed its connection to the node"
+        return f"ended ({describe_exit(self._process.wait())})"
+
+    def _kill(self) -> None:
+        self.usable = False
+        self._process.kill()  # which does nothing if it has ended
+
+    def _note_end(self) -> None:
+        self.usable = False
+        if self._ended.is_set():
+            return
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._ended.set()
+
+    def _ask(self, request: dict[str, Any], descriptors: Sequence[int], until: float) -> None:
+        """Send a request, and wait until it is done. Raises `OSError`, `EOFError` and `ParentError`."""
+        text = json.dumps(request).encode() + b"\n"
+        self._link.settimeout(FORK_WITHIN_S)
+        sent = socket.send_fds(self._link, [text], list(descriptors))
+        self._link.sendall(text[sent:])
+        while b"\n" not in self._unread:
+            self._unread += _receive_until(self._link, until, LINE_BYTES_MAX)
+        answer = self._line()
+        if "failed" in answer:
+            raise ParentError(str(answer["failed"]))
+
+    async def _receive(self) -> dict[str, Any]:
+        while b"\n" not in self._unread:
+            self._unread += _some(await self._loop.sock_recv(self._link, LINE_BYTES_MAX))
+        return self._line()
+
+    def _line(self) -> dict[str, Any]:
+        line, _, self._unread = self._unread.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+
+def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Start the process. Raises what `Popen` does."""
+    pythonpath = command.environ.get("PYTHONPATH")
+    settings |= {
+        "hook": _as_bytes(str(HOOK)),
+        "gloo": _as_bytes(workerlib.gloo.__file__),
+        "pythonpath": None if pythonpath is None else _as_bytes(pythonpath),
+        "room": " " * ROOM_BYTES,
+    }
+    return subprocess.Popen(  # noqa: S603 - the worker's own command
+        command.argv,
+        env={
+            **command.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(HOOK), pythonpath))),
+            SETTINGS_VARIABLE: json.dumps(settings),
+            MARK_VARIABLE: mark,  # of its own, as it outlives the sweep of a round; workers have the node's
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=2,  # what modules say when they are imported is not the words of a worker
+        pass_fds=(settings["socket"],),
+        start_new_session=True,
+        preexec_fn=die_with_parent(command.cpus),  # noqa: PLW1509 - see `spawn`
+    )
+
+
+def _as_bytes(text: str) -> str:
+    """Return the bytes that the system has for a text, as characters; see `hook/preload_parent.py`."""
+    return os.fsencode(text).decode("latin-1")
+
+
+def _receive_until(link: socket.socket, until: float, most: int) -> bytes:
+    """Receive something until that time. Raises `TimeoutError`, and `EOFError` at the end."""
+    link.settimeout(max(0.001, until - time.monotonic()))
+    return _some(link.recv(most))
+
+
+def _some(received: bytes) -> bytes:
+    """Return what was received. Raises `EOFError` if that is nothing."""
+    if not received:
+        raise EOFError("it ended")
+    return received

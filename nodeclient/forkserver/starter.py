@@ -1,0 +1,128 @@
+"""Starts workers: warm as long as there is a parent interpreter for them, cold otherwise.
+
+What the parent interpreter is, is in `parent`. Here is when there is one: from the node's start on; and if it ends,
+the next round starts cold, and another one is made ready for those that follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from subprocess import SubprocessError
+
+from nodeclient.core.effects import Level
+from nodeclient.forkserver.along import along
+from nodeclient.forkserver.eligibility import ColdError, check
+from nodeclient.forkserver.server_process import Parent, ParentError
+from nodeclient.workers.spawn import WorkerCommand, spawn, stdin_of_worker
+
+Say = Callable[[Level, str], None]
+
+FAILURES_MAX = 3
+"""Parents in a row that forked no worker; then there will be no other one, which would cost each round an import."""
+
+HEAD_START_S = 0.03
+"""For the worker of rank 0, to listen before others connect to it. TCPStore, refused once, tries again after 0.25 to
+0.75 s: forked at the same time, one warm round in three was late by that. A fork with torch takes 10 to 20 ms."""
+
+
+class Starter:
+    """Starts one node's workers; without `modules`, all of them cold."""
+
+    def __init__(self, modules: Sequence[str], command: WorkerCommand, macro: str, say: Say) -> None:
+        """Take the `command` that all workers have in common, with `macro` where their arguments differ."""
+        self._modules = tuple(modules)
+        self._command = command
+        self._macro = macro
+        self._say = say
+        self._parent: Parent | None = None
+        self._failures = 0
+        """Parents that ended, or could not fork, since a worker was forked."""
+        self._settled = asyncio.Event()
+        self._missed = asyncio.Event()
+        """A worker was started cold for want of a parent."""
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """The processes that are ours to reap."""
+        return frozenset() if self._parent is None else frozenset({self._parent.pid})
+
+    async def settled(self) -> None:
+        """Wait until it is known whether there is a parent: until the first one is ready, or cannot be."""
+        await self._settled.wait()
+
+    async def give_way(self, group_rank: int) -> None:
+        """Let the node of rank 0 start its workers first, if they are warm; cold ones differ by more than this."""
+        if group_rank > 0 and self._parent is not None and self._parent.usable:
+            await asyncio.sleep(HEAD_START_S)
+
+    async def run(self) -> None:
+        """Keep a parent as long as the node lives and there can be one."""
+        try:
+            if self._modules:
+                await self._find_hook()
+            while self._modules and self._failures < FAILURES_MAX:
+                self._missed.clear()
+                try:
+                    await self._live()
+                except ParentError as error:
+                    self._failures += 1
+                    until = "" if self._failures == FAILURES_MAX else " until there is another one"
+                    self._say(Level.WARNING, f"--preload: {error}: workers start cold{until}")
+                self._settled.set()
+                await self._missed.wait()
+        except (ColdError, OSError, SubprocessError, ValueError) as error:
+            self._say(Level.WARNING, f"--preload: workers start cold: {error}")
+        finally:
+            self._settled.set()
+
+    async def _find_hook(self) -> None:
+        """Make sure that the command begins with a Python that comes to the hook. Raises `ColdError`.
+
+        If it did not, it would go on with the user's program, as nobody's worker.
+        """
+        interpreter = check(self._command.argv, self._command.environ, self._macro)
+        self._parent = finder = Parent(replace(self._command, argv=(*interpreter, "-c", "pass")), modules=None)
+        try:
+            await finder.prepare()
+        except ParentError as error:
+            raise ColdError(f"{interpreter[0]} does not import sitecustomize from PYTHONPATH") from error
+        finally:
+            await finder.close()
+            self._parent = None
+
+    async def _live(self) -> None:
+        """Have a parent from its start to its end, which is a `ParentError`. Raises `ColdError` too."""
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        names = ", ".join(self._modules)
+        self._say(Level.INFO, f"preloading {names}")
+        parent = self._parent = Parent(self._command, self._modules, along(self._modules))
+        try:
+            count = await parent.prepare()
+            took_s = loop.time() - began_at
+            self._say(Level.INFO, f"preloaded {names} ({count} modules) in {took_s:.1f} s: workers start warm")
+            self._settled.set()
+            await parent.end()
+        finally:
+            await parent.close()
+            self._parent = None
+
+    def spawn(
+        self, command: WorkerCommand, local_rank: int, stdout: int | None, stderr: int | None, with_stdin: bool
+    ) -> int:
+        """Start a worker; return its process id, as `nodeclient.workers.spawn.spawn` does. Raises `SpawnError`."""
+        parent = self._parent
+        if parent is not None and parent.usable:
+            own = (1 if stdout is None else stdout, 2 if stderr is None else stderr)
+            try:
+                with stdin_of_worker(with_stdin) as stdin:
+                    pid = parent.fork(command, (stdin, *own))
+            except ParentError as error:
+                self._say(Level.WARNING, f"worker {local_rank} starts cold: {error}")
+            else:
+                self._failures = 0
+                return pid
+        self._missed.set()
+        return spawn(command, local_rank, stdout, stderr, with_stdin)

@@ -1,0 +1,87 @@
+"""Says which CPUs this process may use and how they belong together, as the kernel describes them; changes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from nodeclient.host.devices import Host
+
+
+def allowed_cpus() -> frozenset[int]:
+    """Return the CPUs that this process may run on."""
+    return frozenset(os.sched_getaffinity(0))
+
+
+def parse_cpus(text: str) -> frozenset[int]:
+    """Read a list as the kernel writes it: `0-3,8`."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first:
+            found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def format_cpus(cpus: Iterable[int]) -> str:
+    """Write a list as the kernel does."""
+    spans: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if spans and spans[-1][-1] == cpu - 1:
+            spans[-1][1:] = [cpu]
+        else:
+            spans.append([cpu])
+    return ",".join("-".join(map(str, span)) for span in spans)
+
+
+def core_of(cpu: int, host: Host) -> int:
+    """Return the first CPU of the physical core that this one is part of; itself where the kernel does not say."""
+    try:
+        siblings = (host.system / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+    except FileNotFoundError:
+        return cpu
+    return min(parse_cpus(siblings))
+
+
+def cpu_quota(host: Host) -> float | None:
+    """Return how many CPUs' time the control groups of this process grant it, as in most containers; None: no limit.
+
+    See cpu.max in the kernel's cgroup-v2.rst, and cpu.cfs_quota_us in sched-bwc.rst for the older version.
+    """
+    try:
+        groups = (host.processes / "self/cgroup").read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    limits: list[float] = []
+    for group in groups:
+        _, controllers, path = group.split(":", 2)
+        # In a container with a view of its own the path may be another's; the root that is seen is then one's own.
+        below = PurePosixPath(path.lstrip("/"))
+        folders = [below, *below.parents]
+        if not controllers:
+            limits += (_limit(host.system / "fs/cgroup" / folder / "cpu.max") for folder in folders)
+        elif "cpu" in controllers.split(","):
+            limits += (_old_limit(host.system / "fs/cgroup/cpu" / folder) for folder in folders)
+    least = min(limits, default=_UNLIMITED)
+    return None if least == _UNLIMITED else least
+
+
+_UNLIMITED = float("inf")
+
+
+def _limit(file: Path) -> float:
+    try:
+        quota, period = file.read_text().split()
+    except (OSError, ValueError):
+        return _UNLIMITED
+    return _UNLIMITED if quota == "max" else int(quota) / int(period)
+
+
+def _old_limit(group: Path) -> float:
+    try:
+        quota = int((group / "cpu.cfs_quota_us").read_text())
+        period = int((group / "cpu.cfs_period_us").read_text())
+    except OSError:
+        return _UNLIMITED
+    return quota / period if quota > 0 else _UNLIMITED

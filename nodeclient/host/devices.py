@@ -1,0 +1,224 @@
+"""Finds what this host can give to workers, without torch: GPUs as its libraries see them, and CPUs.
+
+How many workers that makes is `workers_per_node`; which worker gets which GPU is the business of the worker, and which
+CPUs that of `numa`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinatord.protocol.fields import WORKERS_MAX
+
+_UUID_BYTES = 96
+"""NVML_DEVICE_UUID_V2_BUFFER_SIZE in nvml.h."""
+
+_PCI_INFO = struct.Struct("=16s5I32s")
+"""`nvmlPciInfo_t` in nvml.h; domain, bus and device are the second to the fourth."""
+
+_INTEGER = re.compile(r"[+-]?\d+")
+
+_DEVICE_MINOR = re.compile(r"^Device Minor:\s*(\d+)$", re.MULTILINE)
+
+
+class WorkersPerNodeError(ValueError):
+    """`--nproc-per-node` is none of what it may be, or asks for GPUs where there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Where the kernel and the driver describe the devices."""
+
+    devices: Path = Path("/dev")
+    system: Path = Path("/sys")
+    nvml: str = "libnvidia-ml.so.1"
+    """NVIDIA's management library, which comes with the driver."""
+    processes: Path = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU, as its host describes it."""
+
+    name: str
+    """Its UUID, or where nobody tells that, another name that differs."""
+    pci_address: str | None
+    """Where it is in `/sys/bus/pci/devices`; None if nobody tells that."""
+
+
+def workers_per_node(spec: str | None, environ: Mapping[str, str], host: Host | None = None) -> int:
+    """Return how many workers `--nproc-per-node` means here: a number, `gpu`, `cpu` or `auto`.
+
+    `gpu` is one for each GPU, and an error without any; `cpu` one for each CPU that this process may run on (torchrun
+    counts all of the host's); `auto` is `gpu` where there are GPUs, else `cpu`. Nothing, or None, means one for each
+    GPU, and a single worker without any. Raises `WorkersPerNodeError`.
+    """
+    host = host or Host()
+    if not spec:
+        return gpu_count(environ, host) or 1
+    if spec == "cpu":
+        return len(os.sched_getaffinity(0))
+    if spec == "auto":
+        return gpu_count(environ, host) or len(os.sched_getaffinity(0))
+    if spec == "gpu":
+        count = gpu_count(environ, host)
+        if count == 0:
+            raise WorkersPerNodeError(_no_gpu(environ))
+        return count
+    if spec.isascii() and spec.isdigit() and 1 <= int(spec) <= WORKERS_MAX:
+        return int(spec)
+    raise WorkersPerNodeError(
+        f"--nproc-per-node is {spec!r}, but has to be a number from 1 to {WORKERS_MAX}, or gpu, cpu or auto"
+    )
+
+
+def gpu_count(environ: Mapping[str, str], host: Host) -> int:
+    """Return the number of GPUs that a worker will see."""
+    return len(visible_gpus(environ, host))
+
+
+def visible_gpus(environ: Mapping[str, str], host: Host) -> list[Gpu]:
+    """Return the GPUs that a worker will see, in its order: NVIDIA's, and where there are none of these, AMD's."""
+    nvidia = _nvidia_gpus(host)
+    if nvidia:
+        return _visible(nvidia, environ.get("CUDA_VISIBLE_DEVICES"))
+    amd = _amd_gpus(host.system)
+    # ROCr hides GPUs from HIP, and HIP hides some of the rest, under the one name or the other.
+    amd = _visible(amd, environ.get("ROCR_VISIBLE_DEVICES"))
+    return _visible(amd, environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES")))
+
+
+def _no_gpu(environ: Mapping[str, str]) -> str:
+    names = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+    hidden = [f"{name}={environ[name]!r}" for name in names if name in environ]
+    why = f" (the environment says {', '.join(hidden)})" if hidden else ""
+    return (
+        f"--nproc-per-node is gpu, but this host offers no GPU{why}: check the driver with nvidia-smi or rocm-smi, "
+        "or use a number or cpu"
+    )
+
+
+def _visible(gpus: list[Gpu], listed: str | None) -> list[Gpu]:
+    """Return the GPUs that a `*_VISIBLE_DEVICES` variable leaves over; None, where it is not set, leaves all.
+
+    As CUDA reads it (CUDA C++ Programming Guide, CUDA environment variables; `torch.cuda._parse_visible_devices`): the
+    list ends at its first entry that names no GPU, and one that names a GPU twice leaves none.
+    """
+    if listed is None:
+        return gpus
+    if listed.startswith("MIG-"):
+        # CUDA gives a process at most one slice of a partitioned GPU, however many are listed.
+        return [Gpu(listed.partition(",")[0], None)] if gpus else []
+    visible: list[Gpu] = []
+    for entry in listed.split(","):
+        gpu = _named(gpus, entry.strip())
+        if gpu is None:
+            break
+        if gpu in visible:
+            return []
+        visible.append(gpu)
+    return visible
+
+
+def _named(gpus: list[Gpu], entry: str) -> Gpu | None:
+    """Return the GPU with this number, or whose UUID alone begins so."""
+    if entry.startswith("GPU-"):
+        if not any(gpu.name.startswith("GPU-") for gpu in gpus):
+            # Nobody told us the UUIDs, so the user's word is taken for it.
+            return Gpu(entry, None) if gpus else None
+        matches = [gpu for gpu in gpus if gpu.name.startswith(entry)]
+        return matches[0] if len(matches) == 1 else None
+    # Like strtoul, CUDA takes the number that the entry begins with.
+    number = _INTEGER.match(entry)
+    if number is None or not 0 <= int(number[0]) < len(gpus):
+        return None
+    return gpus[int(number[0])]
+
+
+def _nvidia_gpus(host: Host) -> list[Gpu]:
+    """Return the GPUs with their UUIDs, or where the driver's library does not tell, with other names that differ."""
+    gpus = _nvml_gpus(host.nvml)
+    if gpus is not None:
+        return gpus
+    names = sorted(path.name for path in host.devices.glob("nvidia*") if path.name[len("nvidia") :].isdigit())
+    addresses = _addresses_by_device_file(host.processes)
+    return [Gpu(name, addresses.get(name)) for name in names]
+
+
+def _addresses_by_device_file(processes: Path) -> dict[str, str]:
+    """Read what NVIDIA's driver says of each GPU, which a container may see where it has no NVML."""
+    found = {}
+    for information in (processes / "driver/nvidia/gpus").glob("*/information"):
+        minor = _DEVICE_MINOR.search(information.read_text())
+        if minor is not None:
+            found[f"nvidia{minor[1]}"] = information.parent.name
+    return found
+
+
+def _nvml_gpus(library: str) -> list[Gpu] | None:
+    """Ask NVML, by the functions that nvml.h declares; None if it is missing or fails."""
+    try:
+        nvml = ctypes.CDLL(library)
+    except OSError:
+        return None
+    if nvml.nvmlInit_v2() != 0:
+        return None
+    try:
+        count = ctypes.c_uint()
+        if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+            return None
+        return [_nvml_gpu(nvml, index) for index in range(count.value)]
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _nvml_gpu(nvml: ctypes.CDLL, index: int) -> Gpu:
+    device = ctypes.c_void_p()
+    uuid = ctypes.create_string_buffer(_UUID_BYTES)
+    if (
+        nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) != 0
+        or nvml.nvmlDeviceGetUUID(device, uuid, _UUID_BYTES) != 0
+    ):
+        # It counts all the same, and can still be chosen by its number.
+        return Gpu(f"unknown-{index}", None)
+    return Gpu(uuid.value.decode("ascii", "replace"), _nvml_pci_address(nvml, device))
+
+
+def _nvml_pci_address(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> str | None:
+    get = getattr(nvml, "nvmlDeviceGetPciInfo_v3", None)  # old drivers have none
+    info = ctypes.create_string_buffer(_PCI_INFO.size)
+    if get is None or get(device, info) != 0:
+        return None
+    _, domain, bus, slot, *_ = _PCI_INFO.unpack(info.raw)
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.0"
+
+
+def _amd_gpus(system: Path) -> list[Gpu]:
+    """Return the kernel's topology nodes that have compute units; those without are CPUs."""
+    nodes = (system / "class/kfd/kfd/topology/nodes").glob("*/properties")
+    ordered = sorted(nodes, key=lambda path: int(path.parent.name))
+    return [gpu for path in ordered if (gpu := _amd_gpu(path)) is not None]
+
+
+def _amd_gpu(properties: Path) -> Gpu | None:
+    try:
+        words = dict(line.split(maxsplit=1) for line in properties.read_text().splitlines() if " " in line)
+    except PermissionError:
+        # A container's view of a GPU that is not given to it.
+        return None
+    if int(words.get("simd_count", "0")) == 0:
+        return None
+    # ROCr writes the UUID of a GPU as 16 hexadecimal digits.
+    name = f"GPU-{int(words.get('unique_id', '0')):016x}/{properties.parent.name}"
+    if "location_id" not in words:
+        return Gpu(name, None)
+    # Bus, device and function as PCI packs them (kfd_topology.c).
+    place = int(words["location_id"])
+    address = f"{int(words.get('domain', '0')):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
+    return Gpu(name, address)

@@ -1,0 +1,169 @@
+"""Decides which CPUs each worker is bound to, so that it runs near its GPU and finds its memory there.
+
+The words and their meanings are those of torchrun's `--numa-binding` (torch/numa/binding.py). Here no `numactl` is
+needed, and where there are no GPUs, or fewer than workers, there is a binding as well. Applying it is the business of
+`spawn`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeclient.host.cpus import allowed_cpus, core_of, format_cpus, parse_cpus
+from nodeclient.host.devices import Gpu, Host, visible_gpus
+
+CHOICES = ("node", "socket", "exclusive", "core-complex")
+"""All CPUs of the GPU's NUMA node; of that node's socket; a share of the node's cores, nobody else's; cores of the node
+that share their last cache, other ones for each worker as far as there are."""
+
+UNKNOWN = -1
+"""What the kernel says where nobody has told it near which NUMA node a device is. Torch takes it for node 0, and so
+crowds all workers there."""
+
+
+class BindingError(ValueError):
+    """Workers cannot be bound as was asked for; the text says why and what to do."""
+
+
+def bindings(
+    choice: str,
+    workers: int,
+    environ: Mapping[str, str],
+    host: Host | None = None,
+    allowed: frozenset[int] | None = None,
+) -> tuple[frozenset[int], ...]:
+    """Return the CPUs of each worker, by local rank; only such as are `allowed` (None: to this process).
+
+    The GPU of a worker is that of its local rank among those it sees, and they are counted again from the first where
+    there are more workers. Without GPUs, the workers are dealt out to the NUMA nodes in order, evenly. Raises
+    `BindingError`.
+    """
+    if choice not in CHOICES:
+        raise BindingError(f"--numa-binding is {choice!r}, but has to be one of {', '.join(CHOICES)}")
+    host = host or Host()
+    seats = _seats(workers, visible_gpus(environ, host), _nodes(host, allowed or allowed_cpus()), host)
+    bind: Callable[[int], frozenset[int]] = {
+        "node": seats.node,
+        "socket": seats.socket,
+        "exclusive": seats.exclusive,
+        "core-complex": seats.core_complex,
+    }[choice]
+    return tuple(bind(local_rank) for local_rank in range(workers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Seats:
+    """What workers are bound by: the place of each GPU, or where there are more workers than those, of each worker."""
+
+    nodes: Mapping[int, frozenset[int]]
+    """The CPUs of each NUMA node that this process may use; no node without any."""
+    of: tuple[int, ...]
+    """The NUMA node of each seat; worker n has the seat n."""
+    host: Host
+
+    def node(self, seat: int) -> frozenset[int]:
+        return self.nodes[self.of[seat]]
+
+    def socket(self, seat: int) -> frozenset[int]:
+        wanted = _socket(self.node(seat), self.host)
+        same = (cpus for cpus in self.nodes.values() if _socket(cpus, self.host) == wanted)
+        return frozenset().union(*same)
+
+    def exclusive(self, seat: int) -> frozenset[int]:
+        index, count = self._place(seat)
+        cores = [cpus for _, cpus in sorted(_grouped(self.node(seat), lambda cpu: core_of(cpu, self.host)).items())]
+        if len(cores) < count:
+            raise BindingError(
+                f"--numa-binding exclusive gives no two workers the same core, but NUMA node {self.of[seat]} has "
+                f"{len(cores)} cores that may be used and {count} GPUs or workers: use node or core-complex, or fewer "
+                "workers"
+            )
+        # The first ones get one more each where it does not come out even.
+        each, more = divmod(len(cores), count)
+        start = index * each + min(index, more)
+        return frozenset().union(*cores[start : start + each + (index < more)])
+
+    def core_complex(self, seat: int) -> frozenset[int]:
+        index, _ = self._place(seat)
+        complexes = _grouped(self.node(seat), lambda cpu: _last_cache_of(cpu, self.host))
+        # Those with the most CPUs first: of the others, some may be somebody else's.
+        ordered = sorted(complexes.items(), key=lambda item: (-len(item[1]), item[0]))
+        return ordered[index % len(ordered)][1]
+
+    def _place(self, seat: int) -> tuple[int, int]:
+        """Return which seat of its NUMA node this is, and how many there are."""
+        return self.of[:seat].count(self.of[seat]), self.of.count(self.of[seat])
+
+
+def _seats(workers: int, gpus: list[Gpu], nodes: Mapping[int, frozenset[int]], host: Host) -> _Seats:
+    usable = {node: cpus for node, cpus in nodes.items() if cpus}
+    if not gpus:
+        names = sorted(usable)
+        return _Seats(usable, tuple(names[seat * len(names) // workers] for seat in range(workers)), host)
+    places = [_node_of(gpu, nodes, host) for gpu in gpus]
+    for gpu, node in list(zip(gpus, places, strict=True))[:workers]:
+        if node not in usable:
+            raise BindingError(f"--numa-binding: {_why_not(gpu, node, nodes)}, or leave --numa-binding out")
+    return _Seats(usable, tuple(places[seat % len(places)] for seat in range(max(workers, len(gpus)))), host)
+
+
+def _why_not(gpu: Gpu, node: int, nodes: Mapping[int, frozenset[int]]) -> str:
+    if node == UNKNOWN:
+        return (
+            f"this host has {len(nodes)} NUMA nodes, and nobody tells which of them {gpu.name} is near (see "
+            f"/sys/bus/pci/devices/{gpu.pci_address or '*'}/numa_node): have the host set up to tell it"
+        )
+    return (
+        f"{gpu.name} is near NUMA node {node}, but this process may only use the CPUs "
+        f"{format_cpus(frozenset().union(*nodes.values()))}, which are elsewhere: ask the scheduler for other CPUs"
+    )
+
+
+def _nodes(host: Host, allowed: frozenset[int]) -> dict[int, frozenset[int]]:
+    """Return the allowed CPUs of each NUMA node that has CPUs; a kernel that knows none has one with all."""
+    found = {}
+    for folder in (host.system / "devices/system/node").glob("node[0-9]*"):
+        cpus = parse_cpus((folder / "cpulist").read_text())
+        if cpus:  # some nodes are memory alone
+            found[int(folder.name.removeprefix("node"))] = cpus & allowed
+    return found or {0: allowed}
+
+
+def _node_of(gpu: Gpu, nodes: Mapping[int, frozenset[int]], host: Host) -> int:
+    if len(nodes) == 1:
+        return next(iter(nodes))  # also where the kernel says nothing, as there is nothing to tell apart
+    if gpu.pci_address is None:
+        return UNKNOWN
+    node = _read_number(host.system / "bus/pci/devices" / gpu.pci_address / "numa_node")
+    return UNKNOWN if node is None else node
+
+
+def _socket(cpus: Iterable[int], host: Host) -> int | None:
+    return _read_number(host.system / f"devices/system/cpu/cpu{min(cpus)}/topology/physical_package_id")
+
+
+def _last_cache_of(cpu: int, host: Host) -> int:
+    """Return the first CPU of those that share the cache of the highest level with this one."""
+    levels = {}
+    for index in (host.system / f"devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*"):
+        level = _read_number(index / "level")
+        if level is not None and (index / "type").read_text().strip() in {"Unified", "Data"}:
+            levels[level] = index / "shared_cpu_list"
+    return min(parse_cpus(levels[max(levels)].read_text())) if levels else cpu
+
+
+def _grouped(cpus: Iterable[int], key: Callable[[int], int]) -> dict[int, frozenset[int]]:
+    groups: defaultdict[int, set[int]] = defaultdict(set)
+    for cpu in cpus:
+        groups[key(cpu)].add(cpu)
+    return {name: frozenset(group) for name, group in groups.items()}
+
+
+def _read_number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,57 @@
+"""`nodeclient drain`, `undrain`, `stop`, `restart`, `forget`: have a coordinator do something, and say what it did.
+
+Nothing is asked for twice, and nothing is decided here: what is already as it should be is said, and is no error.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import sys
+
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.messages import clip
+from nodeclient.config import CommandConfig, Verb
+from nodeclient.operate.api_types import Done, read_done
+from nodeclient.operate.client import Client
+from nodeclient.operate.errors import OperateError, UnknownNameError
+from nodeclient.operate.job_lookup import job_path, node_path, only_job, unknown_job
+from nodeclient.operate.terminal_info import write
+
+PERSON_MAX = 128
+"""In characters, as of any name."""
+
+
+def carry_out(config: CommandConfig) -> int:
+    """Have it done for each name in turn; return the exit code, that of the first one that could not be done."""
+    client = Client(config.coordinators)
+    body = {"by": person(), "reason": config.reason}
+    if config.verb not in {Verb.DRAIN, Verb.UNDRAIN}:
+        job = only_job(client, config.job, live=config.verb is not Verb.FORGET)
+        write([_of_job(client, config.verb, job, body).message])
+        return ExitCode.OK
+    code: int = ExitCode.OK
+    for node in config.nodes:
+        try:
+            write([read_done(client.post(f"{node_path(node)}/{config.verb}", body)).message])
+        except OperateError as error:
+            sys.stderr.write(f"nodeclient: {error}\n")
+            code = code or error.code
+    return code
+
+
+def _of_job(client: Client, verb: Verb, job: str, body: dict[str, str]) -> Done:
+    try:
+        return read_done(client.post(f"{job_path(job)}/{verb}", body))
+    except UnknownNameError:
+        raise unknown_job(client, job) from None
+
+
+def person() -> str:
+    """Return who runs this, as it is to be in the events; a container may have no name for its user."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"uid{os.getuid()}"
+    return clip(f"{user}@{socket.gethostname()}", PERSON_MAX)

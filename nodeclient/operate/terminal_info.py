@@ -1,0 +1,112 @@
+"""What this program writes to: a terminal of some size, or a pipe or file, which gets whole plain lines.
+
+On a terminal: lines fit its width, and a few words have a colour, unless NO_COLOR is set or TERM is dumb. Elsewhere
+nothing is cut, folded, wrapped or coloured.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from signal import SIGPIPE
+
+from coordinatord.protocol.exit_codes import ExitCode
+from nodeclient.operate.errors import OperateError
+
+NARROW = 20
+"""In columns: where a terminal has fewer, lines are made for this many all the same."""
+
+
+class Colour(StrEnum):
+    """What a word may look like on a terminal; colours are those of the terminal's own palette."""
+
+    PLAIN = ""
+    BOLD = "1"
+    FAINT = "2"
+    BAD = "31"
+    GOOD = "32"
+    CHANGING = "33"
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """What is written to."""
+
+    columns: int | None
+    """None for what is no terminal, or does not know its width."""
+    rows: int
+    is_terminal: bool
+    coloured: bool
+
+    def paint(self, text: str, colour: Colour) -> str:
+        """Give a text a colour, where there are colours."""
+        return f"\x1b[{colour}m{text}\x1b[0m" if self.coloured and colour and text else text
+
+    def wrapped(self, text: str, indent: str = "  ") -> list[str]:
+        """Break a line that is too wide into several, all but the first indented."""
+        if self.columns is None or width(text) <= self.columns:
+            return [text]
+        return textwrap.wrap(
+            text,
+            self.columns,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            drop_whitespace=True,
+            replace_whitespace=False,
+        )
+
+
+def surface() -> Surface:
+    """Look at this process's stdout."""
+    if not sys.stdout.isatty():
+        return Surface(columns=None, rows=0, is_terminal=False, coloured=False)
+    size = os.get_terminal_size(sys.stdout.fileno())
+    coloured = not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+    columns = max(NARROW, size.columns) if size.columns else None
+    return Surface(columns, size.lines, is_terminal=True, coloured=coloured)
+
+
+def write(lines: Iterable[str]) -> None:
+    """Write lines to stdout at once. If its reader has gone this program ends without a word, as `cat` does.
+
+    Raises `OperateError` if they cannot be written.
+    """
+    try:
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes when it ends
+        if isinstance(error, BrokenPipeError):
+            sys.exit(128 + SIGPIPE)
+        raise OperateError(f"the output cannot be written: {error.strerror}", ExitCode.IO_ERROR) from error
+
+
+def width(text: str) -> int:
+    """Return how many columns a text takes on a terminal."""
+    return len(text) if text.isascii() else sum(map(_width_of, text))
+
+
+def cut(text: str, columns: int) -> str:
+    """Shorten a text to so many columns, with a mark where it was cut."""
+    if width(text) <= columns:
+        return text
+    kept = ""
+    left = columns - 1
+    for character in text:
+        left -= _width_of(character)
+        if left < 0:
+            break
+        kept += character
+    return f"{kept.rstrip()}…" if columns > 0 else ""
+
+
+def _width_of(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "FW" else 1

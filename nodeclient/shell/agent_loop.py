@@ -1,0 +1,54 @@
+"""Lets the pure agent live in an event loop: events go in one at a time, effects come out, and its timer is kept.
+
+What the effects do is the shells' business: `node` for nodeclient's own workers, `torchrun` for torchrun's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from coordinatord.runtime.deadline_timer import DeadlineTimer
+from nodeclient.core.agent import Agent
+from nodeclient.core.effects import Effect
+from nodeclient.core.events import Event, Tick
+
+
+class AgentLoop:
+    """An agent in the running loop. An effect may lead to an event, which then waits for the present one's effects."""
+
+    def __init__(
+        self, agent: Agent, carry_out: Callable[[Effect, Event], None], fail: Callable[[Exception], None]
+    ) -> None:
+        """`carry_out` takes an effect and the event that led to it; `fail` is told of a bug, which ends the node."""
+        self._agent = agent
+        self._carry_out = carry_out
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
+        self._events: deque[tuple[Event, float]] = deque()
+
+    def start(self) -> None:
+        """Begin to keep the agent's deadlines."""
+        self._timer.arm(self._agent.next_deadline())
+
+    def submit(self, event: Event) -> None:
+        """Let the agent handle an event now, or right after the one that it is handling."""
+        self._handle(event, self._loop.time())
+
+    def _handle(self, event: Event, now: float) -> None:
+        self._events.append((event, now))
+        if len(self._events) > 1:
+            return  # called from below; that loop takes it
+        try:
+            while self._events:
+                event, now = self._events[0]
+                for effect in self._agent.handle(event, now):
+                    self._carry_out(effect, event)
+                self._events.popleft()
+        except Exception as error:
+            # Its later events would wait for this one for ever: a node that does nothing, with workers that go on.
+            self._fail(error)
+            raise
+        self._timer.arm(self._agent.next_deadline())

@@ -1,0 +1,117 @@
+"""What is seen of a node: log lines, reports, and on a terminal one live line that says what it waits for.
+
+With `--log-format json` it is nothing but log lines.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Protocol
+
+from coordinatord.protocol.messages import Report
+from coordinatord.runtime.logs import fields, install
+from nodeclient.core.effects import Level, Waiting
+from nodeclient.diagnosis import log_fields, report_text
+
+log = logging.getLogger("nodeclient")
+
+REDRAW_S = 1.0
+"""The live line counts down seconds."""
+
+_LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
+
+
+class Voice(Protocol):
+    """Where the words go; `nodeclient.output.terminal` has one that shares the terminal with workers."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a live line can be drawn and erased."""
+
+    def columns(self) -> int:
+        """Return the width of the terminal."""
+
+    def write_lines(self, text: str) -> None:
+        """Write lines, without the last one's end, below the live line's place."""
+
+    def draw(self, text: str) -> None:
+        """Draw the live line anew."""
+
+
+class Console:
+    """One node's voice. Every line carries the fields that `context` returns: job, round, node."""
+
+    def __init__(self, level: str, form: str, context: Callable[[], dict[str, object]], voice: Voice) -> None:
+        """`form` is the `--log-format`."""
+        self._voice = voice
+        self._for_machines = form == "json"
+        self._context = context
+        self._waiting: Waiting | None = None
+        install(_Handler(voice, self._forget_wait), level, "nodeclient", form)
+        logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+    def say(self, level: Level, text: str, event: str, **more: object) -> None:
+        """Write one log line, `more` only for machines; what was waited for is over, or will be said again."""
+        self._log(_LEVELS[level], text, event, **(more if self._for_machines else {}))
+
+    def show(self, report: Report, seen_at: datetime) -> None:
+        """Write why a round failed: lines that belong together, or one log line for machines."""
+        if self._for_machines:
+            told = log_fields.told(report)
+            self._log(logging.ERROR, f"round {report.round} failed", "round_failed", **told)
+        else:
+            self._waiting = None
+            self._voice.write_lines("\n".join(report_text.lines(report, seen_at)))
+
+    def wait(self, waiting: Waiting, now: float) -> None:
+        """Say what is waited for, and until when in the clock of `now`: on a terminal live, otherwise as a log line."""
+        if self._voice.is_live and not self._for_machines:
+            self._waiting = waiting
+            self.redraw(now)
+        else:
+            limit = ""
+            if waiting.until is not None:
+                left = f"{waiting.until - now:.0f} s"
+                limit = f"; the workers go on, and stop in {left} if it is not back" if waiting.working else ""
+                limit = limit or f" (for at most {left})"
+            self._log(logging.INFO, f"{waiting.reason}{limit}", "waiting")
+
+    def redraw(self, now: float) -> bool:
+        """Draw the live line anew; return whether there is one."""
+        if self._waiting is None or not self._voice.is_live:
+            return False
+        reason, limit = self._waiting.reason, ""
+        if self._waiting.until is not None:
+            left = _duration(self._waiting.until - now)
+            limit = f" (workers stop in {left})" if self._waiting.working else f" ({left} left)"
+        # Of one row, since only one can be erased; the last column stays free, or the cursor would wrap.
+        room = self._voice.columns() - 1 - len(limit)
+        self._voice.draw(f"{reason[: max(0, room)]}{limit}")
+        return True
+
+    def _log(self, level: int, text: str, event: str, **more: object) -> None:
+        log.log(level, "%s", text, extra=fields(event, **{**self._context(), **more}))
+
+    def _forget_wait(self) -> None:
+        self._waiting = None
+
+
+class _Handler(logging.Handler):
+    """Hands log lines to the voice; what was waited for is not drawn any more."""
+
+    def __init__(self, voice: Voice, forget_wait: Callable[[], None]) -> None:
+        super().__init__()
+        self._voice = voice
+        self._forget_wait = forget_wait
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self.format(record)
+        self._forget_wait()
+        self._voice.write_lines(line)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,263 @@
+"""A coordinator that a node brings along, as its child.
+
+With `--standalone` it serves this host alone, at a port that the kernel chooses, and ends with the node. Where the
+coordinator's endpoint takes the place of torchrun's, it serves at that endpoint, on the one host that has this address.
+Other nodes and jobs may use that one, so it ends when none of them needs it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import errno
+import ipaddress
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from coordinatord.protocol.exit_codes import describe_exit
+from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.runtime.logs import fields
+from nodeclient.config import Endpoint, JoinConfig
+from nodeclient.workers.spawn import die_with_parent
+
+log = logging.getLogger(__name__)
+
+START_WITHIN_S = 30.0
+"""It takes a quarter of a second; an overloaded host gets a hundred times that."""
+
+PATIENCE_S = 5.0
+"""How long a node without workers looks for a coordinator of its own: it answers at once, or has ended."""
+
+FAREWELL_S = 10.0
+"""How long this node waits for the others to hear how the job ended: they are told at once, and two leases are for bad
+links. In a container the coordinator ends with it."""
+
+KILL_AFTER_S = 8.0
+"""A coordinator that was asked to end takes 5 s at most, whatever is in progress."""
+
+ALWAYS = ("--ephemeral", "--log-level", "warning")
+"""What it knows ends with it, and what its node says is enough to read."""
+
+STANDALONE = ("--host", "127.0.0.1", "--port", "0", "--outage-grace", f"{DURATION_S_MAX}")
+"""For this host alone. Only this node can be silent, and it may be stopped for long, as by Ctrl-Z: that costs nothing.
+That the coordinator has ended is seen at once, so workers never wait for it."""
+
+_LISTENING = re.compile(r"coordinatord listening on (?P<url>http://\S+:(?P<port>\d+))\n")
+
+
+_SERVES_ON = re.compile(r"coordinatord serves on for (?P<jobs>.+)\n")
+
+
+class StandaloneError(RuntimeError):
+    """The coordinator of this node's own did not start; it has said why itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """The coordinator that a node has brought along, if it has."""
+
+    pid: int | None = None
+    ended: asyncio.Future[str] | None = None
+    """Set to how it ended; only of one that nobody else can take the place of."""
+
+
+ALONE = Companion()
+"""Nothing was brought along."""
+
+
+@asynccontextmanager
+async def coordinator_for(config: JoinConfig) -> AsyncIterator[tuple[JoinConfig, Companion]]:
+    """Bring a coordinator along where that is asked for; yield what to join with, and what was brought along.
+
+    One for this host alone lives as long as the context. One that others can reach serves on for as long as they need
+    it. Raises `StandaloneError`.
+    """
+    child = _Child(config.log_format)
+    try:
+        completed = await _complete(config, child)
+        yield completed, child.companion
+        await child.hand_over()
+    finally:
+        await child.stop()
+
+
+async def _complete(config: JoinConfig, child: _Child) -> JoinConfig:
+    if config.standalone:
+        await child.start(*STANDALONE, shared=False)
+        endpoint = Endpoint("127.0.0.1", child.port)
+        return dataclasses.replace(config, coordinators=(endpoint,), join_timeout_s=PATIENCE_S)
+    endpoint = config.coordinators[0]
+    if not config.own_coordinator or not await _is_here(endpoint.host) or not await _is_started(child, endpoint.port):
+        return config
+    remark = (
+        f"no coordinator listened at {endpoint}, which is this host: this node brings one along. It serves for as long "
+        "as nodes need it. A coordinatord of its own would survive the loss of this host"
+    )
+    return dataclasses.replace(config, remarks=(*config.remarks, remark))
+
+
+async def _is_here(host: str) -> bool:
+    """Whether all addresses of `host` are this host's own; a name of several hosts is no place for one coordinator."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # the session says it
+        return False
+    return all(_is_own(family, address) for family, _, _, _, address in found)
+
+
+def _is_own(family: socket.AddressFamily, address: tuple[Any, ...]) -> bool:
+    if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+        return True  # also where IPv6 is switched off, but the hosts file knows ::1
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind(address)  # at any free port
+    except OSError:
+        return False
+    return True
+
+
+async def _is_started(child: _Child, port: int) -> bool:
+    """Start a coordinator at `port`, unless somebody listens there, or another nodeclient of this host is about to.
+
+    Raises `StandaloneError`.
+    """
+    with socket.socket(socket.AF_UNIX) as mark:
+        try:
+            # Names that begin with a null byte go with their process, and are one for all who share the ports.
+            mark.bind(f"\0nodeclient brings a coordinator along at {port}")
+        except OSError:
+            return False
+        if _is_taken(port):
+            return False
+        try:
+            await child.start("--port", str(port), "--until-unused", shared=True)
+        except StandaloneError:
+            if _is_taken(port):
+                return False
+            raise
+    return True
+
+
+def _is_taken(port: int) -> bool:
+    """Whether somebody listens at this port, at any address."""
+    dual = socket.has_dualstack_ipv6()
+    with socket.socket(socket.AF_INET6 if dual else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        if dual:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what is over is not in the way
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
+
+
+class _Child:
+    """A coordinatord that this process starts, or does not."""
+
+    def __init__(self, log_format: str) -> None:
+        self._log_format = log_format
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._shared = False
+        """Other nodes may use it; it ends by itself after its standard input has."""
+        self._pidfd = -1
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @property
+    def companion(self) -> Companion:
+        """What the node has to know of it."""
+        if self._process is None:
+            return ALONE
+        return Companion(self._process.pid, None if self._shared else self._ended)
+
+    async def start(self, *flags: str, shared: bool) -> None:
+        """Start it, and wait until it listens. Raises `StandaloneError`."""
+        self._shared = shared
+        process = self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - asyncio's would be killed with the loop
+            [sys.executable, "-m", "coordinatord", *ALWAYS, "--log-format", self._log_format, *flags],
+            stdin=subprocess.PIPE if shared else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=None if shared else die_with_parent(),  # noqa: PLW1509 - what it does is safe there
+        )
+        self._watch(process)
+        match = _LISTENING.fullmatch(await self._read_line(START_WITHIN_S))
+        if match is None:
+            await self.stop()
+            raise StandaloneError("the coordinator that this node brings along did not start")
+        self.port = int(match["port"])
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        """Have `_ended` set when the process has ended."""
+        self._pidfd = os.pidfd_open(process.pid)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._note_end, process)
+
+    def _note_end(self, process: subprocess.Popen[bytes]) -> None:
+        self._unwatch()
+        self._ended.set_result(describe_exit(process.wait()))
+
+    def _unwatch(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+
+    async def _read_line(self, within_s: float) -> str:
+        """Return its next line on standard output; nothing if it ends, or says none in time."""
+        assert self._process is not None  # noqa: S101 - only called while it runs
+        assert self._process.stdout is not None  # noqa: S101 - it was started with stdout=PIPE
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(self._process.stdout.fileno()), "rb")
+        )
+        try:
+            async with asyncio.timeout(within_s):
+                return (await reader.readline()).decode(errors="replace")
+        except TimeoutError:
+            return ""
+        finally:
+            transport.close()
+
+    async def hand_over(self) -> None:
+        """Let one that other nodes may use serve on for as long as they do; this node need not wait for that."""
+        process = self._process
+        if process is None or not self._shared or self._ended.done():
+            return
+        assert process.stdin is not None  # noqa: S101 - it was started with stdin=PIPE
+        process.stdin.close()
+        match = _SERVES_ON.fullmatch(await self._read_line(FAREWELL_S))
+        if match is None:
+            return  # nobody needs it any more, or whoever does had time to hear how the job ended
+        text = (
+            "the coordinator that this node brought along serves on for %s, and ends by itself after that: process %d"
+        )
+        log.info(text, match["jobs"], process.pid, extra=fields("coordinator_serves_on", pid=process.pid))
+        self._unwatch()
+        process.returncode = 0  # it is not ours to wait for any more
+        self._process = None
+        _close_pipes(process)
+
+    async def stop(self) -> None:
+        """End it, if it runs and was not handed over."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            if not self._ended.done():
+                process.send_signal(signum)
+                await asyncio.wait({self._ended}, timeout=KILL_AFTER_S)
+        _close_pipes(process)
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()

@@ -1,0 +1,135 @@
+"""Finds out whether the master of a round can be reached at its address, before any worker counts on it.
+
+Each node answers at a port of its own with its node id, and nothing else: so a node that gets somewhere else (a bridge
+that every host has, a port that something else listens on) notices that too. What follows from it is the agent's
+business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+
+from coordinatord.protocol.messages import Assignment
+from nodeclient.core.effects import Probe
+from nodeclient.core.events import Reached, Unreached
+
+PAUSE_S = 1.0
+"""Between attempts, while whatever is on the way may still come up."""
+
+BACKLOG = 4_096
+"""Nodes of a large round come within a second; Linux's own limit, somaxconn, is that too."""
+
+ACCEPTS_MAX = 256
+"""Answered in one go, so that heartbeats get their turn."""
+
+GREETING_BYTES_MAX = 1_024
+"""More than a node id of 128 characters can take; what is longer is no node's answer."""
+
+
+_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""What the system is short of when it cannot accept: to try at once again would only keep it busy."""
+
+
+def _greeting(node: str) -> bytes:
+    return f"nodeclient {node}\n".encode()
+
+
+class ProbeListener:
+    """Answers whoever connects with this node's id, until `close`. Must be made in the running loop.
+
+    It reads nothing and keeps no connection, so strangers cost it nothing. Raises `OSError` if there is no port.
+    """
+
+    def __init__(self, node: str) -> None:
+        self._answer = _greeting(node)
+        self._loop = asyncio.get_running_loop()
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        self._socket = socket.create_server(("", 0), family=family, backlog=BACKLOG, dualstack_ipv6=dual)
+        self._socket.setblocking(False)
+        self.port: int = self._socket.getsockname()[1]
+        self._again: asyncio.TimerHandle | None = None
+        self._listen()
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        self._loop.remove_reader(self._socket)
+        if self._again is not None:
+            self._again.cancel()
+        self._socket.close()
+
+    def _listen(self) -> None:
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_MAX):
+            try:
+                connection, _ = self._socket.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno not in _SHORT:
+                    continue  # who came has gone
+                self._loop.remove_reader(self._socket)
+                self._again = self._loop.call_later(PAUSE_S, self._listen)
+                return
+            with connection:
+                connection.setblocking(False)
+                try:
+                    connection.send(self._answer)
+                except OSError:  # he has gone
+                    continue
+
+
+async def look_for_master(probe: Probe) -> Reached | Unreached:
+    """Find out whether the master of a round can be reached."""
+    obstacle = await find_obstacle(probe.assignment, probe.patience_s)
+    if obstacle is None:
+        return Reached(probe.run, probe.round)
+    return Unreached(probe.run, probe.round, obstacle)
+
+
+async def find_obstacle(part: Assignment, patience_s: float) -> str | None:
+    """Return None if the master's node answers at the address of the round, else what is in the way, in words."""
+    what = f"{part.master_address}, offered by node {part.master_node} as its address, cannot be reached"
+    remedy = f"see --advertise-addr of node {part.master_node}"
+    why = ""
+    try:
+        async with asyncio.timeout(patience_s):
+            while True:
+                try:
+                    answer = await _ask(part.master_address, part.master_probe_port)
+                except OSError as error:
+                    why = _in_words(error)
+                else:
+                    if answer == _greeting(part.master_node):
+                        return None
+                    if answer:
+                        return f"{what} (somebody else answers there: {_shown(answer)}): {remedy}"
+                    why = "whoever accepts there says nothing"  # a proxy perhaps, whose other side is not up yet
+                await asyncio.sleep(PAUSE_S)
+    except TimeoutError:
+        return f"{what} ({why or 'no answer'}, tried for {patience_s:g} s): {remedy}"
+
+
+async def _ask(address: str, port: int) -> bytes:
+    reader, writer = await asyncio.open_connection(address, port, limit=GREETING_BYTES_MAX)
+    try:
+        return await reader.readline()
+    except ValueError:  # that many bytes without an end of line
+        return b"..."
+    finally:
+        writer.close()
+
+
+def _in_words(error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or not error.errno:  # the former's numbers are of its own
+        return str(error.strerror or error).lower()
+    return os.strerror(error.errno).lower()
+
+
+def _shown(answer: bytes) -> str:
+    return repr(answer.decode(errors="replace").strip().removeprefix("nodeclient ")[:40])

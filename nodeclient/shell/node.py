@@ -1,0 +1,354 @@
+"""The shell of the agent: carries events to the pure machine and its effects out to processes, session and terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.messages import PROTOCOL_VERSION, Assignment, Join, Observed, Offer
+from coordinatord.runtime import __version__
+from coordinatord.runtime.local_time import now
+from coordinatord.runtime.systemd import Supervisor, status_of
+from coordinatord.runtime.tasks import Tasks
+from nodeclient.config import JoinConfig
+from nodeclient.core import lingering, notices
+from nodeclient.core.agent import Agent
+from nodeclient.core.effects import (
+    Effect,
+    Exit,
+    Kill,
+    Level,
+    Notice,
+    Probe,
+    Reconnect,
+    Say,
+    Show,
+    Start,
+    Sweep,
+    Terminate,
+    Waiting,
+)
+from nodeclient.core.events import (
+    Account,
+    CompanionEnded,
+    Event,
+    LeaveAsked,
+    SearchBegan,
+    StartFailed,
+    SweepFailed,
+    Swept,
+    WorkersStarted,
+)
+from nodeclient.core.settings import Settings
+from nodeclient.diagnosis import error_file, oom
+from nodeclient.diagnosis.diagnose import account
+from nodeclient.forkserver.starter import Starter
+from nodeclient.host.addresses import host_id, routable_address
+from nodeclient.host.ports import PortReservation
+from nodeclient.output.log_paths import RoundPlace
+from nodeclient.output.output import Output
+from nodeclient.shell.agent_loop import AgentLoop
+from nodeclient.shell.console import REDRAW_S, Console
+from nodeclient.shell.coordinator_connection import Session
+from nodeclient.shell.embedded_coordinator import ALONE, Companion
+from nodeclient.shell.master_probe import ProbeListener, look_for_master
+from nodeclient.shell.worker_command import LOCAL_RANK_MACRO, Launcher
+from nodeclient.workers.exit_reporter import Accounts
+from nodeclient.workers.guard import Guard
+from nodeclient.workers.local_workers import WorkerGroup
+from nodeclient.workers.orphans import adopt_orphans, reaping_orphans
+from nodeclient.workers.process_tree import UnkillableError
+from nodeclient.workers.spawn import SpawnError
+from nodeclient.workers.step_slots import Slots
+
+LEAVE_MARGIN_S = 30.0
+"""What systemd is asked for beyond the time that the workers have to save their state: for the coordinator's decision,
+for what the workers leave behind, and for their last output."""
+
+
+class Node:
+    """One nodeclient, from joining to its exit code."""
+
+    def __init__(self, config: JoinConfig, companion: Companion = ALONE, supervisor: Supervisor | None = None) -> None:
+        """Must be made in the running loop. Raises `OSError` if there is no port to be had.
+
+        `companion` is the coordinator that was brought along; `supervisor` is who is to know how the node fares.
+        """
+        self._supervisor = supervisor or Supervisor({}, os.getpid())
+        self._waiting_for = "importing the modules of --preload" if config.preload else notices.LOOKING
+        self._part: tuple[int, Assignment] | None = None
+        """The round that it was last given a part of, and which."""
+        self._config = config
+        self._companion = companion
+        self._loop = asyncio.get_running_loop()
+        self._port = PortReservation()
+        self._listener = ProbeListener(config.node)
+        settings = Settings(config.workers, config.join_timeout_s, config.stop_timeout_s, config.abort_timeout_s)
+        self._agent = Agent(settings, self._port.port, self._loop.time())
+        mark = secrets.token_hex(16)
+        self._launcher = Launcher(config, os.environ)
+        self._starter = Starter(config.preload, self._launcher.common_command(), LOCAL_RANK_MACRO, self._remark)
+        self._workers = WorkerGroup(mark, self._note_exit, self._starter.spawn)
+        self._accounts = Accounts(self._account, self.submit)
+        self._output = Output(config.output, socket.gethostname(), config.role, self._complain)
+        self._console = Console(config.log_level, config.log_format, self._context, self._output.terminal)
+        self._error_files: list[Path] = []
+        self._slots = Slots(config.workers, self._complain)
+        self._lingering = lingering.Lingering()
+        self._first_rank = 0
+        self._started_at: float | None = None
+        """When the workers of the round were started that has not come to a step yet."""
+        self._kills = oom.Kills()
+        """Of the kernel's OOM killer before the workers were started."""
+        self._guard = Guard(mark, self._output.private_folder)
+        self._session = Session(config.coordinators, self._join, self.submit)
+        self._tasks = Tasks()
+        self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
+        self._exit: asyncio.Future[int] = self._loop.create_future()
+        self._redrawing: asyncio.TimerHandle | None = None
+        # One nodeclient process is younger than another if it began later; see `incarnation` in the protocol.
+        self._incarnation = time.time_ns()
+        self._began_at = self._loop.time()
+
+    async def run(self) -> int:
+        """Take part in the job until it is over for this node; return the exit code."""
+        for signum in self._config.signals:
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # as under nohup, whose users mean it
+                self._loop.add_signal_handler(signum, self._leave, signum)
+        if self._config.preload:
+            adopt_orphans()  # what makes warm workers children of this process
+        with reaping_orphans(self._children):
+            try:
+                for remark in (*self._config.remarks, *self._launcher.remarks):
+                    self._remark(Level.INFO, remark)
+                for name, run in (("preload", self._starter), ("accounts", self._accounts)):
+                    self._tasks.spawn(run.run(), name=name)
+                self._supervisor.tell("READY=1", status_of(self._standing()))  # nothing is asked of it but to try
+                self._tasks.spawn(self._supervisor.keep_alive(), name="watchdog")
+                self._tasks.spawn(self._supervisor.keep_informed(self._standing), name="status")
+                self._tasks.spawn(self._attend(), name="session")
+                self._tasks.spawn(self._attend_companion(), name="companion")
+                self._tasks.spawn(self._output.watch(), name="output")
+                return await self._tasks.guard(self._exit)
+            finally:
+                await self._tasks.cancel()
+                self._guard.close()
+                await self._output.close()
+                self._slots.close()
+                self._port.close()
+                self._listener.close()
+
+    async def _attend(self) -> None:
+        # Not before workers can start: while this node imports, a job that it is to join trains on.
+        await self._starter.settled()
+        self._waiting_for = notices.LOOKING
+        self.submit(SearchBegan())  # with which the agent's deadlines begin
+        await self._session.run()
+
+    async def _attend_companion(self) -> None:
+        if self._companion.ended is not None:
+            self.submit(CompanionEnded(await asyncio.shield(self._companion.ended)))
+
+    def _children(self) -> frozenset[int]:
+        others = {pid for pid in (self._guard.pid, self._companion.pid) if pid is not None}
+        return self._workers.pids | self._starter.pids | others
+
+    # Events in
+
+    def submit(self, event: Event) -> None:
+        """Let the agent handle an event."""
+        self._events.submit(event)
+
+    def _leave(self, signum: int) -> None:
+        grace_s = max(self._config.stop_timeout_s, self._config.abort_timeout_s) + LEAVE_MARGIN_S
+        self._supervisor.tell("STOPPING=1", f"EXTEND_TIMEOUT_USEC={grace_s * 1_000_000:.0f}")
+        self.submit(LeaveAsked(signum))
+
+    # Effects out
+
+    def _carry_out(self, effect: Effect, _: Event) -> None:  # noqa: C901 - one plain case an effect
+        match effect:
+            case Probe():
+                self._part = effect.round, effect.assignment
+                self._tasks.spawn(self._probe(effect), name="probe")
+            case Start():
+                self._start(effect)
+            case Terminate(signum):
+                self._accounts.expect_exits()
+                self._workers.terminate(signum)
+            case Kill():
+                self._accounts.expect_exits()
+                self._workers.kill()
+            case Sweep():
+                self._tasks.spawn(self._sweep(), name="sweep")
+            case Say(observed):
+                self._session.send(self._note_steps(self._slots.complete(observed)))
+                self._end_lingering()
+            case Reconnect(reason):
+                self._session.close(reason)
+            case Notice(level, text, event):
+                self._console.say(level, text, event)
+            case Show(report):
+                self._console.show(report, now())
+            case Waiting(reason):
+                self._waiting_for = reason
+                self._console.wait(effect, self._loop.time())
+                self._redraw_later()
+            case Exit():
+                self._end(effect)
+
+    async def _probe(self, probe: Probe) -> None:
+        found = await look_for_master(probe)
+        await self._starter.give_way(probe.assignment.group_rank)
+        self.submit(found)
+
+    def _start(self, start: Start) -> None:
+        part = start.assignment
+        ranks = notices.ranks(part, self._config.workers)
+        master = f"master {part.master_address}:{part.master_port}"
+        text = f"starting round {start.round}: {ranks}, {master}: {start.reason}"
+        self._console.say(Level.INFO, text, "round_starting")
+        place = RoundPlace(self._config.job, start.run, start.round)
+        own_ranks = range(part.first_rank, part.first_rank + self._config.workers)
+        several = self._config.spec.nodes_max > 1  # the same in all rounds, however many nodes have come
+        self._started_at = None
+        try:
+            self._guard.start()
+            self._kills = oom.count()
+            with self._output.begin(place, own_ranks, several_hosts=several) as streams:
+                self._error_files = [stream.error_file for stream in streams]
+                screens = [stream.screen for stream in streams]
+                self._accounts.begin()
+                slots = self._slots.begin(start.run, start.round)
+                self._lingering, self._first_rank = lingering.Lingering(), part.first_rank
+                self._workers.start(self._launcher.commands(start, self._error_files, slots, screens), streams)
+        except SpawnError as error:
+            self.submit(StartFailed(error.local_rank, error.exit_code, error.message))
+        except OSError as error:
+            self.submit(
+                StartFailed(0, ExitCode.OS_ERROR, f"the system refused what the workers need: {error.strerror}")
+            )
+        else:
+            self._console.say(Level.INFO, self._started_words(place), "workers_started")
+            self._started_at = self._loop.time()
+            self.submit(WorkersStarted())
+
+    def _started_words(self, place: RoundPlace) -> str:
+        number, log_dir = self._config.workers, self._config.output.log_dir
+        text = f"round {place.round}: {number} worker{'s run' if number > 1 else ' runs'}"
+        return text if log_dir is None else f"{text}, with logs in {place.folder(log_dir.absolute())}"
+
+    def _note_steps(self, observed: Observed) -> Observed:
+        """Say when the workers of a round have come to their first step: until then they import and meet."""
+        step = next((step for step in observed.steps if step is not None), None)
+        if step is not None and self._started_at is not None:
+            took_s, self._started_at = self._loop.time() - self._started_at, None
+            text = (
+                f"round {observed.round} trains: step {step} was reported {took_s:.0f} s after its workers were started"
+            )
+            self._console.say(Level.INFO, text, "first_step")
+        return observed
+
+    def _end_lingering(self) -> None:
+        over = self._slots.over()
+        for local_rank in self._lingering.overdue(over, self._loop.time()):
+            if self._workers.end_as(local_rank, over[local_rank]):
+                pid = self._workers.pid_of(local_rank)
+                self._complain(lingering.words(self._first_rank + local_rank, pid, over[local_rank]))
+
+    def _note_exit(self, local_rank: int, exit_code: int) -> None:
+        self._accounts.note(local_rank, exit_code, self._workers.pid_of(local_rank))
+
+    async def _account(self, local_rank: int, exit_code: int) -> Account:
+        stderr = await self._output.end_of_stderr(local_rank)
+        pid, file = self._workers.pid_of(local_rank), self._error_files[local_rank]
+        # In a thread: it reads files, among them one that the worker made.
+        told = await asyncio.to_thread(account, exit_code, pid, file, stderr, self._kills)
+        log = self._output.stderr_log(local_rank)
+        return told if log is None else replace(told, log=str(log))
+
+    def _end(self, last_word: Exit) -> None:
+        self._console.say(last_word.level, last_word.message, "ended", exit_code=int(last_word.code))
+        self._supervisor.tell("STOPPING=1", status_of(last_word.message))
+        if last_word.report is not None and self._config.error_file is not None:
+            obstacle = error_file.write(self._config.error_file, last_word.report, now().timestamp())
+            if obstacle is not None:
+                self._console.say(Level.WARNING, obstacle, "error_file_failed")
+        if not self._exit.done():
+            self._exit.set_result(last_word.code)
+
+    def _complain(self, text: str) -> None:
+        self._console.say(Level.WARNING, text, "trouble")
+
+    def _remark(self, level: Level, text: str) -> None:
+        self._console.say(level, text, "remark")
+
+    async def _sweep(self) -> None:
+        try:
+            await self._workers.sweep()
+        except UnkillableError as error:
+            self.submit(SweepFailed(str(error)))
+            return
+        await self._accounts.settled()
+        # A fresh port for each round: nothing of an old round can speak to the new one by mistake.
+        self._port.close()
+        self._port = PortReservation()
+        self.submit(Swept(self._port.port))
+
+    def _redraw(self) -> None:
+        if self._console.redraw(self._loop.time()):
+            self._redraw_later()
+
+    def _redraw_later(self) -> None:
+        if self._redrawing is not None:
+            self._redrawing.cancel()
+        self._redrawing = self._loop.call_later(REDRAW_S, self._redraw)
+
+    # Words about itself
+
+    def _join(self) -> Join:
+        config = self._config
+        offer = Offer(
+            host=socket.gethostname(),
+            host_id=host_id(),
+            workers=config.workers,
+            role=config.role,
+            topology=config.topology,
+            group_rank=config.group_rank,
+            advertise_address=config.advertise_address,
+            routable_address=routable_address(),
+            probe_port=self._listener.port,
+            join_timeout_s=config.join_timeout_s,
+            stop_timeout_s=max(config.stop_timeout_s, config.abort_timeout_s),
+        )
+        observed = self._slots.complete(self._agent.observed(self._loop.time(), beat=True))
+        age_s = min(self._loop.time() - self._began_at, DURATION_S_MAX)
+        return Join(
+            version=PROTOCOL_VERSION,
+            job=config.job,
+            node=config.node,
+            incarnation=self._incarnation,
+            spec=config.spec,
+            offer=offer,
+            observed=observed,
+            release=__version__,
+            age_s=age_s,
+        )
+
+    def _standing(self) -> str:
+        """Say in a line where this node is, for `systemctl status`."""
+        observed = self._agent.observed(self._loop.time(), beat=False)
+        round_number, part = self._part or (0, None)
+        own_part = part if round_number == observed.round else None
+        return notices.standing(observed, own_part, self._config.workers, self._waiting_for)
+
+    def _context(self) -> dict[str, object]:
+        return {"job": self._config.job, "node": self._config.node, "round": self._agent.round or None}

@@ -1,0 +1,197 @@
+"""What each worker of a round runs: its command line, its whole environment and its CPUs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+from nodeclient.config import JoinConfig
+from nodeclient.core.effects import Start
+from nodeclient.host.addresses import interface_towards
+from nodeclient.host.cpus import allowed_cpus, core_of, cpu_quota, format_cpus
+from nodeclient.host.devices import Host
+from nodeclient.host.numa import BindingError, bindings
+from nodeclient.workers.spawn import WorkerCommand
+from workerlib.env import DEFAULTS, PROGRESS, WorkerEnvironment
+
+LAUNCHER_DEFAULTS = {"PYTHONUNBUFFERED": "1"}
+"""As torchrun's `python -u`: what a worker printed before it died is seen."""
+
+LOCAL_RANK_MACRO = "${local_rank}"
+"""Stands for the local rank in the arguments of a command, as in torch (`macros.local_rank`). All else with a `$` stays
+as it is; torch makes one of two, which would break `sh -c 'echo $$'`."""
+
+OMP = "OMP_NUM_THREADS"
+"""How many threads OpenMP starts, and with it torch for its operators on the CPU."""
+
+VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+"""Variables by which a process sees some of the GPUs; HIP reads the first as well, where the second is not set."""
+
+_NOT_INHERITED = ("TORCHELASTIC_ERROR_FILE", PROGRESS)
+"""The node's own, for the scheduler that started it, or the node that it is a worker of: no worker may write there."""
+
+
+class LaunchError(ValueError):
+    """Workers cannot be started on this host as was asked for; the text says why and what to do."""
+
+
+class Launcher:
+    """The workers of one node, of which much is the same in each round."""
+
+    def __init__(self, config: JoinConfig, inherited: Mapping[str, str], host: Host | None = None) -> None:
+        """Find out what this host gives to each worker; `inherited` is the environment. Raises `LaunchError`."""
+        host = host or Host()
+        self._config = config
+        self._inherited = {name: value for name, value in inherited.items() if name not in _NOT_INHERITED}
+        self._gpus = [_own_gpu(inherited, rank) if config.virtual_local_rank else {} for rank in range(config.workers)]
+        self._cpus = _cpus(config, inherited, host)
+        remarks = [] if config.numa is None else [_binding_in_words(config.numa, self._cpus)]
+        self._threads: list[int] | None = None
+        # By itself torch starts a thread a core in every worker (torchrun's answer: 1).
+        if config.workers > 1 and OMP not in inherited:
+            core = {cpu: core_of(cpu, host) for cpu in frozenset().union(*self._cpus)}
+            cores, quota = [{core[cpu] for cpu in own} for own in self._cpus], cpu_quota(host)
+            self._threads = _threads(cores, quota)
+            remarks.append(_threads_in_words(self._threads, len(set(core.values())), quota))
+        self.remarks: tuple[str, ...] = tuple(remarks)
+        """What was decided here that a user may want to know, to be said once."""
+
+    def common_command(self) -> WorkerCommand:
+        """Return what the commands of all workers have in common, in every round; the macro stands in it as it is."""
+        environ = {**DEFAULTS, **LAUNCHER_DEFAULTS, **self._inherited}
+        if self._threads is not None:
+            environ[OMP] = str(max(self._threads))
+        cpus = None if self._config.numa is None else frozenset().union(*self._cpus)
+        return WorkerCommand(self._config.command, environ, cpus)
+
+    def commands(
+        self,
+        start: Start,
+        error_files: Sequence[Path],
+        slots: Sequence[Mapping[str, str]],
+        screens: Sequence[Mapping[str, str]],
+    ) -> list[WorkerCommand]:
+        """Return the command of each worker, in the order of the local ranks, as are the `error_files` and the `slots`.
+
+        What names the slot of a worker comes from `progress`, what it is told of its screen from `output`.
+
+        Where the round spans hosts, gloo is told to listen on the interface that leads to the master, unless the user
+        said otherwise in the inherited environment; by itself it listens where the host's own name leads.
+        """
+        interface = interface_towards(start.assignment.master_address)
+        gloo = {"GLOO_SOCKET_IFNAME": interface} if interface and interface != "lo" else {}
+        base = {**DEFAULTS, **LAUNCHER_DEFAULTS, **gloo}
+        own = zip(error_files, slots, screens, strict=True)
+        return [
+            self._command(start, rank, {**base, **screen, **self._inherited, **slot}, file)
+            for rank, (file, slot, screen) in enumerate(own)
+        ]
+
+    def _command(self, start: Start, local_rank: int, base: Mapping[str, str], error_file: Path) -> WorkerCommand:
+        config = self._config
+        environ = {**base, **self._gpus[local_rank]}
+        if self._threads is not None:
+            environ[OMP] = str(self._threads[local_rank])
+        environ |= {
+            name: _as_locale_has_it(value)
+            for name, value in _environment(config, start, local_rank).to_environ().items()
+        }
+        environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(signum.name for signum in config.signals)
+        environ["TORCHELASTIC_ERROR_FILE"] = str(error_file)
+        program, *arguments = config.command
+        argv = (program, *(argument.replace(LOCAL_RANK_MACRO, str(local_rank)) for argument in arguments))
+        return WorkerCommand(argv, environ, None if config.numa is None else self._cpus[local_rank])
+
+
+def _environment(config: JoinConfig, start: Start, local_rank: int) -> WorkerEnvironment:
+    part = start.assignment
+    return WorkerEnvironment(
+        rank=part.first_rank + local_rank,
+        local_rank=0 if config.virtual_local_rank else local_rank,
+        world_size=part.world_size,
+        local_world_size=config.workers,
+        group_rank=part.group_rank,
+        group_world_size=part.group_world_size,
+        role=config.role,
+        role_rank=part.first_role_rank + local_rank,
+        role_world_size=part.role_world_size,
+        master_address=part.master_address,
+        master_port=part.master_port,
+        restart_count=part.restarts_used,
+        max_restarts=part.max_restarts,
+        job=config.job,
+        run=start.run,
+        round=start.round,
+        node=config.node,
+        reason=start.reason,
+    )
+
+
+def _as_locale_has_it(text: str) -> str:
+    """Return a text that can be put into an environment here; what this locale has no letters for is escaped.
+
+    Other hosts have other locales, and what an exception says, or an operator, goes to all of them.
+    """
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        encoding = sys.getfilesystemencoding()
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+    return text
+
+
+def _own_gpu(inherited: Mapping[str, str], local_rank: int) -> dict[str, str]:
+    """Return the variables that leave a worker one GPU, its own: of those that are listed, or of all.
+
+    Raises `LaunchError` if too few are listed; a list without any stays that.
+    """
+    own = {}
+    for variable in VISIBLE_GPUS:
+        entries = [entry.strip() for entry in inherited.get(variable, "").split(",")]
+        if entries != [""] and local_rank >= len(entries):
+            raise LaunchError(
+                f"--virtual-local-rank gives each worker a GPU of its own, but {variable}={inherited[variable]} has "
+                f"none for local rank {local_rank}: list more, or start fewer workers with --nproc-per-node"
+            )
+        if entries != [""]:
+            own[variable] = entries[local_rank]
+    return own if own or inherited.keys() & set(VISIBLE_GPUS) else {VISIBLE_GPUS[0]: str(local_rank)}
+
+
+def _cpus(config: JoinConfig, inherited: Mapping[str, str], host: Host) -> Sequence[frozenset[int]]:
+    """Return the CPUs that each worker may use. Raises `LaunchError`."""
+    if config.numa is None:
+        return [allowed_cpus()] * config.workers
+    try:
+        return bindings(config.numa, config.workers, inherited, host)
+    except BindingError as error:
+        raise LaunchError(str(error)) from error
+
+
+def _binding_in_words(choice: str, cpus: Sequence[frozenset[int]]) -> str:
+    bound = "; ".join(f"{local_rank}: {format_cpus(own)}" for local_rank, own in enumerate(cpus))
+    return f"--numa-binding {choice}, CPUs by local rank: {bound}"
+
+
+def _threads(cores: Sequence[Collection[int]], quota: float | None) -> list[int]:
+    """Return how many threads each worker gets: its cores, each of them shared with the other workers that have it."""
+    sharers = Counter(core for own in cores for core in own)
+    most = float("inf") if quota is None else quota / len(cores)
+    return [max(1, int(min(most, sum(Fraction(1, sharers[core]) for core in own)))) for own in cores]
+
+
+def _threads_in_words(threads: Sequence[int], cores: int, quota: float | None) -> str:
+    least, most = min(threads), max(threads)
+    each = _number(most, "thread") if least == most else f"{least} to {most} threads"
+    what = _number(cores, "core")
+    if quota is not None and quota < cores:
+        what = f"{_number(quota, 'CPU')} of the quota of its control group"
+    return f"{OMP} is not set: each of {len(threads)} workers gets {each}, {what} divided by {len(threads)}"
+
+
+def _number(number: float, what: str) -> str:
+    return f"{number:g} {what}" if number == 1 else f"{number:g} {what}s"

@@ -1,0 +1,202 @@
+"""The local worker group as processes: starts, signals, watches and sweeps them, and decides nothing.
+
+An exit is noticed by a pidfd in the event loop, so within milliseconds, without polling and without a thread for each
+worker. A worker leads a session and so a process group of its own, and it is reaped only after that group was dealt
+with: until then its number is taken, and a signal to the group cannot hit a stranger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from nodeclient.output.output import WorkerStreams
+from nodeclient.workers import process_tree
+from nodeclient.workers.spawn import Spawn, WorkerCommand, spawn
+from nodeclient.workers.syscalls import pidfd_open
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A worker that was started and is not reaped yet."""
+
+    local_rank: int
+    pid: int
+    watched: set[int] = field(default_factory=set)
+    """The pidfds that the loop watches: the worker's own, and when that has ended, those of the rest of its group."""
+    reported: bool = False
+    ended_as: int | None = None
+    """The exit code that its program had, if its process did not end and was killed for that."""
+
+    def exit_code(self) -> int | None:
+        """Return the exit code without reaping; None if it has not ended."""
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        return self.ended_as if code == -signal.SIGKILL and self.ended_as is not None else code
+
+
+class WorkerGroup:
+    """One node's workers of one round at a time; all methods are for the main thread, in the running event loop.
+
+    `mark` is this nodeclient's alone, and put into each worker's environment. `on_exit` is called once for each worker
+    that was started, with its local rank and its exit code as `subprocess` has it (-n for signal n). `spawn` is what
+    starts a worker.
+
+    A worker that exits takes its process group with it, by SIGKILL. Only after `terminate` it does not: then a worker
+    has exited when all of its group has, so that a shell around the training script may die of SIGTERM at once while
+    the script still writes its checkpoint.
+    """
+
+    def __init__(self, mark: str, on_exit: Callable[[int, int], None], spawn: Spawn = spawn) -> None:
+        self._mark = mark
+        self._on_exit = on_exit
+        self._spawn = spawn
+        self._workers: dict[int, _Worker] = {}
+        self._pids: list[int] = []
+        """By local rank, of the round that was started last."""
+        self._ended: list[_Worker] = []
+        self._signalled = False
+
+    @property
+    def alive(self) -> int:
+        """The number of workers whose exit was not reported yet."""
+        return sum(not worker.reported for worker in self._workers.values())
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """The workers that are not reaped yet."""
+        return frozenset(self._workers)
+
+    def pid_of(self, local_rank: int) -> int:
+        """Return the process id of a worker of this round, even if it has ended; 0 if it was never started."""
+        return self._pids[local_rank] if local_rank < len(self._pids) else 0
+
+    def start(self, commands: Sequence[WorkerCommand], streams: Sequence[WorkerStreams] | None = None) -> None:
+        """Start the workers; a command's index is its local rank. The last round's must have been swept.
+
+        Without `streams` they write where this process does.
+
+        Raises `SpawnError` at the first one that cannot be started; those before it live on, for `sweep` to end.
+        """
+        assert not self._workers, "the last round was not swept"  # noqa: S101  # a leftover must never live into the next
+        self._signalled = False
+        self._pids.clear()
+        for local_rank, command in enumerate(commands):
+            marked = replace(command, environ={**command.environ, process_tree.MARK_VARIABLE: self._mark})
+            stdout, stderr = (streams[local_rank].stdout, streams[local_rank].stderr) if streams else (None, None)
+            # With several, nobody knows which of them it is for; alone, a worker can be debugged, as under torchrun.
+            pid = self._spawn(marked, local_rank, stdout, stderr, len(commands) == 1)
+            self._pids.append(pid)
+            self._workers[pid] = _Worker(local_rank, pid)
+            self._watch(self._workers[pid], pid)
+
+    def terminate(self, signum: int = signal.SIGTERM) -> None:
+        """Ask every worker to end, and from now on let a process group outlive its leader."""
+        self._signalled = True
+        process_tree.ask_to_end(self._workers.keys(), signum)
+
+    def end_as(self, local_rank: int, exit_code: int) -> bool:
+        """Kill a worker whose program was over; it then has exited with the code that its program had.
+
+        Return whether it lived.
+        """
+        for worker in self._workers.values():
+            if worker.local_rank == local_rank and worker.exit_code() is None:
+                worker.ended_as = exit_code
+                _signal_group(worker.pid, signal.SIGKILL)
+                return True
+        return False
+
+    def kill(self) -> None:
+        """Kill the process group of every worker."""
+        for pid in self._workers:
+            _signal_group(pid, signal.SIGKILL)
+
+    async def sweep(self) -> None:
+        """Kill all workers, their process groups, and all else that carries the mark; return when all of it has ended.
+
+        By then the workers are reaped and their exits reported. Raises `UnkillableError` if something outlives SIGKILL
+        for a minute; it may be called again then. One call at a time, and not to be cancelled.
+        """
+        # Until the killing is over nothing is reaped, so that the groups' numbers are not given to strangers.
+        for pid, worker in self._workers.items():
+            self._unwatch_all(worker)
+            _signal_group(pid, signal.SIGKILL)
+        self._ended.clear()
+        try:
+            # In a thread: to read all of /proc takes milliseconds, and a large process takes seconds to die.
+            await asyncio.to_thread(process_tree.kill_marked, self._mark, frozenset(self._workers))
+        except process_tree.UnkillableError:
+            for pid, worker in self._workers.items():
+                self._watch(worker, pid)
+            raise
+        for worker in list(self._workers.values()):
+            self._report(worker)
+            self._reap(worker)
+
+    def _process_ended(self, worker: _Worker, pidfd: int) -> None:
+        self._unwatch(worker, pidfd)
+        if worker.watched:
+            return
+        if not self._ended:
+            # Workers often end together, and then one look at /proc does for all of them.
+            asyncio.get_running_loop().call_soon(self._settle)
+        self._ended.append(worker)
+
+    def _settle(self) -> None:
+        """Deal with what is left of the process groups of workers that have ended."""
+        ended, self._ended = self._ended, []
+        rest: dict[int, list[int]] = {worker.pid: [] for worker in ended}
+        for status in process_tree.statuses():
+            if status.group in rest and not status.dead:
+                rest[status.group].append(status.pid)
+        for worker in ended:
+            members = rest[worker.pid]
+            if not (members and self._signalled):
+                _signal_group(worker.pid, signal.SIGKILL)
+                self._report(worker)
+            for pid in members:
+                self._watch(worker, pid)
+            if not worker.watched:
+                self._report(worker)
+                self._reap(worker)
+
+    def _report(self, worker: _Worker) -> None:
+        code = worker.exit_code()
+        if code is not None and not worker.reported:
+            worker.reported = True
+            self._on_exit(worker.local_rank, code)
+
+    def _reap(self, worker: _Worker) -> None:
+        os.waitpid(worker.pid, 0)
+        del self._workers[worker.pid]
+
+    def _watch(self, worker: _Worker, pid: int) -> None:
+        try:
+            pidfd = pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        worker.watched.add(pidfd)
+        asyncio.get_running_loop().add_reader(pidfd, self._process_ended, worker, pidfd)
+
+    def _unwatch(self, worker: _Worker, pidfd: int) -> None:
+        asyncio.get_running_loop().remove_reader(pidfd)
+        worker.watched.remove(pidfd)
+        os.close(pidfd)
+
+    def _unwatch_all(self, worker: _Worker) -> None:
+        for pidfd in list(worker.watched):
+            self._unwatch(worker, pidfd)
+
+
+def _signal_group(group: int, signum: signal.Signals) -> None:
+    try:
+        os.killpg(group, signum)
+    except (ProcessLookupError, PermissionError):
+        # The kernel refuses only if it may signal none of them: all of them changed their user.
+        return

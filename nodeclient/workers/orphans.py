@@ -1,0 +1,58 @@
+"""Reaps the orphans that the kernel hands to this process; their killing is the business of `workers`.
+
+As PID 1 of a container, or as a subreaper, nodeclient becomes the parent of every process whose own parent has ended.
+Nobody else would ever reap these, and the container would fill with zombies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+
+from nodeclient.workers.process_tree import statuses
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+"""From linux/prctl.h."""
+
+
+def adopt_orphans() -> None:
+    """Have the kernel make this process the parent of all descendants whose own parent has ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@contextmanager
+def reaping_orphans(children: Callable[[], Collection[int]]) -> Iterator[None]:
+    """Reap orphans as they end; `children` returns the processes that someone here started and will reap.
+
+    Must be entered in the main thread, with the loop running. Does nothing where the kernel hands no orphans to us.
+    """
+    if not _adopts():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def reap() -> None:
+        own = os.getpid()
+        ours = children()
+        for status in statuses():
+            if status.parent == own and status.dead and status.pid not in ours:
+                os.waitpid(status.pid, os.WNOHANG)
+
+    # Not by the loop's `add_signal_handler`, which uvloop, where somebody runs this on it, keeps from SIGCHLD.
+    previous = signal.signal(signal.SIGCHLD, lambda _signum, _frame: loop.call_soon_threadsafe(reap))
+    try:
+        reap()
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, previous)
+
+
+def _adopts() -> bool:
+    subreaper = ctypes.c_int()
+    ctypes.CDLL(None).prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(subreaper), 0, 0, 0)
+    return os.getpid() == 1 or bool(subreaper.value)

@@ -1,0 +1,217 @@
+"""Finds and kills every process of a local worker group, those included that tried to get away.
+
+Standard library only, and little of it: the guard imports this too. It knows nothing of rounds, nor when to kill.
+
+Each worker's environment carries a *mark*, a random token that no other nodeclient has. All its descendants inherit it,
+those too that make a session of their own or fork twice, and /proc shows it to us. So the leftovers are found without a
+register of them, and a process that nodeclient did not start is never touched.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from nodeclient.workers.syscalls import pidfd_open, pidfd_send_signal
+
+MARK_VARIABLE = "COORDINATORD_MARK"
+"""The environment variable that holds the mark."""
+
+KILL_TIMEOUT_S = 60.0
+"""Bound on the dying of killed processes: the kernel may need tens of seconds to release hundreds of GB of pinned
+memory, and what takes longer hangs in a driver."""
+
+_EMPTY_LOOKS = 2
+"""How often in a row nothing must be found: for some microseconds within exec, a process shows no environment."""
+
+_SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "sh", "zsh"})
+"""A shell runs its trap only when its child has ended (POSIX, Shell Command Language, 2.11)."""
+
+_DEAD_STATES = frozenset("ZX")
+"""Zombie and dead, after proc_pid_stat(5): such a process only waits to be reaped."""
+
+
+class UnkillableError(RuntimeError):
+    """Processes outlived SIGKILL; `pids` are theirs. State: all the others have ended."""
+
+    def __init__(self, pids: list[int], timeout_s: float) -> None:
+        listed = ", ".join(map(str, pids))
+        super().__init__(
+            f"these processes are still there {timeout_s:g} s after SIGKILL: {listed}; they belong "
+            "to another user, or hang in the kernel (state D in ps), most likely in a GPU driver or a network file "
+            "system, and then only a reboot of this host may help"
+        )
+        self.pids = pids
+
+
+class Status(NamedTuple):
+    """What /proc says of a process that has not ended yet."""
+
+    pid: int
+    parent: int
+    group: int
+    dead: bool
+    """It is a zombie: it has ended, and its parent has not reaped it."""
+
+
+def statuses() -> Iterator[Status]:
+    """Yield the processes of this PID namespace that may be looked at, zombies included."""
+    for pid in _pids():
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  # pathlib would double the guard's start
+                text = file.read()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # it has ended; or it is another user's, and /proc is mounted with hidepid=1
+        # The second field is the program's name in parentheses, which may itself hold blanks and parentheses.
+        state, parent, group = text[text.rindex(b")") + 2 :].split(maxsplit=3)[:3]
+        yield Status(pid, int(parent), int(group), state.decode() in _DEAD_STATES)
+
+
+def marked(mark: str) -> list[int]:
+    """Return the processes that carry `mark`, without this one; those of other users count only for root."""
+    own = os.getpid()
+    return [pid for pid in _pids() if pid != own and _carries(pid, mark)]
+
+
+def ask_to_end(groups: Collection[int], signum: int) -> None:
+    """Send a signal to those of some process groups whom it concerns; the caller vouches that they are its own.
+
+    A process that heeds it sees to its own children: a training script saves its state, for which it may still need
+    those that load its data, and torch has these die of SIGTERM at once. Where nobody heeds it, all get it; and so do
+    the children of a shell, which is deaf until they have ended.
+    """
+    members = {status.pid: status for status in statuses() if status.group in groups and not status.dead}
+    children: dict[int, list[int]] = {}
+    for pid, status in members.items():
+        children.setdefault(status.parent, []).append(pid)
+    pids = [pid for pid, status in members.items() if status.parent not in members]
+    for pid in pids:  # which grows
+        if not _heeds(pid, signum) or _is_shell(pid):
+            pids += children.get(pid, ())
+        _send(pid, members[pid].group, signum)
+
+
+def _heeds(pid: int, signum: int) -> bool:
+    """Whether a process catches a signal, or holds it back to take it when it likes (see proc_pid_status(5)).
+
+    Every Python catches SIGINT, which says nothing of what its script does; so it counts only where SIGTERM is heeded
+    too. Otherwise all get it, as they do from a terminal.
+    """
+    wanted = {signum, signal.SIGTERM} if signum == signal.SIGINT else {signum}
+    try:
+        with open(f"/proc/{pid}/status") as file:  # noqa: PTH123  # as in `statuses`
+            masks = [int(line.split()[1], 16) for line in file if line.startswith(("SigBlk:", "SigCgt:"))]
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    return all(any(mask & 1 << number - 1 for mask in masks) for number in wanted)
+
+
+def _is_shell(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in _SHELLS  # noqa: PTH115, PTH119  # as in `statuses`
+    except OSError:
+        return False
+
+
+def _send(pid: int, group: int, signum: int) -> None:
+    try:
+        pidfd = pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if _group(pid) == group:  # pinned by now: before, its number may have gone to another one
+            pidfd_send_signal(pidfd, signum)
+    except (ProcessLookupError, PermissionError):
+        return  # gone already, or it changed its user
+    finally:
+        os.close(pidfd)
+
+
+def kill_marked(mark: str, groups: frozenset[int] = frozenset(), timeout_s: float = KILL_TIMEOUT_S) -> None:
+    """Kill everything that carries `mark` or is in one of the process groups; return when all of it has ended.
+
+    The groups catch those that wiped out their environment; the caller vouches that they are its own. What has ended
+    may still be a zombie, to be reaped by its parent. Raises `UnkillableError` for what is left after `timeout_s`
+    seconds.
+    """
+    deadline = time.monotonic() + timeout_s
+    empty_looks = 0
+    while empty_looks < _EMPTY_LOOKS:
+        found = _open(mark, groups)
+        empty_looks = 0 if found else empty_looks + 1
+        try:
+            for pidfd in found.values():
+                _kill(pidfd)
+            left = await_ends(set(found.values()), deadline)
+        finally:
+            for pidfd in found.values():
+                os.close(pidfd)
+        if left:
+            raise UnkillableError(sorted(pid for pid, pidfd in found.items() if pidfd in left), timeout_s)
+
+
+def _open(mark: str, groups: frozenset[int]) -> dict[int, int]:
+    """Return a pidfd for each process that is to be killed, by pid."""
+    pids = set(marked(mark))
+    if groups:
+        pids |= {status.pid for status in statuses() if status.group in groups and not status.dead}
+    found: dict[int, int] = {}
+    for pid in pids - {os.getpid()}:
+        try:
+            pidfd = pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        # Only now is the process pinned: before, its number may have gone to another one.
+        if _carries(pid, mark) or (groups and _group(pid) in groups):
+            found[pid] = pidfd
+        else:
+            os.close(pidfd)
+    return found
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  # as in `statuses`
+
+
+def _carries(pid: int, mark: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  # as in `statuses`
+            environ = file.read()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    return f"{MARK_VARIABLE}={mark}".encode() in environ.split(b"\0")
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return -1
+
+
+def _kill(pidfd: int) -> None:
+    try:
+        pidfd_send_signal(pidfd, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        # Gone already, or it changed its user and outlives the wait, which says so.
+        return
+
+
+def await_ends(pidfds: set[int], deadline: float) -> set[int]:
+    """Wait until processes have ended, at the latest until `deadline` of the monotonic clock.
+
+    Returns the pidfds of those that have not by then.
+    """
+    left = set(pidfds)
+    poll = select.poll()
+    for pidfd in left:
+        poll.register(pidfd, select.POLLIN)
+    while left and (remaining_s := deadline - time.monotonic()) > 0:
+        for pidfd, _ in poll.poll(remaining_s * 1000):
+            poll.unregister(pidfd)
+            left.discard(pidfd)
+    return left

@@ -1,0 +1,195 @@
+"""Starts one worker process: in a session of its own, with default signals, and bound to die with this process.
+
+Watching and ending it is the business of `workers`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import resource
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.runtime.file_limit import INHERITED_FILES
+
+EXIT_NOT_FOUND = 127
+EXIT_NOT_EXECUTABLE = 126
+"""What a shell exits with in these two cases (POSIX, Shell Command Language, 2.8.2)."""
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
+"""What the system lacks for one more process, and may have at another time (fork(2), execve(2)). What to do about it is
+in `failures`."""
+
+_PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
+
+_LIBC = ctypes.CDLL(None)
+"""Loaded here, since nothing should be loaded between fork and exec."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCommand:
+    """One worker: its command line, of which the first word is looked up in PATH, and its whole environment."""
+
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+    cpus: frozenset[int] | None = None
+    """The only CPUs that it may run on; None: all that this process may."""
+
+
+class SpawnError(RuntimeError):
+    """A worker could not be started; the text says why and what to do.
+
+    `exit_code` is what a shell would have exited with; 71 if the system lacks something just now.
+    """
+
+    def __init__(self, local_rank: int, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.local_rank = local_rank
+        self.message = message
+        self.exit_code = exit_code
+
+
+Spawn = Callable[[WorkerCommand, int, int | None, int | None, bool], int]
+"""What starts a worker, as `spawn` does."""
+
+
+def spawn(
+    command: WorkerCommand,
+    local_rank: int,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    with_stdin: bool = False,
+) -> int:
+    """Start the worker; return its process id, for the caller to reap.
+
+    It inherits no other file than the two descriptors and, if wanted, this process's stdin. Where the two are None, it
+    has this process's own. They stay open here.
+
+    Must be called in the main thread: the kernel kills the worker when the *thread* that started it ends. Raises
+    `SpawnError`, and then no process is left.
+    """
+    if command.cpus is not None and not command.cpus <= os.sched_getaffinity(0):
+        message = f"CPUs {sorted(command.cpus - os.sched_getaffinity(0))} are not for this process: see taskset -p $$"
+        raise SpawnError(local_rank, message, EXIT_NOT_EXECUTABLE)
+    try:
+        with stdin_of_worker(with_stdin) as stdin:
+            # The worker's own words run, as its user wrote them and without a shell.
+            process = subprocess.Popen(  # noqa: S603
+                command.argv,
+                env=command.environ,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                # Python code between fork and exec can deadlock on a lock that another thread held at the fork. This
+                # code takes none: it makes plain system calls, and the interpreter and glibc put their own locks right
+                # in the child. A program in between that does the same would cost each worker 20 ms and hide why exec
+                # failed, and without the death signal a worker could outlive a nodeclient whose guard died first.
+                preexec_fn=die_with_parent(command.cpus),  # noqa: PLW1509
+            )
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise _explain(command, local_rank, error) from error
+    process.returncode = 0  # keeps Popen from warning that it is left to itself
+    return process.pid
+
+
+@contextmanager
+def stdin_of_worker(own: bool) -> Iterator[int]:
+    """Give the descriptor that is to be a worker's stdin: this process's `own`, if it has one, or an empty file."""
+    if own and _is_open(0):
+        yield 0
+        return
+    empty = os.open(os.devnull, os.O_RDONLY)
+    try:
+        yield empty
+    finally:
+        os.close(empty)
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def check_program(command: WorkerCommand) -> None:
+    """Look whether the command could be started, before anybody counts on it. Raises `SpawnError`."""
+    program = command.argv[0]
+    path = command.environ.get("PATH", os.defpath)
+    if shutil.which(program, path=path) is None:
+        missing = shutil.which(program, mode=os.F_OK, path=path) is None
+        raise _explain(command, 0, FileNotFoundError() if missing else PermissionError())
+
+
+def die_with_parent(cpus: frozenset[int] | None = None) -> Callable[[], None]:
+    """Return what a child does before exec: it binds its life to this process, and takes all signals as usual.
+
+    It may open as many files as this process could at its start. With `cpus` it runs on these alone, and so does what
+    it starts. All that can be found out before the fork is found out here.
+    """
+    parent = os.getpid()
+    # exec keeps what is ignored, so under nohup, or in the background of a shell, the workers would be deaf too.
+    ignored = [signum for signum in signal.valid_signals() if signal.getsignal(signum) is signal.SIG_IGN]
+
+    # Given back: a program may take a high limit for an invitation, or use select(2), which cannot do with one.
+    is_raised = resource.getrlimit(resource.RLIMIT_NOFILE) != INHERITED_FILES
+
+    def prepare() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            # The parent died before the line above took effect, so nothing would ever tell this child.
+            os._exit(1)
+        if cpus is not None:
+            os.sched_setaffinity(0, cpus)
+        if is_raised:
+            resource.setrlimit(resource.RLIMIT_NOFILE, INHERITED_FILES)
+        for signum in ignored:
+            signal.signal(signum, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    return prepare
+
+
+def _explain(command: WorkerCommand, local_rank: int, error: Exception) -> SpawnError:
+    program = command.argv[0] if command.argv else ""
+    path = command.environ.get("PATH", os.defpath)
+    found = shutil.which(program, mode=os.F_OK, path=path)
+    exit_code = EXIT_NOT_EXECUTABLE
+    if isinstance(error, FileNotFoundError) and found is None:
+        exit_code = EXIT_NOT_FOUND
+        message = f"the command {program!r} was not found: {_where(program)}"
+    elif isinstance(error, FileNotFoundError):
+        exit_code = EXIT_NOT_FOUND
+        message = f"{found} cannot be started: the interpreter that its first line names is not on this host"
+    elif isinstance(error, PermissionError):
+        message = (
+            f"{found or program} may not be executed: make it executable (chmod +x), or name its interpreter before "
+            "it, such as: python train.py"
+        )
+    elif isinstance(error, OSError):
+        message = f"{found or program} cannot be started: {error.strerror}"
+        if error.errno in _EXHAUSTED:
+            exit_code = ExitCode.OS_ERROR
+    else:
+        message = f"{program!r} cannot be started: {error}"
+    return SpawnError(local_rank, message, exit_code)
+
+
+def _where(program: str) -> str:
+    if os.path.isdir(program):  # noqa: PTH112 - as in the shell's own search
+        return "it is a directory"
+    if os.path.exists(program) and os.sep not in program:  # noqa: PTH110 - the same
+        return f"it is a file here, but no program in PATH: did you mean `python {program}`?"
+    if os.sep in program:
+        return "there is no such file; install it on this host"
+    return "it is in no directory of PATH; install it on this host, or give its full path"

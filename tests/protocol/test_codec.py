@@ -1,0 +1,258 @@
+"""Every legal message comes through as it is; anything else is refused with an error that names what is wrong."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from enum import StrEnum
+from typing import Annotated, Any, get_args, get_origin
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinatord.protocol.codec import TYPES, VersionError, decode, encode
+from coordinatord.protocol.messages import (
+    FRAME_BYTES_MAX,
+    PROTOCOL_VERSION,
+    Desired,
+    Goal,
+    Join,
+    Observed,
+    Phase,
+    Refused,
+)
+from coordinatord.protocol.schema import Length, SchemaError
+from tests.support.builders import a_desired, a_join, an_assignment, an_observed, an_offer
+from tests.support.messages import MESSAGES, as_map, fields_of, inner_of, largest, messages
+
+NAMES = {message: name for name, message in TYPES.items()}
+
+SAMPLES: dict[type[Any], dict[str, Any]] = {kind: {"type": NAMES[kind], **as_map(largest(kind))} for kind in MESSAGES}
+"""A legal body of each message in which no field is None, but for the assignment of `Desired`."""
+SAMPLES[Join]["version"] = PROTOCOL_VERSION
+
+RUNNING = {"type": "desired", **as_map(largest(Desired, Goal.RUN))}
+"""The same with an assignment in place of an outcome."""
+
+BODIES: list[tuple[type[Any], dict[str, Any]]] = [*SAMPLES.items(), (Desired, RUNNING)]
+
+FIELDS = [
+    pytest.param(kind, sample, keys, path, annotation, id=path)
+    for kind, sample in BODIES
+    for keys, path, annotation in fields_of(kind, NAMES[kind])
+    if path != "join.version" and (sample is not RUNNING or keys[0] == "assignment")
+    if keys[0] != "assignment" or sample is RUNNING
+]
+
+
+def changed(sample: dict[str, Any], keys: tuple[str, ...], value: object) -> bytes:
+    body = copy.deepcopy(sample)
+    place = body
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    return bytes(msgpack.packb(body))
+
+
+def wrong_values(annotation: Any) -> list[object]:
+    """Values that a field must not have."""
+    optional = annotation is not inner_of(annotation)
+    annotation = inner_of(annotation)
+    wrong: list[object] = [b"bytes", [1], {"a": 1}, {}] + ([] if optional else [None])
+    if get_origin(annotation) is not Annotated:
+        if annotation is bool:
+            return [*wrong, 0, 1, "true"]
+        if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+            return [*wrong, "", "nonsense", 1, True]
+        return [*wrong, "text", 1, True]  # a message
+    kind, bound = get_args(annotation)
+    if get_origin(kind) is tuple:
+        return [b"bytes", {"a": 1}, {}, None, 1, True, "text", [0] * (bound.most + 1)]
+    if isinstance(bound, Length):
+        return [*wrong, 1, True, "x" * (bound.most + 1), "x\0", *([""] if bound.least else [])]
+    wrong += ["1", True, False, bound.least - 1, bound.most + 1, math.nan, math.inf, -math.inf]
+    return wrong if kind is float else [*wrong, float(bound.most)]
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+@given(data=st.data())
+def test_a_message_comes_back_as_it_was(kind: type[Any], data: st.DataObject) -> None:
+    message = data.draw(messages(kind))
+    if isinstance(message, Join):
+        message = dataclasses.replace(message, version=PROTOCOL_VERSION)
+    decoded = decode(encode(message), kind)
+    assert decoded == message
+    assert type(decoded) is kind
+
+
+@pytest.mark.parametrize("sample", [*SAMPLES.values(), RUNNING], ids=[*(kind.__name__ for kind in SAMPLES), "Run"])
+def test_the_samples_of_this_file_are_legal(sample: dict[str, Any]) -> None:
+    kind = TYPES[sample["type"]]
+    assert as_map(decode(msgpack.packb(sample), kind)) == {key: sample[key] for key in sample if key != "type"}
+
+
+@pytest.mark.parametrize(("kind", "sample", "keys", "path", "annotation"), FIELDS)
+def test_a_wrong_value_is_refused_by_the_name_of_its_field(
+    kind: type[Any], sample: dict[str, Any], keys: tuple[str, ...], path: str, annotation: Any
+) -> None:
+    for value in wrong_values(annotation):
+        with pytest.raises(SchemaError) as caught:
+            decode(changed(sample, keys, value), kind)
+        assert str(caught.value).startswith(f"{path} "), value
+        assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(("kind", "sample", "keys", "path", "annotation"), FIELDS)
+def test_a_missing_field_is_named(
+    kind: type[Any], sample: dict[str, Any], keys: tuple[str, ...], path: str, annotation: Any
+) -> None:
+    del annotation
+    body = copy.deepcopy(sample)
+    place = body
+    for key in keys[:-1]:
+        place = place[key]
+    del place[keys[-1]]
+    parent, _, name = path.rpartition(".")
+    with pytest.raises(SchemaError, match=rf"^{parent} lacks {name}$"):
+        decode(msgpack.packb(body), kind)
+
+
+@pytest.mark.parametrize("name", ["colour", "", b"version", "x" * 5000])
+def test_an_unknown_field_is_refused_without_being_repeated_at_length(name: str | bytes) -> None:
+    with pytest.raises(SchemaError, match=r"^observed has unknown fields: ") as caught:
+        decode(msgpack.packb({"type": "observed", name: 1} | as_map(an_observed())), Observed)
+    assert len(str(caught.value)) < 100
+
+
+def test_many_unknown_fields_are_not_all_repeated() -> None:
+    body = {"type": "observed", **as_map(an_observed()), **{f"field-{number}": 0 for number in range(500)}}
+    with pytest.raises(SchemaError) as caught:
+        decode(msgpack.packb(body), Observed)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("version", [PROTOCOL_VERSION + 1, 0, -1, "one", None, [1], "x" * 9000])
+def test_another_version_is_the_first_thing_to_be_seen(version: object) -> None:
+    with pytest.raises(VersionError, match="install the same release on all hosts") as caught:
+        decode(msgpack.packb({"type": "join", "version": version, "colour": "blue"}), Join)
+    assert len(str(caught.value)) < 200
+
+
+def test_a_join_without_version_is_of_another_version() -> None:
+    with pytest.raises(VersionError, match="this node None"):
+        decode(msgpack.packb({"type": "join"}), Join)
+
+
+@pytest.mark.parametrize("version", [float(PROTOCOL_VERSION)])
+def test_a_version_that_only_equals_ours_is_of_the_wrong_type(version: object) -> None:
+    with pytest.raises(SchemaError, match=r"^join\.version must be of type int"):
+        decode(msgpack.packb({"type": "join", **as_map(a_join()), "version": version}), Join)
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({"type": "observed"}, "expected a message of type desired or refused, not 'observed'"),
+        ({"type": "nonsense"}, "not 'nonsense'"),
+        ({"type": 7}, "not '7'"),
+        ({"type": ["desired"]}, "not"),
+        ({"type": {"a": "x" * 5000}}, "not"),
+        ({}, "not 'None'"),
+    ],
+)
+def test_a_message_of_another_type_is_refused(body: dict[str, Any], error: str) -> None:
+    with pytest.raises(SchemaError, match=r"^expected a message of type desired or refused, not ") as caught:
+        decode(msgpack.packb(body), Desired, Refused)
+    assert error in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+NO_MESSAGE = {
+    "empty": b"",
+    "cut short": encode(an_observed())[:-1],
+    "trailing bytes": encode(an_observed()) + b"\x00",
+    "two messages": encode(an_observed()) * 2,
+    "a number": b"\x01",
+    "an array": msgpack.packb([1, 2]),
+    "nothing": msgpack.packb(None),
+    "an extension type": msgpack.packb(msgpack.ExtType(5, b"data")),
+    "an empty extension type": msgpack.packb(msgpack.ExtType(5, b"")),
+    "a timestamp": msgpack.packb({"type": msgpack.Timestamp(1, 0)}),
+    "a number as a key": msgpack.packb({1: 2}),
+    "a list as a key": b"\x81\x91\x01\x02",
+    "bad UTF-8": b"\x81\xa4type\xa2\xff\xfe",
+    "nested too deep": b"\x81\xa4type" + b"\x91" * 5000 + b"\x00",
+    "a map that claims to be huge": b"\xdf\xff\xff\xff\xff",
+    "a text that claims to be huge": b"\xdb\xff\xff\xff\xff",
+    "the reserved byte": b"\xc1",
+    "too large": b"\x00" * (FRAME_BYTES_MAX + 1),
+}
+
+
+@pytest.mark.parametrize("frame", NO_MESSAGE.values(), ids=NO_MESSAGE)
+def test_a_frame_that_holds_no_message_is_refused(frame: bytes) -> None:
+    with pytest.raises(SchemaError, match=r"^(the frame|expected a message of type) ") as caught:
+        decode(frame, Observed)
+    assert len(str(caught.value)) < 200
+
+
+def test_an_extension_type_within_a_field_is_refused_by_the_name_of_the_field() -> None:
+    body = {"type": "observed", **as_map(an_observed()), "port": msgpack.ExtType(5, b"")}
+    with pytest.raises(SchemaError, match=r"^observed\.port "):
+        decode(msgpack.packb(body), Observed)
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_raise_nothing_but_a_schema_error(frame: bytes) -> None:
+    with pytest.raises(SchemaError):
+        decode(frame, Join, Observed)
+
+
+@given(st.integers(0, len(encode(a_join())) - 1), st.integers(0, 255))
+def test_a_damaged_message_is_refused_or_still_legal(place: int, byte: int) -> None:
+    frame = bytearray(encode(a_join()))
+    frame[place] = byte
+    try:
+        message = decode(bytes(frame), Join)
+    except SchemaError:
+        return
+    assert decode(encode(message), Join) == message
+
+
+def test_goals_and_phases_come_back_as_members_of_their_enums() -> None:
+    assert decode(encode(an_observed(phase=Phase.FAILED)), Observed).phase is Phase.FAILED
+    assert decode(encode(a_desired(Goal.WAIT)), Desired).goal is Goal.WAIT
+
+
+def test_a_whole_number_of_seconds_is_legal() -> None:
+    assert decode(encode(a_desired(Goal.WAIT, wait_s=5)), Desired).wait_s == 5
+
+
+@pytest.mark.parametrize(
+    ("goal", "part"),
+    [
+        (Goal.RUN, {"assignment": None}),
+        (Goal.WAIT, {"assignment": as_map(an_assignment())}),
+        (Goal.EXIT, {"outcome": None}),
+    ],
+)
+def test_a_goal_comes_with_what_belongs_to_it_and_nothing_else(goal: Goal, part: dict[str, Any]) -> None:
+    (name,) = part
+    with pytest.raises(SchemaError, match=f"{name} belongs to"):
+        decode(msgpack.packb({"type": "desired", **as_map(a_desired(goal)), **part}), Desired)
+
+
+def test_a_node_with_more_workers_than_a_host_can_have_is_refused() -> None:
+    assert decode(encode(a_join(offer=an_offer(workers=4_096))), Join).offer.workers == 4_096
+    with pytest.raises(SchemaError, match=r"^join\.offer\.workers must be within 1 and 4096"):
+        decode(encode(a_join(offer=an_offer(workers=4_097))), Join)
+
+
+def test_an_empty_range_of_nodes_is_refused() -> None:
+    body = {"type": "join", **as_map(a_join())}
+    body["spec"] |= {"nodes_min": 4, "nodes_max": 2}
+    with pytest.raises(SchemaError, match="nodes_min is 4, more than nodes_max, 2"):
+        decode(msgpack.packb(body), Join)

@@ -1,0 +1,123 @@
+"""What is legal fits: into a frame, into an exit code, and into a few hundred bytes where it is ordinary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinatord.core.effects import Send
+from coordinatord.core.events import Connected
+from coordinatord.protocol.codec import encode
+from coordinatord.protocol.exit_codes import ExitCode, describe_exit, shell_exit_code, signal_behind
+from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX, STEP_MAX, TEXT_MAX, WORKERS_MAX
+from coordinatord.protocol.messages import FRAME_BYTES_MAX, Desired, Goal, Join, Observed, Phase, clip
+from tests.support.builders import a_coordinator, a_desired, a_join, a_spec, an_assignment, an_observed, an_offer
+from tests.support.messages import MESSAGES, largest
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_the_largest_legal_message_fits_a_frame(kind: type[Any]) -> None:
+    assert len(encode(largest(kind))) <= FRAME_BYTES_MAX
+
+
+@pytest.mark.parametrize("goal", Goal)
+def test_the_largest_desired_state_fits_a_frame_whatever_the_goal(goal: Goal) -> None:
+    assert len(encode(largest(Desired, goal))) < 77 * 1024  # as `FRAME_BYTES_MAX` says
+
+
+def test_the_largest_messages_of_a_node_fit_a_frame_with_a_step_of_each_of_its_workers() -> None:
+    assert len(largest(Observed).steps) == WORKERS_MAX
+    assert len(encode(largest(Join))) < 90 * 1024  # as `FRAME_BYTES_MAX` says
+
+
+def test_a_heartbeat_of_eight_workers_takes_a_packet() -> None:
+    message = an_observed(
+        run="1763698800-12",
+        round=COUNTER_MAX,
+        phase=Phase.RUNNING,
+        heard_s=1.0,
+        beat=True,
+        steps=(STEP_MAX,) * 8,
+        step_age_s=0.1,
+    )
+    assert len(encode(message)) < 256
+
+
+def test_an_assignment_takes_less_than_a_kilobyte_however_large_the_job_is() -> None:
+    message = a_desired(
+        Goal.RUN,
+        run="1763698800-12",
+        round=COUNTER_MAX,
+        reason="lost node trainer-17; workers on 511 other nodes failed in consequence; formed of nodes "
+        + ", ".join(f"trainer-{number}" for number in range(8))
+        + " and 504 more",
+        assignment=an_assignment(
+            group_rank=RANKS_MAX,
+            group_world_size=RANKS_MAX,
+            first_rank=RANKS_MAX,
+            world_size=RANKS_MAX,
+            first_role_rank=RANKS_MAX,
+            role_world_size=RANKS_MAX,
+            master_address="fd12:3456:789a:bcde:f012:3456:789a:bcde",
+        ),
+    )
+    assert len(encode(message)) < 1024
+
+
+@pytest.mark.parametrize("nodes", [3, 300])
+def test_what_the_coordinator_sends_does_not_grow_with_the_number_of_nodes(nodes: int) -> None:
+    coordinator = a_coordinator()
+    for number in range(1, nodes + 1):
+        name = f"node-{number:05}"
+        join = a_join(name, spec=a_spec(nodes, nodes), offer=an_offer(name, workers=8))
+        batch = coordinator.handle(Connected(number, join, f"10.0.{number // 250}.{number % 250}", "10.9.9.9"), 0.0)
+    sends = [effect for effect in batch.effects if isinstance(effect, Send)]
+    assert len(sends) == nodes
+    assert all(len(encode(send.message)) < 1024 for send in sends)
+
+
+def test_a_clipped_text_is_legal_and_shows_that_it_was_longer() -> None:
+    assert clip("x" * TEXT_MAX) == "x" * TEXT_MAX
+    clipped = clip("x" * (TEXT_MAX + 1))
+    assert len(clipped) == TEXT_MAX
+    assert clipped.endswith("x...")
+
+
+@pytest.mark.parametrize("exit_code", range(-127, 256))
+def test_every_legal_exit_code_of_a_worker_makes_a_legal_one_of_a_program(exit_code: int) -> None:
+    assert 0 <= shell_exit_code(exit_code) <= 255
+    assert (shell_exit_code(exit_code) == 0) == (exit_code == 0)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "words", "shell", "signum"),
+    [
+        (0, "exit code 0", 0, None),
+        (3, "exit code 3", 3, None),
+        (-9, "killed by SIGKILL", 137, 9),
+        (-15, "killed by SIGTERM", 143, 15),
+        (-100, "killed by signal 100", 228, 100),
+        (137, "exit code 137, as a shell says SIGKILL", 137, 9),
+        (143, "exit code 143, as a shell says SIGTERM", 143, 15),
+        (128, "exit code 128", 128, None),
+        (255, "exit code 255", 255, None),
+    ],
+)
+def test_an_exit_is_said_in_words_and_as_a_shell_has_it(
+    exit_code: int, words: str, shell: int, signum: int | None
+) -> None:
+    assert describe_exit(exit_code) == words
+    assert shell_exit_code(exit_code) == shell
+    assert signal_behind(exit_code) == signum
+
+
+def test_the_programs_own_exit_codes_are_those_of_sysexits_and_shells() -> None:
+    assert shell_exit_code(-15) == ExitCode.TERMINATED
+    assert shell_exit_code(-2) == ExitCode.INTERRUPTED
+    assert (ExitCode.USAGE, ExitCode.UNAVAILABLE, ExitCode.TEMPFAIL, ExitCode.REFUSED) == (64, 69, 75, 77)
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_a_phase_has_workers_while_a_process_may_live(phase: Phase) -> None:
+    assert phase.has_workers == (phase in {Phase.STARTING, Phase.RUNNING, Phase.STOPPING})

@@ -1,0 +1,105 @@
+"""Nothing that could steer a terminal, break a log line or end an environment gets over the wire."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.fields import TEXT_MAX
+from coordinatord.protocol.messages import Join, RefusalCode, Refused, clip
+from coordinatord.protocol.schema import SchemaError
+from tests.support.builders import a_join
+from tests.support.messages import as_map
+
+UNPRINTABLE = {
+    "null": "\0",
+    "newline": "\n",
+    "carriage return": "\r",
+    "escape": "\x1b",
+    "delete": "\x7f",
+    "next line (C1)": "\x85",
+    "control sequence introducer (C1)": "\x9b",
+    "line separator": "\u2028",
+    "right-to-left override": "\u202e",
+    "surrogate": "\udc80",
+}
+
+TEXTS = ["job", "node", "offer.role", "offer.topology", "offer.host", "offer.host_id", "offer.advertise_address"]
+
+
+def join_with(field: str, text: str) -> bytes:
+    """Pack a join with a text in one of its fields, whatever the text is."""
+    body: dict[str, Any] = copy.deepcopy({"type": "join", **as_map(a_join())})
+    *parents, name = field.split(".")
+    place = body
+    for parent in parents:
+        place = place[parent]
+    place[name] = text
+    return bytes(msgpack.packb(body, unicode_errors="surrogatepass"))
+
+
+@pytest.mark.parametrize("field", TEXTS)
+@pytest.mark.parametrize("character", [text for name, text in UNPRINTABLE.items() if name != "surrogate"], ids=ascii)
+def test_a_join_with_an_unprintable_character_is_refused_by_the_name_of_its_field(field: str, character: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        decode(join_with(field, f"na{character}me"), Join)
+    assert str(caught.value).startswith(f"join.{field} ")
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("field", TEXTS)
+def test_a_surrogate_is_no_text_at_all(field: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        decode(join_with(field, "na\udc80me"), Join)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("field", TEXTS)
+def test_printable_letters_of_any_script_are_welcome(field: str) -> None:
+    text = "Знач 節点 ä😀 a=b"
+    assert encode(decode(join_with(field, text), Join)) == join_with(field, text)
+
+
+@pytest.mark.parametrize("character", UNPRINTABLE.values(), ids=UNPRINTABLE)
+def test_a_clipped_text_keeps_all_but_what_is_unprintable(character: str) -> None:
+    clipped = clip(f"before{character}after")
+    assert clipped.isprintable()
+    assert clipped.startswith("before")
+    assert clipped.endswith("after")
+
+
+@given(st.text(st.characters(), max_size=2 * TEXT_MAX))
+def test_whatever_text_is_clipped_can_be_sent(text: str) -> None:
+    refused = Refused(RefusalCode.MALFORMED, clip(text), retry=False)
+    assert decode(encode(refused), Refused) == refused
+
+
+@given(st.text(st.characters(), max_size=40), st.integers(3, 20))
+def test_a_text_is_clipped_to_the_length_wanted(text: str, most: int) -> None:
+    assert len(clip(text, most)) <= most
+
+
+@given(st.binary(max_size=60))
+def test_what_is_said_of_random_bytes_is_printable(frame: bytes) -> None:
+    with pytest.raises(SchemaError) as caught:
+        decode(frame, Join)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("character", UNPRINTABLE.values(), ids=UNPRINTABLE)
+def test_the_names_of_unknown_fields_and_types_are_said_printably(character: str) -> None:
+    for body in (
+        {"type": f"x{character}"},
+        {"type": "join", "version": f"1{character}"},
+        {"type": "refused", character: 1},
+    ):
+        frame = msgpack.packb(body, unicode_errors="surrogatepass")
+        with pytest.raises(SchemaError) as caught:
+            decode(frame, Join, Refused)
+        assert str(caught.value).isprintable()
