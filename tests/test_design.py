@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.core.queries import conditions
 from coordinatord.core.transitions.table import ROWS
 from nodeclient.core.table import TABLE
 
@@ -15,7 +16,8 @@ DESIGN = Path(__file__).parent.parent / "coordinatord" / "DESIGN.md"
 def run_table() -> str:
     lines = ["| from | when | to | by | reason given |", "|---|---|---|---|---|"]
     lines += [
-        f"| {row.source} | {row.when.__name__} | {row.target} | {row.action.__name__} | {row.reason} |" for row in ROWS
+        f"| {row.source} | {conditions.NAMES[row.when]} | {row.target} | {row.action.__name__} | {row.reason} |"
+        for row in ROWS
     ]
     return "\n".join(lines)
 

@@ -124,4 +124,4 @@ def _print_objects(entries: Sequence[Entry]) -> None:
 def _object(entry: Entry, run: Run) -> dict[str, Any]:
     record = entry.record
     about = {name: getattr(record, name) for name in ("node", "round") if hasattr(record, name)}
-    return {"at": entry.at, "kind": type(record).__name__, "reason": record.reason, **about, "led_to": described(run)}
+    return {"at": entry.at, "kind": record.KIND, "reason": record.reason, **about, "led_to": described(run)}

@@ -41,7 +41,7 @@ class MemoryStore:
     ) -> Chapter:
         """Tell of the next `most` such records with a greater number than `after`; None: of the newest."""
         found = [kept for kept in self._kept if kept[0] > (after or 0) and job in {None, kept[2].job}]
-        found = [kept for kept in found if kept[1] >= since and (not kinds or type(kept[2]).__name__ in kinds)]
+        found = [kept for kept in found if kept[1] >= since and (not kinds or kept[2].KIND in kinds)]
         found = found[-most:] if after is None else found[:most]
         newest = self._kept[-1][0] if self._kept else 0
         whole = after is None or len(found) < most
@@ -53,4 +53,4 @@ class MemoryStore:
 
 def _happening(number: int, at: float, record: Record) -> Happening:
     node, of_round = getattr(record, "node", None), getattr(record, "round", None)
-    return Happening(number, at, record.job, record.run, type(record).__name__, node, of_round, record.reason)
+    return Happening(number, at, record.job, record.run, record.KIND, node, of_round, record.reason)

@@ -12,12 +12,19 @@ from coordinatord.core.values.records import (
     ClusterRecord,
     JobForgotten,
     NodeDismissed,
+    NodeLeftBehind,
     NodeLost,
     NodesHeard,
     NodesSilent,
+    NodeSucceeded,
     Record,
+    RoundEnded,
     RoundFormed,
+    RoundsMissed,
+    RoundStarted,
+    RoundStopped,
     RunOpened,
+    TrainingBegan,
     TrainingResumed,
     TrainingStalled,
 )
@@ -39,25 +46,24 @@ MARKS_KEPT = 1_000
 TURNS_KEPT = 200
 """Of each run and kind: training that stalls at each evaluation, in a round that lasts for months, leaves many."""
 
-_TURNS = ("TrainingStalled", "TrainingResumed", "NodesSilent", "NodesHeard")
+_TURNS = (TrainingStalled, TrainingResumed, NodesSilent, NodesHeard)
 """Of which only the last of each kind is needed to go on."""
 
 _OF_ROUNDS = (
-    "RoundFormed",
-    "RoundsMissed",
-    "RoundStarted",
-    "TrainingBegan",
+    RoundFormed,
+    RoundsMissed,
+    RoundStarted,
+    TrainingBegan,
     *_TURNS,
-    "RoundStopped",
-    "RoundEnded",
-    "NodeSucceeded",
-    "NodeLeftBehind",
+    RoundStopped,
+    RoundEnded,
+    NodeSucceeded,
+    NodeLeftBehind,
 )
-
 
 _CAUSES = (
     *(JobForgotten, RunOpened, RoundFormed, NodeLost, NodeDismissed, ClusterRecord),
-    *(TrainingStalled, TrainingResumed, NodesSilent, NodesHeard),
+    *_TURNS,
 )
 
 
@@ -76,9 +82,9 @@ def forget(connection: sqlite3.Connection, newest: Record) -> None:
         case RoundFormed():
             _forget_rounds(connection, newest.job, newest.run, newest.round - ROUNDS_KEPT)
         case NodeLost() | NodeDismissed():
-            _forget_visitor(connection, newest.job, newest.run, type(newest).__name__)
+            _forget_visitor(connection, newest.job, newest.run, newest.KIND)
         case TrainingStalled() | TrainingResumed() | NodesSilent() | NodesHeard():
-            _forget_turn(connection, newest.job, newest.run, type(newest).__name__)
+            _forget_turn(connection, newest.job, newest.run, newest.KIND)
         case ClusterRecord():
             _forget_marks(connection, newest)
 
@@ -141,7 +147,7 @@ def _forget_rounds(connection: sqlite3.Connection, job: str, run: str, last: int
         return
     for kind in _OF_ROUNDS:
         connection.execute(
-            "DELETE FROM records WHERE job = ? AND run = ? AND kind = ? AND seq < ?", (job, run, kind, end)
+            "DELETE FROM records WHERE job = ? AND run = ? AND kind = ? AND seq < ?", (job, run, kind.KIND, end)
         )
     gone = connection.execute(
         "SELECT node, max(seq) FROM records WHERE job = ? AND run = ? AND kind IN ('NodeLost', 'NodeDismissed')"

@@ -25,7 +25,7 @@ AT_MAX = 1e11
 _COLUMNS = frozenset({"job", "run", "node", "round"})
 
 _CHECKS: dict[str, Callable[[object, str], Record]] = {name: check_for(kind) for name, kind in KINDS.items()}
-_CHECKS[RoundRemembered.__name__] = check_for(RoundRemembered)
+_CHECKS[RoundRemembered.KIND] = check_for(RoundRemembered)
 _IN_BODY = {
     kind: tuple(field.name for field in dataclasses.fields(kind) if field.name not in _COLUMNS)
     for kind in KINDS.values()
@@ -38,7 +38,7 @@ def encode(record: Record, at: float) -> tuple[float, str, str, str, str | None,
     rest = {name: getattr(record, name) for name in _IN_BODY[kind]}
     body = json.dumps(rest, default=fields_of, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     node, number = getattr(record, "node", None), getattr(record, "round", None)
-    return at, record.job, record.run, kind.__name__, node, number, body
+    return at, record.job, record.run, kind.KIND, node, number, body
 
 
 def decode(row: Row) -> Entry:

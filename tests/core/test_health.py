@@ -50,7 +50,7 @@ class Job:
     def told(self) -> list[str]:
         """Return the reasons of what was recorded of stalls and silence."""
         kinds = ("TrainingStalled", "TrainingResumed", "NodesSilent", "NodesHeard")
-        return [record.reason for _, record in self.stage.past if type(record).__name__ in kinds]
+        return [record.reason for _, record in self.stage.past if record.KIND in kinds]
 
 
 def test_training_without_a_step_for_long_has_stalled_since_the_last_one() -> None:

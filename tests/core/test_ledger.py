@@ -214,7 +214,7 @@ def test_a_round_is_told_to_train_once() -> None:
         stage.play("advance 1s")
         stage.play(f"step n1 {step}")
         stage.play(f"step n2 {step}")
-    kinds = [type(record).__name__ for _, record in stage.past]
+    kinds = [record.KIND for _, record in stage.past]
     assert kinds.count("TrainingBegan") == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import Histogram
 
+from coordinatord.core.queries import conditions
 from coordinatord.core.state.run import State
 from coordinatord.core.transitions.table import ROWS, Row
 from coordinatord.core.values.ranks import Ranks
@@ -110,9 +111,9 @@ def test_nothing_is_kept_of_a_job_that_is_forgotten() -> None:
 ENDINGS = [row for row in ROWS if row.source is State.RUNNING and row.target is not State.RUNNING]
 
 
-@pytest.mark.parametrize("row", ENDINGS, ids=lambda row: row.when.__name__)
+@pytest.mark.parametrize("row", ENDINGS, ids=lambda row: conditions.NAMES[row.when])
 def test_each_row_that_ends_a_round_has_its_condition_as_the_reason(row: Row) -> None:
-    name = row.when.__name__
+    name = conditions.NAMES[row.when]
     assert known(name) == name
     assert name in REASONS
 

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from coordinatord.core.queries import conditions
 from coordinatord.core.transitions.table import ROWS
 from nodeclient.core.table import TABLE
 from tests.sim.play import large_world, small_world
@@ -73,7 +74,7 @@ class Findings:
     def rows_never_taken(self) -> list[str]:
         """The rows of both tables that no history took, in words."""
         run = [
-            f"{row.source} -> {row.target}: {row.when.__name__}"
+            f"{row.source} -> {row.target}: {conditions.NAMES[row.when]}"
             for number, row in enumerate(ROWS)
             if number not in self.run_rows
         ]

@@ -119,7 +119,7 @@ class Laws(NodeLaws):
     def durable(self, records: Sequence[Record], now: float) -> None:
         """Check what becomes durable, in its order; `now` in the coordinator's clock."""
         for record in records:
-            self.records[type(record).__name__] += 1
+            self.records[record.KIND] += 1
             over = record.run in self.ended and not isinstance(record, JobForgotten)
             self.check(not over, "run %s goes on after its end: %s", record.run, record)
             match record:

@@ -199,7 +199,7 @@ class LedgerLaws(Laws):
             before = page.spent.by_cause()[cause]
             self.check(seconds >= before, "%s has less time for %s than before: %.6f s", record, cause, before)
             grows = seconds - before > EXACT_S
-            self.check(not grows or cause in may_grow, "%s has %s after %s", record, cause, page.kind.__name__)
+            self.check(not grows or cause in may_grow, "%s has %s after %s", record, cause, page.kind.KIND)
             self.check(
                 not (grows and cause in _DETECTED and (planned or well)), "%s was detected, and on purpose", record
             )

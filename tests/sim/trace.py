@@ -56,7 +56,7 @@ class _Told:
 
     def __str__(self) -> str:
         record = self._record
-        about = [type(record).__name__, record.run]
+        about = [record.KIND, record.run]
         about += [f"round {number}" for number in [getattr(record, "round", None)] if number is not None]
         about += [node for node in [getattr(record, "node", None)] if node is not None]
         if isinstance(record, RoundFormed):

@@ -59,7 +59,7 @@ def test_of_each_job_the_last_run_is_loaded_in_the_order_of_the_records() -> Non
     database = Database.in_memory()
     database.append([an_opening("a"), an_opening("b"), a_join_of("n1", "a")], 0.0)
     database.append([an_opening("a", "e-9"), a_join_of("n1", "b"), a_join_of("n2", "a", "e-9")], 1.0)
-    loaded = [(entry.record.job, entry.record.run, type(entry.record).__name__) for entry in database.load()]
+    loaded = [(entry.record.job, entry.record.run, entry.record.KIND) for entry in database.load()]
     assert loaded == [
         ("b", "e-1", "RunOpened"),
         ("a", "e-9", "RunOpened"),

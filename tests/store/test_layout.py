@@ -104,7 +104,7 @@ def test_the_records_of_the_first_version_are_read(tmp_path: Path) -> None:
                 "INSERT INTO records (at, job, run, kind, node, round, body) VALUES (?, ?, ?, ?, ?, ?, ?)", values
             )
     database = Database.open(path)
-    read = [type(entry.record).__name__ for entry in database.history("job", "e-1")]
+    read = [entry.record.KIND for entry in database.history("job", "e-1")]
     database.close()
     assert read == list(OLD_BODIES)
 

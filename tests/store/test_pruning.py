@@ -26,7 +26,7 @@ from tests.support.histories import (
 
 
 def kinds(entries: list[Entry]) -> list[str]:
-    return [type(entry.record).__name__ for entry in entries]
+    return [entry.record.KIND for entry in entries]
 
 
 @pytest.mark.slow

@@ -315,7 +315,7 @@ class Stage:
 
 
 def _record_text(record: Record) -> str:
-    kind = type(record).__name__
+    kind = record.KIND
     facts = ""
     match record:
         case RoundFormed():

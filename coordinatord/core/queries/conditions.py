@@ -195,3 +195,32 @@ def halted(run: Run) -> float | None:
 def stop_overdue(run: Run) -> float | None:
     """A node that lives has not ended its workers in the time that it set itself."""
     return run.stop_overdue_at
+
+
+NAMES: dict[Condition, str] = {
+    abandoned: "abandoned",
+    all_left: "all_left",
+    replaced: "replaced",
+    full: "full",
+    settled: "settled",
+    arrived: "arrived",
+    all_started: "all_started",
+    all_succeeded: "all_succeeded",
+    worker_failed: "worker_failed",
+    node_lost: "node_lost",
+    outrun: "outrun",
+    outage: "outage",
+    stalled: "stalled",
+    resumed: "resumed",
+    fell_silent: "fell_silent",
+    heard_again: "heard_again",
+    node_leaving: "node_leaving",
+    stop_asked: "stop_asked",
+    restart_asked: "restart_asked",
+    node_halted: "node_halted",
+    exhausted: "exhausted",
+    given_up: "given_up",
+    halted: "halted",
+    stop_overdue: "stop_overdue",
+}
+"""What each condition is called in databases, metrics and over HTTP, whatever its function is called here."""

@@ -119,7 +119,7 @@ def take_due_rows(run: Run, now: float, outbox: Outbox) -> float | None:
         row, due = next_row(run, now)
         if row is None:
             return due
-        reason = Reason(row.when.__name__, row.reason.format(words=Words(run)))
+        reason = Reason(conditions.NAMES[row.when], row.reason.format(words=Words(run)))
         row.action(run, reason, now, outbox)
     raise TransitionLoopError(f"job {run.job}: still moving after {TRANSITIONS_MAX} steps")
 

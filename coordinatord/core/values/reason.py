@@ -10,6 +10,6 @@ class Reason:
     """The condition that held, and what it came to in this case."""
 
     condition: str
-    """The name of a function in `conditions`; where no row of the table was taken, what an operator asked for."""
+    """One of `conditions.NAMES`; where no row of the table was taken, what an operator asked for."""
     words: str
     """The row's sentence, with the names and numbers of this case."""

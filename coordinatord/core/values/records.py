@@ -8,7 +8,7 @@ again. A number is absolute (the budget used so far, not "one more"), so that ol
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.time_ledger import SPAN_MAX, Spent
@@ -34,19 +34,24 @@ Condition = Annotated[str, Length(0, 64)]
 class Record:
     """One fact in the history of a run."""
 
+    KIND: ClassVar[str]
+    """What this kind of fact is called in databases, over HTTP and in logs, whatever its class is called here."""
+
     job: Name
     run: Name
     reason: Annotated[str, Length(1, REASON_MAX)]
 
     @classmethod
     def words(cls) -> list[str]:
-        """Say what kind of fact this is: `NodeLeftBehind` is node, left, behind."""
-        return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in cls.__name__).split()
+        """Return the kind in words: `NodeLeftBehind` is node, left, behind."""
+        return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in cls.KIND).split()
 
 
 @dataclass(frozen=True, slots=True)
 class RunOpened(Record):
     """The first node of a run came; the run takes the place of the job's last one."""
+
+    KIND = "RunOpened"
 
     opener: Name
     spec: Spec
@@ -55,6 +60,8 @@ class RunOpened(Record):
 @dataclass(frozen=True, slots=True)
 class NodeJoined(Record):
     """A node became a member of a run."""
+
+    KIND = "NodeJoined"
 
     node: Name
     incarnation: Incarnation
@@ -69,6 +76,8 @@ class NodeJoined(Record):
 class NodeLost(Record):
     """A member went without a word: it fell silent, or another process took its name."""
 
+    KIND = "NodeLost"
+
     node: Name
     incarnation: Incarnation
     silent_s: Age
@@ -81,6 +90,8 @@ class NodeLost(Record):
 class NodeDismissed(Record):
     """A member was let go while the run goes on: it asked to leave, or waited in vain."""
 
+    KIND = "NodeDismissed"
+
     node: Name
     incarnation: Incarnation
     outcome: Outcome
@@ -89,6 +100,8 @@ class NodeDismissed(Record):
 @dataclass(frozen=True, slots=True)
 class NodeSucceeded(Record):
     """All workers of one node exited with 0: its part of the round is done, whatever becomes of the node."""
+
+    KIND = "NodeSucceeded"
 
     node: Name
     incarnation: Incarnation
@@ -99,6 +112,8 @@ class NodeSucceeded(Record):
 class NodeLeftBehind(Record):
     """A node could not end its workers in time: it stays a member, but the round ends without it."""
 
+    KIND = "NodeLeftBehind"
+
     node: Name
     incarnation: Incarnation
     round: Counter
@@ -108,6 +123,8 @@ class NodeLeftBehind(Record):
 @dataclass(frozen=True, slots=True)
 class RoundFormed(Record):
     """A round got its nodes and ranks; it is never edited."""
+
+    KIND = "RoundFormed"
 
     round: Counter
     nodes: Annotated[tuple[Ranks, ...], Length(1, RANKS_MAX)]
@@ -122,6 +139,8 @@ class RoundFormed(Record):
 class RoundRemembered(Record):
     """What is left of a `RoundFormed` when its run has ended: never kept, but read in its place, as it is small."""
 
+    KIND = "RoundRemembered"
+
     round: Counter
     nodes: Count
     workers: Count
@@ -132,6 +151,8 @@ class RoundRemembered(Record):
 class RoundsMissed(Record):
     """Nodes know of a later round than these records do, which therefore are an old copy of the history."""
 
+    KIND = "RoundsMissed"
+
     round: Counter
     """The latest that is known; the next one has a higher number."""
 
@@ -139,6 +160,8 @@ class RoundsMissed(Record):
 @dataclass(frozen=True, slots=True)
 class RoundStarted(Record):
     """All workers of a round are started."""
+
+    KIND = "RoundStarted"
 
     round: Counter
     steps_awaited: bool
@@ -150,6 +173,8 @@ class RoundStarted(Record):
 class TrainingBegan(Record):
     """A worker has reported the first step of a round; what it did before was still a part of its start."""
 
+    KIND = "TrainingBegan"
+
     round: Counter
     spent: Spent
 
@@ -157,6 +182,8 @@ class TrainingBegan(Record):
 @dataclass(frozen=True, slots=True)
 class TrainingStalled(Record):
     """No worker of a round has done a step for much longer than steps have taken of late."""
+
+    KIND = "TrainingStalled"
 
     round: Counter
     spent: Spent
@@ -166,6 +193,8 @@ class TrainingStalled(Record):
 class TrainingResumed(Record):
     """A worker of a round that had stalled has done a step."""
 
+    KIND = "TrainingResumed"
+
     round: Counter
     spent: Spent
 
@@ -174,12 +203,16 @@ class TrainingResumed(Record):
 class NodesSilent(Record):
     """No node of a round can be heard: they are gone, or the coordinator is cut off."""
 
+    KIND = "NodesSilent"
+
     round: Counter
 
 
 @dataclass(frozen=True, slots=True)
 class NodesHeard(Record):
     """A node of a round is heard again, of which all had been silent."""
+
+    KIND = "NodesHeard"
 
     round: Counter
 
@@ -198,6 +231,8 @@ class FirstFailure:
 class RoundStopped(Record):
     """A round is to end; the reason is what triggered it, and may not be what caused it."""
 
+    KIND = "RoundStopped"
+
     round: Counter
     planned: bool
     """All is well: the workers get the time to save their state."""
@@ -210,6 +245,8 @@ class RoundStopped(Record):
 @dataclass(frozen=True, slots=True)
 class RoundEnded(Record):
     """All workers of a round are gone, and it has been judged why."""
+
+    KIND = "RoundEnded"
 
     round: Counter
     charged: bool
@@ -225,6 +262,8 @@ class RoundEnded(Record):
 class RunEnded(Record):
     """A run is over."""
 
+    KIND = "RunEnded"
+
     outcome: Outcome
     report: Report | None
     """The first cause, if workers failed for good."""
@@ -238,10 +277,14 @@ class RunEnded(Record):
 class JobStopAsked(Record):
     """An operator wants the run to end: its workers save their state, and no round follows."""
 
+    KIND = "JobStopAsked"
+
 
 @dataclass(frozen=True, slots=True)
 class JobForgotten(Record):
     """A job that had ended made room for another, or an operator wanted it gone."""
+
+    KIND = "JobForgotten"
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,14 +301,18 @@ class ClusterRecord(Record):
 class NodeDrained(ClusterRecord):
     """An operator wants a node, or all nodes of a host, to leave its jobs and to be taken in by none."""
 
+    KIND = "NodeDrained"
+
 
 @dataclass(frozen=True, slots=True)
 class NodeUndrained(ClusterRecord):
     """Jobs take the node in again."""
 
+    KIND = "NodeUndrained"
+
 
 KINDS: dict[str, type[Record]] = {
-    kind.__name__: kind
+    kind.KIND: kind
     for kind in (
         RunOpened,
         NodeJoined,

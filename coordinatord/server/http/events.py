@@ -105,7 +105,7 @@ class Happenings:
             yield chapter.happenings
             after = chapter.upto
             gone = which.job is not None and which.job not in self._driver.machine.jobs
-            if gone and (which.kinds or any(one.kind == JobForgotten.__name__ for one in chapter.happenings)):
+            if gone and (which.kinds or any(one.kind == JobForgotten.KIND for one in chapter.happenings)):
                 return
             if len(chapter.happenings) == AT_ONCE_MAX:
                 continue  # there may be more

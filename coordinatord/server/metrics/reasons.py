@@ -6,14 +6,14 @@ from coordinatord.core.queries import conditions
 from coordinatord.core.state.run import State
 from coordinatord.core.transitions.table import ROWS
 
-WORKER_FAILED = conditions.worker_failed.__name__
-NODE_LOST = conditions.node_lost.__name__
+WORKER_FAILED = conditions.NAMES[conditions.worker_failed]
+NODE_LOST = conditions.NAMES[conditions.node_lost]
 
 OTHER = "other"
 """Of a record that another version made."""
 
 _CONDITIONS = dict.fromkeys(
-    row.when.__name__
+    conditions.NAMES[row.when]
     for row in ROWS
     if row.source in {State.STARTING, State.RUNNING} and row.target is not State.RUNNING
 )

@@ -1,0 +1,107 @@
+"""What is stored, sent, logged, measured or served has a name that others hold on to, all of them in one file.
+
+A database, a dashboard, an alert and a node of another version know these names. A change of the file is therefore a
+decision: an old name needs a migration, or a version of the protocol.
+`python -m tests.test_public_names` writes the file.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import dataclasses
+import re
+import types
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from aiohttp import ClientSession
+
+from coordinatord.core.policy import Policy
+from coordinatord.core.queries.conditions import NAMES
+from coordinatord.core.values.records import KINDS, Record, RoundRemembered
+from coordinatord.protocol.codec import TYPES
+from coordinatord.server.app import serve
+from coordinatord.store.memory_store import MemoryStore
+from tests.support.source import Source, sources
+
+FILE = Path(__file__).with_name("public_names.txt")
+
+EVENT_AT = {"fields": 0, "_notice": 1, "say": 2, "_log": 2}
+"""The functions that are given the name of a log event, and as which of their arguments."""
+
+
+def test_no_public_name_has_changed_by_the_way() -> None:
+    assert asyncio.run(public_names()) == FILE.read_text()
+
+
+async def public_names() -> str:
+    """Return the file as the code would have it."""
+    records: list[type[Record]] = [*KINDS.values(), RoundRemembered]
+    chapters = {
+        "records of the database, with their fields": [of_class(kind.KIND, kind) for kind in records],
+        "messages between node and coordinator, with their fields": [of_class(*one) for one in TYPES.items()],
+        "conditions: why a run changes its state": sorted(NAMES.values()),
+        "events of the log": sorted({name for source in sources() for name in log_events(source)}),
+        "metrics": await metrics(),
+    }
+    return "\n".join(f"# {title}\n" + "".join(f"{line}\n" for line in lines) for title, lines in chapters.items())
+
+
+def of_class(name: str, kind: type) -> str:
+    """Return a name, and below it the path of each field with the texts that it may hold if these are few."""
+    return "\n    ".join([name, *of_fields(kind, "")])
+
+
+def of_fields(kind: type, path: str) -> Iterator[str]:
+    """Yield a line for each field, and for those of the classes that it holds."""
+    hints = get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        inner = list(leaves(hints[field.name]))
+        texts = sorted(one.value for leaf in inner if issubclass(leaf, Enum) for one in leaf)
+        yield f"{path}{field.name}{': ' if texts else ''}{' | '.join(map(str, texts))}"
+        for leaf in inner:
+            if dataclasses.is_dataclass(leaf):
+                yield from of_fields(leaf, f"{path}{field.name}.")
+
+
+def leaves(hint: Any) -> Iterator[type]:
+    """Yield the classes that a type is made of."""
+    if get_origin(hint) is Annotated:
+        yield from leaves(get_args(hint)[0])
+    elif get_origin(hint) in {Union, types.UnionType, tuple, list, dict}:
+        for part in get_args(hint):
+            if part is not Ellipsis:
+                yield from leaves(part)
+    elif isinstance(hint, type):
+        yield hint
+
+
+def log_events(source: Source) -> Iterator[str]:
+    """Yield the names of events that a file writes into the log."""
+    if not source.is_python or not source.is_in("coordinatord", "nodeclient"):
+        return
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        at = EVENT_AT.get(called)
+        if at is not None and len(node.args) > at and isinstance(name := node.args[at], ast.Constant):
+            yield str(name.value)
+
+
+async def metrics() -> list[str]:
+    """Return the names of all metrics, with their kinds, as a coordinator without jobs serves them."""
+    async with (
+        serve("127.0.0.1", 0, Policy(), MemoryStore()) as server,
+        ClientSession() as client,
+        client.get(f"http://{server.endpoint}/metrics") as answer,
+    ):
+        found = re.findall(r"^# TYPE (coordinatord_\w+) (\w+)$", await answer.text(), re.MULTILINE)
+    return sorted(f"{name} ({kind})" for name, kind in found)
+
+
+if __name__ == "__main__":
+    FILE.write_text(asyncio.run(public_names()))
