@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Run the chosen subcommand, or serve until SIGTERM or SIGINT, and exit with its code; see the README for codes."""
+    """Run the chosen subcommand, or serve until SIGTERM or SIGINT, and exit with its code; see docs/exit-codes.md."""
     settle_signals()
     sys.exit(_run())
 

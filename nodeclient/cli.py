@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Run the chosen subcommand and exit with its code; see the README for the codes."""
+    """Run the chosen subcommand and exit with its code; see docs/exit-codes.md."""
     settle_signals()
     code = _run()
     settle_signals()  # the loop has put Python's own handler of Ctrl-C back

@@ -1,4 +1,4 @@
-"""The README's lines for curl, as they stand there."""
+"""The lines for curl in the reference, as they stand there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl"),
 ]
 
-LINES = re.findall(r"^curl .*", (ROOT / "README.md").read_text(), re.MULTILINE)
+LINES = re.findall(r"^curl .*", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("line", LINES)
