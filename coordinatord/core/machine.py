@@ -344,7 +344,7 @@ class Coordinator:
     def _renew_all(self, run: Run, now: float) -> None:
         """The first node is heard after all were silent: the others get a full lease to be heard as well."""
         for member in list(run.standing(Standing.SILENT)):
-            member.expired = False
+            member.expired, member.spared_at = False, now
             self._leases.renew(run, member, self._heartbeat_s, now)
             run.place(member)
 

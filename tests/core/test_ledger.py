@@ -141,6 +141,19 @@ def test_but_nobody_has_trained_for_sure_since_all_fell_silent() -> None:
     assert (seconds["running"], seconds["detecting"]) == (6.0, 90.0)
 
 
+def test_nor_does_a_newcomer_prove_that_nodes_which_fell_silent_have_trained() -> None:
+    trio = [f"join n{number} min=2 max=3" for number in (1, 2)]
+    stage = play(*trio, "advance 2s", "running n1 n2", "advance 6s", "silence n1 n2", "advance 90s")
+    stage.play("join n3 min=2 max=3")
+    assert run_of(stage).reason == "node n3 arrived"
+    assert ledger(stage) == {"rendezvous": 2.0, "running": 6.0, "detecting": 90.0}
+
+
+def test_nor_has_a_node_that_is_silent_since_before_nothing_could_be_recorded() -> None:
+    stage = play(PAIR, "advance 6s", "silence n2", "trouble 60s", "ask restart default")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0, "detecting": 60.0}
+
+
 def test_the_end_of_a_run_that_has_not_been_heard_of_is_detecting_too() -> None:
     stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 400s")
     assert run_of(stage).state is State.FAILED

@@ -135,7 +135,7 @@ class LedgerLaws(Laws):
     def decided(self, records: Sequence[Record]) -> None:
         """Check what was decided by the state of the world at this moment, durable or not."""
         super().decided(records)
-        silent = any(isinstance(record, NodeLost) for record in records)
+        lost = any(isinstance(record, NodeLost) for record in records)
         for record in records:
             if isinstance(record, RunOpened):
                 self._turn_page(record, Spent())
@@ -143,7 +143,7 @@ class LedgerLaws(Laws):
                 page = self._pages.get(record.run)
                 if page is not None:
                     self._judge_sum(page, record)
-                    self._judge_causes(page, record, silent=silent)
+                    self._judge_causes(page, record, silent=lost or self._is_unheard(record.run))
                 self._judge_spent(page, record)
                 self._turn_page(record, record.spent)
 
@@ -189,6 +189,14 @@ class LedgerLaws(Laws):
         expected = away + clock - started
         self._odd_s[record.run] = self._odd_s.get(record.run, 0.0) + abs(took - (self.world.agenda.now - page.now))
         self.check(abs(took - expected) < slack, "%s has %.3f s, and %.3f s passed", record, took, expected)
+
+    def _is_unheard(self, run_id: str) -> bool:
+        """Whether a node of the round has been silent for a lease, and may have been given another."""
+        policy, now = self.world.scene.policy, self.world.daemon.clock.read()
+        lease_s = policy.leases_per_heartbeat * policy.heartbeat_s
+        runs = self.world.daemon.machine.jobs.values()
+        inside = (member for run in runs if run.id == run_id for member in run.inside)
+        return any(now - member.lived_at >= lease_s for member in inside)
 
     def _judge_causes(self, page: Page, record: Accounted, *, silent: bool) -> None:
         """No second is taken from a cause again, and each goes to one that fits the state of the run."""

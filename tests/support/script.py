@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinatord.core.effects import Answer, Close, Effect, Refuse, Send
-from coordinatord.core.events import Asked, Connected, Disconnected, Event, Reported, Tick
+from coordinatord.core.events import (
+    Asked,
+    Connected,
+    Disconnected,
+    Event,
+    RecordingResumed,
+    RecordingStopped,
+    Reported,
+    Tick,
+)
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.job_view import job_view
@@ -102,6 +111,7 @@ class Stage:
             "heal": self._each(self._heal),
             "advance": lambda words, _: self._advance(_seconds(words[0])),
             "stall": lambda words, _: self._stall(_seconds(words[0])),
+            "trouble": lambda words, _: self._trouble(_seconds(words[0])),
             "status": lambda words, _: self._status(*words),
         } | {name: self._each(self._reporter(phase)) for name, phase in PHASES.items()}
 
@@ -217,6 +227,12 @@ class Stage:
         self.now += seconds
         self._handle(Tick())
         self._beat()
+
+    def _trouble(self, seconds: float) -> None:
+        """Let nothing be recorded for so long; nodes go on with their heartbeats."""
+        self._handle(RecordingStopped("the disk is full"))
+        self._advance(seconds)
+        self._handle(RecordingResumed())
 
     def _status(self, job: str = "default") -> None:
         view = job_view(self.coordinator.jobs[job], self.now, self.coordinator.trouble)

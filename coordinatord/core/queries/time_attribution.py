@@ -6,6 +6,8 @@ as a number, because no later life of the daemon could come to it again.
 
 from __future__ import annotations
 
+import math
+
 from coordinatord.core.state.member import Standing
 from coordinatord.core.state.run import Health, Run, State
 from coordinatord.core.values.time_ledger import Cause, Spent
@@ -25,6 +27,8 @@ def spent_when_broken(run: Run, now: float) -> Spent:
     signs = [run.ledger.lost_at, *(failure.at for failure in run.failures.values())]
     signs += [member.lived_at for member in run.standing(Standing.SILENT)]
     signs += [member.heard_at - member.observed.idle_s for member in run.standing(Standing.HALTED)]
+    if min(signs) == math.inf:  # whoever is in doubt may only have been out of reach, so any other sign is better
+        signs += [member.lived_at for member in run.doubtful]
     return run.ledger.split(min(signs), Cause.DETECTING, now)
 
 

@@ -88,6 +88,8 @@ class Leases(Deadlines[tuple[str, str]]):
         for member in run.members.values():
             moved = self.get((run.id, member.node))
             if moved is not None:
+                if moved - trouble_s < now:
+                    member.spared_at = now
                 connected = member.session is not None
                 most_s = _held_s(run, member, heartbeat_s) if connected else run.policy.reconnect_grace_s
                 self.set((run.id, member.node), max(moved - trouble_s, now + most_s))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -80,6 +81,8 @@ class Member:
     """When its session ended, while it has none."""
     expired: bool = False
     """Its lease is over."""
+    spared_at: float = -math.inf
+    """When it was last given more time to be heard, though it had been silent for a lease."""
     drained: str = ""
     """Why an operator wants it to leave, if so."""
     standing: Standing = Standing.ABSENT
@@ -105,6 +108,11 @@ class Member:
     def lived_at(self) -> float:
         """When it was last known to live, or could not have been heard: the first moment of this life of the daemon."""
         return max(self.heard_at, self.silent_since)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it was silent for a lease, was given more time, and has not been heard since."""
+        return self.lived_at < self.spared_at
 
     def stand(self, run: str, round_number: int) -> Standing:
         """Work out where the node stands, given the run and its current round."""

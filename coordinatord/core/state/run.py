@@ -305,6 +305,11 @@ class Run:
         return bool(self.count(Standing.SILENT)) and not self._connected
 
     @property
+    def doubtful(self) -> list[Member]:
+        """The nodes of the round that were silent for a lease, and have another one to be heard in."""
+        return [member for member in self.standing(*MAY_HAVE_WORKERS) if member.in_doubt]
+
+    @property
     def health(self) -> Health:
         """How the round does, as far as can be heard."""
         if self.state not in {State.STARTING, State.RUNNING}:

@@ -190,7 +190,7 @@ def lose(run: Run, member: Member, reason: str, now: float, outbox: Outbox) -> N
 
 
 def _stop(run: Run, reason: Reason, now: float, outbox: Outbox, *, planned: bool) -> None:
-    well = planned and not run.count(Standing.SILENT)
+    well = planned and not (run.count(Standing.SILENT) or run.doubtful)
     so_far = spent(run, now) if well else spent_when_broken(run, now)
     first = _first_failure(run, now)
     outbox.record(
