@@ -13,7 +13,7 @@ from coordinatord.config import ReplayConfig
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import Record, RoundEnded, RoundFormed
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import clip
+from coordinatord.protocol.text import clip
 from coordinatord.runtime.local_time import local, moment
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE

@@ -1,7 +1,6 @@
 """The coordinator: events in, records and effects out, for all jobs.
 
-The only door is `Coordinator.handle`. Everything else here finds the run that an event is about and keeps its members
-up to date; what follows for the run is in `table`, who is let in is in `admission`.
+`Coordinator.handle` is the only door. The rest finds the run of an event and keeps the run's members up to date.
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ from coordinatord.core.transitions.runs import Registry
 from coordinatord.core.transitions.table import next_row, take_due_rows
 from coordinatord.core.values.admin_requests import Verdict
 from coordinatord.core.values.records import AGE_MAX, Record
-from coordinatord.protocol.messages import Held, Join, Observed, clip
+from coordinatord.protocol.messages import Held, Join, Observed
+from coordinatord.protocol.text import clip
 
 
 class Coordinator:

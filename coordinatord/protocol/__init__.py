@@ -2,7 +2,7 @@
 
 `messages` says what the two sides send each other; `worker_ends` and `fields` are parts of messages. `schema` checks
 that what arrived is a message, `codec` turns it into bytes and back, `versions` says which fields each version has.
-`exit_codes` says what exit codes mean, `likeness` whether two workers failed of the same error. Both programs share
+`exit_codes` says what exit codes mean; `text` makes texts fit for messages and compares errors. Both programs share
 this room, so it knows neither of them, no socket and no clock.
 
 One rule shapes all of it: every message carries a whole state and no message is an instruction. A node reports what

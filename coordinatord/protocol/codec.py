@@ -16,9 +16,9 @@ from coordinatord.protocol.messages import (
     Message,
     Observed,
     Refused,
-    clip,
 )
 from coordinatord.protocol.schema import SchemaError, check_for, fields_of
+from coordinatord.protocol.text import clip
 from coordinatord.protocol.versions import SPOKEN, differing, later_than
 
 First = TypeVar("First", bound=Message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from coordinatord.protocol.schema import Length, Range
+from coordinatord.protocol.text import TEXT_MAX
 
 RANKS_MAX = 1_000_000
 """Ten times the largest public training job (about 100,000 GPUs); bounds every rank, count and round size."""
@@ -31,10 +32,8 @@ Name = Annotated[str, Length(1, 128)]
 Address = Annotated[str, Length(1, 253)]
 """An IP address or a host name (253 is the limit of DNS, RFC 1035)."""
 Port = Annotated[int, Range(1, 65_535)]
-TEXT_MAX = 1_536
-"""In characters, so that a message with two such texts fits a frame even in the widest letters."""
 Text = Annotated[str, Length(0, TEXT_MAX)]
-"""Words for a person; see `clip`."""
+"""Words for a person; see `text.clip`."""
 MESSAGE_MAX = 512
 """In characters: one sentence, or the last line of a traceback."""
 Sentence = Annotated[str, Length(0, MESSAGE_MAX)]

@@ -16,7 +16,6 @@ from coordinatord.protocol.fields import (
     LAST_LINES_MAX,
     LOG_MAX,
     RANKS_MAX,
-    TEXT_MAX,
     WORKERS_MAX,
     Address,
     Count,
@@ -379,13 +378,6 @@ class Refused:
     message: Text
     retry: bool
     """Whether the same node may be welcome later."""
-
-
-def clip(text: str, most: int = TEXT_MAX) -> str:
-    """Make of a text what a message may carry: printable, and not longer than `most` characters."""
-    if not text.isprintable():
-        text = "".join(character if character.isprintable() else " " for character in text)
-    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 Message = Join | Observed | Desired | Held | Refused

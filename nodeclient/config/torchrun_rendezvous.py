@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from coordinatord.protocol.messages import clip
+from coordinatord.protocol.text import clip
 from coordinatord.runtime.settings import WHOLE, SettingsParser, joined, port
 from nodeclient.config import values
 from nodeclient.config.join_config import Endpoint

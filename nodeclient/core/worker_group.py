@@ -14,8 +14,8 @@ from coordinatord.protocol.fields import (
     LOG_MAX,
     MESSAGE_MAX,
 )
-from coordinatord.protocol.likeness import is_same_error
-from coordinatord.protocol.messages import Assignment, Failure, Follower, Phase, clip
+from coordinatord.protocol.messages import Assignment, Failure, Follower, Phase
+from coordinatord.protocol.text import clip, is_same_error
 from coordinatord.protocol.worker_ends import Ended, Killed
 from nodeclient.core.events import Account
 

@@ -11,7 +11,7 @@ import socket
 import sys
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import clip
+from coordinatord.protocol.text import clip
 from nodeclient.config import CommandConfig, Verb
 from nodeclient.operate.api_types import Done, read_done
 from nodeclient.operate.client import Client

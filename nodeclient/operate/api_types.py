@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.fields import LINE_MAX
-from coordinatord.protocol.messages import Consequence, EarlyEnd, Failure, Report, Straggler, clip
+from coordinatord.protocol.messages import Consequence, EarlyEnd, Failure, Report, Straggler
+from coordinatord.protocol.text import clip
 from nodeclient.operate.errors import AnswerError
 
 TEXT_MAX = 4_096

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import clip
+from coordinatord.protocol.text import clip
 
 
 class OperateError(RuntimeError):

@@ -10,8 +10,9 @@ from coordinatord.core.effects import Send
 from coordinatord.core.events import Connected
 from coordinatord.protocol.codec import encode
 from coordinatord.protocol.exit_codes import ExitCode, describe_exit, shell_exit_code, signal_behind
-from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX, STEP_MAX, TEXT_MAX, WORKERS_MAX
-from coordinatord.protocol.messages import FRAME_BYTES_MAX, Desired, Goal, Join, Observed, Phase, clip
+from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX, STEP_MAX, WORKERS_MAX
+from coordinatord.protocol.messages import FRAME_BYTES_MAX, Desired, Goal, Join, Observed, Phase
+from coordinatord.protocol.text import TEXT_MAX, clip
 from tests.support.builders import a_coordinator, a_desired, a_join, a_spec, an_assignment, an_observed, an_offer
 from tests.support.messages import MESSAGES, largest
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinatord.protocol.codec import decode, encode
-from coordinatord.protocol.fields import TEXT_MAX
-from coordinatord.protocol.messages import Join, RefusalCode, Refused, clip
+from coordinatord.protocol.messages import Join, RefusalCode, Refused
 from coordinatord.protocol.schema import SchemaError
+from coordinatord.protocol.text import TEXT_MAX, clip
 from tests.support.builders import a_join
 from tests.support.messages import as_map
 

@@ -6,7 +6,8 @@ from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.fields import RANKS_MAX
-from coordinatord.protocol.messages import Join, RefusalCode, Refused, Spec, clip
+from coordinatord.protocol.messages import Join, RefusalCode, Refused, Spec
+from coordinatord.protocol.text import clip
 
 
 class RefusedError(Exception):

@@ -9,7 +9,8 @@ from coordinatord.core.state.leases import lease_s
 from coordinatord.core.state.member import Member, Standing
 from coordinatord.core.state.run import Run, State
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.messages import Desired, Goal, Outcome, Result, clip
+from coordinatord.protocol.messages import Desired, Goal, Outcome, Result
+from coordinatord.protocol.text import clip
 
 _OUTSIDE = {
     Standing.READY: Goal.WAIT,

@@ -13,8 +13,8 @@ from coordinatord.core.state.member import Member, Standing
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.root_cause import WorkerFailure
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
-from coordinatord.protocol.likeness import is_same_error
 from coordinatord.protocol.messages import Consequence, EarlyEnd, Failure, Goal, Report, Result, Straggler
+from coordinatord.protocol.text import is_same_error
 
 
 def report_on(run: Run, now: float) -> Report | None:

@@ -37,7 +37,8 @@ from coordinatord.core.values.records import (
 )
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.messages import Outcome, Report, Result, clip
+from coordinatord.protocol.messages import Outcome, Report, Result
+from coordinatord.protocol.text import clip
 
 # Transitions: each leads to a state, for `reason`, at `now`
 

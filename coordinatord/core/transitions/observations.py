@@ -17,7 +17,8 @@ from coordinatord.core.state.run import Run, State
 from coordinatord.core.transitions import actions
 from coordinatord.core.transitions.decision import Outbox
 from coordinatord.core.values.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
-from coordinatord.protocol.messages import Observed, Phase, clip
+from coordinatord.protocol.messages import Observed, Phase
+from coordinatord.protocol.text import clip
 
 ROUNDS_REMEMBERED_MAX = 2**30
 """A round that a node remembers counts up to here, half of what the protocol can say: at one a second, 34 years. One

@@ -17,7 +17,8 @@ from coordinatord.core.transitions.decision import Outbox
 from coordinatord.core.values.deadline_heap import Deadlines
 from coordinatord.core.values.records import JobForgotten, NodeLost, Record, RunOpened
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.messages import Join, clip
+from coordinatord.protocol.messages import Join
+from coordinatord.protocol.text import clip
 
 
 class Registry:

@@ -11,7 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from coordinatord.protocol.exit_codes import describe_exit
-from coordinatord.protocol.messages import Failure, clip
+from coordinatord.protocol.messages import Failure
+from coordinatord.protocol.text import clip
 
 HEADLINE_MAX = 100
 """In characters: of what a worker failed of, in the reason of a round and of a run."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from coordinatord.core.values.records import RoundEnded, RoundStarted, RoundStopped, RunEnded
 from coordinatord.core.values.time_ledger import Spent
-from coordinatord.protocol.messages import clip
+from coordinatord.protocol.text import clip
 
 ROUNDS_KEPT = 50
 """As many as the store keeps: a coordinator that starts again shows the same."""

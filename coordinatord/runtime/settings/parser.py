@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import clip
+from coordinatord.protocol.text import clip
 from coordinatord.runtime.settings.setting import InForce, Rank, Setting
 from coordinatord.runtime.settings.toml_file import ConfigFile, ConfigFileError
 from coordinatord.runtime.settings.toml_text import remark, toml_line, toml_value
