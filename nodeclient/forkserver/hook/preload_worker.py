@@ -16,6 +16,9 @@ from typing import Any
 MARK_VARIABLE = "COORDINATORD_MARK"
 """As in `nodeclient.workers.process_tree`."""
 
+BLOCK_MAX = 1 << 23
+"""Bytes: from Python 3.14 on, no block of a file is taken for larger than this; see `open` in its _pyio.py."""
+
 OMP = "OMP_NUM_THREADS"
 
 PR_SET_PDEATHSIG = 1
@@ -126,7 +129,7 @@ def _begin_anew(stream: Any, descriptor: int, was_terminal: bool) -> None:
     if isinstance(binary, io.FileIO):
         binary = raw
     else:
-        type(binary).__init__(binary, raw, raw._blksize)  # noqa: SLF001 - as `io.open` does
+        type(binary).__init__(binary, raw, _buffer_bytes(raw))
     io.TextIOWrapper.__init__(
         stream,
         binary,
@@ -136,6 +139,12 @@ def _begin_anew(stream: Any, descriptor: int, was_terminal: bool) -> None:
         line_buffering=line_buffering,
         write_through=stream.write_through,
     )
+
+
+def _buffer_bytes(raw: Any) -> int:
+    """Return how much `io.open` buffers of a file, unless it is told."""
+    block: int = raw._blksize  # noqa: SLF001 - `io.open` asks it as well
+    return block if sys.version_info < (3, 14) else max(min(block, BLOCK_MAX), io.DEFAULT_BUFFER_SIZE)
 
 
 def _by_lines(descriptor: int, terminal: bool, unbuffered: bool) -> bool:

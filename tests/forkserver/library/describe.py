@@ -136,7 +136,10 @@ def _interpreter() -> dict[str, object]:
             len(process.authkey),
             multiprocessing.active_children(),
         ],
-        "asyncio": [plain(asyncio.get_event_loop_policy()), sys.get_asyncgen_hooks() == (None, None)],
+        "asyncio": [
+            plain(asyncio.events._event_loop_policy),  # type: ignore[attr-defined]  # to ask for it makes one
+            sys.get_asyncgen_hooks() == (None, None),
+        ],
         "context": len(contextvars.copy_context()),
         "decimal": repr(decimal.getcontext()),
         "logging": [plain(logging.root), plain(logging.root.handlers), logging.getLevelName(logging.root.level)],
@@ -165,7 +168,7 @@ def _stream(stream: io.TextIOWrapper) -> dict[str, object]:
     raw: Any = getattr(stream.buffer, "raw", stream.buffer)
     return {
         "text": plain(stream),
-        "buffer": plain(stream.buffer),
+        "buffer": [plain(stream.buffer), sys.getsizeof(stream.buffer)],
         "raw": plain(raw),
         "modes": [stream.line_buffering, stream.write_through, stream.encoding, stream.errors, stream.isatty()],
         "newlines": [plain(stream.newlines), stream._CHUNK_SIZE],  # type: ignore[attr-defined]
