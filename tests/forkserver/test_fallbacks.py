@@ -139,16 +139,16 @@ def test_a_module_that_ends_the_interpreter_leaves_workers_cold(stage: Stage, mo
     assert all(line.startswith(said) for line in lines)
 
 
-@pytest.mark.parametrize("namesake", ["selectors.py", "selectors/__init__.py"])
+@pytest.mark.parametrize("namesake", ["socket.py", "socket/__init__.py"])
 def test_a_namesake_of_a_module_of_python_s_hides_it_as_always(stage: Stage, namesake: str) -> None:
     stage.write(namesake, "ours = True")
-    script = stage.write("train.py", f"import selectors\nassert selectors.ours\n{TELL}")
-    assert_cold(stage, *python(script), why="selectors hides a module of Python's")
+    script = stage.write("train.py", f"import socket\nassert socket.ours\n{TELL}")
+    assert_cold(stage, *python(script), why="socket hides a module of Python's")
 
 
 def test_a_directory_of_such_a_name_hides_nothing(stage: Stage) -> None:
-    stage.write("selectors/of_features.txt", "no module")
-    script = stage.write("train.py", f"import selectors\nassert selectors.DefaultSelector\n{TELL}")
+    stage.write("socket/of_lamps.txt", "no module")
+    script = stage.write("train.py", f"import socket\nassert socket.create_connection\n{TELL}")
     assert [one.warm for one in stage.run(*python(script), preload="beacon").told] == [True]
 
 

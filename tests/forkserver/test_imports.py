@@ -8,7 +8,9 @@ from tests.forkserver.support import DESCRIBE, Stage, assert_same_start, python
 
 pytestmark = pytest.mark.slow
 
+# ctypes before all else: some releases of libffi keep a file open from its import on, and the hook has imported it.
 EFFECTS = '''"""Does at its import what modules should not do, and do."""
+import ctypes
 import atexit, decimal, faulthandler, gc, locale, logging, os, resource, signal, socket, sys, tempfile, threading
 import multiprocessing, warnings
 
