@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,9 +35,6 @@ def try_pair(pair: Pair, interpreter: Interpreter, envs: Path, tests: tuple[str,
 
 
 def _install(pair: Pair, interpreter: Interpreter, python: Path) -> bool:
-    complete = python.parent / ".complete"
-    if complete.exists():
-        return True
     own = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     # By itself first: resolved together with the rest, another torch would come along.
     learning = [(f"torch=={pair.torch}", "numpy"), LEARNING] if pair.torch else []
@@ -44,9 +42,14 @@ def _install(pair: Pair, interpreter: Interpreter, python: Path) -> bool:
     pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     steps: list[tuple[str, ...]] = [(interpreter.python, "-m", "venv", str(python.parents[1]))]
     steps += [(*pip, *words) for words in (*learning, (*own, *TOOLS), itself)]
+    # What was done, not only that it was: the tree may be another one since, or need more than it did.
+    complete = python.parent / ".complete"
+    done = "".join(f"{shlex.join(step)}\n" for step in steps)
+    if complete.exists() and complete.read_text() == done:
+        return True
     if any(interpreter.run(*step) != 0 for step in steps):
         return False
-    complete.touch()
+    complete.write_text(done)
     return True
 
 

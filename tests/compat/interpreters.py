@@ -18,6 +18,7 @@ set -e
 root=$1 tree=$2 envs=$3
 shift 3
 mkdir -p "$root$tree" "$root$envs"
+mount --bind "$root" "$root"
 mount --bind "$tree" "$root$tree"
 mount --bind "$envs" "$root$envs"
 for folder in proc dev dev/pts dev/shm sys; do mount --rbind "/$folder" "$root/$folder"; done
