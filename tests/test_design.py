@@ -1,23 +1,32 @@
-"""The tables printed in DESIGN.md are those in the code; `pytest --rewrite` prints them anew."""
+"""DESIGN.md and the code agree: its tables, its walks, and the decisions beside it.
+
+`pytest --rewrite` prints the tables anew.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from coordinatord.core.queries import conditions
 from coordinatord.core.transitions.table import ROWS
 from nodeclient.core.table import TABLE
+from tests.support.source import ROOT
 
-DESIGN = Path(__file__).parent.parent / "coordinatord" / "DESIGN.md"
+DESIGN = ROOT / "coordinatord" / "DESIGN.md"
+
+DECISIONS = ROOT / "docs" / "decisions"
+
+DECISION = re.compile(r'^## <a id="d(\d+)"></a>(\d+)\. (.+)$', re.MULTILINE)
+
+LISTED = re.compile(r"^(\d+)\. \[(.+)\]\(([\w-]+\.md)#d\1\)$", re.MULTILINE)
 
 
 def run_table() -> str:
     lines = ["| from | when | to | by | reason given |", "|---|---|---|---|---|"]
     lines += [
-        f"| {row.source} | {conditions.NAMES[row.when]} | {row.target} | {row.action.__name__} | {row.reason} |"
-        for row in ROWS
+        f"| {row.source} | {row.when.__name__} | {row.target} | {row.action.__name__} | {row.reason} |" for row in ROWS
     ]
     return "\n".join(lines)
 
@@ -43,3 +52,47 @@ def test_design_shows_the_tables_of_the_code(name: str, table: str, *, rewrite: 
         DESIGN.write_text(f"{head}{start}{table}\n<!-- end -->{tail}")
     else:
         assert shown.strip() == table, "run `pytest --rewrite tests/test_design.py` and read the difference"
+
+
+def test_the_table_of_rooms_has_all_packages_and_no_other() -> None:
+    table = DESIGN.read_text().split("## The rooms, and who may know whom")[1].split("\n## ")[0]
+    rooms = set(re.findall(r"^\| `([\w/]+)` \|", table, re.MULTILINE))
+    packages = {
+        str(file.parent.relative_to(ROOT))
+        for package in ("coordinatord", "nodeclient", "workerlib")
+        for file in (ROOT / package).rglob("__init__.py")
+    }
+    within = {package for package in packages - rooms for room in rooms if package.startswith(f"{room}/")}
+    assert rooms == packages - within - {"coordinatord", "nodeclient"}
+
+
+@pytest.mark.parametrize("walk", ["A heartbeat", "A worker's failure, until the next round"])
+def test_a_walk_names_modules_that_exist_and_counts_its_steps(walk: str) -> None:
+    text = DESIGN.read_text().split(f"### {walk}\n")[1].split("\n### ")[0]
+    steps = re.findall(r"^\| (\d+) \| `([\w/]+)` \| .+ \|$", text, re.MULTILINE)
+    assert [int(number) for number, _ in steps] == list(range(1, len(steps) + 1))
+    assert len(steps) > 1
+    assert [module for _, module in steps if not (ROOT / f"{module}.py").is_file()] == []
+
+
+def test_decisions_are_numbered_without_gaps_and_listed() -> None:
+    made = [
+        (number, title, page.name)
+        for page in _pages_of_decisions()
+        for anchor, number, title in DECISION.findall(page.read_text())
+        if anchor == number
+    ]
+    listed = LISTED.findall((DECISIONS / "README.md").read_text())
+    assert listed == sorted(made, key=lambda decision: int(decision[0]))
+    assert [int(number) for number, *_ in listed] == list(range(1, len(listed) + 1))
+
+
+def test_every_heading_of_a_decision_has_its_number_as_an_anchor() -> None:
+    for page in _pages_of_decisions():
+        text = page.read_text()
+        headings = re.findall(r"^## .+$", text, re.MULTILINE)
+        assert len(headings) == len(DECISION.findall(text)), page.name
+
+
+def _pages_of_decisions() -> list[Path]:
+    return [page for page in sorted(DECISIONS.glob("*.md")) if page.name != "README.md"]

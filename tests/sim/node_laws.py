@@ -29,7 +29,7 @@ class NodeLaws:
         """Rounds of which a node's workers ended while it could not be heard: the coordinator cannot know what came
         first, and may take what their peers' workers did in consequence for the cause."""
         self.charged_unseen = 0
-        """How many rounds were charged to the budget for that. None should be; see "A round is over" in DESIGN.md."""
+        """How many rounds were charged to the budget for that. None should be; see "How it is proved" in DESIGN.md."""
         self.disturbed: set[Round] = set()
         """Rounds of which a node ended its workers of its own accord."""
         self._told: dict[tuple[str, int, str], int] = {}
