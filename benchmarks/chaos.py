@@ -27,7 +27,7 @@ import pytest
 
 from tests.support.cluster import QUICK, TRAINING, Cluster, Node
 from tests.support.linked import COORDINATOR, LinkedSite
-from tests.support.lives import FleetProgram, Lives, Standing, await_back
+from tests.support.lives import FleetProgram, Lives, MemberState, await_back
 from tests.support.programs import kill_quietly, wait_until
 
 GLOO = "gloo"
@@ -95,12 +95,12 @@ class Scene:
     lives: Lives
     nodes: list[Node]
     fleet: FleetProgram
-    before: dict[str, Standing]
+    before: dict[str, MemberState]
 
     def check(self) -> None:
         """Hold everything to what it was in the beginning. Raises `BrokenError`."""
         for job, before in self.before.items():
-            now = Standing.of(self.lives.now, job)
+            now = MemberState.of(self.lives.now, job)
             if now != before:
                 raise BrokenError(f"job {job} was {before}, and is now {now}")
         if self.restarts:
@@ -136,7 +136,7 @@ def scene(nodes: int) -> Iterator[Scene]:
         fleet.await_attached(since=0.0)
         for job in (GLOO, FLEET):
             lives.now.await_job(job, state="running")
-        yield Scene(lives, real, fleet, {job: Standing.of(lives.now, job) for job in (GLOO, FLEET)})
+        yield Scene(lives, real, fleet, {job: MemberState.of(lives.now, job) for job in (GLOO, FLEET)})
 
 
 def kill(on: Scene, kills: int, chance: random.Random, report: Report) -> None:

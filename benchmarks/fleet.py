@@ -23,15 +23,15 @@ from coordinatord.protocol.messages import (
     PROTOCOL_VERSION,
     SESSION_PATH,
     Assignment,
+    Degraded,
     Desired,
     Goal,
-    Held,
+    JobSpec,
     Join,
+    NodeSpec,
     Observed,
-    Offer,
     Phase,
     Refused,
-    Spec,
 )
 from nodeclient.core.connection_state import ON_THE_WAY
 
@@ -113,9 +113,9 @@ class Node:
             self._beat_at = 0.0
         if message != self._last_heard:  # said before, it asks for nothing new
             self._last_heard = message
-            self._heed(decode(message, Desired, Refused, Held))
+            self._heed(decode(message, Desired, Refused, Degraded))
 
-    def _heed(self, desired: Desired | Refused | Held) -> None:
+    def _heed(self, desired: Desired | Refused | Degraded) -> None:
         if not isinstance(desired, Desired):
             raise BenchmarkError(f"{self.name}: {type(desired).__name__.lower()}: {_words(desired)}")
         if not self._heartbeat_s and self._fleet.beating:
@@ -153,7 +153,7 @@ class Node:
         self.link.send(framed(packed))
 
 
-def _words(message: Refused | Held) -> str:
+def _words(message: Refused | Degraded) -> str:
     return message.message if isinstance(message, Refused) else message.reason
 
 
@@ -252,7 +252,7 @@ def _group_rank(node: Node) -> int:
 
 def _join(job: str, index: int, size: int) -> Join:
     name = f"node-{index:05}"
-    offer = Offer(
+    offer = NodeSpec(
         host=name,
         host_id=name,
         workers=1,
@@ -268,5 +268,5 @@ def _join(job: str, index: int, size: int) -> Join:
     observed = Observed(
         run="", round=0, phase=Phase.IDLE, port=MASTER_PORT, leaving=False, failure=None, heard_s=0.0, beat=False
     )
-    spec = Spec(nodes_min=max(1, size - 1), nodes_max=size, max_restarts=0)
+    spec = JobSpec(nodes_min=max(1, size - 1), nodes_max=size, max_restarts=0)
     return Join(version=PROTOCOL_VERSION, job=job, node=name, incarnation=1, spec=spec, offer=offer, observed=observed)

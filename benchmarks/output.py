@@ -21,10 +21,10 @@ from pathlib import Path
 
 from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, sizes, spread, write_report
 
-from nodeclient.output.log_paths import RoundPlace
+from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output
 from nodeclient.output.settings import OutputSettings
-from nodeclient.workers.local_workers import WorkerGroup
+from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.spawn import WorkerCommand
 
 LINE = b"step 000000 loss 0.123456 and some more words that a training script likes to print on each of its ranks...\n"
@@ -104,9 +104,9 @@ def through_node(way: str, file: Path, workers: int, lines: int, settings: Outpu
 async def _pass_on(file: Path, workers: int, settings: OutputSettings, fd: int) -> float:
     cpu_s = time.process_time()
     exits: asyncio.Queue[int] = asyncio.Queue()
-    group = WorkerGroup(secrets.token_hex(16), lambda _, code: exits.put_nowait(code))
+    group = LocalWorkers(secrets.token_hex(16), lambda _, code: exits.put_nowait(code))
     output = Output(settings, "host", "role", sys.exit, (fd, fd))
-    with output.begin(RoundPlace("job", "run", 1), range(workers), several_hosts=False) as streams:
+    with output.begin(LogPaths("job", "run", 1), range(workers), several_hosts=False) as streams:
         group.start([WorkerCommand(("cat", str(file)), os.environ)] * workers, streams)
     for _ in range(workers):
         await exits.get()

@@ -49,24 +49,24 @@ def _join(chosen: JoinConfig) -> int:
     from coordinatord.protocol.exit_codes import ExitCode  # noqa: PLC0415
     from coordinatord.runtime import logs  # noqa: PLC0415
     from coordinatord.runtime.file_limit import allow_many_files  # noqa: PLC0415
-    from coordinatord.runtime.systemd import Supervisor  # noqa: PLC0415
-    from nodeclient.shell.embedded_coordinator import StandaloneError, coordinator_for  # noqa: PLC0415
+    from coordinatord.runtime.systemd import SystemdNotifier  # noqa: PLC0415
+    from nodeclient.shell.embedded_coordinator import EmbeddedCoordinatorError, coordinator_for  # noqa: PLC0415
     from nodeclient.shell.node import Node  # noqa: PLC0415
     from nodeclient.shell.worker_command import LaunchError  # noqa: PLC0415
     from nodeclient.workers.syscalls import MissingCallError, look_for_pidfds  # noqa: PLC0415
 
     logs.configure(chosen.log_level, "nodeclient", chosen.log_format)  # until the node shares its stderr with workers
-    supervisor = Supervisor(os.environ, os.getpid())
+    systemd = SystemdNotifier(os.environ, os.getpid())
 
     async def run() -> int:
         async with coordinator_for(chosen) as (completed, companion):
-            return await Node(completed, companion, supervisor).run()
+            return await Node(completed, companion, systemd).run()
 
     try:
         look_for_pidfds()
         allow_many_files()
         return asyncio.run(run())
-    except StandaloneError as error:
+    except EmbeddedCoordinatorError as error:
         logs.complain("nodeclient", str(error))
         return ExitCode.UNAVAILABLE
     except (LaunchError, MissingCallError) as error:

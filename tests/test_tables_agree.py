@@ -8,7 +8,7 @@ import pytest
 
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.desired_state import GOALS
-from coordinatord.core.state.member import Standing
+from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import State
 from coordinatord.core.transitions.table import ROWS
 from coordinatord.protocol.messages import Goal, Phase
@@ -20,16 +20,16 @@ from tests.support.builders import a_desired
 SENT = sorted({goal for standings in GOALS.values() for goal in standings.values()})
 """Every goal that the coordinator can send."""
 
-UNREACHABLE = {Standing.ABSENT, Standing.SILENT, Standing.DISMISSED}
+UNREACHABLE = {MemberState.ABSENT, MemberState.SILENT, MemberState.DISMISSED}
 """Standings in which a node cannot be told anything, or is told by its own outcome."""
 
 IN_ROUND = {
-    Standing.ASSIGNED,
-    Standing.RUNNING,
-    Standing.STOPPING,
-    Standing.HALTED,
-    Standing.SUCCEEDED,
-    Standing.SILENT,
+    MemberState.ASSIGNED,
+    MemberState.RUNNING,
+    MemberState.STOPPING,
+    MemberState.HALTED,
+    MemberState.SUCCEEDED,
+    MemberState.SILENT,
 }
 
 HERE = ("e-1", 3)
@@ -107,15 +107,15 @@ def test_no_two_rows_of_a_run_are_the_same_transition() -> None:
     assert len(keys) == len(set(keys))
 
 
-@pytest.mark.parametrize(("state", "standing"), [*itertools.product(State, Standing)])
-def test_a_node_that_can_be_told_something_has_a_goal(state: State, standing: Standing) -> None:
+@pytest.mark.parametrize(("state", "standing"), [*itertools.product(State, MemberState)])
+def test_a_node_that_can_be_told_something_has_a_goal(state: State, standing: MemberState) -> None:
     if state.ended:
         expected = Goal.EXIT
     elif standing in UNREACHABLE or (state is State.FORMING and standing in IN_ROUND):
         expected = None
-    elif standing is Standing.READY:
+    elif standing is MemberState.READY:
         expected = Goal.WAIT
-    elif standing is Standing.STRAGGLING or state is State.STOPPING:
+    elif standing is MemberState.STRAGGLING or state is State.STOPPING:
         expected = Goal.STOP
     else:
         expected = Goal.RUN

@@ -111,7 +111,7 @@ HARMLESS = [
     (imports_back_up, "coordinatord/core/values/a.py", "from coordinatord.core.policy import Policy"),
     (query_changes, "coordinatord/core/queries/a.py", "def f(run):\n    x = []\n    x.append(run)\n    x[0] = 1"),
     (query_changes, "coordinatord/core/queries/a.py", "class A:\n    def __init__(self): self.x = 1"),
-    (basement_imports, "coordinatord/server/driver.py", "from coordinatord.server.counters import Meters"),
+    (basement_imports, "coordinatord/server/driver.py", "from coordinatord.server.counters import Counters"),
     (coordinator_imports, "coordinatord/cli.py", "import coordinatord.core, asyncio"),
     (node_imports, "nodeclient/cli.py", "from coordinatord.protocol import codec"),
     (node_imports, "nodeclient/cli.py", "from coordinatord import protocol, runtime"),

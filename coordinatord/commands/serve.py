@@ -20,7 +20,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime import __version__, logs
 from coordinatord.runtime.file_limit import allow_many_files
 from coordinatord.runtime.logs import fields
-from coordinatord.runtime.systemd import Supervisor, status_of
+from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.server.app import ListenError, Server, serve
 from coordinatord.store.interface import Store
 from coordinatord.store.memory_store import MemoryStore
@@ -45,14 +45,14 @@ def serve_until_told(settings: ServeConfig) -> int:
         log.info("settings from %s", settings.file.absolute(), extra=fields("settings_read", file=settings.file))
     for remark in settings.remarks:
         log.warning("%s", remark, extra=fields("remark"))
-    supervisor = Supervisor(os.environ, os.getpid())
+    systemd = SystemdNotifier(os.environ, os.getpid())
     allow_many_files()  # each node is one
     gc.set_threshold(GARBAGE_THRESHOLD)
     sys.setswitchinterval(THREAD_TURN_S)
     store = _open_store(settings)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(settings, store, supervisor))
+            runner.run(_serve(settings, store, systemd))
     except ListenError as error:
         logs.complain("coordinatord", str(error))
         return ExitCode.OS_ERROR
@@ -70,13 +70,13 @@ def _open_store(settings: ServeConfig) -> Store:
     return store
 
 
-async def _serve(settings: ServeConfig, store: Store, supervisor: Supervisor) -> None:
+async def _serve(settings: ServeConfig, store: Store, systemd: SystemdNotifier) -> None:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _end, ended)
     try:
-        passed = _passed(supervisor)
+        passed = _passed(systemd)
         where = (settings.host, settings.port)
         async with serve(*where, settings.policy, store, passed, settings.allowed_hosts) as server:
             reloader = Reloader(settings, lambda policy: server.driver.submit(PolicyChanged(policy)))
@@ -84,20 +84,20 @@ async def _serve(settings: ServeConfig, store: Store, supervisor: Supervisor) ->
             _announce(server)
             if settings.until_unused:
                 server.spawn(end_when_unused(server.driver, ended), name="until unused")
-            supervisor.tell("READY=1", status_of(_status(server)))
-            server.spawn(supervisor.keep_alive(), name="watchdog")
-            server.spawn(supervisor.keep_informed(lambda: _status(server)), name="status")
+            systemd.tell("READY=1", status_of(_status(server)))
+            server.spawn(systemd.keep_alive(), name="watchdog")
+            server.spawn(systemd.keep_informed(lambda: _status(server)), name="status")
             await server.until(ended)
-            supervisor.tell("STOPPING=1")
+            systemd.tell("STOPPING=1")
             log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))
     finally:
         await store.close()
 
 
-def _passed(supervisor: Supervisor) -> list[socket.socket]:
+def _passed(systemd: SystemdNotifier) -> list[socket.socket]:
     """Return the sockets that systemd listens with, if it does. Raises `ListenError`."""
     try:
-        passed = supervisor.take_sockets()
+        passed = systemd.take_sockets()
     except OSError as error:
         raise ListenError(f"systemd passed what is no socket ({error.strerror}): see coordinatord.socket") from error
     if passed:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from coordinatord.core.values.admin_requests import Verdict
 from coordinatord.core.values.records import Record
-from coordinatord.protocol.messages import Desired, Held, Refused
+from coordinatord.protocol.messages import Degraded, Desired, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +18,11 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Reassure:
+class ReportDegraded:
     """Let the session hear that the coordinator lives, and nothing else."""
 
     session: int
-    message: Held
+    message: Degraded
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Answer:
     text: str
 
 
-Effect = Send | Reassure | Refuse | Close | Answer
+Effect = Send | ReportDegraded | Refuse | Close | Answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,14 +52,14 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordingStopped:
+class StoreFailed:
     """What is decided can no longer be made durable: what was decided so far is not, as yet."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class RecordingResumed:
+class StoreRecovered:
     """All that was decided is durable, and more can be."""
 
 
@@ -70,4 +70,4 @@ class PolicyChanged:
     policy: Policy
 
 
-Event = Connected | Reported | Disconnected | Asked | Tick | RecordingStopped | RecordingResumed | PolicyChanged
+Event = Connected | Reported | Disconnected | Asked | Tick | StoreFailed | StoreRecovered | PolicyChanged

@@ -19,7 +19,7 @@ that is in trouble must not: after a restart, times are counted from when it was
 
 
 @dataclass(slots=True)
-class Group:
+class CommitBatch:
     """Records that become durable together, and what may be said then."""
 
     records: list[Record] = field(default_factory=list)
@@ -40,13 +40,13 @@ class Journal:
     """Stands between the machine and the world."""
 
     def __init__(self) -> None:
-        self._writing: Group | None = None
-        self._waiting: deque[Group] = deque()
+        self._writing: CommitBatch | None = None
+        self._waiting: deque[CommitBatch] = deque()
 
     def take(self, batch: Batch, now: float) -> tuple[Effect, ...]:
         """Take in what one event led to at `now`; return the effects that may happen at once."""
         if batch.records and (not self._waiting or now - self._waiting[-1].at > ONE_TIME_S):
-            self._waiting.append(Group(at=now))
+            self._waiting.append(CommitBatch(at=now))
         last = self._waiting[-1] if self._waiting else self._writing
         if batch.hurry or last is None:
             return batch.effects

@@ -9,16 +9,16 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from coordinatord.core.effects import Answer, Batch, Reassure, Refuse, Send
+from coordinatord.core.effects import Answer, Batch, Refuse, ReportDegraded, Send
 from coordinatord.core.events import (
     Asked,
     Connected,
     Disconnected,
     Event,
     PolicyChanged,
-    RecordingResumed,
-    RecordingStopped,
     Reported,
+    StoreFailed,
+    StoreRecovered,
     Tick,
 )
 from coordinatord.core.policy import Policy
@@ -27,15 +27,15 @@ from coordinatord.core.queries.desired_state import desired, is_current, is_told
 from coordinatord.core.queries.master_address import plain
 from coordinatord.core.state import leases
 from coordinatord.core.state.cluster import Cluster
-from coordinatord.core.state.member import Member, Standing
+from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run, State
 from coordinatord.core.transitions import actions, admin, apply, observations
-from coordinatord.core.transitions.decision import Outbox
+from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.transitions.runs import Registry
 from coordinatord.core.transitions.table import next_row, take_due_rows
 from coordinatord.core.values.admin_requests import Verdict
 from coordinatord.core.values.records import AGE_MAX, Record
-from coordinatord.protocol.messages import Held, Join, Observed
+from coordinatord.protocol.messages import Degraded, Join, Observed
 from coordinatord.protocol.text import clip
 
 
@@ -60,14 +60,14 @@ class Coordinator:
         self._leases = leases.Leases()
         self._due: float | None = None
         """When the first of all this is due."""
-        self._handlers: dict[type[Event], Callable[[Any, float, Outbox], None]] = {
+        self._handlers: dict[type[Event], Callable[[Any, float, Decision], None]] = {
             Reported: self._report,
             Connected: self._connect,
             Disconnected: self._disconnect,
             Asked: self._ask,
             Tick: self._tick,
-            RecordingStopped: self._stop_deciding,
-            RecordingResumed: self._resume,
+            StoreFailed: self._store_failed,
+            StoreRecovered: self._resume,
             PolicyChanged: self._change_policy,
         }
 
@@ -128,16 +128,16 @@ class Coordinator:
         """Take in one event, at `now` in seconds of a clock that never goes back."""
         if self.trouble is None:
             self._forgive_stall(now)
-        outbox = Outbox(self.cluster, self.policy, now)
-        self._handlers[type(event)](event, now, outbox)
-        for ending in outbox.endings:
+        decision = Decision(self.cluster, self.policy, now)
+        self._handlers[type(event)](event, now, decision)
+        for ending in decision.endings:
             self._sessions.pop(ending.session, None)
-        self._registry.note_losses(outbox.records, now)
+        self._registry.note_losses(decision.records, now)
         self._due = self._first_due()
         if self.trouble is not None:
-            held = (Reassure(session, Held(clip(self.trouble))) for session in outbox.answers)
-            return Batch((), (*outbox.endings, *held), hurry=True)
-        return Batch(tuple(outbox.records), (*outbox.endings, *self._messages(outbox, now)))
+            held = (ReportDegraded(session, Degraded(clip(self.trouble))) for session in decision.answers)
+            return Batch((), (*decision.endings, *held), hurry=True)
+        return Batch(tuple(decision.records), (*decision.endings, *self._messages(decision, now)))
 
     def _forgive_stall(self, now: float) -> None:
         """Condemn nobody for a silence that this process, asleep itself, could not have heard broken.
@@ -165,66 +165,66 @@ class Coordinator:
 
     # Events
 
-    def _connect(self, event: Connected, now: float, outbox: Outbox) -> None:
+    def _connect(self, event: Connected, now: float, decision: Decision) -> None:
         join = event.join
         try:
             admission.check_room(len(self._sessions), self.policy.nodes_max)
-            run = self._run_for(join, now, outbox)
-            member = self._enroll(run, event, now, outbox)
+            run = self._run_for(join, now, decision)
+            member = self._enroll(run, event, now, decision)
         except admission.RefusedError as error:
-            outbox.endings.append(Refuse(event.session, error.refused, join.job, join.node))
+            decision.endings.append(Refuse(event.session, error.refused, join.job, join.node))
             return
         self._sessions[event.session] = (run, member)
         self._hear(run, member, join.observed, now)
-        outbox.answer(run, member)
-        self._advance(run, now, outbox)
+        decision.answer(run, member)
+        self._advance(run, now, decision)
 
-    def _report(self, event: Reported, now: float, outbox: Outbox) -> None:
+    def _report(self, event: Reported, now: float, decision: Decision) -> None:
         run, member = self._sessions.get(event.session, (None, None))
         if run is None or member is None:
             return  # refused or replaced a moment ago
         observed = event.observed
         if observed.beat:
-            outbox.answer(run, member)
+            decision.answer(run, member)
         else:
-            outbox.tell(run, member)
+            decision.tell(run, member)
         if observations.is_as_before(run, member, observed):
             self._note_heard(run, member, observed, now)
             if not observations.turns(run):
                 return
         else:
             self._hear(run, member, observed, now)
-        self._advance(run, now, outbox)
+        self._advance(run, now, decision)
 
-    def _disconnect(self, event: Disconnected, now: float, outbox: Outbox) -> None:
+    def _disconnect(self, event: Disconnected, now: float, decision: Decision) -> None:
         run, member = self._sessions.pop(event.session, (None, None))
         if run is None or member is None:
             return
         member.session, member.closed_at = None, now
         run.place(member)
-        if member.standing is Standing.DISMISSED or run.state.ended:
-            self._forget(run, member, outbox)
+        if member.state is MemberState.DISMISSED or run.state.ended:
+            self._forget(run, member, decision)
         else:
             self._leases.shorten(run, member, self._heartbeat_s, now)
-        self._advance(run, now, outbox)
+        self._advance(run, now, decision)
 
-    def _ask(self, event: Asked, now: float, outbox: Outbox) -> None:
+    def _ask(self, event: Asked, now: float, decision: Decision) -> None:
         if self.trouble is not None:
             why = f"the coordinator cannot write its state ({self.trouble})"
             text = f"not done: {why}. Earlier requests may still take effect."
-            outbox.endings.append(Answer(event.session, Verdict.UNRECORDED, text))
+            decision.endings.append(Answer(event.session, Verdict.UNRECORDED, text))
             return
-        reply = admin.carry_out(event.request, outbox)
+        reply = admin.carry_out(event.request, decision)
         for run in reply.touched:
-            self._advance(run, now, outbox)
-            self._forget_absent(run, outbox)
+            self._advance(run, now, decision)
+            self._forget_absent(run, decision)
             self._registry.drop_if_over(run)
-        outbox.endings.append(Answer(event.session, reply.verdict, reply.text))
+        decision.endings.append(Answer(event.session, reply.verdict, reply.text))
 
-    def _stop_deciding(self, event: RecordingStopped, _: float, __: Outbox) -> None:
+    def _store_failed(self, event: StoreFailed, _: float, __: Decision) -> None:
         self.trouble = event.reason
 
-    def _resume(self, _: RecordingResumed, now: float, outbox: Outbox) -> None:
+    def _resume(self, _: StoreRecovered, now: float, decision: Decision) -> None:
         """Decide all that had to wait; the time during which nobody could be judged counts against nobody.
 
         Nodes were heard meanwhile, so whoever was not has one more lease to be heard, however long the trouble was.
@@ -237,11 +237,11 @@ class Coordinator:
             self._leases.give_chance(run, self._heartbeat_s, trouble_s, now)
         for run, member in self._sessions.values():
             if not member.expired:  # nothing is asked of one that fell silent before
-                outbox.answer(run, member)
+                decision.answer(run, member)
         for run in list(self._registry.live.values()):
-            self._advance(run, now, outbox)
+            self._advance(run, now, decision)
 
-    def _change_policy(self, event: PolicyChanged, now: float, outbox: Outbox) -> None:
+    def _change_policy(self, event: PolicyChanged, now: float, decision: Decision) -> None:
         """Decide by other numbers; nodes are told theirs at once, and none is judged by what it has not heard."""
         self.policy = self._registry.policy = event.policy
         self._watch_at = now + self.policy.heartbeat_s
@@ -250,37 +250,37 @@ class Coordinator:
         for run, member in self._sessions.values():
             if not member.expired:
                 member.awaited_from, member.deaf_s = now, 0.0
-                outbox.answer(run, member)
+                decision.answer(run, member)
         for run in list(self._registry.live.values()):
-            self._advance(run, now, outbox)
+            self._advance(run, now, decision)
 
-    def _tick(self, _: Tick, now: float, outbox: Outbox) -> None:
+    def _tick(self, _: Tick, now: float, decision: Decision) -> None:
         if self.trouble is not None:
             return
         touched: dict[str, Run] = {}
         for run_id, node in self._leases.pop_due(now):
             run = self._registry.live[run_id]
             touched[run_id] = run
-            self._expire(run, run.members[node], now, outbox)
+            self._expire(run, run.members[node], now, decision)
         for job in self._registry.deadlines.pop_due(now):
             run = self.jobs[job]
             touched[run.id] = run
         for run in touched.values():
-            self._advance(run, now, outbox)  # perhaps into a round, and then nobody has waited in vain
+            self._advance(run, now, decision)  # perhaps into a round, and then nobody has waited in vain
             for node in run.give_up.pop_due(now):
                 member = run.members[node]
-                actions.dismiss(run, member, actions.timed_out(run, member), outbox)
-            self._advance(run, now, outbox)
+                actions.dismiss(run, member, actions.timed_out(run, member), decision)
+            self._advance(run, now, decision)
 
     # Members
 
-    def _run_for(self, join: Join, now: float, outbox: Outbox) -> Run:
+    def _run_for(self, join: Join, now: float, decision: Decision) -> Run:
         """Find the run that a node belongs to, or open one. Raises `admission.RefusedError`."""
         admission.check_forgotten(self.cluster, join)
         run = self.jobs.get(join.job)
         if run is None or admission.begins_anew(run, join, now):
             admission.check_drained(self.cluster, join)
-            return self._registry.open(join, self.trouble, outbox)
+            return self._registry.open(join, self.trouble, decision)
         known = run.members.get(join.node)
         if known is None or known.incarnation != join.incarnation:
             # First of all: a refusal for good must not rest on what is not recorded either, such as a younger namesake.
@@ -290,40 +290,40 @@ class Coordinator:
         admission.check_incarnation(known, join)
         if run.spec != join.spec and run.deserted:
             run.replaced = True
-            self._advance(run, now, outbox)
-            return self._registry.open(join, self.trouble, outbox)
+            self._advance(run, now, decision)
+            return self._registry.open(join, self.trouble, decision)
         admission.check_spec(run, join)
         admission.check_size(run, join)
         return run
 
-    def _enroll(self, run: Run, event: Connected, now: float, outbox: Outbox) -> Member:
+    def _enroll(self, run: Run, event: Connected, now: float, decision: Decision) -> Member:
         """Make the session's node a member, or give a member that comes back its new session. Raises `RefusedError`."""
         join = event.join
         known = run.members.get(join.node)
         if known is None or known.incarnation != join.incarnation:
             younger = observations.newcomer(event)
             if known is not None:
-                self._replace(run, known, younger, now, outbox)
-            known = observations.take_in(run, younger, join.observed, now, outbox)
+                self._replace(run, known, younger, now, decision)
+            known = observations.take_in(run, younger, join.observed, now, decision)
         elif known.session is not None:
-            outbox.close(known)  # the node has given this session up, only its end was not seen yet
+            decision.close(known)  # the node has given this session up, only its end was not seen yet
             del self._sessions[known.session]
         known.session, known.closed_at, known.sent = event.session, None, None
         known.protocol, known.release = join.version, join.release
         known.peer_address, known.local_address = plain(event.peer_address), plain(event.local_address)
         return known
 
-    def _replace(self, run: Run, known: Member, younger: Member, now: float, outbox: Outbox) -> None:
+    def _replace(self, run: Run, known: Member, younger: Member, now: float, decision: Decision) -> None:
         if known.session is not None:
             refused = admission.superseded(run.job, younger)
-            outbox.endings.append(Refuse(known.session, refused, run.job, known.node))
+            decision.endings.append(Refuse(known.session, refused, run.job, known.node))
             del self._sessions[known.session]
             known.session = None
-        if run.state.ended or known.standing is Standing.DISMISSED:
-            self._forget(run, known, outbox)
+        if run.state.ended or known.state is MemberState.DISMISSED:
+            self._forget(run, known, decision)
         else:
             reason = f"replaced by a younger nodeclient with the same node id, from {younger.peer_address}"
-            self._lose(run, known, reason, now, outbox)
+            self._lose(run, known, reason, now, decision)
 
     def _hear(self, run: Run, member: Member, observed: Observed, now: float) -> None:
         if run.all_silent:
@@ -343,7 +343,7 @@ class Coordinator:
 
     def _renew_all(self, run: Run, now: float) -> None:
         """The first node is heard after all were silent: the others get a full lease to be heard as well."""
-        for member in list(run.standing(Standing.SILENT)):
+        for member in list(run.members_in(MemberState.SILENT)):
             member.expired, member.spared_at = False, now
             self._leases.renew(run, member, self._heartbeat_s, now)
             run.place(member)
@@ -352,49 +352,49 @@ class Coordinator:
     def _heartbeat_s(self) -> float:
         return self.policy.heartbeat_for(len(self._sessions))
 
-    def _expire(self, run: Run, member: Member, now: float, outbox: Outbox) -> None:
-        if run.state.ended or member.standing is Standing.DISMISSED:
-            self._forget(run, member, outbox)
+    def _expire(self, run: Run, member: Member, now: float, decision: Decision) -> None:
+        if run.state.ended or member.state is MemberState.DISMISSED:
+            self._forget(run, member, decision)
             return
         member.expired = True
         run.expired_at = now
         run.place(member)
         if member.outcome is None and not (member.in_round and run.state in {State.STARTING, State.RUNNING}):
-            self._lose(run, member, actions.silence(member), now, outbox)
+            self._lose(run, member, actions.silence(member), now, decision)
 
-    def _lose(self, run: Run, member: Member, reason: str, now: float, outbox: Outbox) -> None:
+    def _lose(self, run: Run, member: Member, reason: str, now: float, decision: Decision) -> None:
         self._leases.discard((run.id, member.node))
-        actions.lose(run, member, reason, now, outbox)
+        actions.lose(run, member, reason, now, decision)
 
-    def _forget(self, run: Run, member: Member, outbox: Outbox) -> None:
+    def _forget(self, run: Run, member: Member, decision: Decision) -> None:
         """Drop a member that has nothing more to do with the run."""
         self._leases.discard((run.id, member.node))
         run.remove(member)
-        outbox.close(member)
+        decision.close(member)
         self._registry.drop_if_over(run)
 
     # Consequences
 
-    def _advance(self, run: Run, now: float, outbox: Outbox) -> None:
+    def _advance(self, run: Run, now: float, decision: Decision) -> None:
         """Decide what follows for a run from what is now known of it, unless that could not be recorded."""
         if self.trouble is not None or run.state.ended:
             return
-        observations.settle_claims(run, outbox)
-        self._registry.plan(run, take_due_rows(run, now, outbox))
-        self._forget_absent(run, outbox)
+        observations.settle_claims(run, decision)
+        self._registry.plan(run, take_due_rows(run, now, decision))
+        self._forget_absent(run, decision)
 
-    def _forget_absent(self, run: Run, outbox: Outbox) -> None:
+    def _forget_absent(self, run: Run, decision: Decision) -> None:
         """Once a run has ended, keep only members that can hear of it; they are forgotten when their session ends."""
         if run.state.ended:
             for member in [member for member in run.members.values() if member.session is None]:
-                self._forget(run, member, outbox)
+                self._forget(run, member, decision)
 
-    def _messages(self, outbox: Outbox, now: float) -> Iterator[Send]:
+    def _messages(self, decision: Decision, now: float) -> Iterator[Send]:
         heartbeat_s = self._heartbeat_s
-        for session, (run, member) in (outbox.news | outbox.answers).items():
+        for session, (run, member) in (decision.news | decision.answers).items():
             if member.session != session:
                 continue
-            if session in outbox.answers or not is_told(run, member):
+            if session in decision.answers or not is_told(run, member):
                 if member.sent is None or not is_current(run, member, heartbeat_s):
                     member.sent = desired(run, member, heartbeat_s, now)
                 yield Send(session, member.sent)

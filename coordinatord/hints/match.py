@@ -5,7 +5,7 @@ from __future__ import annotations
 from coordinatord.hints.launch import GPUS, LAUNCHING
 from coordinatord.hints.network import NETWORK
 from coordinatord.hints.resource import LIMITS, MEMORY, SIGNALS
-from coordinatord.hints.rule import Cause
+from coordinatord.hints.rule import HintRule
 from coordinatord.protocol.exit_codes import signal_behind
 from coordinatord.protocol.messages import Report
 
@@ -19,12 +19,12 @@ def hint(report: Report) -> str | None:
     return None if cause is None else _advice(cause, report)
 
 
-def cause_of(report: Report) -> Cause | None:
+def cause_of(report: Report) -> HintRule | None:
     """Return the known cause of a failure; None if it is none of them."""
     return next((cause for cause in CAUSES if _advice(cause, report) is not None), None)
 
 
-def _advice(cause: Cause, report: Report) -> str | None:
+def _advice(cause: HintRule, report: Report) -> str | None:
     failure = report.failure
     if cause.signals and signal_behind(failure.exit_code) not in cause.signals:
         return None

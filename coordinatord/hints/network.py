@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from coordinatord.hints.rule import Cause
+from coordinatord.hints.rule import HintRule
 
 _INTERFACES = "`ip -br address` shows the interfaces of a host"
 
@@ -19,7 +19,7 @@ _GLOO_TIMED_OUT = r"gloo/transport/.*Timed out waiting \d+ms for (?:recv|send) o
 _STORE_GONE = r"Did the remote server shutdown or crash\?"
 
 NETWORK = (
-    Cause(
+    HintRule(
         "peer ended early",
         "this worker waited for one that had ended well: they disagree on how many steps there are. Most often the "
         "data is uneven (drop_last=True, a DistributedSampler, or torch.distributed.algorithms.Join), or one of them "
@@ -28,54 +28,54 @@ NETWORK = (
         anywhere=True,
         early=True,
     ),
-    Cause(
+    HintRule(
         "NCCL on a hidden network",
         "NCCL chose {address}, which is of loopback, docker0, virbr0 or one link, so that other hosts cannot reach it: "
         f"set NCCL_SOCKET_IFNAME on all nodes to the interface that joins them ({_INTERFACES})",
         re.compile(rf"(?:socket(?:Start|Poll)Connect: |NCCL WARN )Connect to {_HIDDEN_NETWORK}<\d+>"),
         anywhere=True,
     ),
-    Cause(
+    HintRule(
         "NCCL cannot connect",
         "NCCL cannot reach {address}: it chose the wrong interface (set NCCL_SOCKET_IFNAME on all nodes to the one "
         f"that joins them; {_INTERFACES}), or a firewall stops it; NCCL_DEBUG=INFO shows what it does",
         re.compile(r"(?:socket(?:Start|Poll)Connect: |NCCL WARN )Connect to (?P<address>[\w.:%-]+)<\d+>"),
         anywhere=True,
     ),
-    Cause(
+    HintRule(
         "NCCL finds no interface",
         "NCCL finds no interface on {host} that it may use: is NCCL_SOCKET_IFNAME set to one that this host does not "
         f"have? ({_INTERFACES}; 'eth,en' stands for all that begin so)",
         re.compile(r"Bootstrap : no socket interface found|connecting to address  with family"),
         anywhere=True,
     ),
-    Cause(
+    HintRule(
         "NCCL system error",
         "NCCL could not use the network or shared memory; its warning says which: start it again with NCCL_DEBUG=WARN. "
         "Most often NCCL_SOCKET_IFNAME is wrong, a firewall stops it, or /dev/shm is full (docker --ipc=host)",
         re.compile(r"unhandled system error|ncclSystemError"),
         anywhere=True,
     ),
-    Cause(
+    HintRule(
         "peer gone, NCCL",
         "another worker's connection broke: look for one that ended or was killed at that time, or for a network "
         "fault; this worker is probably not the cause",
         re.compile(_PEER_GONE_NCCL),
         anywhere=True,
     ),
-    Cause(
+    HintRule(
         "gloo without interface",
         "gloo finds no address for {interface} on {host}: GLOO_SOCKET_IFNAME must name an interface of this host "
         f"({_INTERFACES}), and the host's name must be in DNS or /etc/hosts",
         re.compile(r"Unable to find address for: (?P<interface>\S+)"),
     ),
-    Cause(
+    HintRule(
         "gloo on a hidden network",
         "gloo was given {address}, which is of loopback or a bridge, so that other hosts cannot reach it: set "
         f"GLOO_SOCKET_IFNAME to the interface that joins the nodes ({_INTERFACES}), or correct /etc/hosts",
         re.compile(rf"gloo/transport/tcp/.*connect \[(?:::ffff:)?{_HIDDEN_NETWORK}\]"),
     ),
-    Cause(
+    HintRule(
         "gloo cannot connect",
         "gloo cannot reach another worker: it uses the wrong interface (set GLOO_SOCKET_IFNAME to the one that joins "
         f"the nodes; {_INTERFACES}), a firewall stops it, or that worker has ended",
@@ -84,20 +84,20 @@ NETWORK = (
             r"(?:connect \[.*(?:refused|timed out|No route to host)|Connect timeout)"
         ),
     ),
-    Cause(
+    HintRule(
         "peer gone, gloo",
         "another worker's connection broke: look for one that ended or was killed at that time, or for a network "
         "fault; this worker is probably not the cause",
         re.compile(_PEER_GONE_GLOO),
     ),
-    Cause(
+    HintRule(
         "name not resolved, by torch",
         "{host} cannot resolve {name}: give the node of that name an address that the others know (--advertise-addr "
         "IP), or correct DNS or /etc/hosts",
         re.compile(r"network addresses of \((?P<name>[^,]+), \d+\) cannot be retrieved"),
         anywhere=True,
     ),
-    Cause(
+    HintRule(
         "name not resolved",
         "{host} cannot resolve a host's name: correct DNS or /etc/hosts; if it is the name of a node, that node can "
         "give its address instead (--advertise-addr IP)",
@@ -106,7 +106,7 @@ NETWORK = (
             r"|Failed to resolve '"
         ),
     ),
-    Cause(
+    HintRule(
         "no name server answers",
         "torch asked for the name of rank 0's address, and no name server answered {host} in the time to connect: have "
         "one that answers, if only that it knows no such name, or put the addresses of the nodes into /etc/hosts",
@@ -115,20 +115,20 @@ NETWORK = (
         ),
         anywhere=True,
     ),
-    Cause(
+    HintRule(
         "store not reached",
         "nothing answered at {address}:{port}, where rank 0 serves the store: rank 0 has not called "
         "init_process_group() in time, the script uses an address of its own instead of MASTER_ADDR and MASTER_PORT, "
         "or a firewall stops it",
         re.compile(r"timed out after \d+ms while trying to connect to \((?P<address>[^,]+), (?P<port>\d+)\)"),
     ),
-    Cause(
+    HintRule(
         "not all came",
         "not every worker called init_process_group(): some take longer (see timeout=) or never call it, or the script "
         "gives it a world_size of its own",
         re.compile(r"waiting for clients\. \d+/\d+ clients joined"),
     ),
-    Cause(
+    HintRule(
         "peer late at the store",
         "another worker did not come to the same point in time: it is slower (see timeout= of init_process_group), "
         "hangs, or makes its process groups in another order",
@@ -137,24 +137,24 @@ NETWORK = (
         ),
         waits=True,
     ),
-    Cause(
+    HintRule(
         "store gone",
         "the store at rank 0 is gone: look for why the worker with rank 0 ended; this worker is probably not the cause",
         re.compile(_STORE_GONE),
     ),
-    Cause(
+    HintRule(
         "port in use, of torch",
         "another process on {host} has port {port} (`ss -ltnp` shows which): use MASTER_PORT as it is given, it is new "
         "in each round; a port of the script's own may still be held by another job",
         re.compile(r"failed to (?:listen on|bind to).*port: (?P<port>\d+).*(?:EADDRINUSE|address already in use)"),
     ),
-    Cause(
+    HintRule(
         "port in use",
         "another process on {host} has the port that the script wants (`ss -ltnp` shows which): use MASTER_PORT for "
         "torch, which is new in each round, and port 0 for servers of the script's own",
         re.compile(r"EADDRINUSE|[Aa]ddress already in use"),
     ),
-    Cause(
+    HintRule(
         "collective timed out",
         "not all workers came to the same {operation} in time: they disagree on what comes next (uneven batches, a "
         "collective under `if rank == 0`), one is much slower (see timeout= of init_process_group), or one hangs; "
@@ -163,7 +163,7 @@ NETWORK = (
         anywhere=True,
         waits=True,
     ),
-    Cause(
+    HintRule(
         "gloo timed out",
         "another worker did not come to the same collective in time: they disagree on what comes next (uneven batches, "
         "a collective under `if rank == 0`), one is much slower (see timeout= of init_process_group), or one hangs",

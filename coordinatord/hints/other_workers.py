@@ -9,7 +9,7 @@ from types import MappingProxyType
 from coordinatord.hints.match import cause_of, hint
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.fields import CONSEQUENCES_MAX
-from coordinatord.protocol.messages import Consequence, Report
+from coordinatord.protocol.messages import Report, SecondaryFailure
 
 NAMED_MAX = 3
 """Workers that are named where the first ones tell enough."""
@@ -72,7 +72,7 @@ def _some(named: Sequence[str]) -> str:
     return ", ".join([*named[:NAMED_MAX], f"{least}{more} more"])
 
 
-def _named(some: Iterable[Consequence], number: int) -> str:
+def _named(some: Iterable[SecondaryFailure], number: int) -> str:
     names = [f"rank {one.rank} on {one.node} ({describe_exit(one.exit_code)})" for one in some]
     more = number - len(names)
     return ", ".join([*names, f"{more} more"] if more > 0 else names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from signal import Signals
 
-from coordinatord.hints.rule import Cause
+from coordinatord.hints.rule import HintRule
 
 _KILL = frozenset({Signals.SIGKILL})
 
@@ -15,13 +15,13 @@ _LESS_MEMORY = (
 )
 
 MEMORY = (
-    Cause(
+    HintRule(
         "OOM killer",
         f"the memory was full: {_LESS_MEMORY}",
         re.compile(r"killed by the kernel's OOM killer \("),
         signals=_KILL,
     ),
-    Cause(
+    HintRule(
         "OOM killer took a child",
         f"the memory was full, and a process of the DataLoader was the victim: {_LESS_MEMORY}",
         re.compile(
@@ -30,7 +30,7 @@ MEMORY = (
         ),
         anywhere=True,
     ),
-    Cause(
+    HintRule(
         "GPU memory with another process",
         "the GPU is full, and process {other} holds {size} of it (`nvidia-smi` on {host}): end it if it is a leftover; "
         "otherwise use a smaller batch, or let each worker use its own GPU (LOCAL_RANK)",
@@ -39,7 +39,7 @@ MEMORY = (
             r" Process (?P<other>\d+) has (?P<size>[\d.]+ [KMGT]iB) memory in use"
         ),
     ),
-    Cause(
+    HintRule(
         "GPU memory",
         "the GPU is full: use a smaller batch (and accumulate gradients), activation checkpointing or sharding (FSDP); "
         "`nvidia-smi` on {host} shows whether another process holds memory",
@@ -47,7 +47,7 @@ MEMORY = (
             r"CUDA out of memory|CUDA error: out of memory|OutOfMemoryError: (?:HIP|XPU)|CUBLAS_STATUS_ALLOC_FAILED"
         ),
     ),
-    Cause(
+    HintRule(
         "shared memory",
         "the shared memory of {host} (/dev/shm) is too small for DataLoader workers: start the container with "
         "--shm-size=16g or --ipc=host (Kubernetes: an emptyDir with medium: Memory at /dev/shm), or use fewer of them",
@@ -57,7 +57,7 @@ MEMORY = (
         ),
         anywhere=True,
     ),
-    Cause(
+    HintRule(
         "host memory",
         f"the host {{host}}, or what it lets one process use (ulimit -v), has no more memory: {_LESS_MEMORY}",
         re.compile(
@@ -65,13 +65,13 @@ MEMORY = (
             r"|Cannot allocate memory|std::bad_alloc"
         ),
     ),
-    Cause(
+    HintRule(
         "DataLoader worker killed, not by the OOM killer",
         "somebody else killed it, for nodeclient did not: an administrator, a scheduler or container runtime that "
         "enforces a limit, or a daemon such as systemd-oomd or earlyoom (`journalctl` on {host})",
         re.compile(r"some process killed the DataLoader's worker"),
     ),
-    Cause(
+    HintRule(
         "DataLoader worker killed",
         "most often the memory was full and the kernel's OOM killer chose it (`dmesg | grep -i killed` on {host}): "
         f"{_LESS_MEMORY}",
@@ -81,24 +81,24 @@ MEMORY = (
 )
 
 LIMITS = (
-    Cause(
+    HintRule(
         "disk full",
         "a file system of {host} is full (`df -h`): checkpoints and logs fill it most often",
         re.compile(r"No space left on device|Disk quota exceeded"),
     ),
-    Cause(
+    HintRule(
         "too many open files on the host",
         "all programs of {host} together have as many files open as its kernel allows: `lsof` shows who has them, and "
         "fs.file-max (sysctl) is the limit",
         re.compile(r"Too many open files in system"),
     ),
-    Cause(
+    HintRule(
         "too many open files",
         "raise the limit before nodeclient starts (ulimit -n 65536; LimitNOFILE= in systemd); DataLoader workers need "
         "fewer with torch.multiprocessing.set_sharing_strategy('file_system')",
         re.compile(r"Too many open files|received 0 items of ancdata"),
     ),
-    Cause(
+    HintRule(
         "too many processes",
         "{host} lets no more processes or threads be started (ulimit -u, pids.max of the cgroup): use fewer DataLoader "
         "workers, and set OMP_NUM_THREADS",
@@ -113,43 +113,43 @@ _LEFT_OPEN = "terminate called without an active exception"
 """Beside an exception of Python it says no more than that, and there is nothing to be done about native code."""
 
 SIGNALS = (
-    Cause(
+    HintRule(
         "SIGKILL, not by the OOM killer",
         "somebody else killed it, for nodeclient did not: an administrator, a scheduler or container runtime that "
         "enforces a limit, or a daemon such as systemd-oomd or earlyoom (`journalctl` on {host})",
         re.compile(r"not the kernel's OOM killer"),
         signals=_KILL,
     ),
-    Cause(
+    HintRule(
         "SIGKILL",
         "nodeclient did not kill it. Most often the kernel's OOM killer did (`dmesg | grep -i killed` on {host}), else "
         "a scheduler or a person",
         signals=_KILL,
     ),
-    Cause(
+    HintRule(
         "ended from outside",
         "nodeclient did not send this signal: a scheduler that ends or preempts the job does, an administrator, or the "
         "script itself",
         signals=frozenset({Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGQUIT}),
     ),
-    Cause(
+    HintRule(
         "SIGBUS",
         "most often /dev/shm on {host} is full (docker --shm-size=16g or --ipc=host), or a file that was mapped into "
         "memory was cut short or has gone from its network file system",
         signals=frozenset({Signals.SIGBUS}),
     ),
-    Cause(
+    HintRule(
         "SIGSEGV",
         "native code crashed: most often an extension that was built for another version of torch, CUDA or Python; "
         "PYTHONFAULTHANDLER=1 shows where in the script",
         signals=frozenset({Signals.SIGSEGV}),
     ),
-    Cause(
+    HintRule(
         "SIGILL",
         "a library uses instructions that the processor of {host} does not have: it was built for a newer one",
         signals=frozenset({Signals.SIGILL}),
     ),
-    Cause(
+    HintRule(
         "process group left open",
         "the script ended without torch.distributed.destroy_process_group() while the group was still in use (`with "
         "workerlib.init() as ctx`, or ctx.close(), sees to that); the abort is a consequence, and why the script ended "
@@ -157,7 +157,7 @@ SIGNALS = (
         re.compile(_LEFT_OPEN),
         signals=frozenset({Signals.SIGABRT}),
     ),
-    Cause(
+    HintRule(
         "SIGABRT",
         "native code gave up; why is in the last lines of its stderr, and PYTHONFAULTHANDLER=1 shows where in "
         "the script",
@@ -165,7 +165,7 @@ SIGNALS = (
         anywhere=True,
         signals=frozenset({Signals.SIGABRT}),
     ),
-    Cause(
+    HintRule(
         "CPU time",
         "its limit of CPU time is used up (ulimit -t on {host})",
         signals=frozenset({Signals.SIGXCPU}),

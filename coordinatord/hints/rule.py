@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class HintRule:
     """One cause: all that is given must be so."""
 
     name: str

@@ -10,8 +10,8 @@ import msgpack
 from coordinatord.protocol.messages import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
+    Degraded,
     Desired,
-    Held,
     Join,
     Message,
     Observed,
@@ -29,7 +29,7 @@ TYPES: dict[str, type[Any]] = {
     "join": Join,
     "observed": Observed,
     "desired": Desired,
-    "held": Held,
+    "held": Degraded,
     "refused": Refused,
 }
 _NAMES = {message: name for name, message in TYPES.items()}

@@ -1,7 +1,7 @@
 """Every message of the protocol, with its limits; how they become bytes is in `codec`.
 
 A session is one WebSocket: the node sends one `Join`, then an `Observed` whenever something changed and at each
-heartbeat; the coordinator answers with `Desired` or `Held`, or ends the session with a `Refused`.
+heartbeat; the coordinator answers with `Desired` or `Degraded`, or ends the session with a `Refused`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Launcher(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class JobSpec:
     """What all nodes of a run must agree on."""
 
     nodes_min: Annotated[int, Range(1, RANKS_MAX)]
@@ -131,7 +131,7 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class NodeSpec:
     """What one node brings into a run, fixed for the life of its process."""
 
     host: Address
@@ -191,7 +191,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Consequence:
+class SecondaryFailure:
     """A worker that failed after another one had: because of it, or with the same error."""
 
     node: Name
@@ -229,7 +229,7 @@ class Report:
     node: Name
     host: Address
     failure: Failure
-    consequences: Annotated[tuple[Consequence, ...], Length(0, CONSEQUENCES_MAX)]
+    consequences: Annotated[tuple[SecondaryFailure, ...], Length(0, CONSEQUENCES_MAX)]
     consequences_count: Count
     """All that are known."""
     same_error_count: Count = 0
@@ -283,8 +283,8 @@ class Join:
     node: Name
     incarnation: Annotated[int, Range(0, 2**63 - 1)]
     """One life of a nodeclient process. Of two with the same node id, the greater one is the younger."""
-    spec: Spec
-    offer: Offer
+    spec: JobSpec
+    offer: NodeSpec
     observed: Observed
     release: Annotated[str, Length(0, 64)] = ""
     """The release of nodeclient, as its `--version` says it; empty if not known."""
@@ -361,7 +361,7 @@ class Desired:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Degraded:
     """Everything stays as it was last desired, for the coordinator cannot decide anything now; but it lives.
 
     Said in answer to heartbeats while its store fails: what it would decide, it might forget.
@@ -380,4 +380,4 @@ class Refused:
     """Whether the same node may be welcome later."""
 
 
-Message = Join | Observed | Desired | Held | Refused
+Message = Join | Observed | Desired | Degraded | Refused

@@ -19,13 +19,13 @@ from typing import Any
 
 from coordinatord.protocol.messages import (
     PROTOCOL_VERSION,
-    Consequence,
     Desired,
     Failure,
     Follower,
     Join,
     Observed,
     Report,
+    SecondaryFailure,
 )
 
 SPOKEN = (PROTOCOL_VERSION, PROTOCOL_VERSION - 1)
@@ -52,7 +52,7 @@ ADDED = (
     Added(5, Observed, "killed"),
     Added(5, Follower, "same_error"),
     Added(5, Failure, "log"),
-    Added(5, Consequence, "same_error"),
+    Added(5, SecondaryFailure, "same_error"),
     Added(5, Report, "same_error_count"),
     Added(5, Report, "early"),
     Added(5, Report, "step"),

@@ -23,7 +23,7 @@ class WebSocket(Protocol):
         """Close in good order."""
 
 
-class Mailbox:
+class LatestFrame:
     """What one end of a session is still to send."""
 
     def __init__(self) -> None:

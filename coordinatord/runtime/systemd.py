@@ -34,7 +34,7 @@ WATCHED = ("WATCHDOG_USEC", "WATCHDOG_PID")
 NOTIFIED = "NOTIFY_SOCKET"
 
 
-class Supervisor:
+class SystemdNotifier:
     """The systemd that started this process, or nobody."""
 
     def __init__(self, environ: MutableMapping[str, str], pid: int) -> None:

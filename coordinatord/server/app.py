@@ -26,18 +26,18 @@ from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.runtime.tcp_options import keep_trying
 from coordinatord.server import page
-from coordinatord.server.change_signal import Feed
+from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.connections import Connections
-from coordinatord.server.counters import Meters
+from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.admin import Requests
 from coordinatord.server.http.browser_guard import Browsers, Names
 from coordinatord.server.http.events import Happenings
 from coordinatord.server.http.jobs import Api
-from coordinatord.server.http.live_updates import Stream
+from coordinatord.server.http.live_updates import LiveUpdates
 from coordinatord.server.http.responses import complain_alike
 from coordinatord.server.metrics.scrape import Metrics
-from coordinatord.server.node_sessions import Sessions
+from coordinatord.server.node_sessions import NodeSessions
 from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import Store, UnreadableStoreError
 
@@ -78,7 +78,7 @@ class ListenError(Exception):
 class Server:
     """A coordinator that serves."""
 
-    def __init__(self, address: str, port: int, driver: Driver, sessions: Sessions, tasks: Tasks) -> None:
+    def __init__(self, address: str, port: int, driver: Driver, sessions: NodeSessions, tasks: Tasks) -> None:
         self.address = address
         self.port = port
         self.driver = driver
@@ -130,23 +130,23 @@ async def serve(
     loop = asyncio.get_running_loop()
     tasks = Tasks()
     loop.set_exception_handler(partial(_end_for_bugs, tasks))
-    meters = Meters()
-    sessions = Sessions(meters)
+    counters = Counters()
+    sessions = NodeSessions(counters)
     requests = Requests()
-    driver = Driver(machine, store, _delivery(sessions, requests), tasks, meters)
+    driver = Driver(machine, store, _delivery(sessions, requests), tasks, counters)
     sessions.attach(driver)
     requests.attach(driver)
-    feed = Feed()
-    driver.watchers.append(feed.note)
-    happenings = Happenings(driver, store, feed)
-    stream = Stream(driver, feed)
-    metrics = Metrics(driver, meters)
+    change_signal = ChangeSignal()
+    driver.watchers.append(change_signal.note)
+    happenings = Happenings(driver, store, change_signal)
+    stream = LiveUpdates(driver, change_signal)
+    metrics = Metrics(driver, counters)
     names = Names([host, *allowed_hosts])
     names.learn()
     connections = Connections()
     middlewares = [connections.note, Browsers(names).guard, complain_alike]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=middlewares)
-    app.add_routes([web.get(SESSION_PATH, sessions.serve), *Api(driver, feed).routes()])
+    app.add_routes([web.get(SESSION_PATH, sessions.serve), *Api(driver, change_signal).routes()])
     app.add_routes([*requests.routes(), *happenings.routes()])
     app.add_routes([*page.routes(), *stream.routes(), *metrics.routes()])
     # aiohttp waits for a request once before it cuts it and once more after.
@@ -165,7 +165,7 @@ async def serve(
         sessions.close()
         requests.close()
         stream.close()
-        feed.close()
+        change_signal.close()
         await runner.cleanup()
         metrics.close()
         await tasks.cancel()
@@ -188,7 +188,7 @@ def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def _delivery(sessions: Sessions, requests: Requests) -> Callable[[Effect], None]:
+def _delivery(sessions: NodeSessions, requests: Requests) -> Callable[[Effect], None]:
     """Return what carries out an effect: for a node, or for an operator."""
 
     def deliver(effect: Effect) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from coordinatord.core.values.records import Record
 
 
-class Feed:
+class ChangeSignal:
     """Counts how often something has become durable."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class Meters:
+class Counters:
     """The counts of one life of the daemon."""
 
     def __init__(self) -> None:
@@ -52,8 +52,8 @@ class Meters:
 class LagProbe:
     """Looks once a second how late the event loop is. While it does not look, it costs nothing."""
 
-    def __init__(self, meters: Meters) -> None:
-        self._meters = meters
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -69,5 +69,5 @@ class LagProbe:
 
     def _look(self) -> None:
         # The loop's own clock, which uvloop reads once a turn, does not show what a turn takes.
-        self._meters.lag.observe(max(0.0, time.monotonic() - self._due))
+        self._counters.lag.observe(max(0.0, time.monotonic() - self._due))
         self.start()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
 from coordinatord.core.effects import Effect, Refuse
-from coordinatord.core.events import Event, RecordingResumed, RecordingStopped, Tick
+from coordinatord.core.events import Event, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.values.records import Record, RoundFormed
@@ -20,7 +20,7 @@ from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.deadline_timer import DeadlineTimer
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
-from coordinatord.server.counters import Meters
+from coordinatord.server.counters import Counters
 from coordinatord.server.refusal_log import Refusals
 from coordinatord.store.interface import Store, StoreError
 
@@ -42,11 +42,11 @@ class Driver:
     """Runs one machine on one event loop."""
 
     def __init__(
-        self, machine: Coordinator, store: Store, deliver: Callable[[Effect], None], tasks: Tasks, meters: Meters
+        self, machine: Coordinator, store: Store, deliver: Callable[[Effect], None], tasks: Tasks, counters: Counters
     ) -> None:
         """`deliver` carries out one effect, without waiting for anything."""
         self.machine = machine
-        self._meters = meters
+        self._counters = counters
         self._store = store
         self._deliver = deliver
         self._tasks = tasks
@@ -110,7 +110,7 @@ class Driver:
             self._release(effects)
             if self.machine.trouble is not None:
                 log.warning("records can be written again: decisions go on", extra=fields("recording_resumed"))
-                self.submit(RecordingResumed())
+                self.submit(StoreRecovered())
         self._writing = False
         self._written.set()
 
@@ -124,11 +124,11 @@ class Driver:
     async def _try_to_write(self, records: tuple[Record, ...], decided_at: float) -> bool:
         waiting = self._tasks.spawn(self._lose_patience(), name="wait for the disk")
         try:
-            with self._meters.commits.time():
+            with self._counters.commits.time():
                 await self._store.append(records, decided_at)
         except StoreError as error:
-            self._meters.store_failures += 1
-            self._stop_deciding(str(error))
+            self._counters.store_failures += 1
+            self._store_failed(str(error))
             return False
         else:
             return True
@@ -138,19 +138,19 @@ class Driver:
     async def _lose_patience(self) -> None:
         for _ in range(LOOKS):
             await asyncio.sleep(PATIENCE_S / LOOKS)
-        self._stop_deciding(f"the disk has not answered for {PATIENCE_S:g} s")
+        self._store_failed(f"the disk has not answered for {PATIENCE_S:g} s")
 
-    def _stop_deciding(self, why: str) -> None:
+    def _store_failed(self, why: str) -> None:
         if self.machine.trouble != why:
             text = "nothing can be recorded: no round is formed, the workers go on: %s"
             log.error(text, why, extra=fields("recording_stopped"))
             self._written.set()  # whoever waits for what is durable is answered with what is known
-            self.submit(RecordingStopped(why))
+            self.submit(StoreFailed(why))
 
     def _release(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Refuse):
-                self._meters.refused[effect.message.code] += 1
+                self._counters.refused[effect.message.code] += 1
                 if self._refusals.is_news(effect):
                     names = fields("node_refused", job=effect.job, node=effect.node, code=effect.message.code)
                     log.warning("refused: %s", effect.message.message, extra=names)

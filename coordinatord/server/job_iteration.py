@@ -15,7 +15,7 @@ JOB_COST = 40
 """Nodes that a job costs as many as, beside its own: what is read of it as a whole."""
 
 
-async def read_in_pieces(driver: Driver, piece: int) -> AsyncIterator[Run]:
+async def iterate_jobs(driver: Driver, piece: int) -> AsyncIterator[Run]:
     """Yield the run of each job, as far as it is durable, with a pause after every `piece` of nodes."""
     await driver.written()
     cost = 0

@@ -12,7 +12,7 @@ from itertools import count
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from coordinatord.core.effects import Close, Effect, Reassure, Refuse, Send
+from coordinatord.core.effects import Close, Effect, Refuse, ReportDegraded, Send
 from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.core.queries.master_address import plain
 from coordinatord.protocol.codec import VersionError, decode, encode
@@ -27,9 +27,9 @@ from coordinatord.protocol.messages import (
 )
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.runtime import __version__
-from coordinatord.runtime.latest_frame import Mailbox
+from coordinatord.runtime.latest_frame import LatestFrame
 from coordinatord.runtime.logs import fields
-from coordinatord.server.counters import Meters
+from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class _Open:
 
     version: int
     """Of the protocol, in which all is said and read here."""
-    mailbox: Mailbox = field(default_factory=Mailbox)
+    latest_frame: LatestFrame = field(default_factory=LatestFrame)
     told: Desired | None = None
     frame: bytes = b""
     """What it was last told, as it went out: most answers to heartbeats repeat it."""
@@ -60,11 +60,11 @@ class _Open:
         return self.frame
 
 
-class Sessions:
+class NodeSessions:
     """All nodes' connections."""
 
-    def __init__(self, meters: Meters) -> None:
-        self._meters = meters
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
         self._open: dict[int, _Open] = {}
         self._numbers = count(1)
         self._driver: Driver | None = None
@@ -80,18 +80,18 @@ class Sessions:
             return
         match effect:
             case Send():
-                session.mailbox.put(session.frame_for(effect.message))
-            case Reassure():
-                session.mailbox.put_if_empty(encode(effect.message, session.version))
+                session.latest_frame.put(session.frame_for(effect.message))
+            case ReportDegraded():
+                session.latest_frame.put_if_empty(encode(effect.message, session.version))
             case Refuse():
-                session.mailbox.close(encode(effect.message, session.version))
+                session.latest_frame.close(encode(effect.message, session.version))
             case Close():
-                session.mailbox.close()
+                session.latest_frame.close()
 
     def close(self) -> None:
         """End all sessions: the nodes go on and look for the coordinator again."""
         for session in self._open.values():
-            session.mailbox.close()
+            session.latest_frame.close()
 
     async def serve(self, request: web.Request) -> web.WebSocketResponse:
         """Be the handler of a node's connection, for as long as it lasts."""
@@ -110,16 +110,16 @@ class Sessions:
         assert self._driver is not None  # noqa: S101 - attached before the first request can come
         session = next(self._numbers)
         opened = self._open[session] = _Open(join.version)
-        mailbox = opened.mailbox
+        latest_frame = opened.latest_frame
         transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         peer, local = _address(transport, "peername"), _address(transport, "sockname")
         _note_versions(join)
         self._driver.submit(Connected(session, join, peer, local))
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(mailbox.empty_into(socket), name=f"send to {join.node}")
+                tasks.create_task(latest_frame.empty_into(socket), name=f"send to {join.node}")
                 await self._receive(socket, transport, session, join)
-                mailbox.close()
+                latest_frame.close()
         except* ConnectionError as errors:
             names = fields("connection_lost", job=join.job, node=join.node)
             log.debug("connection lost: %s", errors.exceptions[0], extra=names)
@@ -131,20 +131,20 @@ class Sessions:
         self, socket: web.WebSocketResponse, transport: asyncio.WriteTransport, session: int, join: Join
     ) -> None:
         assert self._driver is not None  # noqa: S101 - see above
-        mailbox = self._open[session].mailbox
+        latest_frame = self._open[session].latest_frame
         async for message in socket:
             try:
                 observed = decode(_frame(message.type, message.data), Observed, version=join.version)
             except SchemaError as error:
                 names = fields("message_malformed", job=join.job, node=join.node)
                 log.warning("malformed message: %s", error, extra=names)
-                self._meters.refused[RefusalCode.MALFORMED] += 1
-                mailbox.close(encode(Refused(RefusalCode.MALFORMED, str(error), retry=False), join.version))
+                self._counters.refused[RefusalCode.MALFORMED] += 1
+                latest_frame.close(encode(Refused(RefusalCode.MALFORMED, str(error), retry=False), join.version))
             else:
-                self._meters.heartbeats += observed.beat
-                mailbox.attend()
+                self._counters.heartbeats += observed.beat
+                latest_frame.attend()
                 self._driver.submit(Reported(session, observed))
-                await mailbox.flush(socket, transport)
+                await latest_frame.flush(socket, transport)
 
     async def _receive_join(self, socket: web.WebSocketResponse, request: web.Request) -> Join | None:
         try:
@@ -160,7 +160,7 @@ class Sessions:
             refused = Refused(RefusalCode.MALFORMED, str(error), retry=False)
         peer = _address(request.transport, "peername")
         log.warning("refused: %s", refused.message, extra=fields("peer_refused", peer=peer, code=refused.code))
-        self._meters.refused[refused.code] += 1
+        self._counters.refused[refused.code] += 1
         await socket.send_bytes(encode(refused))
         await socket.close(code=WSCloseCode.POLICY_VIOLATION)
         return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinatord.protocol.fields import RANKS_MAX
-from coordinatord.protocol.messages import Spec
+from coordinatord.protocol.messages import JobSpec
 from coordinatord.runtime.settings import SettingsParser
 from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, JoinConfig
 from nodeclient.config.output import output_settings
@@ -31,7 +31,7 @@ UNHEEDED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class FrontEnd:
     """What a door has made of the flags that it has for itself."""
 
     nodes: tuple[int, int]
@@ -46,7 +46,7 @@ class Door:
 
 
 def join_config(
-    parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], door: Door
+    parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], door: FrontEnd
 ) -> JoinConfig:
     """Make the settings, or end the program with a line that says what is wrong."""
     settings_file = () if parser.file is None else (f"settings from {parser.file.absolute()}",)
@@ -118,13 +118,13 @@ def _note(parser: SettingsParser, config: JoinConfig, said: Mapping[str, Found])
             parser.note(dest, value, sources.get(dest, "default"))
 
 
-def _spec(parser: SettingsParser, given: argparse.Namespace, nodes: tuple[int, int]) -> Spec:
+def _spec(parser: SettingsParser, given: argparse.Namespace, nodes: tuple[int, int]) -> JobSpec:
     least, most = nodes
     if given.standalone and least > 1:
         parser.error(
             f"--standalone is for this host alone, but --nnodes wants {least}: start a coordinatord, see --coord"
         )
-    return Spec(least, most, given.max_restarts)
+    return JobSpec(least, most, given.max_restarts)
 
 
 def _workers(

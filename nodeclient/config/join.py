@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.runtime.settings import SettingsParser, joined
 from nodeclient.config import flags, values
-from nodeclient.config.build import Door, join_config
+from nodeclient.config.build import FrontEnd, join_config
 from nodeclient.config.join_config import JoinConfig
 
 UNNAMED = "no --job-id: this is the job default, and all nodes without an id train together"
@@ -86,7 +86,7 @@ def read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
         parser.error("give the command that each worker runs, after --, such as: -- python train.py")
     nodes = (1, 1 if given.standalone else RANKS_MAX)
     return join_config(
-        parser, given, environ, Door(nodes, command, remark_if_unnamed="" if given.standalone else UNNAMED)
+        parser, given, environ, FrontEnd(nodes, command, remark_if_unnamed="" if given.standalone else UNNAMED)
     )
 
 

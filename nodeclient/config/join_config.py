@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordinatord.protocol.messages import Spec
+from coordinatord.protocol.messages import JobSpec
 from nodeclient.core.settings import ABORT_TIMEOUT_S
 from nodeclient.output.settings import OutputSettings
 
@@ -37,7 +37,7 @@ class JoinConfig:
     standalone: bool
     job: str
     node: str
-    spec: Spec
+    spec: JobSpec
     workers: int
     role: str
     topology: str

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from coordinatord.runtime.settings import NUMBER, SettingsParser, seconds
 from nodeclient.config import flags, values
-from nodeclient.config.build import Door, join_config
+from nodeclient.config.build import FrontEnd, join_config
 from nodeclient.config.join import MOVED
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.program import worker_command
@@ -101,7 +101,7 @@ def read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mapping
     _translate(parser, given, met)
     given.log_level = given.log_level or _log_level(environ, remarks)
     meets_strangers = met.coordinators and not met.own_coordinator
-    door = Door(
+    door = FrontEnd(
         nodes=NODES,
         command=worker_command(parser, given, environ),
         group_rank=0 if met.static else None,  # as torchrun has it for `static`, and for nothing else

@@ -14,11 +14,11 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import effects, endings, events, notices
-from nodeclient.core.connection_state import Contact
+from nodeclient.core.connection_state import ConnectionState
 from nodeclient.core.effects import Level
 from nodeclient.core.settings import Settings
 from nodeclient.core.table import TABLE, WORKING, Act, Stimulus, stimulus_of
-from nodeclient.core.worker_group import Group
+from nodeclient.core.worker_group import WorkerGroup
 
 LEAVE_WITHIN_S = 5.0
 """A leaving node that hears no decision for so long, one lease, stops its workers by itself."""
@@ -36,10 +36,10 @@ class Agent:
         self._port = port
         self._desired: Desired | None = None
 
-        self._group = Group()
+        self._group = WorkerGroup()
         self._resting_since = now
 
-        self._contact = Contact(now)
+        self._connection = ConnectionState(now)
 
         self._leaving: int | None = None
         self._leave_by: float | None = None
@@ -51,11 +51,11 @@ class Agent:
 
         self._effects: list[effects.Effect] = []
         self._handlers: dict[type[events.Event], Callable[[Any, float], None]] = {
-            events.SearchBegan: lambda _, now: self._contact.begin(now),
+            events.SearchBegan: lambda _, now: self._connection.begin(now),
             events.SessionOpened: self._opened,
             events.SessionClosed: self._closed,
             events.Told: self._told,
-            events.Reassured: self._reassured,
+            events.CoordinatorDegraded: self._reassured,
             events.TurnedAway: self._turned_away,
             events.Reached: self._reached,
             events.Unreached: self._unreached,
@@ -64,7 +64,7 @@ class Agent:
             events.WorkerExited: self._worker_exited,
             events.Swept: self._swept,
             events.SweepFailed: self._sweep_failed,
-            events.CompanionEnded: self._companion_ended,
+            events.EmbeddedCoordinatorEnded: self._companion_ended,
             events.LeaveAsked: self._leave_asked,
             events.Tick: self._ticked,
         }
@@ -107,7 +107,7 @@ class Agent:
             port=self._port,
             leaving=self._leaving is not None,
             failure=self._group.failure(now),
-            heard_s=self._contact.heard_s(now),
+            heard_s=self._connection.heard_s(now),
             beat=beat,
             idle_s=0.0 if self.phase.has_workers else min(now - self._resting_since, DURATION_S_MAX),
             ended=self._group.ended(now),
@@ -117,28 +117,28 @@ class Agent:
     # Events
 
     def _opened(self, event: events.SessionOpened, now: float) -> None:
-        self._contact.open(event.coordinator, self.observed(now, beat=False), now)
+        self._connection.open(event.coordinator, self.observed(now, beat=False), now)
 
     def _closed(self, event: events.SessionClosed, now: float) -> None:
-        if self._contact.close(event.reason, now) and self._last_word is None:
+        if self._connection.close(event.reason, now) and self._last_word is None:
             goes_on = "; the workers go on" if self.phase.has_workers else ""
             self._notice(Level.WARNING, "coordinator_lost", f"lost the coordinator: {event.reason}{goes_on}")
-        elif self._contact.is_new_trouble(event.reason):
-            text, working = self._contact.searching(), self.phase in WORKING
+        elif self._connection.is_new_trouble(event.reason):
+            text, working = self._connection.searching(), self.phase in WORKING
             self._effects.append(effects.Waiting(text, self._limit_alone(), working))
         if self._leaving is not None:
             self._abandon(now)
 
     def _told(self, event: events.Told, now: float) -> None:
         desired = event.desired
-        let_in = self._contact.hear(desired, now)
+        let_in = self._connection.hear(desired, now)
         if let_in:
-            self._notice(Level.INFO, "connected", f"connected to the coordinator at {self._contact.coordinator}")
+            self._notice(Level.INFO, "connected", f"connected to the coordinator at {self._connection.coordinator}")
         if desired.run == self.run and desired.round < self.round:
             return  # said before something that this node has already heard
-        if desired.report is not None and self._contact.is_new_report(desired.run, desired.report):
+        if desired.report is not None and self._connection.is_new_report(desired.run, desired.report):
             self._effects.append(effects.Show(desired.report))
-        if self._contact.is_new_remark(desired.remark):
+        if self._connection.is_new_remark(desired.remark):
             self._notice(Level.WARNING, "begun_anew", desired.remark)
         if desired.goal in {Goal.STOP, Goal.EXIT}:
             self._leave_by = None  # the decision that a leaving node waits for
@@ -148,17 +148,17 @@ class Agent:
             self._effects.append(effects.Waiting(desired.reason, until))
         self._desired = desired
 
-    def _reassured(self, event: events.Reassured, now: float) -> None:
-        self._contact.alive(now)
+    def _reassured(self, event: events.CoordinatorDegraded, now: float) -> None:
+        self._connection.alive(now)
         reason = event.held.reason
-        if self._contact.is_new_trouble(reason):
+        if self._connection.is_new_trouble(reason):
             self._notice(Level.WARNING, "coordinator_undecided", notices.undecided(reason))
 
     def _turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused = event.refused
         if refused.retry or (refused.code is RefusalCode.VERSION and self._desired is not None):
             # Whoever was let in before meets another version after an upgrade, which can be taken back.
-            self._contact.turn_away(refused)
+            self._connection.turn_away(refused)
             self._closed(events.SessionClosed(refused.message), now)
         else:
             # A successor has begun already where there is one; otherwise the workers may save what they have.
@@ -171,7 +171,7 @@ class Agent:
 
     def _unreached(self, event: events.Unreached, now: float) -> None:
         if self._probes(event.run, event.round):
-            self._group.fail(0, ExitCode.UNAVAILABLE, events.Account(message=event.message), now)
+            self._group.fail(0, ExitCode.UNAVAILABLE, events.Diagnosis(message=event.message), now)
             self._failed(now)
 
     def _probes(self, run: str, number: int) -> bool:
@@ -180,7 +180,7 @@ class Agent:
 
     def _start_failed(self, event: events.StartFailed, now: float) -> None:
         self._group.alive.difference_update(range(event.local_rank, self._settings.workers))
-        self._worker_ended(event, events.Account(message=event.message), now)
+        self._worker_ended(event, events.Diagnosis(message=event.message), now)
 
     def _swept(self, event: events.Swept, now: float) -> None:
         self._port = event.port
@@ -205,7 +205,7 @@ class Agent:
     def _worker_ended(
         self,
         event: events.StartFailed | events.WorkerExited,
-        account: events.Account,
+        account: events.Diagnosis,
         now: float,
         age_s: float = 0.0,
     ) -> None:
@@ -231,10 +231,10 @@ class Agent:
     def _leave_asked(self, event: events.LeaveAsked, now: float) -> None:
         again = self._leaving is not None
         self._leaving = event.signum
-        if not again and (self._contact.connected or self.phase.has_workers):
+        if not again and (self._connection.connected or self.phase.has_workers):
             grace_s = self._settings.stop_timeout_s if self._group.alive else None
             self._notice(Level.INFO, "leaving", notices.leaving(event.signum, grace_s))
-        if again or not self._contact.connected:
+        if again or not self._connection.connected:
             self._abandon(now, hurry=again)
         else:
             self._leave_by = now + LEAVE_WITHIN_S
@@ -251,18 +251,18 @@ class Agent:
         self._step(Stimulus.ABANDONED, now)
 
     def _give_up(self, now: float) -> None:
-        alone = endings.succeeded_alone(self.phase, self._group, self._goal, self._contact.trouble)
+        alone = endings.succeeded_alone(self.phase, self._group, self._goal, self._connection.trouble)
         waited_s = self._settings.join_timeout_s
-        self._exit(alone or self._contact.give_up(waited_s, self.phase, self._group.failure(now)))
+        self._exit(alone or self._connection.give_up(waited_s, self.phase, self._group.failure(now)))
 
-    def _companion_ended(self, event: events.CompanionEnded, now: float) -> None:
+    def _companion_ended(self, event: events.EmbeddedCoordinatorEnded, now: float) -> None:
         if self._last_word is None:
             text = notices.companion_ended(event.how)
             self._end_with(effects.Exit(ExitCode.UNAVAILABLE, text), now, hurry=False)
 
     def _cut_off(self, now: float) -> None:
         self._group.cut_off = True
-        self._notice(Level.ERROR, "cut_off", notices.cut_off(self._contact.outage_grace_s, self._settings))
+        self._notice(Level.ERROR, "cut_off", notices.cut_off(self._connection.outage_grace_s, self._settings))
         self._step(Stimulus.ABANDONED, now)
 
     # Time
@@ -274,7 +274,7 @@ class Agent:
             dues.append((self._group.kill_at, lambda now: self._step(Stimulus.GRACE_OVER, now)))
         if self._leave_by is not None and self.phase is not Phase.STOPPING:
             dues.append((self._leave_by, self._abandon))
-        contact = self._contact
+        contact = self._connection
         if contact.connected:
             dues.append((contact.heard_at + contact.lease_s, self._doubt))
             dues.append((contact.beat_at, lambda _: None))  # `_tell` sees to it
@@ -285,11 +285,11 @@ class Agent:
     def _limit_alone(self) -> float:
         """Return until when the node bears it to be without a coordinator."""
         patience_s = endings.patience_s(self._settings.join_timeout_s, self.phase, self._group, self._goal)
-        return self._contact.limit_alone(self.phase, self._resting_since, patience_s)
+        return self._connection.limit_alone(self.phase, self._resting_since, patience_s)
 
     def _doubt(self, now: float) -> None:
-        self._contact.heard_at = now  # the shell answers with `SessionClosed`
-        self._effects.append(effects.Reconnect(notices.silent(self._contact.lease_s)))
+        self._connection.heard_at = now  # the shell answers with `SessionClosed`
+        self._effects.append(effects.Reconnect(notices.silent(self._connection.lease_s)))
 
     # The goal
 
@@ -322,8 +322,8 @@ class Agent:
     def _probe(self, now: float) -> None:
         desired = self._take_round(now)
         assert desired.assignment is not None  # noqa: S101 - `run` carries one, see `wire`
-        self._group = Group(desired.assignment, desired.reason)
-        self._effects.append(effects.Probe(desired.run, desired.round, desired.assignment, self._contact.probe_s))
+        self._group = WorkerGroup(desired.assignment, desired.reason)
+        self._effects.append(effects.Probe(desired.run, desired.round, desired.assignment, self._connection.probe_s))
 
     def _start(self, now: float) -> None:
         del now
@@ -376,7 +376,7 @@ class Agent:
         assert desired is not None  # noqa: S101 - goals come from it
         if (desired.run, desired.round) != (self.run, self.round):
             self.run, self.round = desired.run, desired.round
-            self._group = Group()
+            self._group = WorkerGroup()
         return desired
 
     def _leave(self, now: float) -> None:
@@ -392,8 +392,8 @@ class Agent:
 
     def _tell(self, now: float) -> None:
         """Report what has changed; a heartbeat reports in any case."""
-        if not self._contact.connected or self.exited:
+        if not self._connection.connected or self.exited:
             return
-        observed = self.observed(now, beat=self._contact.beat_at <= now)
-        if self._contact.is_news(observed, now):
+        observed = self.observed(now, beat=self._connection.beat_at <= now)
+        if self._connection.is_news(observed, now):
             self._effects.append(effects.Say(observed))

@@ -28,7 +28,7 @@ node for on its way there since it said so: to hear of it with the next heartbea
 node one report that it runs and one that it has stopped, which is half of what it would."""
 
 
-class Contact:
+class ConnectionState:
     """The agent's side of the session, as of its own clock."""
 
     def __init__(self, now: float) -> None:

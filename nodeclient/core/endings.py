@@ -7,7 +7,7 @@ from coordinatord.protocol.messages import Desired, Phase, Result
 from nodeclient.core import notices
 from nodeclient.core.effects import Exit, Level
 from nodeclient.core.table import Stimulus
-from nodeclient.core.worker_group import Group
+from nodeclient.core.worker_group import WorkerGroup
 
 TELL_WITHIN_S = 30.0
 """A node that knows by itself that the run has succeeded looks for so long for somebody to tell: a coordinator that is
@@ -26,18 +26,18 @@ def as_told(desired: Desired | None, leaving: int | None) -> Exit:
     return Exit(code, outcome.summary, Level.INFO if well else Level.ERROR, desired.report)
 
 
-def patience_s(join_timeout_s: float, phase: Phase, group: Group, goal: Stimulus | None) -> float:
+def patience_s(join_timeout_s: float, phase: Phase, group: WorkerGroup, goal: Stimulus | None) -> float:
     """Return how long a node without workers looks for a coordinator."""
     return min(join_timeout_s, TELL_WITHIN_S) if _has_succeeded_alone(phase, group, goal) else join_timeout_s
 
 
-def succeeded_alone(phase: Phase, group: Group, goal: Stimulus | None, trouble: str) -> Exit | None:
+def succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None, trouble: str) -> Exit | None:
     """Return what a node ends with that is out of reach of the coordinator, and knows that the run has succeeded."""
     alone = _has_succeeded_alone(phase, group, goal)
     return Exit(ExitCode.OK, notices.succeeded_alone(trouble), Level.INFO) if alone else None
 
 
-def _has_succeeded_alone(phase: Phase, group: Group, goal: Stimulus | None) -> bool:
+def _has_succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None) -> bool:
     """Whether all workers of the round have succeeded as far as one node can know: it is the only one.
 
     Only if the goal was last to run this round: of one that was being stopped, more was to come.

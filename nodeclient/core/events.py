@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinatord.protocol.messages import Desired, Held, Refused
+from coordinatord.protocol.messages import Degraded, Desired, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Reassured:
+class CoordinatorDegraded:
     """The coordinator lives, but cannot decide anything at present."""
 
-    held: Held
+    held: Degraded
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class StartFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class Diagnosis:
     """What is known of how a worker ended, beyond its exit code; texts of any length and any characters."""
 
     pid: int = 0
@@ -101,7 +101,7 @@ class WorkerExited:
 
     local_rank: int
     exit_code: int
-    account: Account
+    account: Diagnosis
     age_s: float = 0.0
     """How long ago it ended: to give an account of it takes a moment."""
 
@@ -122,7 +122,7 @@ class SweepFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class CompanionEnded:
+class EmbeddedCoordinatorEnded:
     """The coordinator that serves this host alone has ended, and nobody starts another."""
 
     how: str
@@ -146,7 +146,7 @@ Event = (
     | SessionOpened
     | SessionClosed
     | Told
-    | Reassured
+    | CoordinatorDegraded
     | TurnedAway
     | Reached
     | Unreached
@@ -155,7 +155,7 @@ Event = (
     | WorkerExited
     | Swept
     | SweepFailed
-    | CompanionEnded
+    | EmbeddedCoordinatorEnded
     | LeaveAsked
     | Tick
 )

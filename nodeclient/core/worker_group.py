@@ -17,13 +17,13 @@ from coordinatord.protocol.fields import (
 from coordinatord.protocol.messages import Assignment, Failure, Follower, Phase
 from coordinatord.protocol.text import clip, is_same_error
 from coordinatord.protocol.worker_ends import Ended, Killed
-from nodeclient.core.events import Account
+from nodeclient.core.events import Diagnosis
 
 _ENDED_BY_US = frozenset({0, 128 + Signals.SIGKILL})
 """What workers end with that are told to, as a shell says it; or of the signal that asked them."""
 
 
-class Group:
+class WorkerGroup:
     """The worker group of one round. Times are in the agent's clock."""
 
     def __init__(self, assignment: Assignment | None = None, origin: str = "") -> None:
@@ -80,7 +80,7 @@ class Group:
             self.killed = Killed(ranks, len(self.alive), min(kill_at - self._asked_at, DURATION_S_MAX))
         return self.killed
 
-    def fail(self, local_rank: int, exit_code: int, account: Account, now: float) -> None:
+    def fail(self, local_rank: int, exit_code: int, account: Diagnosis, now: float) -> None:
         """Note the first failure; what fails later does so in consequence."""
         self._failure = Failure(
             rank=self.rank(local_rank),
@@ -96,7 +96,7 @@ class Group:
         )
         self._failed_at = now
 
-    def note_late(self, local_rank: int, exit_code: int, account: Account, at: float) -> None:
+    def note_late(self, local_rank: int, exit_code: int, account: Diagnosis, at: float) -> None:
         """Note the end, at `at`, of a worker that is told of while the workers end.
 
         It is the first failure, told of late, if it was before they were asked to; else it may have followed from one.

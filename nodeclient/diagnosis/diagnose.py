@@ -9,7 +9,7 @@ from pathlib import Path
 
 from coordinatord.protocol.exit_codes import signal_behind
 from coordinatord.protocol.fields import LAST_LINES_MAX
-from nodeclient.core.events import Account
+from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import kernel_log, oom, recorded, tracebacks
 from nodeclient.diagnosis.text import gibibytes, last_lines, own_lines, without_native_frames
 
@@ -27,22 +27,22 @@ _PROGRESS = re.compile(r".*\d%\|")
 """One state of tqdm's bar."""
 
 
-def account(
+def diagnose(
     exit_code: int,
     pid: int,
     error_file: Path | None,
     stderr: bytes,
-    oom_before: oom.Kills,
+    oom_before: oom.OomKills,
     root: Path = Path("/"),
     kmsg: Path = kernel_log.KMSG,
-) -> Account:
+) -> Diagnosis:
     """Find out how a worker ended. Never raises; reads a few small files.
 
     `exit_code` is as `subprocess` has it. `stderr` is the end of what it wrote there, as much as there is: C++ writes
     long stacks after a traceback. `oom_before` was counted before the worker was started.
     """
     if exit_code == 0:
-        return Account(pid=pid)
+        return Diagnosis(pid=pid)
     said = last_lines(stderr.decode(errors="replace"))
     signum = signal_behind(exit_code)
     trace = tracebacks.find(said, killed=signum is not None)
@@ -64,7 +64,7 @@ def account(
         found_out = f"some process killed the DataLoader's worker, {_NOT_OOM}"
     if not error and signum is None and not found_out:
         found_out = _last_word(said)
-    return Account(pid, found_out, error, tuple(shown))
+    return Diagnosis(pid, found_out, error, tuple(shown))
 
 
 def _last_word(said: Sequence[str]) -> str:
@@ -101,7 +101,7 @@ def _shortened(lines: Sequence[str]) -> Sequence[str]:
     return [*lines[:OUTER_LINES], f"  ... {len(lines) - OUTER_LINES - inner} lines ...", *lines[-inner:]]
 
 
-def _killer(signum: int | None, pid: int, before: oom.Kills, root: Path, kmsg: Path) -> str:
+def _killer(signum: int | None, pid: int, before: oom.OomKills, root: Path, kmsg: Path) -> str:
     """Say who killed it, as far as that can be known."""
     kill = oom.kill_since(before, root)
     if signum != signal.SIGKILL:

@@ -21,7 +21,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
-class Kills:
+class OomKills:
     """How many processes the OOM killer has ended until some time; None where that cannot be known."""
 
     cgroup: int | None = None
@@ -32,7 +32,7 @@ class Kills:
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class OomKill:
     """The OOM killer ended a process."""
 
     reason: str
@@ -41,7 +41,7 @@ class Kill:
     """It was one of this process's cgroup; else, one of this host."""
 
 
-def count(root: Path = Path("/")) -> Kills:
+def count(root: Path = Path("/")) -> OomKills:
     """Count now. Never raises."""
     groups = list(_memory_cgroups(root))
     hits = {group: hit for group in groups if (hit := _number(group / "memory.events.local", "oom")) is not None}
@@ -50,20 +50,20 @@ def count(root: Path = Path("/")) -> Kills:
         own = _number(groups[0] / "memory.events", "oom_kill")
         if own is None:
             own = _number(groups[0] / "memory.oom_control", "oom_kill")
-    return Kills(own, _number(root / "proc/vmstat", "oom_kill"), hits)
+    return OomKills(own, _number(root / "proc/vmstat", "oom_kill"), hits)
 
 
-def kill_since(before: Kills, root: Path = Path("/")) -> Kill | None:
+def kill_since(before: OomKills, root: Path = Path("/")) -> OomKill | None:
     """Say whether the OOM killer ended something since `before` that may have been a worker. Never raises."""
     now = count(root)
     if now.cgroup is not None and before.cgroup is not None:
-        return Kill(_exhausted(before, now, root), certain=True) if now.cgroup > before.cgroup else None
+        return OomKill(_exhausted(before, now, root), certain=True) if now.cgroup > before.cgroup else None
     if now.host is not None and before.host is not None and now.host > before.host:
-        return Kill("probably: the host's count of its kills has grown", certain=False)
+        return OomKill("probably: the host's count of its kills has grown", certain=False)
     return None
 
 
-def _exhausted(before: Kills, now: Kills, root: Path) -> str:
+def _exhausted(before: OomKills, now: OomKills, root: Path) -> str:
     for group, hits in now.limit_hits.items():
         limit = _limit(group)
         if hits > before.limit_hits.get(group, 0) and limit is not None:

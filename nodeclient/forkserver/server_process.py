@@ -46,11 +46,11 @@ LINE_BYTES_MAX = 65_536
 PID_BYTES_MAX = 20
 
 
-class ParentError(Exception):
+class ForkServerError(Exception):
     """The parent interpreter cannot do what it is for; the text says why."""
 
 
-class Parent:
+class ForkServer:
     """A running parent interpreter. All methods are for the main thread, in the running event loop."""
 
     def __init__(self, command: WorkerCommand, modules: Sequence[str] | None, along: Sequence[str] = ()) -> None:
@@ -82,14 +82,14 @@ class Parent:
         return self._process.pid
 
     async def end(self) -> None:
-        """Wait for its end. Raises `ParentError`, which says how it came."""
+        """Wait for its end. Raises `ForkServerError`, which says how it came."""
         await self._ended.wait()
-        raise ParentError(f"the interpreter {await self._why_silent()}")
+        raise ForkServerError(f"the interpreter {await self._why_silent()}")
 
     async def prepare(self) -> int:
         """Wait until it has imported everything; return how many modules it has.
 
-        Raises `ParentError`, and `ColdError` if another one would fare no better.
+        Raises `ForkServerError`, and `ColdError` if another one would fare no better.
         """
         importing = "site"
         try:
@@ -105,15 +105,15 @@ class Parent:
                             self.usable = True
                             return int(count)
         except TimeoutError:
-            raise ParentError(f"module {importing} is still not imported after {IMPORT_WITHIN_S:g} s") from None
+            raise ForkServerError(f"module {importing} is still not imported after {IMPORT_WITHIN_S:g} s") from None
         except (EOFError, ConnectionError):
             what = await self._why_silent()
-            raise ParentError(f"the interpreter {what} in the import of module {importing}") from None
+            raise ForkServerError(f"the interpreter {what} in the import of module {importing}") from None
 
     def fork(self, command: WorkerCommand, streams: Sequence[int]) -> int:
         """Fork a worker; return its process id, as that of a child. `streams` are its stdin, stdout and stderr.
 
-        Raises `ParentError`; then there is no worker, and the interpreter is ended.
+        Raises `ForkServerError`; then there is no worker, and the interpreter is ended.
         """
         request = {
             "argv": [_as_bytes(word) for word in command.argv],
@@ -131,10 +131,10 @@ class Parent:
                 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # it has to be a child by now
                 ours.sendall(b"!")  # only now it begins: one that was given up would have its rank twice
                 return pid
-        except (OSError, EOFError, ParentError) as error:
+        except (OSError, EOFError, ForkServerError) as error:
             self._kill()
             why = f"no answer within {FORK_WITHIN_S:g} s" if isinstance(error, TimeoutError) else str(error)
-            raise ParentError(f"the interpreter of --preload has not forked it: {why}") from error
+            raise ForkServerError(f"the interpreter of --preload has not forked it: {why}") from error
 
     async def close(self) -> None:
         """End it, and what modules may have started in their import; its workers live on."""
@@ -171,7 +171,7 @@ class Parent:
         self._ended.set()
 
     def _ask(self, request: dict[str, Any], descriptors: Sequence[int], until: float) -> None:
-        """Send a request, and wait until it is done. Raises `OSError`, `EOFError` and `ParentError`."""
+        """Send a request, and wait until it is done. Raises `OSError`, `EOFError` and `ForkServerError`."""
         text = json.dumps(request).encode() + b"\n"
         self._link.settimeout(FORK_WITHIN_S)
         sent = socket.send_fds(self._link, [text], list(descriptors))
@@ -180,7 +180,7 @@ class Parent:
             self._unread += _receive_until(self._link, until, LINE_BYTES_MAX)
         answer = self._line()
         if "failed" in answer:
-            raise ParentError(str(answer["failed"]))
+            raise ForkServerError(str(answer["failed"]))
 
     async def _receive(self) -> dict[str, Any]:
         while b"\n" not in self._unread:

@@ -14,7 +14,7 @@ from subprocess import SubprocessError
 from nodeclient.core.effects import Level
 from nodeclient.forkserver.along import along
 from nodeclient.forkserver.eligibility import ColdError, check
-from nodeclient.forkserver.server_process import Parent, ParentError
+from nodeclient.forkserver.server_process import ForkServer, ForkServerError
 from nodeclient.workers.spawn import WorkerCommand, spawn, stdin_of_worker
 
 Say = Callable[[Level, str], None]
@@ -27,7 +27,7 @@ HEAD_START_S = 0.03
 0.75 s: forked at the same time, one warm round in three was late by that. A fork with torch takes 10 to 20 ms."""
 
 
-class Starter:
+class WorkerStarter:
     """Starts one node's workers; without `modules`, all of them cold."""
 
     def __init__(self, modules: Sequence[str], command: WorkerCommand, macro: str, say: Say) -> None:
@@ -36,7 +36,7 @@ class Starter:
         self._command = command
         self._macro = macro
         self._say = say
-        self._parent: Parent | None = None
+        self._parent: ForkServer | None = None
         self._failures = 0
         """Parents that ended, or could not fork, since a worker was forked."""
         self._settled = asyncio.Event()
@@ -66,7 +66,7 @@ class Starter:
                 self._missed.clear()
                 try:
                     await self._live()
-                except ParentError as error:
+                except ForkServerError as error:
                     self._failures += 1
                     until = "" if self._failures == FAILURES_MAX else " until there is another one"
                     self._say(Level.WARNING, f"--preload: {error}: workers start cold{until}")
@@ -83,22 +83,22 @@ class Starter:
         If it did not, it would go on with the user's program, as nobody's worker.
         """
         interpreter = check(self._command.argv, self._command.environ, self._macro)
-        self._parent = finder = Parent(replace(self._command, argv=(*interpreter, "-c", "pass")), modules=None)
+        self._parent = finder = ForkServer(replace(self._command, argv=(*interpreter, "-c", "pass")), modules=None)
         try:
             await finder.prepare()
-        except ParentError as error:
+        except ForkServerError as error:
             raise ColdError(f"{interpreter[0]} does not import sitecustomize from PYTHONPATH") from error
         finally:
             await finder.close()
             self._parent = None
 
     async def _live(self) -> None:
-        """Have a parent from its start to its end, which is a `ParentError`. Raises `ColdError` too."""
+        """Have a parent from its start to its end, which is a `ForkServerError`. Raises `ColdError` too."""
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         names = ", ".join(self._modules)
         self._say(Level.INFO, f"preloading {names}")
-        parent = self._parent = Parent(self._command, self._modules, along(self._modules))
+        parent = self._parent = ForkServer(self._command, self._modules, along(self._modules))
         try:
             count = await parent.prepare()
             took_s = loop.time() - began_at
@@ -119,7 +119,7 @@ class Starter:
             try:
                 with stdin_of_worker(with_stdin) as stdin:
                     pid = parent.fork(command, (stdin, *own))
-            except ParentError as error:
+            except ForkServerError as error:
                 self._say(Level.WARNING, f"worker {local_rank} starts cold: {error}")
             else:
                 self._failures = 0

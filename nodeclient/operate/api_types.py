@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.fields import LINE_MAX
-from coordinatord.protocol.messages import Consequence, EarlyEnd, Failure, Report, Straggler
+from coordinatord.protocol.messages import EarlyEnd, Failure, Report, SecondaryFailure, Straggler
 from coordinatord.protocol.text import clip
 from nodeclient.operate.errors import AnswerError
 
@@ -317,9 +317,9 @@ def _report(told: Fields) -> Report:
     )
 
 
-def _consequence(value: object, where: str) -> Consequence:
+def _consequence(value: object, where: str) -> SecondaryFailure:
     told = Fields(value, where)
-    return Consequence(told.text("node"), told.count("rank"), _exit_code(told), told.flag("same_error"))
+    return SecondaryFailure(told.text("node"), told.count("rank"), _exit_code(told), told.flag("same_error"))
 
 
 def _early_end(value: object, where: str) -> EarlyEnd:

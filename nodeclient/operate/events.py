@@ -21,7 +21,7 @@ from nodeclient.operate.api_types import Event, read_event, read_events
 from nodeclient.operate.client import Client
 from nodeclient.operate.errors import OperateError, UnknownNameError
 from nodeclient.operate.job_lookup import ask_of_job, job_path, unknown_job
-from nodeclient.operate.terminal_info import Colour, Surface, surface, width, write
+from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, width, write
 
 TRY_AGAIN_S = 1.0
 """After a connection was lost: a coordinator that is started again serves within a second."""
@@ -53,7 +53,7 @@ ALL = "/v1/events"
 def show(config: EventsConfig) -> int:
     """Print the events and return the exit code."""
     client = Client(config.coordinators)
-    printer = _Printer(surface(), as_json=config.json, with_job=config.job is None)
+    printer = _Printer(terminal(), as_json=config.json, with_job=config.job is None)
     if config.follow:
         for event in _follow(client, config.job, _query(config, FOLLOWED_FIRST)):
             printer.print([event])
@@ -106,7 +106,7 @@ def _follow(client: Client, job: str | None, query: str) -> Iterator[Event]:
 class _Printer:
     """Writes events, each below the one before."""
 
-    def __init__(self, where: Surface, *, as_json: bool, with_job: bool) -> None:
+    def __init__(self, where: TerminalInfo, *, as_json: bool, with_job: bool) -> None:
         self._where = where
         self._as_json = as_json
         self._with_job = with_job

@@ -11,7 +11,7 @@ from nodeclient.diagnosis import report_text
 from nodeclient.operate.api_types import read_job
 from nodeclient.operate.client import Client
 from nodeclient.operate.job_lookup import ask_of_job, only_job
-from nodeclient.operate.terminal_info import surface, write
+from nodeclient.operate.terminal_info import terminal, write
 
 
 def show(config: ReportConfig) -> int:
@@ -25,7 +25,7 @@ def show(config: ReportConfig) -> int:
         write([f"no worker of job {job.name} has failed in run {job.run}"])
     else:
         budget = f"restarts {job.restarts_used}" + ("" if job.restarts_max is None else f" of {job.restarts_max}")
-        where = surface()
+        where = terminal()
         write(where.wrapped(f"job {job.name}, run {job.run}, now {job.state}: {job.reason} ({budget} used)"))
         write(report_text.lines(job.report, now()))
     return ExitCode.OK

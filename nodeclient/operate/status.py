@@ -21,7 +21,7 @@ from nodeclient.operate.client import Client
 from nodeclient.operate.formatting import count, duration, listed
 from nodeclient.operate.job_lookup import Status, ask_status
 from nodeclient.operate.tables import Column, table
-from nodeclient.operate.terminal_info import Colour, Surface, surface, write
+from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, write
 from nodeclient.operate.watch import watch_lines, watch_screen
 
 ROWS_MAX = 24
@@ -71,7 +71,7 @@ for less than that may not be."""
 def show(config: StatusConfig) -> int:
     """Print the jobs and return the exit code."""
     client = Client(config.coordinators)
-    where = surface()
+    where = terminal()
 
     def look() -> Status:
         return ask_status(client, config.job)
@@ -91,7 +91,7 @@ def show(config: StatusConfig) -> int:
     return watch_lines(look, lambda status: lines(status) if config.json else [_now(), *lines(status), ""], _gist)
 
 
-def page(status: Status, where: Surface, rows_max: int | None, ended_max: int | None, hint: str = "") -> list[str]:
+def page(status: Status, where: TerminalInfo, rows_max: int | None, ended_max: int | None, hint: str = "") -> list[str]:
     """Return the lines that show all this.
 
     On a terminal, `rows_max` is for the table of each job, and `ended_max` for the jobs that have ended; `hint` says
@@ -112,7 +112,7 @@ def _in_order(jobs: Sequence[Job], ended_max: int | None) -> list[Job]:
     return [job for job in jobs if not job.ended] + ended[:ended_max]
 
 
-def _mark_lines(marks: Sequence[Drained], where: Surface, rows_max: int | None) -> list[str]:
+def _mark_lines(marks: Sequence[Drained], where: TerminalInfo, rows_max: int | None) -> list[str]:
     shown = list(marks) if rows_max is None or not where.is_terminal else marks[:MARKS_MAX]
     lines = [f"{mark.node}: {mark.reason.removeprefix(mark.node).strip() or 'drained'}" for mark in shown]
     if len(marks) > len(shown):
@@ -120,7 +120,7 @@ def _mark_lines(marks: Sequence[Drained], where: Surface, rows_max: int | None) 
     return [line for text in lines for line in where.wrapped(text)]
 
 
-def _job_lines(job: Job, where: Surface, rows_max: int | None, hint: str) -> list[str]:
+def _job_lines(job: Job, where: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
     since = f" for {duration(job.state_s)}" if job.state_s is not None and job.health == "well" else ""
     state = job.shown_state
     title, *rest = where.wrapped(f"job {job.name}  {state}{since}: {job.reason}")
@@ -180,7 +180,7 @@ def _failure(report: Report) -> str:
     return f"last failure: {where}, {when}: {', '.join(part for part in what if part)}"
 
 
-def _nodes(job: Job, where: Surface, rows_max: int | None, hint: str) -> list[str]:
+def _nodes(job: Job, where: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
     if not job.nodes:
         return [] if job.ended else ["  no nodes"]
     lead = _Lead(max((step for node in job.nodes for step in node.steps), default=0), job)
@@ -220,7 +220,7 @@ def _is_ordinary(node: Node, lead: _Lead) -> bool:
     return node.state == "running" and not node.drained and not lead.lag_of(node)
 
 
-def _table(job: Job, nodes: Sequence[Node], where: Surface, lead: _Lead) -> list[str]:
+def _table(job: Job, nodes: Sequence[Node], where: TerminalInfo, lead: _Lead) -> list[str]:
     rows = [_row(job, node, lead) for node in nodes]
     columns = list(COLUMNS)
     if where.is_terminal:
@@ -280,7 +280,7 @@ def _now() -> str:
     return moment(now())
 
 
-def _screen(status: Status, where: Surface, rows: int) -> list[str]:
+def _screen(status: Status, where: TerminalInfo, rows: int) -> list[str]:
     """Fill a screen: jobs that have ended get what is left by those that live, nodes what is left by all the words."""
     for most in range(ENDED_MAX, 0, -1):
         lines = page(status, where, rows, most)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nodeclient.operate.terminal_info import Surface, cut, width
+from nodeclient.operate.terminal_info import TerminalInfo, cut, width
 
 GAP = "  "
 """Between columns: no cell has two blanks in a row, so programs can split there."""
@@ -29,7 +29,7 @@ class Column:
 def table(
     columns: Sequence[Column],
     rows: Sequence[Sequence[str]],
-    surface: Surface,
+    terminal: TerminalInfo,
     paint: Callable[[int, str, str], str] = lambda _row, _title, cell: cell,
     indent: str = "  ",
 ) -> list[str]:
@@ -37,20 +37,20 @@ def table(
     kept = list(range(len(columns)))
     lines = [[column.title for column in columns], *rows]
     widths = [max(width(line[index]) for line in lines) for index in range(len(columns))]
-    room = None if surface.columns is None else surface.columns - width(indent)
+    room = None if terminal.columns is None else terminal.columns - width(indent)
     if room is not None:
         kept = _fitting(columns, widths, room)
         widths = _shrunk(widths, kept, room)
     shown = []
     for number, line in enumerate(lines, start=-1):
-        cells = [_cell(line[index], widths[index], surface, is_last=index == kept[-1]) for index in kept]
+        cells = [_cell(line[index], widths[index], terminal, is_last=index == kept[-1]) for index in kept]
         painted = [paint(number, columns[index].title, cell) for index, cell in zip(kept, cells, strict=True)]
         shown.append(f"{indent}{GAP.join(painted)}".rstrip())
     return shown
 
 
-def _cell(text: str, columns: int, surface: Surface, *, is_last: bool) -> str:
-    if surface.columns is not None:
+def _cell(text: str, columns: int, terminal: TerminalInfo, *, is_last: bool) -> str:
+    if terminal.columns is not None:
         text = cut(text, columns)
     return text if is_last else f"{text}{' ' * (columns - width(text))}"
 

@@ -34,7 +34,7 @@ class Colour(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Surface:
+class TerminalInfo:
     """What is written to."""
 
     columns: int | None
@@ -62,14 +62,14 @@ class Surface:
         )
 
 
-def surface() -> Surface:
+def terminal() -> TerminalInfo:
     """Look at this process's stdout."""
     if not sys.stdout.isatty():
-        return Surface(columns=None, rows=0, is_terminal=False, coloured=False)
+        return TerminalInfo(columns=None, rows=0, is_terminal=False, coloured=False)
     size = os.get_terminal_size(sys.stdout.fileno())
     coloured = not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
     columns = max(NARROW, size.columns) if size.columns else None
-    return Surface(columns, size.lines, is_terminal=True, coloured=coloured)
+    return TerminalInfo(columns, size.lines, is_terminal=True, coloured=coloured)
 
 
 def write(lines: Iterable[str]) -> None:

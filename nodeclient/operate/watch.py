@@ -23,7 +23,7 @@ from coordinatord.runtime.local_time import moment, now
 from nodeclient.operate.client import Client
 from nodeclient.operate.errors import OperateError
 from nodeclient.operate.formatting import count, duration
-from nodeclient.operate.terminal_info import Colour, Surface, cut, surface, write
+from nodeclient.operate.terminal_info import Colour, TerminalInfo, cut, terminal, write
 
 LOOK_AGAIN_S = 1.0
 """Nodes are heard once a second."""
@@ -63,7 +63,7 @@ def watch_lines(look: Callable[[], Seen], page: Callable[[Seen], list[str]], gis
         seen = new
 
 
-def watch_screen(look: Callable[[], Seen], draw: Callable[[Seen, Surface, int], list[str]], client: Client) -> int:
+def watch_screen(look: Callable[[], Seen], draw: Callable[[Seen, TerminalInfo, int], list[str]], client: Client) -> int:
     """Draw what is seen, anew each second, until Ctrl-C or the key q; `draw` is told how many lines there may be."""
     seen = look()  # what is wrong with the command line is said below it, as always
     seen_at = time.monotonic()
@@ -117,9 +117,9 @@ class _Screen:
             with suppress(termios.error):
                 termios.tcsetattr(self._keys, termios.TCSADRAIN, self._settings)
 
-    def show(self, title: str, colour: Colour, draw: Callable[[Surface, int], list[str]]) -> None:
+    def show(self, title: str, colour: Colour, draw: Callable[[TerminalInfo, int], list[str]]) -> None:
         """Draw everything anew in one write, over what is there, so that nothing flickers."""
-        where = surface()
+        where = terminal()
         rows = where.rows or ROWS_UNKNOWN
         lines = draw(where, rows - 2)
         if len(lines) > rows - 2:

@@ -13,7 +13,7 @@ _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
+class WorkerLabel:
     """Whose lines they are."""
 
     rank: int
@@ -22,21 +22,21 @@ class Speaker:
     host: str
 
 
-def make_prefix(speaker: Speaker, template: str | None, *, several_hosts: bool, coloured: bool) -> bytes:
+def make_prefix(label: WorkerLabel, template: str | None, *, several_hosts: bool, coloured: bool) -> bytes:
     """Return the prefix of a worker's lines: by the template, otherwise its rank, and its host where there are several.
 
     The template is torchrun's (`--log-line-prefix-template`), with ${host} besides, the host name without its domain;
     as there, nothing stands between it and the line.
     """
     if template is not None:
-        values: dict[str, object] = {"role_name": speaker.role, "rank": speaker.rank, "local_rank": speaker.local_rank}
-        values |= {"hostname": speaker.host, "host": _short(speaker.host)}
+        values: dict[str, object] = {"role_name": label.role, "rank": label.rank, "local_rank": label.local_rank}
+        values |= {"hostname": label.host, "host": _short(label.host)}
         text, gap = Template(template).safe_substitute(values), ""
     else:
-        host = f"{_short(speaker.host)} " if several_hosts else ""
-        text, gap = f"[{host}rank {speaker.rank}]", " "
+        host = f"{_short(label.host)} " if several_hosts else ""
+        text, gap = f"[{host}rank {label.rank}]", " "
     if coloured:
-        text = f"\x1b[{_COLOURS[speaker.rank % len(_COLOURS)]}m{text}\x1b[0m"
+        text = f"\x1b[{_COLOURS[label.rank % len(_COLOURS)]}m{text}\x1b[0m"
     return f"{text}{gap}".encode()
 
 

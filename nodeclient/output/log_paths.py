@@ -22,7 +22,7 @@ _UNSAFE = re.compile(r"[/%\x00-\x1f\x7f]|^\.")
 
 
 @dataclass(frozen=True, slots=True)
-class RoundPlace:
+class LogPaths:
     """Which round the output belongs to."""
 
     job: str

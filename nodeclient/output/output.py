@@ -13,13 +13,13 @@ from pathlib import Path
 
 from nodeclient.output.descriptors import copy_size, same_place
 from nodeclient.output.files import Troubles
-from nodeclient.output.line_prefix import Speaker
-from nodeclient.output.log_paths import PrivateFolder, RoundPlace
+from nodeclient.output.line_prefix import WorkerLabel
+from nodeclient.output.log_paths import LogPaths, PrivateFolder
 from nodeclient.output.pump import Pump
 from nodeclient.output.round import RoundStreams
 from nodeclient.output.settings import OutputSettings, Streams
 from nodeclient.output.terminal import Terminal
-from nodeclient.output.terminal_writer import Outlet
+from nodeclient.output.terminal_writer import TerminalWriter
 
 ANSWER_WITHIN_S = 1.0
 """What the pump is given for an answer. It takes milliseconds unless a file system hangs, and a node that waited longer
@@ -62,8 +62,8 @@ class Output:
         self._fds = fds
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = self._loop.create_future()
-        stderr = Outlet(fds[1], self._complain_soon)
-        stdout = stderr if same_place(*fds) else Outlet(fds[0], self._complain_soon)
+        stderr = TerminalWriter(fds[1], self._complain_soon)
+        stdout = stderr if same_place(*fds) else TerminalWriter(fds[0], self._complain_soon)
         self._outlets = {Streams.STDOUT: stdout, Streams.STDERR: stderr}
         self._pump = Pump([stderr] if stdout is stderr else [stdout, stderr], self._failed)
         self.terminal = Terminal(fds[1], self._pump, stderr)
@@ -82,7 +82,7 @@ class Output:
         await self._failure
 
     @contextmanager
-    def begin(self, place: RoundPlace, ranks: Sequence[int], *, several_hosts: bool) -> Iterator[list[WorkerStreams]]:
+    def begin(self, place: LogPaths, ranks: Sequence[int], *, several_hosts: bool) -> Iterator[list[WorkerStreams]]:
         """Set up a round of workers with these global ranks; inside the context, start them with what it yields.
 
         What is left of the last round is taken, and no longer read. Raises `OSError` if there is no descriptor to be
@@ -92,10 +92,10 @@ class Output:
         self._troubles.begin_round()
         log_dir = self._settings.log_dir
         folder = None if log_dir is None else place.folder(log_dir.absolute())
-        speakers = [Speaker(rank, local_rank, self._role, self._host) for local_rank, rank in enumerate(ranks)]
+        labels = [WorkerLabel(rank, local_rank, self._role, self._host) for local_rank, rank in enumerate(ranks)]
         fds = dict(zip(self._outlets, self._fds, strict=True))
         round_streams = RoundStreams(
-            self._settings, self._outlets, fds, folder, speakers, self._troubles, several_hosts=several_hosts
+            self._settings, self._outlets, fds, folder, labels, self._troubles, several_hosts=several_hosts
         )
         with ExitStack() as children, ExitStack() as failure:
             children_fds = round_streams.open(children, failure)
@@ -107,7 +107,7 @@ class Output:
             if round_streams.pseudo_terminals:
                 self._loop.add_signal_handler(signal.SIGWINCH, self._resize)
             self._pump.post(lambda: self._pump.add(round_streams.streams))
-            screens = map(round_streams.screen, speakers)
+            screens = map(round_streams.screen, labels)
             own = zip(children_fds, error_files, screens, strict=True)
             yield [WorkerStreams(*fds, file, screen) for fds, file, screen in own]
 
@@ -141,8 +141,8 @@ class Output:
         self._loop.remove_signal_handler(signal.SIGWINCH)
         await asyncio.to_thread(self._pump.stop)
         self._private.remove()
-        for outlet in set(self._outlets.values()):
-            outlet.close()
+        for terminal_writer in set(self._outlets.values()):
+            terminal_writer.close()
         if not self._failure.cancel() and not self._failure.cancelled():
             self._failure.exception()  # whoever wanted to know has seen it
 

@@ -13,8 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from nodeclient.output.streams import DRAIN_BYTES_MAX, Stream
-from nodeclient.output.terminal_writer import Outlet
+from nodeclient.output.streams import DRAIN_BYTES_MAX, WorkerStream
+from nodeclient.output.terminal_writer import TerminalWriter
 
 QUIET_S = 0.5
 """After so long without more, the beginning of a line is shown: soon enough for a prompt or a row of dots, and longer
@@ -37,7 +37,7 @@ STOP_WITHIN_S = 30.0
 class Pump:
     """Moves bytes from streams to outlets; the thread starts with the first call that is posted."""
 
-    def __init__(self, outlets: Sequence[Outlet], failed: Callable[[Exception], None]) -> None:
+    def __init__(self, outlets: Sequence[TerminalWriter], failed: Callable[[Exception], None]) -> None:
         """`failed` is called in the thread if it ends by a bug."""
         self._outlets = outlets
         self._failed = failed
@@ -49,12 +49,12 @@ class Pump:
         self._poll.register(self._wake, select.POLLIN)
         self._nap = select.poll()
         self._nap.register(self._wake, select.POLLIN)
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, WorkerStream] = {}
         self._numbers = 0
-        self._held: list[Stream] = []
+        self._held: list[WorkerStream] = []
         self._waiting: set[int] = set()
         """Outlets, by descriptor, that are polled for room."""
-        self._restless: set[Stream] = set()
+        self._restless: set[WorkerStream] = set()
         """Streams with the beginning of a line, to be shown when nothing more comes."""
         self._stopping = False
 
@@ -85,7 +85,7 @@ class Pump:
 
     # For calls that were posted
 
-    def add(self, streams: Sequence[Stream]) -> None:
+    def add(self, streams: Sequence[WorkerStream]) -> None:
         """Move these from now on, until they end."""
         for stream in streams:
             self._numbers += 1
@@ -93,14 +93,14 @@ class Pump:
             self._streams[stream.fd] = stream
             self._poll.register(stream.fd, select.POLLIN)
 
-    def drain(self, stream: Stream) -> None:
+    def drain(self, stream: WorkerStream) -> None:
         """Take all that a stream holds now, however slow its reader is; its pipe bounds that."""
         if not stream.ended:
             fd = stream.fd
             stream.carry(DRAIN_BYTES_MAX)
             self._note(stream, fd)
 
-    def retire(self, streams: Sequence[Stream]) -> None:
+    def retire(self, streams: Sequence[WorkerStream]) -> None:
         """Take what is left, and end the streams, whoever still holds the other end."""
         for stream in streams:
             self.drain(stream)
@@ -135,7 +135,7 @@ class Pump:
         while self._calls:
             self._calls.popleft()()
 
-    def _carry(self, ready: list[Stream]) -> int:
+    def _carry(self, ready: list[WorkerStream]) -> int:
         read = 0
         # A slow terminal has room for few, and who waited longest comes first. Otherwise they come in the order that
         # they were added in, so that what a worker printed stands before the traceback that followed at once.
@@ -152,7 +152,7 @@ class Pump:
             self._note(stream, fd)
         return read
 
-    def _note(self, stream: Stream, fd: int) -> None:
+    def _note(self, stream: WorkerStream, fd: int) -> None:
         if stream.ended:
             self._forget(stream, fd)
         elif stream.wants_quiet:
@@ -161,7 +161,7 @@ class Pump:
         else:
             self._restless.discard(stream)
 
-    def _forget(self, stream: Stream, fd: int) -> None:
+    def _forget(self, stream: WorkerStream, fd: int) -> None:
         self._restless.discard(stream)
         if self._streams.get(fd) is stream:
             del self._streams[fd]
@@ -179,13 +179,13 @@ class Pump:
                 self._restless.add(stream)
 
     def _flush(self) -> None:
-        for outlet in self._outlets:
-            outlet.flush()
-            fd = outlet.fileno()
-            if outlet.size and fd not in self._waiting:
+        for terminal_writer in self._outlets:
+            terminal_writer.flush()
+            fd = terminal_writer.fileno()
+            if terminal_writer.size and fd not in self._waiting:
                 self._waiting.add(fd)
                 self._poll.register(fd, select.POLLOUT)
-            elif not outlet.size and fd in self._waiting:
+            elif not terminal_writer.size and fd in self._waiting:
                 self._waiting.remove(fd)
                 self._poll.unregister(fd)
         for stream in [one for one in self._held if not one.held]:
@@ -202,14 +202,14 @@ class Pump:
         self.retire(list(self._streams.values()))
         give_up_at = time.monotonic() + GIVE_UP_S
         while True:
-            for outlet in self._outlets:
-                if outlet.flush():
+            for terminal_writer in self._outlets:
+                if terminal_writer.flush():
                     give_up_at = time.monotonic() + GIVE_UP_S
-            waiting = [outlet for outlet in self._outlets if outlet.size]
+            waiting = [terminal_writer for terminal_writer in self._outlets if terminal_writer.size]
             left_s = give_up_at - time.monotonic()
             if not waiting or left_s <= 0:
                 return
             poll = select.poll()
-            for outlet in waiting:
-                poll.register(outlet.fileno(), select.POLLOUT)
+            for terminal_writer in waiting:
+                poll.register(terminal_writer.fileno(), select.POLLOUT)
             poll.poll(1000 * left_s)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from nodeclient.output.descriptors import harmless, pipe, pseudo_terminal
 from nodeclient.output.files import Filter, LogFile, Rotation, Troubles
-from nodeclient.output.line_prefix import Speaker, colours_wanted, make_prefix
+from nodeclient.output.line_prefix import WorkerLabel, colours_wanted, make_prefix
 from nodeclient.output.lines import plain
 from nodeclient.output.settings import OutputSettings, Streams
-from nodeclient.output.streams import Prefixed, Raw, Sink, Stream
+from nodeclient.output.streams import Prefixed, Raw, Sink, WorkerStream
 from nodeclient.output.tail import Tail
-from nodeclient.output.terminal_writer import Outlet
+from nodeclient.output.terminal_writer import TerminalWriter
 
 _NAMES = {Streams.STDOUT: "stdout", Streams.STDERR: "stderr"}
 
@@ -25,10 +25,10 @@ class RoundStreams:
     def __init__(
         self,
         settings: OutputSettings,
-        outlets: Mapping[Streams, Outlet],
+        outlets: Mapping[Streams, TerminalWriter],
         fds: Mapping[Streams, int],
         folder: Path | None,
-        speakers: Sequence[Speaker],
+        labels: Sequence[WorkerLabel],
         troubles: Troubles,
         *,
         several_hosts: bool,
@@ -38,10 +38,10 @@ class RoundStreams:
         self._outlets = outlets
         self._fds = fds
         self._folder = folder
-        self._speakers = speakers
+        self._labels = labels
         self._troubles = troubles
         self._several_hosts = several_hosts
-        sharing = sum(bool(settings.shown(speaker.local_rank)) for speaker in speakers)
+        sharing = sum(bool(settings.shown(label.local_rank)) for label in labels)
         self._is_prefixed = sharing > 1 or settings.prefix is not None
         self._rotation: Rotation | None = None
         if settings.rotate_bytes:
@@ -51,34 +51,38 @@ class RoundStreams:
             Streams.STDERR: settings.stderr_filters if folder else (),
         }
         self._filtered: dict[Streams, LogFile] = {}
-        self.streams_of: list[list[Stream]] = [[] for _ in speakers]
+        self.streams_of: list[list[WorkerStream]] = [[] for _ in labels]
         """Of each worker, by local rank; an output that it has directly is none."""
-        self.tails = [Tail() for _ in speakers]
+        self.tails = [Tail() for _ in labels]
         """The end of each worker's stderr."""
-        self.pseudo_terminals: list[tuple[Stream, int]] = []
+        self.pseudo_terminals: list[tuple[WorkerStream, int]] = []
         """Each with the terminal whose size it has."""
 
     @property
-    def streams(self) -> list[Stream]:
+    def streams(self) -> list[WorkerStream]:
         """All of them, in the order of the workers."""
         return [stream for streams in self.streams_of for stream in streams]
 
-    def screen(self, speaker: Speaker) -> dict[str, str]:
+    def screen(self, label: WorkerLabel) -> dict[str, str]:
         """Return what programs look at that draw on a terminal: workers that share one write to pipes, and have none.
 
         They get the room that is left beside the prefix, and are told to use colours, unless the user wants none.
         """
-        shown = self._settings.shown(speaker.local_rank) == Streams.BOTH
-        if not (shown and self._is_prefixed and all(outlet.is_terminal for outlet in self._outlets.values())):
+        shown = self._settings.shown(label.local_rank) == Streams.BOTH
+        if not (
+            shown
+            and self._is_prefixed
+            and all(terminal_writer.is_terminal for terminal_writer in self._outlets.values())
+        ):
             return {}
         columns, rows = self._outlets[Streams.STDERR].size_in_cells()
-        prefix = len(plain(self._prefix(speaker, None).decode()))
+        prefix = len(plain(self._prefix(label, None).decode()))
         room = {"COLUMNS": str(max(1, columns - 1 - prefix)), "LINES": str(rows)}
         return room | ({"FORCE_COLOR": "1"} if colours_wanted() else {})
 
     def stderr_log(self, local_rank: int) -> Path | None:
         """Return the file with all that a worker wrote to stderr; None if none is kept."""
-        return self._log(Streams.STDERR, self._speakers[local_rank])
+        return self._log(Streams.STDERR, self._labels[local_rank])
 
     def open(self, children: ExitStack, failure: ExitStack) -> list[tuple[int, int]]:
         """Return what each worker gets for stdout and stderr.
@@ -88,53 +92,55 @@ class RoundStreams:
         """
         return [
             (self._open(Streams.STDOUT, one, children, failure), self._open(Streams.STDERR, one, children, failure))
-            for one in self._speakers
+            for one in self._labels
         ]
 
-    def _open(self, kind: Streams, speaker: Speaker, children: ExitStack, failure: ExitStack) -> int:
-        outlet = self._outlets[kind] if kind in self._settings.shown(speaker.local_rank) else None
-        sinks = self._kept(kind, speaker)
+    def _open(self, kind: Streams, label: WorkerLabel, children: ExitStack, failure: ExitStack) -> int:
+        terminal_writer = self._outlets[kind] if kind in self._settings.shown(label.local_rank) else None
+        sinks = self._kept(kind, label)
         if kind is Streams.STDERR:
-            sinks.append(self.tails[speaker.local_rank])
-        if outlet is None and not sinks:
+            sinks.append(self.tails[label.local_rank])
+        if terminal_writer is None and not sinks:
             return self._child(os.open(os.devnull, os.O_WRONLY), children)
-        is_raw = outlet is not None and not self._is_prefixed
+        is_raw = terminal_writer is not None and not self._is_prefixed
         if is_raw and not sinks and harmless(self._fds[kind]):
             return self._fds[kind]
-        if outlet is not None:
-            sinks.append(Raw(outlet) if is_raw else Prefixed(outlet, self._prefix(speaker, outlet)))
-        model = self._fds[kind] if is_raw and outlet is not None and outlet.is_terminal else None
+        if terminal_writer is not None:
+            sinks.append(
+                Raw(terminal_writer) if is_raw else Prefixed(terminal_writer, self._prefix(label, terminal_writer))
+            )
+        model = self._fds[kind] if is_raw and terminal_writer is not None and terminal_writer.is_terminal else None
         reading, writing, is_terminal = _channel(model)
         failure.callback(os.close, reading)
         self._child(writing, children)
-        stream = Stream(reading, sinks, outlet)
-        self.streams_of[speaker.local_rank].append(stream)
+        stream = WorkerStream(reading, sinks, terminal_writer)
+        self.streams_of[label.local_rank].append(stream)
         if is_terminal:
             self.pseudo_terminals.append((stream, self._fds[kind]))
         return writing
 
-    def _kept(self, kind: Streams, speaker: Speaker) -> list[Sink]:
+    def _kept(self, kind: Streams, label: WorkerLabel) -> list[Sink]:
         """Return the sinks that are files."""
-        log = self._log(kind, speaker)
+        log = self._log(kind, label)
         if self._folder is None or log is None:
             return []
         sinks: list[Sink] = [self._file(log)]
-        if (words := self._filters[kind]) and self._settings.may_speak(speaker.local_rank):
+        if (words := self._filters[kind]) and self._settings.may_speak(label.local_rank):
             if kind not in self._filtered:
                 self._filtered[kind] = self._file(self._folder / f"filtered_{_NAMES[kind]}.log")
-            sinks.append(Filter(words, self._prefix(speaker, None), self._filtered[kind]))
+            sinks.append(Filter(words, self._prefix(label, None), self._filtered[kind]))
         return sinks
 
-    def _log(self, kind: Streams, speaker: Speaker) -> Path | None:
-        return None if self._folder is None else self._folder / str(speaker.rank) / f"{_NAMES[kind]}.log"
+    def _log(self, kind: Streams, label: WorkerLabel) -> Path | None:
+        return None if self._folder is None else self._folder / str(label.rank) / f"{_NAMES[kind]}.log"
 
     def _file(self, path: Path) -> LogFile:
         return LogFile(path, self._troubles, self._rotation)
 
-    def _prefix(self, speaker: Speaker, outlet: Outlet | None) -> bytes:
-        coloured = outlet is not None and outlet.is_terminal and colours_wanted()
+    def _prefix(self, label: WorkerLabel, terminal_writer: TerminalWriter | None) -> bytes:
+        coloured = terminal_writer is not None and terminal_writer.is_terminal and colours_wanted()
         template, several_hosts = self._settings.prefix, self._several_hosts
-        return make_prefix(speaker, template, several_hosts=several_hosts, coloured=coloured)
+        return make_prefix(label, template, several_hosts=several_hosts, coloured=coloured)
 
     @staticmethod
     def _child(fd: int, children: ExitStack) -> int:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from nodeclient.output.descriptors import READ_BYTES, read
 from nodeclient.output.lines import FrameJoiner, LineCutter, is_seen, modes
-from nodeclient.output.terminal_writer import Outlet
+from nodeclient.output.terminal_writer import TerminalWriter
 
 DRAIN_BYTES_MAX = 1024 * 1024
 """Read at once from a worker that has ended, whose pipe holds no more unless its children fill it again; the largest
@@ -36,13 +36,13 @@ class Sink(Protocol):
         """Hear that nothing will come any more."""
 
 
-class Stream:
+class WorkerStream:
     """What a worker writes to one descriptor, and the sinks that take it."""
 
-    def __init__(self, fd: int, sinks: Sequence[Sink], outlet: Outlet | None) -> None:
-        """Read from `fd`, which is the stream's from now on; `outlet` is the one of the sinks that may get full."""
+    def __init__(self, fd: int, sinks: Sequence[Sink], terminal_writer: TerminalWriter | None) -> None:
+        """Read from `fd`, which is the stream's from now on; `terminal_writer` is the sink that may get full."""
         self.fd = fd
-        self.outlet = outlet
+        self.terminal_writer = terminal_writer
         self.ended = False
         self.number = 0
         """Its place among the streams, given by whoever reads them."""
@@ -54,7 +54,7 @@ class Stream:
     @property
     def held(self) -> bool:
         """Whether it has to wait until the terminal has room."""
-        return self.outlet is not None and self.outlet.full
+        return self.terminal_writer is not None and self.terminal_writer.full
 
     @property
     def turn(self) -> tuple[bool, int, int]:
@@ -97,12 +97,12 @@ class Raw:
 
     wants_quiet = False
 
-    def __init__(self, outlet: Outlet) -> None:
-        self._outlet = outlet
+    def __init__(self, terminal_writer: TerminalWriter) -> None:
+        self._terminal_writer = terminal_writer
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes."""
-        self._outlet.raw(chunk)
+        self._terminal_writer.raw(chunk)
 
     def quiet(self) -> None:
         """Nothing is held back."""
@@ -118,8 +118,8 @@ class Prefixed:
     gets one now and then, and the last.
     """
 
-    def __init__(self, outlet: Outlet, prefix: bytes) -> None:
-        self._outlet = outlet
+    def __init__(self, terminal_writer: TerminalWriter, prefix: bytes) -> None:
+        self._terminal_writer = terminal_writer
         self._prefix = prefix
         self._joiner = FrameJoiner()
         self._cutter = LineCutter()
@@ -140,7 +140,7 @@ class Prefixed:
         if pieces := self._cutter.feed(self._joiner.feed(chunk)):
             self._write(pieces)
         if self._is_drawn:
-            self._outlet.live(self._prefix, self._cutter.rest())
+            self._terminal_writer.live(self._prefix, self._cutter.rest())
 
     def quiet(self) -> None:
         """Show the beginning of a line whose end does not come."""
@@ -156,35 +156,35 @@ class Prefixed:
         if text.endswith(b"\r"):
             self._write(text)
         elif text:
-            self._outlet.begun(self, self._prefix, text)
+            self._terminal_writer.begun(self, self._prefix, text)
 
     def end(self) -> None:
         """Write the last line, though it has no end; rich, for one, shows the cursor after the last end of a line."""
         rest = self._cutter.take_rest().rstrip(b"\r")
         if not is_seen(rest):
-            self._outlet.switch(modes(rest))
+            self._terminal_writer.switch(modes(rest))
             rest = self._state
         if rest:
             self._write(rest + b"\n")
-        self._outlet.end(self)
+        self._terminal_writer.end(self)
 
     def _write(self, pieces: bytes) -> None:
-        ends_state = self._overwrites and not self._outlet.is_terminal and pieces.startswith(b"\n")
+        ends_state = self._overwrites and not self._terminal_writer.is_terminal and pieces.startswith(b"\n")
         if ends_state:
             pieces = self._state + pieces if self._state else pieces[1:]
         self._overwrites = pieces.endswith(b"\r")
-        progress = self._outlet.pieces(self, self._prefix, pieces)
+        progress = self._terminal_writer.pieces(self, self._prefix, pieces)
         self._state = b""
-        if progress and not self._outlet.is_terminal:
+        if progress and not self._terminal_writer.is_terminal:
             self._state = progress
             self._show_state()
 
     def _show_state(self) -> None:
         now = time.monotonic()
         if self._state and now >= self._show_at:
-            self._outlet.pieces(self, self._prefix, self._state + b"\n")
+            self._terminal_writer.pieces(self, self._prefix, self._state + b"\n")
             self._state, self._show_at = b"", now + STATES_EVERY_S
 
     @property
     def _is_drawn(self) -> bool:
-        return self._overwrites and self._outlet.is_terminal and self._cutter.has_rest
+        return self._overwrites and self._terminal_writer.is_terminal and self._cutter.has_rest

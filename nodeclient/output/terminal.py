@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinatord.runtime.line_writer import LineWriter
 from nodeclient.output.pump import Pump
-from nodeclient.output.terminal_writer import Outlet
+from nodeclient.output.terminal_writer import TerminalWriter
 
 UNREAD_BYTES_MAX = 1024 * 1024
 """Log lines that wait for a terminal that is stopped; later ones are dropped, and never wait."""
@@ -13,32 +13,34 @@ UNREAD_BYTES_MAX = 1024 * 1024
 class Terminal:
     """Writes log lines, and draws the live line, in between the lines of workers."""
 
-    def __init__(self, fd: int, pump: Pump, outlet: Outlet) -> None:
+    def __init__(self, fd: int, pump: Pump, terminal_writer: TerminalWriter) -> None:
         self._fd = fd
         self._pump = pump
-        self._outlet = outlet
+        self._terminal_writer = terminal_writer
 
     @property
     def is_live(self) -> bool:
         """Whether a live line can be drawn and erased."""
-        return self._outlet.is_terminal and not self._outlet.broken
+        return self._terminal_writer.is_terminal and not self._terminal_writer.broken
 
     def columns(self) -> int:
         """Return the width of the terminal."""
-        return self._outlet.columns()
+        return self._terminal_writer.columns()
 
     def write_lines(self, text: str) -> None:
         """Write lines, without the last one's end; they begin at the start of a line."""
         data = f"{text}\n".encode(errors="replace")
-        if self._outlet.size < UNREAD_BYTES_MAX and not self._pump.post(lambda: self._outlet.pieces(self, b"", data)):
+        if self._terminal_writer.size < UNREAD_BYTES_MAX and not self._pump.post(
+            lambda: self._terminal_writer.pieces(self, b"", data)
+        ):
             last = LineWriter(self._fd, lambda _: b"")  # the output was closed, and these are the last words
             last.put(data)
             last.close()
 
     def draw(self, text: str) -> None:
         """Draw the live line anew; the next output erases it."""
-        self._pump.post(lambda: self._outlet.live(b"", text.encode(errors="replace")))
+        self._pump.post(lambda: self._terminal_writer.live(b"", text.encode(errors="replace")))
 
     def erase(self) -> None:
         """Erase the live line."""
-        self._pump.post(self._outlet.erase_live)
+        self._pump.post(self._terminal_writer.erase_live)

@@ -43,7 +43,7 @@ _JOIN_BYTES = 4096
 """Smaller writes are joined: a line each for 64 workers is one write."""
 
 
-class Outlet:
+class TerminalWriter:
     """Where `fd` leads: a terminal, a pipe, a file or a socket."""
 
     def __init__(self, fd: int, complain: Callable[[str], None]) -> None:

@@ -32,8 +32,8 @@ from coordinatord.protocol.messages import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
     SESSION_PATH,
+    Degraded,
     Desired,
-    Held,
     Join,
     Observed,
     RefusalCode,
@@ -41,10 +41,10 @@ from coordinatord.protocol.messages import (
 )
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.protocol.versions import SPOKEN
-from coordinatord.runtime.latest_frame import Mailbox
+from coordinatord.runtime.latest_frame import LatestFrame
 from coordinatord.runtime.tcp_options import keep_trying
 from nodeclient.config import Endpoint
-from nodeclient.core.events import Event, Reassured, SessionClosed, SessionOpened, Told, TurnedAway
+from nodeclient.core.events import CoordinatorDegraded, Event, SessionClosed, SessionOpened, Told, TurnedAway
 
 CONNECT_WITHIN_S = 5.0
 """One lease: an attempt that takes longer would be lost before it began."""
@@ -60,7 +60,7 @@ TURNED_AWAY_MOST_S = 10.0
 """The same where the coordinator has no place for this node: until a person makes one, which takes minutes."""
 
 
-class Session:
+class CoordinatorConnection:
     """The connection to whichever coordinator answers, for as long as `run` runs."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Session:
         self._coordinators = coordinators
         self._make_join = make_join
         self._submit = submit
-        self._mailbox = Mailbox()
+        self._latest_frame = LatestFrame()
         self._version = PROTOCOL_VERSION
         """That of the present session."""
         self._why_closed = ""
@@ -81,12 +81,12 @@ class Session:
 
     def send(self, observed: Observed) -> None:
         """Say what is; without a connection nothing is sent, the next join says it."""
-        self._mailbox.put(encode(observed, self._version))
+        self._latest_frame.put(encode(observed, self._version))
 
     def close(self, reason: str) -> None:
         """End the present connection, to be followed by another."""
         self._why_closed = reason
-        self._mailbox.close()
+        self._latest_frame.close()
 
     async def run(self) -> None:
         """Connect and carry messages until cancelled."""
@@ -131,16 +131,16 @@ class Session:
 
     async def _carry(self, connection: ClientWebSocketResponse, coordinator: Endpoint) -> str | Refused:
         """Carry messages both ways until the session ends; return why it did, or that its version is not spoken."""
-        self._mailbox, self._why_closed = Mailbox(), ""
+        self._latest_frame, self._why_closed = LatestFrame(), ""
         reason: str | Refused
         try:
             join = dataclasses.replace(self._make_join(), version=self._version)
             await connection.send_bytes(encode(join, self._version))
             self._submit(SessionOpened(str(coordinator)))
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._mailbox.empty_into(connection), name="send to the coordinator")
+                tasks.create_task(self._latest_frame.empty_into(connection), name="send to the coordinator")
                 reason = await self._receive(connection)
-                self._mailbox.close()
+                self._latest_frame.close()
         except* OSError as errors:
             reason = str(errors.exceptions[0])
         finally:
@@ -152,7 +152,7 @@ class Session:
             if message.type is not WSMsgType.BINARY:
                 return f"the coordinator sent a {message.type.name.lower()} frame"
             try:
-                heard = decode(message.data, Desired, Held, Refused, version=self._version)
+                heard = decode(message.data, Desired, Degraded, Refused, version=self._version)
             except SchemaError as error:
                 return f"the coordinator sent what is no message: {error}"
             if isinstance(heard, Refused) and heard.code is RefusalCode.VERSION:
@@ -162,7 +162,7 @@ class Session:
                 self._submit(TurnedAway(heard))
                 return heard.message
             self._welcome = True
-            self._submit(Told(heard) if isinstance(heard, Desired) else Reassured(heard))
+            self._submit(Told(heard) if isinstance(heard, Desired) else CoordinatorDegraded(heard))
         return "the coordinator closed the connection"
 
 

@@ -57,12 +57,12 @@ _LISTENING = re.compile(r"coordinatord listening on (?P<url>http://\S+:(?P<port>
 _SERVES_ON = re.compile(r"coordinatord serves on for (?P<jobs>.+)\n")
 
 
-class StandaloneError(RuntimeError):
+class EmbeddedCoordinatorError(RuntimeError):
     """The coordinator of this node's own did not start; it has said why itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Companion:
+class EmbeddedCoordinator:
     """The coordinator that a node has brought along, if it has."""
 
     pid: int | None = None
@@ -70,16 +70,16 @@ class Companion:
     """Set to how it ended; only of one that nobody else can take the place of."""
 
 
-ALONE = Companion()
+ALONE = EmbeddedCoordinator()
 """Nothing was brought along."""
 
 
 @asynccontextmanager
-async def coordinator_for(config: JoinConfig) -> AsyncIterator[tuple[JoinConfig, Companion]]:
+async def coordinator_for(config: JoinConfig) -> AsyncIterator[tuple[JoinConfig, EmbeddedCoordinator]]:
     """Bring a coordinator along where that is asked for; yield what to join with, and what was brought along.
 
     One for this host alone lives as long as the context. One that others can reach serves on for as long as they need
-    it. Raises `StandaloneError`.
+    it. Raises `EmbeddedCoordinatorError`.
     """
     child = _Child(config.log_format)
     try:
@@ -128,7 +128,7 @@ def _is_own(family: socket.AddressFamily, address: tuple[Any, ...]) -> bool:
 async def _is_started(child: _Child, port: int) -> bool:
     """Start a coordinator at `port`, unless somebody listens there, or another nodeclient of this host is about to.
 
-    Raises `StandaloneError`.
+    Raises `EmbeddedCoordinatorError`.
     """
     with socket.socket(socket.AF_UNIX) as mark:
         try:
@@ -140,7 +140,7 @@ async def _is_started(child: _Child, port: int) -> bool:
             return False
         try:
             await child.start("--port", str(port), "--until-unused", shared=True)
-        except StandaloneError:
+        except EmbeddedCoordinatorError:
             if _is_taken(port):
                 return False
             raise
@@ -174,14 +174,14 @@ class _Child:
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
-    def companion(self) -> Companion:
+    def companion(self) -> EmbeddedCoordinator:
         """What the node has to know of it."""
         if self._process is None:
             return ALONE
-        return Companion(self._process.pid, None if self._shared else self._ended)
+        return EmbeddedCoordinator(self._process.pid, None if self._shared else self._ended)
 
     async def start(self, *flags: str, shared: bool) -> None:
-        """Start it, and wait until it listens. Raises `StandaloneError`."""
+        """Start it, and wait until it listens. Raises `EmbeddedCoordinatorError`."""
         self._shared = shared
         process = self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - asyncio's would be killed with the loop
             [sys.executable, "-m", "coordinatord", *ALWAYS, "--log-format", self._log_format, *flags],
@@ -194,7 +194,7 @@ class _Child:
         match = _LISTENING.fullmatch(await self._read_line(START_WITHIN_S))
         if match is None:
             await self.stop()
-            raise StandaloneError("the coordinator that this node brings along did not start")
+            raise EmbeddedCoordinatorError("the coordinator that this node brings along did not start")
         self.port = int(match["port"])
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:

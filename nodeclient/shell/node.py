@@ -13,10 +13,10 @@ from pathlib import Path
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.messages import PROTOCOL_VERSION, Assignment, Join, Observed, Offer
+from coordinatord.protocol.messages import PROTOCOL_VERSION, Assignment, Join, NodeSpec, Observed
 from coordinatord.runtime import __version__
 from coordinatord.runtime.local_time import now
-from coordinatord.runtime.systemd import Supervisor, status_of
+from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.config import JoinConfig
 from nodeclient.core import lingering, notices
@@ -37,8 +37,8 @@ from nodeclient.core.effects import (
     Waiting,
 )
 from nodeclient.core.events import (
-    Account,
-    CompanionEnded,
+    Diagnosis,
+    EmbeddedCoordinatorEnded,
     Event,
     LeaveAsked,
     SearchBegan,
@@ -49,21 +49,21 @@ from nodeclient.core.events import (
 )
 from nodeclient.core.settings import Settings
 from nodeclient.diagnosis import error_file, oom
-from nodeclient.diagnosis.diagnose import account
-from nodeclient.forkserver.starter import Starter
+from nodeclient.diagnosis.diagnose import diagnose
+from nodeclient.forkserver.starter import WorkerStarter
 from nodeclient.host.addresses import host_id, routable_address
 from nodeclient.host.ports import PortReservation
-from nodeclient.output.log_paths import RoundPlace
+from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output
 from nodeclient.shell.agent_loop import AgentLoop
 from nodeclient.shell.console import REDRAW_S, Console
-from nodeclient.shell.coordinator_connection import Session
-from nodeclient.shell.embedded_coordinator import ALONE, Companion
+from nodeclient.shell.coordinator_connection import CoordinatorConnection
+from nodeclient.shell.embedded_coordinator import ALONE, EmbeddedCoordinator
 from nodeclient.shell.master_probe import ProbeListener, look_for_master
-from nodeclient.shell.worker_command import LOCAL_RANK_MACRO, Launcher
-from nodeclient.workers.exit_reporter import Accounts
+from nodeclient.shell.worker_command import LOCAL_RANK_MACRO, CommandBuilder
+from nodeclient.workers.exit_reporter import ExitReporter
 from nodeclient.workers.guard import Guard
-from nodeclient.workers.local_workers import WorkerGroup
+from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.orphans import adopt_orphans, reaping_orphans
 from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.spawn import SpawnError
@@ -77,12 +77,14 @@ for what the workers leave behind, and for their last output."""
 class Node:
     """One nodeclient, from joining to its exit code."""
 
-    def __init__(self, config: JoinConfig, companion: Companion = ALONE, supervisor: Supervisor | None = None) -> None:
+    def __init__(
+        self, config: JoinConfig, companion: EmbeddedCoordinator = ALONE, systemd: SystemdNotifier | None = None
+    ) -> None:
         """Must be made in the running loop. Raises `OSError` if there is no port to be had.
 
-        `companion` is the coordinator that was brought along; `supervisor` is who is to know how the node fares.
+        `companion` is the coordinator that was brought along; `systemd` is who is to know how the node fares.
         """
-        self._supervisor = supervisor or Supervisor({}, os.getpid())
+        self._systemd = systemd or SystemdNotifier({}, os.getpid())
         self._waiting_for = "importing the modules of --preload" if config.preload else notices.LOOKING
         self._part: tuple[int, Assignment] | None = None
         """The round that it was last given a part of, and which."""
@@ -94,10 +96,10 @@ class Node:
         settings = Settings(config.workers, config.join_timeout_s, config.stop_timeout_s, config.abort_timeout_s)
         self._agent = Agent(settings, self._port.port, self._loop.time())
         mark = secrets.token_hex(16)
-        self._launcher = Launcher(config, os.environ)
-        self._starter = Starter(config.preload, self._launcher.common_command(), LOCAL_RANK_MACRO, self._remark)
-        self._workers = WorkerGroup(mark, self._note_exit, self._starter.spawn)
-        self._accounts = Accounts(self._account, self.submit)
+        self._launcher = CommandBuilder(config, os.environ)
+        self._starter = WorkerStarter(config.preload, self._launcher.common_command(), LOCAL_RANK_MACRO, self._remark)
+        self._workers = LocalWorkers(mark, self._note_exit, self._starter.spawn)
+        self._accounts = ExitReporter(self._account, self.submit)
         self._output = Output(config.output, socket.gethostname(), config.role, self._complain)
         self._console = Console(config.log_level, config.log_format, self._context, self._output.terminal)
         self._error_files: list[Path] = []
@@ -106,10 +108,10 @@ class Node:
         self._first_rank = 0
         self._started_at: float | None = None
         """When the workers of the round were started that has not come to a step yet."""
-        self._kills = oom.Kills()
+        self._kills = oom.OomKills()
         """Of the kernel's OOM killer before the workers were started."""
         self._guard = Guard(mark, self._output.private_folder)
-        self._session = Session(config.coordinators, self._join, self.submit)
+        self._session = CoordinatorConnection(config.coordinators, self._join, self.submit)
         self._tasks = Tasks()
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[int] = self._loop.create_future()
@@ -131,9 +133,9 @@ class Node:
                     self._remark(Level.INFO, remark)
                 for name, run in (("preload", self._starter), ("accounts", self._accounts)):
                     self._tasks.spawn(run.run(), name=name)
-                self._supervisor.tell("READY=1", status_of(self._standing()))  # nothing is asked of it but to try
-                self._tasks.spawn(self._supervisor.keep_alive(), name="watchdog")
-                self._tasks.spawn(self._supervisor.keep_informed(self._standing), name="status")
+                self._systemd.tell("READY=1", status_of(self._standing()))  # nothing is asked of it but to try
+                self._tasks.spawn(self._systemd.keep_alive(), name="watchdog")
+                self._tasks.spawn(self._systemd.keep_informed(self._standing), name="status")
                 self._tasks.spawn(self._attend(), name="session")
                 self._tasks.spawn(self._attend_companion(), name="companion")
                 self._tasks.spawn(self._output.watch(), name="output")
@@ -155,7 +157,7 @@ class Node:
 
     async def _attend_companion(self) -> None:
         if self._companion.ended is not None:
-            self.submit(CompanionEnded(await asyncio.shield(self._companion.ended)))
+            self.submit(EmbeddedCoordinatorEnded(await asyncio.shield(self._companion.ended)))
 
     def _children(self) -> frozenset[int]:
         others = {pid for pid in (self._guard.pid, self._companion.pid) if pid is not None}
@@ -169,7 +171,7 @@ class Node:
 
     def _leave(self, signum: int) -> None:
         grace_s = max(self._config.stop_timeout_s, self._config.abort_timeout_s) + LEAVE_MARGIN_S
-        self._supervisor.tell("STOPPING=1", f"EXTEND_TIMEOUT_USEC={grace_s * 1_000_000:.0f}")
+        self._systemd.tell("STOPPING=1", f"EXTEND_TIMEOUT_USEC={grace_s * 1_000_000:.0f}")
         self.submit(LeaveAsked(signum))
 
     # Effects out
@@ -216,7 +218,7 @@ class Node:
         master = f"master {part.master_address}:{part.master_port}"
         text = f"starting round {start.round}: {ranks}, {master}: {start.reason}"
         self._console.say(Level.INFO, text, "round_starting")
-        place = RoundPlace(self._config.job, start.run, start.round)
+        place = LogPaths(self._config.job, start.run, start.round)
         own_ranks = range(part.first_rank, part.first_rank + self._config.workers)
         several = self._config.spec.nodes_max > 1  # the same in all rounds, however many nodes have come
         self._started_at = None
@@ -241,7 +243,7 @@ class Node:
             self._started_at = self._loop.time()
             self.submit(WorkersStarted())
 
-    def _started_words(self, place: RoundPlace) -> str:
+    def _started_words(self, place: LogPaths) -> str:
         number, log_dir = self._config.workers, self._config.output.log_dir
         text = f"round {place.round}: {number} worker{'s run' if number > 1 else ' runs'}"
         return text if log_dir is None else f"{text}, with logs in {place.folder(log_dir.absolute())}"
@@ -267,17 +269,17 @@ class Node:
     def _note_exit(self, local_rank: int, exit_code: int) -> None:
         self._accounts.note(local_rank, exit_code, self._workers.pid_of(local_rank))
 
-    async def _account(self, local_rank: int, exit_code: int) -> Account:
+    async def _account(self, local_rank: int, exit_code: int) -> Diagnosis:
         stderr = await self._output.end_of_stderr(local_rank)
         pid, file = self._workers.pid_of(local_rank), self._error_files[local_rank]
         # In a thread: it reads files, among them one that the worker made.
-        told = await asyncio.to_thread(account, exit_code, pid, file, stderr, self._kills)
+        told = await asyncio.to_thread(diagnose, exit_code, pid, file, stderr, self._kills)
         log = self._output.stderr_log(local_rank)
         return told if log is None else replace(told, log=str(log))
 
     def _end(self, last_word: Exit) -> None:
         self._console.say(last_word.level, last_word.message, "ended", exit_code=int(last_word.code))
-        self._supervisor.tell("STOPPING=1", status_of(last_word.message))
+        self._systemd.tell("STOPPING=1", status_of(last_word.message))
         if last_word.report is not None and self._config.error_file is not None:
             obstacle = error_file.write(self._config.error_file, last_word.report, now().timestamp())
             if obstacle is not None:
@@ -316,7 +318,7 @@ class Node:
 
     def _join(self) -> Join:
         config = self._config
-        offer = Offer(
+        offer = NodeSpec(
             host=socket.gethostname(),
             host_id=host_id(),
             workers=config.workers,

@@ -39,7 +39,7 @@ class LaunchError(ValueError):
     """Workers cannot be started on this host as was asked for; the text says why and what to do."""
 
 
-class Launcher:
+class CommandBuilder:
     """The workers of one node, of which much is the same in each round."""
 
     def __init__(self, config: JoinConfig, inherited: Mapping[str, str], host: Host | None = None) -> None:

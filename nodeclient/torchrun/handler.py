@@ -28,7 +28,7 @@ from nodeclient.core.effects import Start
 from nodeclient.torchrun.log import logger
 from nodeclient.torchrun.membership import EndedError, Membership
 from nodeclient.torchrun.parameters import BACKEND, TorchrunConfig, in_torchrun_words
-from nodeclient.torchrun.stores import AgentStore, RoundOverError, StoreError, connect, serve
+from nodeclient.torchrun.stores import AgentStore, AgentStoreError, RoundOverError, connect, serve
 
 LEAVE_WITHIN_S = 6.0
 """For the coordinator to take note of a leave: after 5 s, a lease, the agent goes without."""
@@ -84,7 +84,7 @@ class CoordinatordHandler(RendezvousHandler):
                 return self._enter(self._membership.await_round())
             except RoundOverError:
                 continue
-            except StoreError as error:
+            except AgentStoreError as error:
                 self._membership.give_up(str(error))
                 raise RendezvousConnectionError(f"job {self._config.job}: {error}") from None
             except EndedError as ended:

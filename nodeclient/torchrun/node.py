@@ -13,7 +13,7 @@ from typing import Protocol
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.messages import PROTOCOL_VERSION, Desired, Goal, Join, Offer, Phase, Report
+from coordinatord.protocol.messages import PROTOCOL_VERSION, Desired, Goal, Join, NodeSpec, Phase, Report
 from coordinatord.runtime import __version__
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.agent import Agent
@@ -33,7 +33,7 @@ from nodeclient.core.effects import (
     Waiting,
 )
 from nodeclient.core.events import (
-    Account,
+    Diagnosis,
     Event,
     LeaveAsked,
     StartFailed,
@@ -47,7 +47,7 @@ from nodeclient.core.settings import Settings
 from nodeclient.host.addresses import host_id, routable_address
 from nodeclient.host.ports import PortReservation
 from nodeclient.shell.agent_loop import AgentLoop
-from nodeclient.shell.coordinator_connection import Session
+from nodeclient.shell.coordinator_connection import CoordinatorConnection
 from nodeclient.shell.master_probe import ProbeListener, look_for_master
 from nodeclient.torchrun.log import say
 from nodeclient.torchrun.parameters import TorchrunConfig, in_torchrun_words
@@ -83,7 +83,7 @@ class TorchrunNode:
         self._listener = ProbeListener(config.node)
         settings = Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, STOP_TIMEOUT_S, kills=False)
         self._agent = Agent(settings, self._port.port, self._loop.time())
-        self._session = Session(config.coordinators, self._join, self._hear)
+        self._session = CoordinatorConnection(config.coordinators, self._join, self._hear)
         self._tasks = Tasks()
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[Exit] = self._loop.create_future()
@@ -120,12 +120,12 @@ class TorchrunNode:
     def note_ended(self, why_failed: str) -> None:
         """Take note that torchrun's workers are dead; unless they were to end, because one of them failed."""
         exit_code = 0 if self._agent.phase is Phase.STOPPING else 1
-        self._submit(WorkerExited(0, exit_code, Account(pid=os.getpid(), message=why_failed)))
+        self._submit(WorkerExited(0, exit_code, Diagnosis(pid=os.getpid(), message=why_failed)))
 
     def note_succeeded(self) -> None:
         """Take note that torchrun's workers all succeeded."""
         well = self._agent.phase is not Phase.STOPPING
-        self._submit(WorkerExited(0, 0, Account(pid=os.getpid())))
+        self._submit(WorkerExited(0, 0, Diagnosis(pid=os.getpid())))
         if well:
             self._succeeded = (self._agent.run, self._agent.round)
         else:
@@ -176,7 +176,7 @@ class TorchrunNode:
                 self._torchrun.hand_out(effect)
             case Terminate():
                 if self._torchrun.call_in():
-                    self._submit(WorkerExited(0, 0, Account(pid=os.getpid())))
+                    self._submit(WorkerExited(0, 0, Diagnosis(pid=os.getpid())))
             case Kill():
                 say(job, Level.WARNING, f"torchrun has not ended its workers within {STOP_TIMEOUT_S:g} s")
             case Sweep():
@@ -229,7 +229,7 @@ class TorchrunNode:
 
     def _join(self) -> Join:
         config = self._config
-        offer = Offer(
+        offer = NodeSpec(
             host=socket.gethostname(),
             host_id=host_id(),
             workers=1,

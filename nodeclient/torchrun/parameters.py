@@ -11,7 +11,7 @@ from typing import TypeVar
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from coordinatord.protocol.fields import COUNTER_MAX
-from coordinatord.protocol.messages import Launcher, Spec
+from coordinatord.protocol.messages import JobSpec, Launcher
 from coordinatord.runtime.settings import seconds
 from nodeclient.config.join_config import Endpoint
 from nodeclient.config.torchrun_rendezvous import CONF, unknown_key
@@ -47,7 +47,7 @@ class TorchrunConfig:
     coordinators: tuple[Endpoint, ...]
     job: str
     node: str
-    spec: Spec
+    spec: JobSpec
     advertise_address: str | None
     join_timeout_s: float
     remark: str
@@ -71,7 +71,7 @@ def read(parameters: RendezvousParameters) -> TorchrunConfig:
         job=_read("--rdzv-id", name, parameters.run_id),
         node=fresh_node_id(),
         # torchrun's agents count restarts each for itself, so the coordinator sets no limit.
-        spec=Spec(parameters.min_nodes, parameters.max_nodes, COUNTER_MAX, Launcher.TORCHRUN),
+        spec=JobSpec(parameters.min_nodes, parameters.max_nodes, COUNTER_MAX, Launcher.TORCHRUN),
         advertise_address=_read("--local-addr", address, local) if local else None,
         join_timeout_s=_read("--rdzv-conf join_timeout", seconds, join_timeout),
         remark=f"--rdzv-conf: {'; '.join(remarks)}" if remarks else "",

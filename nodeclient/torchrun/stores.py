@@ -55,20 +55,20 @@ class RoundOverError(Exception):
     """The round was over before its store could be used. State: there is no store."""
 
 
-class StoreError(Exception):
+class AgentStoreError(Exception):
     """The store of a round cannot be served or reached."""
 
 
 def serve(port: int) -> TCPStore:
-    """Serve a store at a port that is reserved, on all interfaces. Raises `StoreError`."""
+    """Serve a store at a port that is reserved, on all interfaces. Raises `AgentStoreError`."""
     try:
         return TCPStore("localhost", port, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
     except DistError as error:
-        raise StoreError(f"cannot serve the store of the round at port {port}: {_first_line(error)}") from None
+        raise AgentStoreError(f"cannot serve the store of the round at port {port}: {_first_line(error)}") from None
 
 
 def connect(address: str, port: int, membership: Membership) -> TCPStore:
-    """Connect to the store of the round, as soon as it is served. Raises `RoundOverError` and `StoreError`."""
+    """Connect to the store of the round, as soon as it is served. Raises `RoundOverError` and `AgentStoreError`."""
     deadline, pause_s = time.monotonic() + SERVE_WITHIN_S, LOOK_FIRST_S
     # torch's own attempts cannot be ended when the round is over, and write pages about each that fails.
     while not _accepts(address, port):
@@ -76,13 +76,15 @@ def connect(address: str, port: int, membership: Membership) -> TCPStore:
             raise RoundOverError
         pause_s = min(2 * pause_s, LOOK_LAST_S)
         if time.monotonic() >= deadline:
-            raise StoreError(f"cannot reach the store of the round at {address}:{port}: see --local-addr of its node")
+            raise AgentStoreError(
+                f"cannot reach the store of the round at {address}:{port}: see --local-addr of its node"
+            )
     try:
         store = TCPStore(address, port, is_master=False, timeout=CONNECT_WITHIN)
     except DistError as error:
         if membership.wait_until_over(SERVE_WITHIN_S):
             raise RoundOverError from None
-        raise StoreError(f"cannot connect to the store of the round: {_first_line(error)}") from None
+        raise AgentStoreError(f"cannot connect to the store of the round: {_first_line(error)}") from None
     store.set_timeout(TIMEOUT)
     return store
 

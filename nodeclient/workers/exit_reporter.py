@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from coordinatord.protocol.fields import CONSEQUENCES_MAX
-from nodeclient.core.events import Account, Event, WorkerExited
+from nodeclient.core.events import Diagnosis, Event, WorkerExited
 
 GIVEN_WITHIN_S = 1.0
 """Half of it is plenty: an account takes milliseconds. What hangs must not keep the others from being told to stop."""
@@ -18,11 +18,11 @@ GIVEN_WITHIN_S = 1.0
 _SIGNALS_FROM = 128
 """From here on codes are those of a shell whose program died of a signal."""
 
-GiveAccount = Callable[[int, int], Awaitable[Account]]
+GiveAccount = Callable[[int, int], Awaitable[Diagnosis]]
 """Takes a local rank and an exit code as `subprocess` has it, of a worker that has ended."""
 
 
-class Accounts:
+class ExitReporter:
     """The exits of one node's workers, and what there is to say of them."""
 
     def __init__(self, give: GiveAccount, submit: Callable[[Event], None]) -> None:
@@ -50,7 +50,7 @@ class Accounts:
         by_itself = 0 < exit_code < _SIGNALS_FROM if self._expected else exit_code != 0
         wanted = self._wanted > 0 and by_itself
         self._wanted -= wanted
-        self._queue.put_nowait((WorkerExited(local_rank, exit_code, Account(pid)), self._loop.time(), wanted))
+        self._queue.put_nowait((WorkerExited(local_rank, exit_code, Diagnosis(pid)), self._loop.time(), wanted))
 
     async def settled(self) -> None:
         """Wait until all exits so far have been told."""
@@ -65,7 +65,7 @@ class Accounts:
             self._submit(WorkerExited(exited.local_rank, exited.exit_code, account, age_s))
             self._queue.task_done()
 
-    async def _account_of(self, exited: WorkerExited) -> Account:
+    async def _account_of(self, exited: WorkerExited) -> Diagnosis:
         try:
             async with asyncio.timeout(GIVEN_WITHIN_S):
                 return await self._give(exited.local_rank, exited.exit_code)

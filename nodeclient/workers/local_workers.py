@@ -40,7 +40,7 @@ class _Worker:
         return self.ended_as if code == -signal.SIGKILL and self.ended_as is not None else code
 
 
-class WorkerGroup:
+class LocalWorkers:
     """One node's workers of one round at a time; all methods are for the main thread, in the running event loop.
 
     `mark` is this nodeclient's alone, and put into each worker's environment. `on_exit` is called once for each worker

@@ -48,7 +48,7 @@ class UnkillableError(RuntimeError):
         self.pids = pids
 
 
-class Status(NamedTuple):
+class ProcessStatus(NamedTuple):
     """What /proc says of a process that has not ended yet."""
 
     pid: int
@@ -58,7 +58,7 @@ class Status(NamedTuple):
     """It is a zombie: it has ended, and its parent has not reaped it."""
 
 
-def statuses() -> Iterator[Status]:
+def statuses() -> Iterator[ProcessStatus]:
     """Yield the processes of this PID namespace that may be looked at, zombies included."""
     for pid in _pids():
         try:
@@ -68,7 +68,7 @@ def statuses() -> Iterator[Status]:
             continue  # it has ended; or it is another user's, and /proc is mounted with hidepid=1
         # The second field is the program's name in parentheses, which may itself hold blanks and parentheses.
         state, parent, group = text[text.rindex(b")") + 2 :].split(maxsplit=3)[:3]
-        yield Status(pid, int(parent), int(group), state.decode() in _DEAD_STATES)
+        yield ProcessStatus(pid, int(parent), int(group), state.decode() in _DEAD_STATES)
 
 
 def marked(mark: str) -> list[int]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.cluster import Cluster
-from tests.support.lives import FleetProgram, Lives, Standing, await_back
+from tests.support.lives import FleetProgram, Lives, MemberState, await_back
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ def test_no_worker_restarts_and_round_and_ranks_stay_however_often_it_is_killed(
     cluster.await_state(state="running")
     fleet.await_attached(since=0.0)
     lives.now.await_job("fleet", state="running")
-    before = {job: Standing.of(lives.now, job) for job in ("job", "fleet")}
+    before = {job: MemberState.of(lives.now, job) for job in ("job", "fleet")}
 
     for kill in range(KILLS):
         if kill % 2:
@@ -45,7 +45,7 @@ def test_no_worker_restarts_and_round_and_ranks_stay_however_often_it_is_killed(
         await_back(lives.now, "job")
         fleet.await_attached(killed_at)
         print(f"all nodes were back {time.monotonic() - served_at:.2f} s after it listened")  # noqa: T201 - a figure
-        assert {job: Standing.of(lives.now, job) for job in before} == before
+        assert {job: MemberState.of(lives.now, job) for job in before} == before
 
     begun.finish()
     assert [node.wait() for node in nodes] == [0, 0], "the workers of the first round have ended well"

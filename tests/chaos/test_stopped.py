@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.cluster import Cluster, Round
-from tests.support.lives import Lives, Standing, await_back
+from tests.support.lives import Lives, MemberState, await_back
 from tests.support.programs import wait_until, zombies
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ def test_a_coordinator_that_was_stopped_for_three_leases_has_lost_nobody(
     nodes = cluster.join_all("ab", "--nnodes", "1:2")
     begun = cluster.await_round(2)
     cluster.await_state(state="running")
-    before = Standing.of(lives.now, "job")
+    before = MemberState.of(lives.now, "job")
 
     lives.now.signal(signal.SIGSTOP)
     stopped_at = time.monotonic()
@@ -62,7 +62,7 @@ def test_a_coordinator_that_was_stopped_for_three_leases_has_lost_nobody(
     lives.now.signal(signal.SIGCONT)
 
     await_back(lives.now, "job")
-    assert Standing.of(lives.now, "job") == before
+    assert MemberState.of(lives.now, "job") == before
     begun.finish()
     assert [node.wait() for node in nodes] == [0, 0]
     assert len(list(cluster.rounds())) == 1

@@ -10,11 +10,11 @@ from coordinatord.core.policy import Policy
 from coordinatord.core.queries.admission import RefusedError, check_incarnation, check_room, check_spec, nnodes
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.fields import RANKS_MAX
-from coordinatord.protocol.messages import Launcher, RefusalCode, Spec
+from coordinatord.protocol.messages import JobSpec, Launcher, RefusalCode
 from tests.support.builders import a_join, a_member, a_spec
 
 
-def refusal_of_spec(ours: Spec, theirs: Spec) -> str:
+def refusal_of_spec(ours: JobSpec, theirs: JobSpec) -> str:
     run = Run("mnist", "e-1", ours, "first", Policy(), 0.0)
     with pytest.raises(RefusedError) as caught:
         check_spec(run, a_join("second", job="mnist", spec=theirs))
@@ -52,7 +52,7 @@ def test_a_job_of_torchrun_and_nodeclient_both_is_refused_by_what_started_each()
 @pytest.mark.parametrize(
     ("spec", "text"), [(a_spec(3, 3), "3"), (a_spec(1, 4), "1:4"), (a_spec(2, RANKS_MAX), "2:"), (a_spec(1, 1), "1")]
 )
-def test_a_range_of_nodes_is_written_as_the_flag_has_it(spec: Spec, text: str) -> None:
+def test_a_range_of_nodes_is_written_as_the_flag_has_it(spec: JobSpec, text: str) -> None:
     assert nnodes(spec) == text
 
 

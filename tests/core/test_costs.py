@@ -176,7 +176,7 @@ def test_a_report_looks_once_at_the_rows_and_moves_one_member(size: int, monkeyp
 @pytest.mark.parametrize("size", SIZES)
 def test_a_tick_at_rest_looks_at_no_member(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(size).running()
-    looks = _count_calls(monkeypatch, (table, "next_row"), (Run, "place"), (Member, "stand"))
+    looks = _count_calls(monkeypatch, (table, "next_row"), (Run, "place"), (Member, "state_in"))
     cluster.now += cluster.machine.policy.heartbeat_s
     cluster.handle(Tick())
     assert dict(looks) == {}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from coordinatord.core.values.deadline_heap import SLACK, Deadlines
+from coordinatord.core.values.deadline_heap import SLACK, DeadlineHeap
 
 KEYS = st.sampled_from("abcde")
 TIMES = st.integers(0, 40).map(float)
@@ -16,11 +16,11 @@ TIMES = st.integers(0, 40).map(float)
 
 
 class DeadlinesAgainstDict(RuleBasedStateMachine):
-    """Does the same to `Deadlines` and to a dict."""
+    """Does the same to `DeadlineHeap` and to a dict."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.deadlines = Deadlines[str]()
+        self.deadlines = DeadlineHeap[str]()
         self.model: dict[str, float] = {}
 
     @rule(key=KEYS, at=TIMES)
@@ -79,7 +79,7 @@ TestDeadlinesAgainstDict = DeadlinesAgainstDict.TestCase
 
 
 def test_what_is_due_comes_in_the_order_of_the_deadlines_even_of_moved_ones() -> None:
-    deadlines = Deadlines[str]()
+    deadlines = DeadlineHeap[str]()
     deadlines.set("moved", 1.0)
     deadlines.set("fixed", 3.0)
     deadlines.set("moved", 5.0)
@@ -87,18 +87,20 @@ def test_what_is_due_comes_in_the_order_of_the_deadlines_even_of_moved_ones() ->
 
 
 def test_a_heartbeat_costs_no_memory() -> None:
-    deadlines = Deadlines[str]()
+    deadlines = DeadlineHeap[str]()
     for beat in range(1000):
         deadlines.set("node", beat + 5.0)
         deadlines.pop_due(float(beat))
     assert len(deadlines._heap) == 1
 
 
-@pytest.mark.parametrize("take_away", [Deadlines.discard, lambda deadlines, _: deadlines.clear()], ids=["one", "all"])
+@pytest.mark.parametrize(
+    "take_away", [DeadlineHeap.discard, lambda deadlines, _: deadlines.clear()], ids=["one", "all"]
+)
 def test_deadlines_that_are_given_and_taken_away_cost_no_memory(
-    take_away: Callable[[Deadlines[int], int], None],
+    take_away: Callable[[DeadlineHeap[int], int], None],
 ) -> None:
-    deadlines = Deadlines[int]()
+    deadlines = DeadlineHeap[int]()
     deadlines.set(-1, 1.0)
     for number in range(10_000):
         deadlines.set(number, 2.0 + number)
@@ -109,7 +111,7 @@ def test_deadlines_that_are_given_and_taken_away_cost_no_memory(
 
 
 def test_one_key_whose_deadline_is_taken_away_again_and_again_costs_no_memory() -> None:
-    deadlines = Deadlines[str]()
+    deadlines = DeadlineHeap[str]()
     for number in range(10_000):
         deadlines.set("job", 10_000.0 - number)
         deadlines.discard("job")
@@ -119,7 +121,7 @@ def test_one_key_whose_deadline_is_taken_away_again_and_again_costs_no_memory() 
 
 @pytest.mark.parametrize("by", [0.1, 1 / 3, 1e6 + 0.7])
 def test_what_next_names_is_due_then_in_spite_of_rounding(by: float) -> None:
-    deadlines = Deadlines[str]()
+    deadlines = DeadlineHeap[str]()
     deadlines.set("node", 5.3)
     deadlines.shift(by)
     upcoming = deadlines.next()
@@ -128,7 +130,7 @@ def test_what_next_names_is_due_then_in_spite_of_rounding(by: float) -> None:
 
 
 def test_a_deadline_that_is_brought_forward_again_and_again_does_not_grow_the_heap() -> None:
-    deadlines = Deadlines[str]()
+    deadlines = DeadlineHeap[str]()
     for step in range(1_000):
         deadlines.set("a", 1_000.0 - step)
     assert len(deadlines._heap) <= 2 + SLACK
@@ -136,7 +138,7 @@ def test_a_deadline_that_is_brought_forward_again_and_again_does_not_grow_the_he
 
 
 def test_the_first_deadline_is_exact_also_when_it_was_moved_or_set_anew() -> None:
-    deadlines = Deadlines[str]()
+    deadlines = DeadlineHeap[str]()
     assert deadlines.first() is None
     deadlines.set("a", 1.0)
     deadlines.set("b", 4.0)

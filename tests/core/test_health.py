@@ -10,7 +10,7 @@ from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.queries.reasons import lasted
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.run import Health
-from coordinatord.core.values.time_ledger import Cause
+from coordinatord.core.values.time_ledger import Activity
 from tests.support.script import Stage
 
 PAIR = ("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2")
@@ -139,7 +139,7 @@ def test_a_stall_outlives_the_coordinator_and_ends_with_the_next_step() -> None:
     job.stand(30)
     job.stage.play("die 5s")
     run = job.stage.coordinator.jobs["default"]
-    assert (run.health, run.ledger.cause) == (Health.STALLED, Cause.STALLED)
+    assert (run.health, run.ledger.cause) == (Health.STALLED, Activity.STALLED)
     job.stage.play("reconnect n1 n2")
     job.stand(3)
     assert job.view["health"] == Health.STALLED

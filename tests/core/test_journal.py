@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coordinatord.core.effects import Batch, Close, Effect, Reassure, Send
+from coordinatord.core.effects import Batch, Close, Effect, ReportDegraded, Send
 from coordinatord.core.journal import Journal
 from coordinatord.core.values.records import Record, RoundStarted
 from coordinatord.core.values.time_ledger import Spent
-from coordinatord.protocol.messages import Goal, Held
+from coordinatord.protocol.messages import Degraded, Goal
 from tests.support.builders import a_desired
 
 
@@ -80,7 +80,7 @@ def test_that_the_coordinator_lives_is_said_whatever_is_being_written() -> None:
     journal = Journal()
     journal.take(a_batch(a_send(1), records=1), 0.0)
     journal.begin()
-    reassure = Reassure(1, Held("the disk is full"))
+    reassure = ReportDegraded(1, Degraded("the disk is full"))
     assert journal.take(Batch((), (reassure,), hurry=True), 0.0) == (reassure,)
     assert journal.finish() == (a_send(1),)
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coordinatord.core.effects import Send
-from coordinatord.core.events import Connected, Disconnected, RecordingResumed, RecordingStopped, Reported, Tick
+from coordinatord.core.events import Connected, Disconnected, Reported, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.state.leases import lease_s, note_heard
@@ -123,8 +123,8 @@ def test_the_time_that_the_coordinator_slept_or_could_not_write_makes_nobody_lat
     coordinator.handle(Tick(), 100.0)
     for session in (1, 2):
         coordinator.handle(beat(session), 100.0)
-    coordinator.handle(RecordingStopped("the disk is full"), 100.5)
-    coordinator.handle(RecordingResumed(), 200.0)
+    coordinator.handle(StoreFailed("the disk is full"), 100.5)
+    coordinator.handle(StoreRecovered(), 200.0)
     for session in (1, 2):
         coordinator.handle(beat(session), 200.0)
     assert lost_at(coordinator, 200.0) == 205.0

@@ -11,7 +11,7 @@ from coordinatord.core.queries.job_view import job_view, rounds_view
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.run import Run, State
 from coordinatord.core.values.round_history import REASON_MAX, ROUNDS_KEPT
-from coordinatord.core.values.time_ledger import SPAN_MAX, Cause, Ledger, Spent
+from coordinatord.core.values.time_ledger import SPAN_MAX, Activity, Ledger, Spent
 from coordinatord.store import retention
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
@@ -50,7 +50,7 @@ def ledger(stage: Stage) -> dict[str, float]:
     view = shown(stage)
     seconds = view["ledger"]["seconds"]
     assert sum(seconds.values()) == pytest.approx(view["ledger"]["total"]) == view["opened_s"]
-    assert set(seconds) == {str(cause) for cause in Cause}
+    assert set(seconds) == {str(cause) for cause in Activity}
     return {cause: took for cause, took in seconds.items() if took}
 
 
@@ -280,7 +280,7 @@ def test_the_timeline_tells_of_each_round_and_what_its_time_went_to() -> None:
         "ended_s": 1.0,
     }
     took = {"waiting": 3.0, "starting": 1.0, "running": 5.0, "detecting": 1.0, "stopping": 2.0}
-    went = dict.fromkeys(Cause, 0.0) | took
+    went = dict.fromkeys(Activity, 0.0) | took
     assert first["seconds"] == went
     assert (second["round"], second["formed_s"], second["running_s"], second["ended"]) == (2, 1.0, None, None)
     assert second["seconds"] == dict.fromkeys(went, 0.0) | {"starting": 1.0}
@@ -378,10 +378,10 @@ def test_that_a_round_has_told_of_steps_outlives_the_coordinator() -> None:
 def test_a_clock_that_is_set_back_takes_nothing_away() -> None:
     book = Ledger(100.0)
     assert book.at(90.0) == Spent()
-    book.settle(Spent(waiting=5.0), Cause.STARTING, 105.0)
+    book.settle(Spent(waiting=5.0), Activity.STARTING, 105.0)
     assert book.at(50.0) == Spent(waiting=5.0)
-    assert book.split(10.0, Cause.DETECTING, 50.0) == Spent(waiting=5.0)
-    assert book.split(200.0, Cause.DETECTING, 110.0) == Spent(waiting=5.0, starting=5.0)
+    assert book.split(10.0, Activity.DETECTING, 50.0) == Spent(waiting=5.0)
+    assert book.split(200.0, Activity.DETECTING, 110.0) == Spent(waiting=5.0, starting=5.0)
 
 
 def test_no_clock_however_wrong_makes_a_number_that_cannot_be_recorded() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinatord.core.effects import Answer, Batch, Refuse
-from coordinatord.core.events import Asked, RecordingResumed, RecordingStopped
+from coordinatord.core.events import Asked, StoreFailed, StoreRecovered
 from coordinatord.core.state.run import State
 from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode, Verdict
 from coordinatord.protocol.messages import Goal, Phase, RefusalCode, Result
@@ -83,12 +83,12 @@ def test_a_node_that_comes_back_to_a_stopped_run_hears_how_it_ended() -> None:
 
 def test_nothing_is_done_while_nothing_can_be_recorded() -> None:
     life = a_running_pair()
-    life._take(RecordingStopped("the disk is full"))
+    life._take(StoreFailed("the disk is full"))
     batch = _asked(life, StopJob(JOB, "alice", ""))
     [answer] = [effect for effect in batch.effects if isinstance(effect, Answer)]
     assert (answer.verdict, batch.records, batch.hurry) == (Verdict.UNRECORDED, (), True)
     assert "the disk is full" in answer.text
-    life._take(RecordingResumed())
+    life._take(StoreRecovered())
     assert life.run.state is State.RUNNING
     assert ask(life, StopJob(JOB, "alice", "")).verdict is Verdict.DONE
 

@@ -13,9 +13,9 @@ from coordinatord.core.events import (
     Connected,
     Disconnected,
     PolicyChanged,
-    RecordingResumed,
-    RecordingStopped,
     Reported,
+    StoreFailed,
+    StoreRecovered,
     Tick,
 )
 from coordinatord.core.machine import Coordinator
@@ -58,7 +58,7 @@ def test_a_changed_heartbeat_loses_nobody_and_nodes_go_by_it(heartbeats: tuple[f
         assert (member.sent.heartbeat_s, member.sent.lease_s) == (others[-1], 5 * others[-1])
     for host in world.hosts.values():
         assert host.agent is not None
-        assert host.agent._contact.heartbeat_s == others[-1]
+        assert host.agent._connection.heartbeat_s == others[-1]
 
 
 def test_a_host_that_goes_later_is_lost_by_the_lease_of_then() -> None:
@@ -115,10 +115,10 @@ def test_while_nothing_can_be_recorded_nothing_is_decided_by_the_new_numbers_eit
     coordinator = a_coordinator(settle_s=5.0)
     a_run(coordinator)
     let_pass(coordinator, 3.0)
-    coordinator.handle(RecordingStopped("disk full"), 3.0)
+    coordinator.handle(StoreFailed("disk full"), 3.0)
     assert not coordinator.handle(PolicyChanged(Policy(settle_s=1.0, heartbeat_s=0.5)), 3.5).records
     assert not let_pass(coordinator, 60.0)
-    batch = coordinator.handle(RecordingResumed(), 60.0)
+    batch = coordinator.handle(StoreRecovered(), 60.0)
     assert [type(record) for record in batch.records] == [RoundFormed]
     assert not any(isinstance(record, NodeLost) for record in batch.records)
 

@@ -14,7 +14,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions import observations, table
-from coordinatord.core.values.training_progress import SPACING_S, WINDOW_S, Progress
+from coordinatord.core.values.training_progress import SPACING_S, WINDOW_S, TrainingProgress
 from coordinatord.protocol.messages import Phase
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, an_offer, let_pass
 
@@ -254,7 +254,7 @@ SPANS = st.floats(0.0, 86_400.0)
 def test_whatever_a_node_says_the_pace_is_a_number_of_steps_a_second(
     said: list[tuple[float, float, list[int | None]]],
 ) -> None:
-    progress, now = Progress(), 0.0
+    progress, now = TrainingProgress(), 0.0
     for after_s, age_s, steps in said:
         now += after_s
         progress.note(0, an_observed(steps=tuple(steps), step_age_s=age_s), now)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.core.effects import Batch, Reassure, Refuse, Send
-from coordinatord.core.events import Connected, Disconnected, Event, RecordingResumed, RecordingStopped, Reported, Tick
+from coordinatord.core.effects import Batch, Refuse, ReportDegraded, Send
+from coordinatord.core.events import Connected, Disconnected, Event, Reported, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.run import State
 from coordinatord.protocol.messages import Goal, Phase, RefusalCode
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
 
-TROUBLE = RecordingStopped("the disk is full")
+TROUBLE = StoreFailed("the disk is full")
 
 
 def connect(coordinator: Coordinator, session: int, node: str, now: float = 0.0, **join: object) -> Batch:
@@ -50,14 +50,14 @@ def test_whatever_happens_nothing_is_decided(event: Event) -> None:
     batch = coordinator.handle(event, 100.0)
     assert batch.records == ()
     assert batch.hurry
-    assert all(isinstance(effect, Reassure) for effect in batch.effects)
+    assert all(isinstance(effect, ReportDegraded) for effect in batch.effects)
     assert coordinator.jobs["default"].state is State.RUNNING
     assert coordinator.next_deadline() is None
 
 
 def test_heartbeats_are_answered_with_the_reason() -> None:
     [reassure] = in_trouble().handle(beat(1), 2.0).effects
-    assert isinstance(reassure, Reassure)
+    assert isinstance(reassure, ReportDegraded)
     assert (reassure.session, reassure.message.reason) == (1, "the disk is full")
 
 
@@ -65,7 +65,7 @@ def test_a_node_that_is_known_may_come_back_and_others_are_turned_away_for_now()
     coordinator = in_trouble()
     observed = an_observed(run="e-1", round=1, phase=Phase.RUNNING)
     [_, held] = connect(coordinator, 3, "n1", 2.0, observed=observed).effects
-    assert isinstance(held, Reassure)
+    assert isinstance(held, ReportDegraded)
     for join in ({"node": "n3"}, {"node": "n2", "incarnation": 2}, {"node": "n4", "job": "other"}):
         [refuse] = connect(coordinator, 4, now=2.0, **join).effects
         assert isinstance(refuse, Refuse)
@@ -76,7 +76,7 @@ def test_a_node_that_is_known_may_come_back_and_others_are_turned_away_for_now()
 def test_what_had_to_wait_is_decided_once_records_can_be_kept_again() -> None:
     coordinator = in_trouble()
     coordinator.handle(beat(1, Phase.FAILED, failure=a_failure()), 2.0)
-    batch = coordinator.handle(RecordingResumed(), 50.0)
+    batch = coordinator.handle(StoreRecovered(), 50.0)
     told = {effect.session: effect.message.goal for effect in batch.effects if isinstance(effect, Send)}
     assert told == {1: Goal.STOP, 2: Goal.STOP}
     assert coordinator.jobs["default"].state is State.STOPPING
@@ -86,13 +86,13 @@ def test_nodes_that_succeeded_meanwhile_have_succeeded() -> None:
     coordinator = in_trouble()
     for session in (1, 2):
         coordinator.handle(beat(session, Phase.SUCCEEDED), 2.0)
-    coordinator.handle(RecordingResumed(), 50.0)
+    coordinator.handle(StoreRecovered(), 50.0)
     assert coordinator.jobs["default"].state is State.SUCCEEDED
 
 
 def test_the_time_of_trouble_counts_against_nobody() -> None:
     coordinator = in_trouble()
-    batch = coordinator.handle(RecordingResumed(), 1_000.0)
+    batch = coordinator.handle(StoreRecovered(), 1_000.0)
     assert batch.records == ()
     assert let_pass(coordinator, 1_004.5) == []
     coordinator.handle(beat(1), 1_004.5)
@@ -105,7 +105,7 @@ def test_a_node_whose_cable_is_cut_meanwhile_is_lost_a_lease_after_the_trouble(d
     coordinator = in_trouble()
     coordinator.handle(beat(2), died_at)
     coordinator.handle(beat(1), 3_600.5)
-    coordinator.handle(RecordingResumed(), 3_601.0)
+    coordinator.handle(StoreRecovered(), 3_601.0)
     assert let_pass(coordinator, 3_605.9) == []
     for now in range(3_604, 3_617, 2):  # at the latest after the longest lease, which n2 has if it was late before
         coordinator.handle(beat(1), float(now))
@@ -119,7 +119,7 @@ def test_a_node_whose_connection_closes_meanwhile_has_a_second_to_come_back(died
     coordinator.handle(beat(2), died_at - 0.5)
     coordinator.handle(Disconnected(2), died_at)
     coordinator.handle(beat(1), 3_600.5)
-    coordinator.handle(RecordingResumed(), 3_601.0)
+    coordinator.handle(StoreRecovered(), 3_601.0)
     assert let_pass(coordinator, 3_601.9) == []
     assert let_pass(coordinator, 3_602.1)
     assert coordinator.jobs["default"].reason == "lost node n2"
@@ -135,16 +135,16 @@ def test_a_node_that_begins_to_wait_meanwhile_waits_for_its_whole_time_and_no_lo
     run = coordinator.jobs["default"]
     run.give_up.discard("n1")
     coordinator.handle(beat(2, Phase.IDLE), 500.0)
-    coordinator.handle(RecordingResumed(), 1_001.0)
+    coordinator.handle(StoreRecovered(), 1_001.0)
     assert run.give_up.get("n1") == 1_001.0 + 60
     assert run.members["n1"].awaited_from <= 1_001.0
 
 
 def test_news_of_the_end_of_trouble_without_trouble_is_none() -> None:
-    assert a_coordinator().handle(RecordingResumed(), 1.0) == Batch((), ())
+    assert a_coordinator().handle(StoreRecovered(), 1.0) == Batch((), ())
 
 
 def test_a_second_reason_takes_the_place_of_the_first() -> None:
     coordinator = in_trouble()
-    coordinator.handle(RecordingStopped("the disk is gone"), 2.0)
+    coordinator.handle(StoreFailed("the disk is gone"), 2.0)
     assert coordinator.trouble == "the disk is gone"

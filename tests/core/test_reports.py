@@ -13,7 +13,6 @@ from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.values.records import RoundEnded, RunEnded
 from coordinatord.hints import other_workers
 from coordinatord.protocol.messages import (
-    Consequence,
     Desired,
     EarlyEnd,
     Failure,
@@ -21,6 +20,7 @@ from coordinatord.protocol.messages import (
     Goal,
     Phase,
     Report,
+    SecondaryFailure,
     Straggler,
 )
 from coordinatord.protocol.worker_ends import Ended
@@ -105,7 +105,7 @@ def test_later_failures_on_other_nodes_are_its_consequences() -> None:
     job.fail(a_failure(rank=0, exit_code=-6, age_s=0.25))
     report = job.report(1)
     assert report is not None
-    assert report.consequences == (Consequence("a", 0, -6),)
+    assert report.consequences == (SecondaryFailure("a", 0, -6),)
     assert report.consequences_count == 1
 
 
@@ -117,7 +117,11 @@ def test_workers_of_its_own_node_that_failed_later_are_consequences_too_though_t
     job.say(1, Phase.FAILED, a_failure(rank=0, age_s=0.25), now=10.0)
     report = job.report(1)
     assert report is not None
-    assert report.consequences == (Consequence("b", 2, 1), Consequence("b", 3, 7), Consequence("a", 0, 1))
+    assert report.consequences == (
+        SecondaryFailure("b", 2, 1),
+        SecondaryFailure("b", 3, 7),
+        SecondaryFailure("a", 0, 1),
+    )
     assert (report.failure.rank, report.consequences_count) == (1, 3)
 
 

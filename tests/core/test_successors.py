@@ -15,14 +15,14 @@ from coordinatord.core.values.admin_requests import StopJob
 from coordinatord.core.values.records import NodeJoined, NodeLost, RunEnded, RunOpened
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import RANKS_MAX, WORKERS_MAX
-from coordinatord.protocol.messages import Goal, Outcome, Phase, RefusalCode, Result, Spec
+from coordinatord.protocol.messages import Goal, JobSpec, Outcome, Phase, RefusalCode, Result
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, an_offer, let_pass
 
 OURS = a_spec(2, 2)
 OTHER = a_spec(1, 8, max_restarts=0)
 
 
-def connect(coordinator: Coordinator, session: int, node: str, spec: Spec, now: float, **join: Any) -> Batch:
+def connect(coordinator: Coordinator, session: int, node: str, spec: JobSpec, now: float, **join: Any) -> Batch:
     event = Connected(session, a_join(node, spec=spec, **join), f"10.0.0.{session}", "10.0.0.254")
     return coordinator.handle(event, now)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.core.values.root_cause import Loss, Verdict, WorkerFailure, judge
+from coordinatord.core.values.root_cause import LostNode, RoundVerdict, WorkerFailure, find_root_cause
 from tests.support.builders import a_failure
 
 COLLATERAL_S = 1.0
@@ -15,18 +15,18 @@ def failed(node: str, at: float, **values: object) -> WorkerFailure:
 
 
 def verdict(
-    failures: list[WorkerFailure], losses: list[Loss], planned_at: float | None = None, trigger: str = "the trigger"
-) -> Verdict:
-    return judge(trigger, planned_at, failures, losses, COLLATERAL_S)
+    failures: list[WorkerFailure], losses: list[LostNode], planned_at: float | None = None, trigger: str = "the trigger"
+) -> RoundVerdict:
+    return find_root_cause(trigger, planned_at, failures, losses, COLLATERAL_S)
 
 
 def test_without_failures_the_trigger_is_the_reason_and_nobody_is_charged() -> None:
-    assert verdict([], [Loss("n1", 1.0)]) == Verdict("the trigger", None)
+    assert verdict([], [LostNode("n1", 1.0)]) == RoundVerdict("the trigger", None)
 
 
 def test_a_failure_alone_is_charged() -> None:
     failure = failed("n1", 5.0, rank=3, local_rank=1, exit_code=-9)
-    assert verdict([failure], []) == Verdict("rank 3 on node n1 failed: killed by SIGKILL", failure)
+    assert verdict([failure], []) == RoundVerdict("rank 3 on node n1 failed: killed by SIGKILL", failure)
 
 
 @pytest.mark.parametrize(
@@ -53,29 +53,29 @@ def test_the_earliest_failure_is_the_cause_whichever_was_heard_first() -> None:
 
 @pytest.mark.parametrize(("silent_since", "charged"), [(3.0, False), (5.0, False), (6.0, False), (6.01, True)])
 def test_a_node_lost_before_or_just_after_a_failure_caused_it(silent_since: float, charged: bool) -> None:
-    judged = verdict([failed("n1", 5.0)], [Loss("n2", silent_since)])
+    judged = verdict([failed("n1", 5.0)], [LostNode("n2", silent_since)])
     assert (judged.charged is not None) == charged
     if not charged:
         assert judged.reason == "lost node n2; workers on 1 other node failed in consequence"
 
 
 def test_of_several_lost_nodes_the_first_is_the_cause() -> None:
-    judged = verdict([failed("n1", 5.0)], [Loss("n3", 4.0), Loss("n2", 3.0)])
+    judged = verdict([failed("n1", 5.0)], [LostNode("n3", 4.0), LostNode("n2", 3.0)])
     assert judged.reason.startswith("lost node n2;")
 
 
 def test_a_lost_node_is_not_counted_among_the_others() -> None:
-    judged = verdict([failed("n1", 5.0), failed("n2", 5.0)], [Loss("n2", 5.2)])
+    judged = verdict([failed("n1", 5.0), failed("n2", 5.0)], [LostNode("n2", 5.2)])
     assert judged.reason == "lost node n2; workers on 1 other node failed in consequence"
 
 
 def test_the_failures_of_a_lost_node_alone_have_no_consequence() -> None:
-    assert verdict([failed("n2", 5.0)], [Loss("n2", 5.2)]) == Verdict("lost node n2", None)
+    assert verdict([failed("n2", 5.0)], [LostNode("n2", 5.2)]) == RoundVerdict("lost node n2", None)
 
 
 def test_a_failure_during_a_planned_stop_is_not_charged() -> None:
     judged = verdict([failed("n1", 5.0)], [], planned_at=5.0)
-    assert judged == Verdict("the trigger; workers on 1 other node failed in consequence", None)
+    assert judged == RoundVerdict("the trigger; workers on 1 other node failed in consequence", None)
 
 
 def test_a_failure_before_a_planned_stop_is_charged() -> None:

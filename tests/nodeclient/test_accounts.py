@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from nodeclient.core.events import Account, Event, WorkerExited
+from nodeclient.core.events import Diagnosis, Event, WorkerExited
 from nodeclient.workers import exit_reporter
-from nodeclient.workers.exit_reporter import Accounts, GiveAccount
+from nodeclient.workers.exit_reporter import ExitReporter, GiveAccount
 
 pytestmark = pytest.mark.asyncio
 
 
 @asynccontextmanager
-async def told(give: GiveAccount) -> AsyncIterator[tuple[Accounts, list[WorkerExited]]]:
+async def told(give: GiveAccount) -> AsyncIterator[tuple[ExitReporter, list[WorkerExited]]]:
     """Run the accounts of a round that has begun; yield them, and what is told."""
     events: list[WorkerExited] = []
 
@@ -24,7 +24,7 @@ async def told(give: GiveAccount) -> AsyncIterator[tuple[Accounts, list[WorkerEx
         assert isinstance(event, WorkerExited)
         events.append(event)
 
-    kept = Accounts(give, submit)
+    kept = ExitReporter(give, submit)
     kept.begin()
     running = asyncio.ensure_future(kept.run())
     try:
@@ -35,10 +35,10 @@ async def told(give: GiveAccount) -> AsyncIterator[tuple[Accounts, list[WorkerEx
 
 
 def giving(error: str, when: Callable[[], Awaitable[object]] | None = None) -> GiveAccount:
-    async def give(local_rank: int, exit_code: int) -> Account:
+    async def give(local_rank: int, exit_code: int) -> Diagnosis:
         if when is not None:
             await when()
-        return Account(pid=local_rank + 1, error=f"{error} {exit_code}")
+        return Diagnosis(pid=local_rank + 1, error=f"{error} {exit_code}")
 
     return give
 

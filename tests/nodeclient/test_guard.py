@@ -29,14 +29,14 @@ import asyncio, os, sys, uvloop
 from pathlib import Path
 from nodeclient.workers.guard import Guard
 from nodeclient.workers.spawn import WorkerCommand
-from nodeclient.workers.local_workers import WorkerGroup
+from nodeclient.workers.local_workers import LocalWorkers
 
 async def main():
     mark, script, workers, folder = sys.argv[1:]
     guard = Guard(mark, Path(folder))
     guard.start()
     print(guard.pid, flush=True)
-    group = WorkerGroup(mark, print)
+    group = LocalWorkers(mark, print)
     group.start([WorkerCommand(("sh", "-c", script), os.environ)] * int(workers))
     await asyncio.Event().wait()
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from coordinatord.protocol.messages import Assignment, Spec
+from coordinatord.protocol.messages import Assignment, JobSpec
 from nodeclient.config import JoinConfig
 from nodeclient.core.effects import Start
 from nodeclient.host.devices import Host
-from nodeclient.shell.worker_command import Launcher, LaunchError
+from nodeclient.shell.worker_command import CommandBuilder, LaunchError
 from nodeclient.workers.spawn import WorkerCommand
 from tests.support.machines import Machine, write
 from workerlib.env import WorkerEnvironment
@@ -26,7 +26,7 @@ CONFIG = JoinConfig(
     standalone=True,
     job="mnist",
     node="gpu7",
-    spec=Spec(1, 2, 3),
+    spec=JobSpec(1, 2, 3),
     workers=2,
     role="trainer",
     topology="",
@@ -67,12 +67,12 @@ def commands(
     config = replace(CONFIG, **settings)
     files = [Path(f"/logs/{rank}/error.json") for rank in range(config.workers)]
     nothing: list[dict[str, str]] = [{}] * config.workers
-    return Launcher(config, inherited or {}, host).commands(begin or start(), files, nothing, nothing)
+    return CommandBuilder(config, inherited or {}, host).commands(begin or start(), files, nothing, nothing)
 
 
 def test_what_a_worker_is_told_of_its_screen_gives_way_to_the_user_s_own_words() -> None:
     files, screen = [Path("/logs/0/error.json")], {"COLUMNS": "70", "LINES": "24"}
-    launcher = Launcher(replace(CONFIG, workers=1), {"COLUMNS": "132"}, NOWHERE)
+    launcher = CommandBuilder(replace(CONFIG, workers=1), {"COLUMNS": "132"}, NOWHERE)
     [command] = launcher.commands(start(), files, [{}], [screen])
     assert (command.environ["COLUMNS"], command.environ["LINES"]) == ("132", "24")
 
@@ -201,7 +201,7 @@ def big(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 def test_the_cores_are_divided_among_the_workers_and_that_is_said(big: Host) -> None:
     config = replace(CONFIG, workers=5)
-    launcher = Launcher(config, {}, big)
+    launcher = CommandBuilder(config, {}, big)
     assert launcher.remarks == ("OMP_NUM_THREADS is not set: each of 5 workers gets 2 threads, 12 cores divided by 5",)
     assert values("OMP_NUM_THREADS", host=big, workers=5) == ["2"] * 5
     assert values("OMP_NUM_THREADS", host=big, workers=30) == ["1"] * 30
@@ -210,18 +210,21 @@ def test_the_cores_are_divided_among_the_workers_and_that_is_said(big: Host) -> 
 def test_no_worker_gets_more_threads_than_its_container_has_time_for(big: Host) -> None:
     write(big.processes / "self/cgroup", "0::/")
     write(big.system / "fs/cgroup/cpu.max", "450000 100000")
-    [remark] = Launcher(CONFIG, {}, big).remarks
+    [remark] = CommandBuilder(CONFIG, {}, big).remarks
     assert remark.endswith("each of 2 workers gets 2 threads, 4.5 CPUs of the quota of its control group divided by 2")
     assert values("OMP_NUM_THREADS", host=big) == ["2"] * 2
     write(big.system / "fs/cgroup/cpu.max", "100000 100000")
-    assert "gets 1 thread, 1 CPU of the quota of its control group divided by 2" in Launcher(CONFIG, {}, big).remarks[0]
+    assert (
+        "gets 1 thread, 1 CPU of the quota of its control group divided by 2"
+        in CommandBuilder(CONFIG, {}, big).remarks[0]
+    )
 
 
 def test_a_number_of_threads_that_is_set_stands_and_a_single_worker_has_all(big: Host) -> None:
     assert values("OMP_NUM_THREADS", {"OMP_NUM_THREADS": "7"}, host=big) == ["7"] * 2
     assert values("OMP_NUM_THREADS", host=big, workers=1) == [None]
-    assert Launcher(CONFIG, {"OMP_NUM_THREADS": ""}, big).remarks == ()
-    assert Launcher(replace(CONFIG, workers=1), {}, big).remarks == ()
+    assert CommandBuilder(CONFIG, {"OMP_NUM_THREADS": ""}, big).remarks == ()
+    assert CommandBuilder(replace(CONFIG, workers=1), {}, big).remarks == ()
 
 
 def test_without_a_binding_no_worker_is_bound(big: Host) -> None:
@@ -232,7 +235,7 @@ def test_bound_workers_get_the_cores_that_they_are_bound_to(big: Host) -> None:
     found = commands(host=big, workers=3, numa="node")
     assert [command.cpus for command in found] == [BIG.of_node(0), BIG.of_node(0), BIG.of_node(1)]
     assert [command.environ["OMP_NUM_THREADS"] for command in found] == ["3", "3", "6"]
-    assert Launcher(replace(CONFIG, workers=3, numa="node"), {}, big).remarks == (
+    assert CommandBuilder(replace(CONFIG, workers=3, numa="node"), {}, big).remarks == (
         "--numa-binding node, CPUs by local rank: 0: 0-5,12-17; 1: 0-5,12-17; 2: 6-11,18-23",
         "OMP_NUM_THREADS is not set: each of 3 workers gets 3 to 6 threads, 12 cores divided by 3",
     )
@@ -240,7 +243,7 @@ def test_bound_workers_get_the_cores_that_they_are_bound_to(big: Host) -> None:
 
 def test_a_binding_that_cannot_be_is_a_launch_that_cannot_be(big: Host) -> None:
     with pytest.raises(LaunchError, match="--numa-binding is 'chip'"):
-        Launcher(replace(CONFIG, numa="chip"), {}, big)
+        CommandBuilder(replace(CONFIG, numa="chip"), {}, big)
 
 
 def test_what_the_locale_of_this_host_has_no_letters_for_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,6 +251,6 @@ def test_what_the_locale_of_this_host_has_no_letters_for_is_escaped(monkeypatch:
     monkeypatch.setattr("sys.getfilesystemencoding", lambda: "latin-1")
     reason = "loss is \u221e, größer, raw \udcff"
     began = replace(start(), reason=reason)
-    [worker, _] = Launcher(CONFIG, {}, NOWHERE).commands(began, [Path("e0"), Path("e1")], [{}, {}], [{}, {}])
+    [worker, _] = CommandBuilder(CONFIG, {}, NOWHERE).commands(began, [Path("e0"), Path("e1")], [{}, {}], [{}, {}])
     assert worker.environ["COORDINATORD_REASON"] == "loss is \\u221e, größer, raw \\udcff"
     assert worker.environ["COORDINATORD_JOB"] == "mnist"

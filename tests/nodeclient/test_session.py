@@ -12,7 +12,7 @@ from coordinatord.protocol.codec import encode
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.config.values import endpoints
 from nodeclient.core.events import Event
-from nodeclient.shell.coordinator_connection import Session, pause_after
+from nodeclient.shell.coordinator_connection import CoordinatorConnection, pause_after
 from tests.support.builders import a_join
 from tests.support.strange import WAIT, strange_coordinator
 from tests.support.wire import until
@@ -34,7 +34,7 @@ async def turn_away(socket: web.WebSocketResponse) -> None:
 async def attending(addresses: Sequence[str]) -> AsyncIterator[list[Event]]:
     """Let a session be had with whichever of these answers; yield what is heard."""
     heard: list[Event] = []
-    session = Session(endpoints(",".join(addresses)), a_join, heard.append)
+    session = CoordinatorConnection(endpoints(",".join(addresses)), a_join, heard.append)
     tasks = Tasks()
     tasks.spawn(session.run(), name="session")
     try:

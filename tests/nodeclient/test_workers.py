@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from nodeclient.output.output import WorkerStreams
-from nodeclient.workers.local_workers import WorkerGroup
+from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import kill_marked, marked, statuses
 from nodeclient.workers.spawn import SpawnError, WorkerCommand
 
@@ -44,7 +44,7 @@ class Group:
         os.mkfifo(self.fifo)
         # Open for both, so that it has no end and opening does not wait for a writer.
         self.lines = open(os.open(self.fifo, os.O_RDWR), "rb", buffering=0)  # noqa: SIM115, PTH123  # closed by the fixture
-        self.workers = WorkerGroup(self.mark, lambda *ended: self.exits.put_nowait(ended))
+        self.workers = LocalWorkers(self.mark, lambda *ended: self.exits.put_nowait(ended))
 
     def start(self, *scripts: str) -> None:
         """Start a shell for each script."""

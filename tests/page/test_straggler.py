@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.values.time_ledger import Cause
+from coordinatord.core.values.time_ledger import Activity
 from tests.page.conftest import Open
 from tests.support.cluster import Coordinator
 
@@ -55,7 +55,11 @@ def a_row(number: int) -> list[Any]:
 
 def a_view(**facts: Any) -> dict[str, Any]:
     """Return a job as the stream has it."""
-    seconds = dict.fromkeys(Cause, 0.0) | {Cause.TRAINING: 3_600.0, Cause.STALLED: 75.0, Cause.STARTING: 40.0}
+    seconds = dict.fromkeys(Activity, 0.0) | {
+        Activity.TRAINING: 3_600.0,
+        Activity.STALLED: 75.0,
+        Activity.STARTING: 40.0,
+    }
     usual: dict[str, Any] = {
         "job": "mnist",
         "run": "r-1",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.runtime.systemd import STATUS_CHARACTERS_MAX, Supervisor, status_of
+from coordinatord.runtime.systemd import STATUS_CHARACTERS_MAX, SystemdNotifier, status_of
 from tests.support.programs import TIMEOUT_S
 
 PID = 4711
@@ -36,13 +36,13 @@ def heard(notified: socket.socket) -> str:
     return notified.recv(4096).decode()
 
 
-def supervisor(notified: socket.socket, **environ: str) -> Supervisor:
+def systemd(notified: socket.socket, **environ: str) -> SystemdNotifier:
     """Return one that systemd has given these variables."""
-    return Supervisor({"NOTIFY_SOCKET": notified.getsockname(), **environ}, PID)
+    return SystemdNotifier({"NOTIFY_SOCKET": notified.getsockname(), **environ}, PID)
 
 
 def test_assignments_go_together_in_one_message(notified: socket.socket) -> None:
-    supervisor(notified).tell("READY=1", status_of("serving\nwell"))
+    systemd(notified).tell("READY=1", status_of("serving\nwell"))
     assert heard(notified) == "READY=1\nSTATUS=serving well"
 
 
@@ -51,7 +51,7 @@ def test_a_name_in_the_abstract_namespace_is_understood() -> None:
         listening.settimeout(TIMEOUT_S)
         listening.bind("")  # the kernel chooses one
         name = listening.getsockname().decode()
-        Supervisor({"NOTIFY_SOCKET": f"@{name[1:]}"}, PID).tell("READY=1")
+        SystemdNotifier({"NOTIFY_SOCKET": f"@{name[1:]}"}, PID).tell("READY=1")
         assert listening.recv(100) == b"READY=1"
 
 
@@ -63,12 +63,12 @@ def test_a_status_is_one_line_of_limited_length() -> None:
 def test_no_child_inherits_what_systemd_said(notified: socket.socket) -> None:
     said = {"WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "LISTEN_FDS": "1", "LISTEN_PID": "1", "LISTEN_FDNAMES": "nodes"}
     environ = {"NOTIFY_SOCKET": notified.getsockname(), **said, "STATE_DIRECTORY": "/var/lib/x", "PATH": "/bin"}
-    Supervisor(environ, PID)
+    SystemdNotifier(environ, PID)
     assert environ == {"STATE_DIRECTORY": "/var/lib/x", "PATH": "/bin"}
 
 
 def test_that_systemd_is_gone_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    deaf = Supervisor({"NOTIFY_SOCKET": str(tmp_path / "nobody")}, PID)
+    deaf = SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "nobody")}, PID)
     with caplog.at_level(logging.WARNING):
         deaf.tell("READY=1")
         deaf.tell("WATCHDOG=1")
@@ -89,12 +89,12 @@ def test_that_systemd_is_gone_is_said_once(tmp_path: Path, caplog: pytest.LogCap
     ],
 )
 def test_a_watchdog_is_for_the_process_that_systemd_means(said: dict[str, str], expected: float | None) -> None:
-    assert Supervisor(dict(said), PID).watchdog_s == expected
+    assert SystemdNotifier(dict(said), PID).watchdog_s == expected
 
 
 @pytest.mark.asyncio
 async def test_an_event_loop_that_turns_shows_it_and_one_that_is_stuck_does_not(notified: socket.socket) -> None:
-    alive = asyncio.ensure_future(supervisor(notified, WATCHDOG_USEC="1000").keep_alive())
+    alive = asyncio.ensure_future(systemd(notified, WATCHDOG_USEC="1000").keep_alive())
     assert [await asyncio.to_thread(heard, notified) for _ in range(3)] == ["WATCHDOG=1"] * 3
     notified.setblocking(False)
     with suppress(BlockingIOError):
@@ -108,15 +108,15 @@ async def test_an_event_loop_that_turns_shows_it_and_one_that_is_stuck_does_not(
 
 @pytest.mark.asyncio
 async def test_without_a_watchdog_nobody_is_told() -> None:
-    await Supervisor({}, PID).keep_alive()
-    await Supervisor({}, PID).keep_informed(lambda: pytest.fail("nobody listens"))
+    await SystemdNotifier({}, PID).keep_alive()
+    await SystemdNotifier({}, PID).keep_informed(lambda: pytest.fail("nobody listens"))
 
 
 @pytest.mark.asyncio
 async def test_a_status_is_told_when_it_changes(notified: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinatord.runtime.systemd.LOOK_EVERY_S", 0.001)
     texts = iter(["waiting", "waiting", "running", "running"])
-    informing = asyncio.ensure_future(supervisor(notified).keep_informed(lambda: next(texts, "done")))
+    informing = asyncio.ensure_future(systemd(notified).keep_informed(lambda: next(texts, "done")))
     said = [await asyncio.to_thread(heard, notified) for _ in range(3)]
     informing.cancel()
     assert said == ["STATUS=waiting", "STATUS=running", "STATUS=done"]
@@ -124,8 +124,8 @@ async def test_a_status_is_told_when_it_changes(notified: socket.socket, monkeyp
 
 TAKE = """
 import os
-from coordinatord.runtime.systemd import Supervisor
-here = Supervisor(os.environ, os.getpid())
+from coordinatord.runtime.systemd import SystemdNotifier
+here = SystemdNotifier(os.environ, os.getpid())
 taken = here.take_sockets()
 print([one.getsockname()[1] for one in taken], [one.get_inheritable() for one in taken], here.take_sockets())
 """
@@ -155,4 +155,4 @@ def test_what_is_no_socket_is_an_error(descriptors: str, problem: str) -> None:
     "said", [{"LISTEN_FDS": "1", "LISTEN_PID": "1"}, {"LISTEN_FDS": "1"}, {"LISTEN_PID": str(PID)}]
 )
 def test_what_is_passed_to_another_process_is_left_alone(said: dict[str, str]) -> None:
-    assert Supervisor(dict(said), PID).take_sockets() == []
+    assert SystemdNotifier(dict(said), PID).take_sockets() == []

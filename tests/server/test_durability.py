@@ -9,7 +9,7 @@ from datetime import datetime, tzinfo
 import pytest
 
 from coordinatord.core.values.records import NodeJoined, Record, RoundFormed
-from coordinatord.protocol.messages import Desired, Goal, Held, Phase, RefusalCode, Refused
+from coordinatord.protocol.messages import Degraded, Desired, Goal, Phase, RefusalCode, Refused
 from coordinatord.runtime.logs import LineFormatter
 from coordinatord.server import driver
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
@@ -100,7 +100,7 @@ async def test_while_the_store_fails_nodes_are_held_newcomers_turned_away_and_no
         store.allowed.release()
         assert await store.asked.get() == first, "the same records are tried again"
         await a.beat()
-        assert (await a.hear(Held)).reason == "the disk is full"
+        assert (await a.hear(Degraded)).reason == "the disk is full"
         async with connect(server.url, join("b")) as b:
             refused = await b.hear(Refused)
         assert (refused.code, refused.retry) == (RefusalCode.UNRECORDED, True)
@@ -124,7 +124,7 @@ async def test_a_disk_that_does_not_answer_is_trouble_as_well(start: Start, monk
         await store.asked.get()
         await until(lambda: server.driver.machine.trouble is not None)
         await a.beat()
-        assert (await a.hear(Held)).reason == "the disk has not answered for 0.01 s"
+        assert (await a.hear(Degraded)).reason == "the disk has not answered for 0.01 s"
         store.allowed.release()
         assert (await a.hear_goal(Goal.RUN)).round == 1
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from coordinatord.runtime.latest_frame import Mailbox, WebSocket
+from coordinatord.runtime.latest_frame import LatestFrame, WebSocket
 
 pytestmark = pytest.mark.asyncio
 
@@ -33,65 +33,65 @@ class SlowSocket:
         self.closed = True
 
 
-async def _carry(mailbox: Mailbox, socket: SlowSocket) -> None:
+async def _carry(latest_frame: LatestFrame, socket: SlowSocket) -> None:
     async with asyncio.timeout(30):
-        await mailbox.empty_into(cast("WebSocket", socket))
+        await latest_frame.empty_into(cast("WebSocket", socket))
 
 
 async def test_a_last_word_before_the_sender_begins_is_sent() -> None:
-    mailbox, socket = Mailbox(), SlowSocket()
-    mailbox.close(b"refused")
+    latest_frame, socket = LatestFrame(), SlowSocket()
+    latest_frame.close(b"refused")
     socket.allowed.set()
-    await _carry(mailbox, socket)
+    await _carry(latest_frame, socket)
     assert (socket.sent, socket.closed) == ([b"refused"], True)
 
 
 async def test_a_last_word_while_another_is_being_sent_is_sent_after_it() -> None:
-    mailbox, socket = Mailbox(), SlowSocket()
-    mailbox.put(b"first")
+    latest_frame, socket = LatestFrame(), SlowSocket()
+    latest_frame.put(b"first")
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_carry(mailbox, socket))
+        tasks.create_task(_carry(latest_frame, socket))
         await socket.sending.wait()
-        mailbox.put(b"void")
-        mailbox.close(b"refused")
-        mailbox.put(b"too late")
+        latest_frame.put(b"void")
+        latest_frame.close(b"refused")
+        latest_frame.put(b"too late")
         socket.allowed.set()
     assert socket.sent == [b"first", b"refused"]
 
 
 async def test_a_newer_word_takes_the_place_of_an_unsent_one() -> None:
-    mailbox, socket = Mailbox(), SlowSocket()
-    mailbox.put(b"first")
+    latest_frame, socket = LatestFrame(), SlowSocket()
+    latest_frame.put(b"first")
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_carry(mailbox, socket))
+        tasks.create_task(_carry(latest_frame, socket))
         await socket.sending.wait()
         for number in range(1000):
-            mailbox.put(b"%d" % number)
+            latest_frame.put(b"%d" % number)
         socket.allowed.set()
         socket.sending.clear()
         await socket.sending.wait()
-        mailbox.close()
+        latest_frame.close()
     assert socket.sent == [b"first", b"999"]
 
 
 async def test_the_end_without_a_word_voids_what_is_unsent() -> None:
-    mailbox, socket = Mailbox(), SlowSocket()
-    mailbox.put(b"void")
-    mailbox.close()
-    mailbox.close(b"ignored")
-    await _carry(mailbox, socket)
+    latest_frame, socket = LatestFrame(), SlowSocket()
+    latest_frame.put(b"void")
+    latest_frame.close()
+    latest_frame.close(b"ignored")
+    await _carry(latest_frame, socket)
     assert (socket.sent, socket.closed) == ([], True)
 
 
 async def test_what_says_less_takes_no_place() -> None:
-    mailbox, socket = Mailbox(), SlowSocket()
-    mailbox.put(b"news")
-    mailbox.put_if_empty(b"I live")
-    carrying = asyncio.ensure_future(_carry(mailbox, socket))
+    latest_frame, socket = LatestFrame(), SlowSocket()
+    latest_frame.put(b"news")
+    latest_frame.put_if_empty(b"I live")
+    carrying = asyncio.ensure_future(_carry(latest_frame, socket))
     await socket.sending.wait()
-    mailbox.put_if_empty(b"I live")
+    latest_frame.put_if_empty(b"I live")
     socket.allowed.set()
-    mailbox.close()
+    latest_frame.close()
     await carrying
     assert socket.sent == [b"news"]
 
@@ -109,26 +109,26 @@ class Unsent:
 
 @pytest.mark.parametrize(("unsent", "sender_wakes"), [(0, False), (1, True)])
 async def test_an_answer_is_sent_at_once_unless_the_peer_reads_slowly(unsent: int, *, sender_wakes: bool) -> None:
-    mailbox, socket = Mailbox(), SlowSocket()
+    latest_frame, socket = LatestFrame(), SlowSocket()
     socket.allowed.set()
-    mailbox.attend()
-    mailbox.put(b"answer")
-    assert not mailbox._filled.is_set(), "nobody is woken for what is sent at once"
-    await mailbox.flush(cast("WebSocket", socket), cast("asyncio.WriteTransport", Unsent(unsent)))
-    assert (socket.sent, mailbox._filled.is_set()) == ([] if sender_wakes else [b"answer"], sender_wakes)
-    mailbox.close()
-    await _carry(mailbox, socket)
+    latest_frame.attend()
+    latest_frame.put(b"answer")
+    assert not latest_frame._filled.is_set(), "nobody is woken for what is sent at once"
+    await latest_frame.flush(cast("WebSocket", socket), cast("asyncio.WriteTransport", Unsent(unsent)))
+    assert (socket.sent, latest_frame._filled.is_set()) == ([] if sender_wakes else [b"answer"], sender_wakes)
+    latest_frame.close()
+    await _carry(latest_frame, socket)
     assert socket.closed
 
 
 async def test_what_comes_after_the_answer_wakes_the_sender_again() -> None:
-    mailbox, socket = Mailbox(), SlowSocket()
+    latest_frame, socket = LatestFrame(), SlowSocket()
     socket.allowed.set()
-    mailbox.attend()
-    await mailbox.flush(cast("WebSocket", socket), cast("asyncio.WriteTransport", Unsent(0)))
-    carrying = asyncio.ensure_future(_carry(mailbox, socket))
-    mailbox.put(b"news")
+    latest_frame.attend()
+    await latest_frame.flush(cast("WebSocket", socket), cast("asyncio.WriteTransport", Unsent(0)))
+    carrying = asyncio.ensure_future(_carry(latest_frame, socket))
+    latest_frame.put(b"news")
     await socket.sending.wait()
-    mailbox.close()
+    latest_frame.close()
     await carrying
     assert socket.sent == [b"news"]

@@ -18,12 +18,12 @@ from coordinatord.core.values.records import (
     RoundStarted,
     RunOpened,
 )
-from coordinatord.core.values.time_ledger import Cause, Spent
-from coordinatord.protocol.messages import Desired, Goal, Phase, Refused, Spec
+from coordinatord.core.values.time_ledger import Activity, Spent
+from coordinatord.protocol.messages import Desired, Goal, JobSpec, Phase, Refused
 from coordinatord.runtime import __version__
 from coordinatord.server import driver
 from coordinatord.server.app import Server
-from coordinatord.server.counters import LagProbe, Meters
+from coordinatord.server.counters import Counters, LagProbe
 from coordinatord.server.metrics.jobs import figures_of
 from coordinatord.server.metrics.reasons import REASONS
 from coordinatord.server.metrics.rounds import JobTally
@@ -122,7 +122,7 @@ async def test_a_job_that_waits_shows_how_many_nodes_it_has_and_needs(start: Sta
 
 @asynchronous
 async def test_a_failed_worker_is_a_round_a_restart_and_a_recovery(start: Start) -> None:
-    spec = Spec(nodes_min=1, nodes_max=1, max_restarts=2)
+    spec = JobSpec(nodes_min=1, nodes_max=1, max_restarts=2)
     async with start() as server, connect(server.url, join("a", spec=spec)) as a:
         first = await run_round(a)
         await a.report(Phase.STOPPED, first, a_failure())
@@ -204,7 +204,7 @@ async def test_steps_and_where_the_time_went_are_shown(start: Start) -> None:
         await until(lambda: server.driver.machine.jobs["job"].step == 41)
         shown = await scraped(server)
         assert shown("job_step", job_id="job") == 41
-        spent = [shown("job_seconds_total", job_id="job", cause=cause) for cause in Cause]
+        spent = [shown("job_seconds_total", job_id="job", cause=cause) for cause in Activity]
         assert sum(spent) > 0
         assert all(seconds is not None for seconds in spent)
 
@@ -240,38 +240,38 @@ def test_a_job_that_ended_long_ago_has_no_series() -> None:
 
 def a_run() -> Run:
     """Have a run of no nodes."""
-    return Run("job", "e-1", Spec(nodes_min=1, nodes_max=1, max_restarts=0), "a", Policy(), 0.0)
+    return Run("job", "e-1", JobSpec(nodes_min=1, nodes_max=1, max_restarts=0), "a", Policy(), 0.0)
 
 
 def test_seconds_that_turn_out_to_be_lost_make_no_counter_fall() -> None:
     run, tally = a_run(), JobTally()
-    run.ledger.settle(Spent(waiting=1.0), Cause.TRAINING, 1.0)
-    training = list(Cause).index(Cause.TRAINING)
+    run.ledger.settle(Spent(waiting=1.0), Activity.TRAINING, 1.0)
+    training = list(Activity).index(Activity.TRAINING)
     assert figures_of(run, tally, 101.0).seconds[training] == 100.0
-    run.ledger.settle(Spent(waiting=1.0, training=95.0, detecting=5.0), Cause.STOPPING, 101.0)
+    run.ledger.settle(Spent(waiting=1.0, training=95.0, detecting=5.0), Activity.STOPPING, 101.0)
     figures = figures_of(run, tally, 101.0)
     assert figures.seconds[training] == 100.0
     assert sum(figures.seconds) == 101.0, "each second is told once, if to the wrong cause for now"
-    run.ledger.settle(Spent(waiting=1.0, training=95.0, detecting=5.0), Cause.TRAINING, 101.0)
+    run.ledger.settle(Spent(waiting=1.0, training=95.0, detecting=5.0), Activity.TRAINING, 101.0)
     assert sum(figures_of(run, tally, 201.0).seconds) == 201.0, "and then no more"
 
 
 def test_counters_add_up_to_the_time_that_passed_and_never_fall_whatever_turns_out() -> None:
     run, tally = a_run(), JobTally()
-    run.ledger.settle(Spent(), Cause.RUNNING, 0.0)
-    shown = [0.0] * len(Cause)
+    run.ledger.settle(Spent(), Activity.RUNNING, 0.0)
+    shown = [0.0] * len(Activity)
     for second in range(1, 120):
         if second == 30:
-            run.ledger.settle(Spent(starting=29.5), Cause.TRAINING, 29.5)  # its first step is heard of
+            run.ledger.settle(Spent(starting=29.5), Activity.TRAINING, 29.5)  # its first step is heard of
         if second == 60:
-            run.ledger.settle(Spent(starting=29.5, training=20.5, detecting=10.0), Cause.STOPPING, 60.0)
+            run.ledger.settle(Spent(starting=29.5, training=20.5, detecting=10.0), Activity.STOPPING, 60.0)
         seconds = figures_of(run, tally, float(second)).seconds
         assert sum(seconds) == pytest.approx(second)
         assert all(now >= before for now, before in zip(seconds, shown, strict=True))
         shown = list(seconds)
-    truth = {Cause.STARTING: 29.5, Cause.TRAINING: 20.5, Cause.DETECTING: 10.0, Cause.STOPPING: 59.0}
-    excess = {cause: shown[index] - truth.get(cause, 0.0) for index, cause in enumerate(Cause)}
-    assert excess[Cause.RUNNING] == pytest.approx(29.0), "what was told stays told"
+    truth = {Activity.STARTING: 29.5, Activity.TRAINING: 20.5, Activity.DETECTING: 10.0, Activity.STOPPING: 59.0}
+    excess = {cause: shown[index] - truth.get(cause, 0.0) for index, cause in enumerate(Activity)}
+    assert excess[Activity.RUNNING] == pytest.approx(29.0), "what was told stays told"
 
 
 def test_the_next_run_of_a_job_counts_its_seconds_anew() -> None:
@@ -280,7 +280,7 @@ def test_the_next_run_of_a_job_counts_its_seconds_anew() -> None:
     run.ledger.settle(Spent(training=50.0), None, 50.0)
     assert sum(figures_of(run, tally, 60.0).seconds) == 50.0
     run.id = "e-2"
-    run.ledger.settle(Spent(), Cause.WAITING, 60.0)
+    run.ledger.settle(Spent(), Activity.WAITING, 60.0)
     assert sum(figures_of(run, tally, 61.0).seconds) == 1.0
 
 
@@ -348,11 +348,11 @@ async def test_a_store_that_fails_is_shown_while_it_does(start: Start, monkeypat
 @asynchronous
 async def test_how_late_the_loop_is_is_looked_at_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinatord.server.counters.LOOK_EVERY_S", 0.001)
-    meters = Meters()
-    probe = LagProbe(meters)
+    counters = Counters()
+    probe = LagProbe(counters)
 
     def looks() -> float:
-        [lag] = meters.lag.collect()
+        [lag] = counters.lag.collect()
         return next(sample.value for sample in lag.samples if sample.name.endswith("_count"))
 
     probe.start()

@@ -7,7 +7,7 @@ from prometheus_client import Histogram
 
 from coordinatord.core.queries import conditions
 from coordinatord.core.state.run import State
-from coordinatord.core.transitions.table import ROWS, Row
+from coordinatord.core.transitions.table import ROWS, Transition
 from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.records import (
     JobForgotten,
@@ -20,7 +20,7 @@ from coordinatord.core.values.records import (
     TrainingBegan,
 )
 from coordinatord.core.values.time_ledger import Spent
-from coordinatord.protocol.messages import Spec
+from coordinatord.protocol.messages import JobSpec
 from coordinatord.server.metrics.reasons import OTHER, REASONS, known
 from coordinatord.server.metrics.rounds import RoundMeter
 
@@ -31,7 +31,7 @@ RANKS = (Ranks("a", 0, 0, 1, 0, 1),)
 
 def opened() -> RunOpened:
     """Open the run that the records below are of."""
-    return RunOpened("job", "e-1", "r", "a", Spec(nodes_min=1, nodes_max=1, max_restarts=3))
+    return RunOpened("job", "e-1", "r", "a", JobSpec(nodes_min=1, nodes_max=1, max_restarts=3))
 
 
 def formed(number: int, **spent: float) -> RoundFormed:
@@ -112,7 +112,7 @@ ENDINGS = [row for row in ROWS if row.source is State.RUNNING and row.target is 
 
 
 @pytest.mark.parametrize("row", ENDINGS, ids=lambda row: conditions.NAMES[row.when])
-def test_each_row_that_ends_a_round_has_its_condition_as_the_reason(row: Row) -> None:
+def test_each_row_that_ends_a_round_has_its_condition_as_the_reason(row: Transition) -> None:
     name = conditions.NAMES[row.when]
     assert known(name) == name
     assert name in REASONS

@@ -14,15 +14,15 @@ from coordinatord.protocol.messages import (
     PROTOCOL_VERSION,
     Desired,
     Goal,
+    JobSpec,
     Phase,
     RefusalCode,
     Refused,
     Result,
-    Spec,
 )
 from coordinatord.protocol.versions import SPOKEN
 from coordinatord.runtime import __version__
-from coordinatord.runtime.latest_frame import Mailbox
+from coordinatord.runtime.latest_frame import LatestFrame
 from coordinatord.runtime.logs import LineFormatter
 from coordinatord.server import node_sessions
 from tests.server.conftest import Start
@@ -89,7 +89,7 @@ async def test_a_heartbeat_is_answered_and_a_plain_report_is_not(start: Start) -
         (msgpack.packb({"type": ["join"]}), "expected a message of type join"),
         (msgpack.packb({"type": "join", "version": PROTOCOL_VERSION}), "join lacks age_s, incarnation, job, node"),
         (encode(join(node="")), "join.node must be within 1 and 128 characters"),
-        (encode(join(spec=Spec(0, 1, 0))), "join.spec.nodes_min must be within 1"),
+        (encode(join(spec=JobSpec(0, 1, 0))), "join.spec.nodes_min must be within 1"),
         (encode(join(offer=None)), "join.offer must be a map, not None"),
         (encode(join()) + b"\x00", "the frame is not msgpack"),
     ],
@@ -216,10 +216,10 @@ async def test_more_nodes_than_the_limit_are_asked_to_come_later(start: Start) -
             assert (refused.code, refused.retry) == (RefusalCode.LIMIT, True)
 
 
-async def _is_stuck(mailbox: Mailbox) -> bool:
+async def _is_stuck(latest_frame: LatestFrame) -> bool:
     for _ in range(10):
         await asyncio.sleep(0)
-        if mailbox._frame is None:
+        if latest_frame._frame is None:
             return False
     return True
 
@@ -233,13 +233,13 @@ async def test_a_slow_reader_costs_one_message_and_hears_the_latest_word(start: 
         transport = slow.socket._conn.transport  # type: ignore[union-attr]  # how else to stop reading
         assert transport is not None
         transport.pause_reading()
-        [mailbox] = [session.mailbox for session in server.sessions._open.values()]
-        while not await _is_stuck(mailbox):  # until all buffers in between are full
+        [latest_frame] = [session.latest_frame for session in server.sessions._open.values()]
+        while not await _is_stuck(latest_frame):  # until all buffers in between are full
             await slow.beat()
-        unsent = mailbox._frame
+        unsent = latest_frame._frame
         async with connect(server.url, join("b", nodes=3)) as b, connect(server.url, join("c", nodes=3)):
             await b.hear_goal(Goal.RUN)
-            assert mailbox._frame != unsent, "the newer word took its place"
+            assert latest_frame._frame != unsent, "the newer word took its place"
             transport.resume_reading()
             assert (await slow.hear_goal(Goal.RUN)).round == 1
 

@@ -16,7 +16,7 @@ from coordinatord.core.state.run import Run
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.server import driver
 from coordinatord.server.http import jobs, response_cache
-from coordinatord.server.job_iteration import read_in_pieces
+from coordinatord.server.job_iteration import iterate_jobs
 from tests.server.conftest import Start
 from tests.server.test_durability import SlowStore
 from tests.server.test_requests import ask
@@ -128,7 +128,7 @@ async def test_jobs_are_read_in_pieces_and_one_that_is_forgotten_meanwhile_is_no
                 await a.report(Phase.SUCCEEDED, run)
                 await a.hear_goal(Goal.EXIT)
         await until(lambda: not any(run.members for run in server.driver.machine.jobs.values()))
-        read = read_in_pieces(server.driver, 0)
+        read = iterate_jobs(server.driver, 0)
         assert (await anext(read)).job == "x"
         assert (await ask(f"{server.url}/v1/jobs/y/forget"))[0] == 200
         others: list[str] = []
@@ -146,7 +146,7 @@ async def test_what_is_read_after_a_pause_is_durable_as_well(start: Start, monke
             node = await stack.enter_async_context(connect(server.url, join("a", job=job, nodes=2)))
             await node.hear_goal(Goal.WAIT)
             await store.asked.get()
-        read = read_in_pieces(server.driver, 0)
+        read = iterate_jobs(server.driver, 0)
         assert (await anext(read)).job == "x"
         asking = asyncio.ensure_future(ask(f"{server.url}/v1/nodes/b/drain"))
         await store.asked.get()

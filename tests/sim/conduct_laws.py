@@ -79,7 +79,7 @@ class ConductLaws(NodeLaws):
         assert agent is not None
         self._judge_patience(host, conduct, now)
         news = _ageless(agent.observed(now, beat=False))
-        kept = agent._contact.connected and conduct.said is not None and _is_due(news, conduct.said)
+        kept = agent._connection.connected and conduct.said is not None and _is_due(news, conduct.said)
         self.check(not kept, "%s keeps to itself that it is %s", host.name, news)
         if isinstance(event, events.WorkerExited | events.StartFailed):
             if event.exit_code and agent.phase in {Phase.STARTING, Phase.RUNNING} and conduct.failed_at is None:
@@ -94,7 +94,7 @@ class ConductLaws(NodeLaws):
             case events.SessionOpened():
                 conduct.heard = False
                 conduct.said = _ageless(agent.observed(now, beat=False))
-            case events.Told() | events.Reassured():
+            case events.Told() | events.CoordinatorDegraded():
                 conduct.heard, conduct.alone_since = True, None
             case events.SessionClosed():
                 if conduct.heard:
@@ -113,9 +113,9 @@ class ConductLaws(NodeLaws):
         assert agent is not None
         working = agent.phase in {Phase.STARTING, Phase.RUNNING}
         recently = self.world.agenda.now - host.troubled_until < SLACK_S
-        if conduct.alone_since is not None and not agent._contact.connected and not recently:
+        if conduct.alone_since is not None and not agent._connection.connected and not recently:
             alone = now - conduct.alone_since
-            connecting = max(CONNECTING_S, agent._contact.lease_s + SLACK_S)
+            connecting = max(CONNECTING_S, agent._connection.lease_s + SLACK_S)
             grace = self.world.scene.policy.outage_grace_s
             told = agent._desired is not None
             self.check(
@@ -139,7 +139,7 @@ class ConductLaws(NodeLaws):
         if conduct.leave_asked_at is not None and not recently:
             left = now - conduct.leave_asked_at
             heard = agent._desired is not None and agent._desired.goal in {Goal.STOP, Goal.EXIT}
-            late = working and not heard and (left > LEAVE_WITHIN_S + SLACK_S or not agent._contact.connected)
+            late = working and not heard and (left > LEAVE_WITHIN_S + SLACK_S or not agent._connection.connected)
             self.check(not late, "%s was asked to leave %.1f s ago, and works on", host.name, left)
 
     # What it does
@@ -158,7 +158,7 @@ class ConductLaws(NodeLaws):
                 assert agent is not None
                 conduct.asked_at = now
                 conduct.planned = _is_planned(agent._desired)
-                conduct.cut_off = not agent._contact.connected and conduct.failed_at is None
+                conduct.cut_off = not agent._connection.connected and conduct.failed_at is None
             case Kill():
                 self._judge_kill(host, conduct, now)
             case Say(observed):
@@ -200,7 +200,7 @@ class ConductLaws(NodeLaws):
         """A node that was well has no reason to doubt a coordinator that is."""
         daemon, network = self.world.daemon, self.world.scene.network
         assert host.agent is not None
-        patience_s = host.agent._contact.lease_s + SLACK_S
+        patience_s = host.agent._connection.lease_s + SLACK_S
         quiet = host.well and self.world.agenda.now - host.troubled_until > patience_s
         awake = daemon.up and not daemon.paused and self.world.agenda.now - self._slept_at > patience_s
         session = host.session
@@ -215,7 +215,7 @@ class ConductLaws(NodeLaws):
             agent, session = host.agent, host.session
             if agent is None:
                 continue
-            in_touch = session is not None and not session.broken and agent._contact.connected
+            in_touch = session is not None and not session.broken and agent._connection.connected
             self.check(in_touch, "stuck: %s is out of touch; %s", host.name, self.world.situation)
             gone = agent._desired is not None and agent._desired.goal is Goal.EXIT
             self.check(not gone, "stuck: %s was told to exit; %s", host.name, self.world.situation)

@@ -9,16 +9,16 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from coordinatord.core.effects import Answer, Effect, Reassure, Refuse, Send
+from coordinatord.core.effects import Answer, Effect, Refuse, ReportDegraded, Send
 from coordinatord.core.events import (
     Asked,
     Connected,
     Disconnected,
     Event,
     PolicyChanged,
-    RecordingResumed,
-    RecordingStopped,
     Reported,
+    StoreFailed,
+    StoreRecovered,
     Tick,
 )
 from coordinatord.core.journal import Journal
@@ -269,7 +269,7 @@ class Daemon:
 
     def _lose_patience(self, attempt: int) -> None:
         if self.up and self._writing == attempt:
-            self._stop_deciding(f"the disk has not answered for {PATIENCE_S:g} s")
+            self._store_failed(f"the disk has not answered for {PATIENCE_S:g} s")
 
     def _written(self, attempt: int) -> None:
         if not self.up or self._writing != attempt:
@@ -285,7 +285,7 @@ class Daemon:
         except StoreError as error:
             self._writing = self._attempts = self._attempts + 1
             self._agenda.after(RETRY_S, self._retry, self._writing)
-            self._stop_deciding(str(error))
+            self._store_failed(str(error))
             return
         if self._doom is CrashPoint.AFTER:
             self._die_of(CrashPoint.AFTER)
@@ -298,7 +298,7 @@ class Daemon:
         self._release(effects)
         if self.machine.trouble is not None:
             self._world.trace.note("coordinatord can record again")
-            self._handle(RecordingResumed())
+            self._handle(StoreRecovered())
         self._write_next()
 
     def _retry(self, attempt: int) -> None:
@@ -315,10 +315,10 @@ class Daemon:
         self._world.trace.note("coordinatord dies %s", point)
         self.crash()
 
-    def _stop_deciding(self, why: str) -> None:
+    def _store_failed(self, why: str) -> None:
         if self.machine.trouble != why:
             self._world.trace.note("coordinatord decides nothing: %s", why)
-            self._submit(RecordingStopped(why))
+            self._submit(StoreFailed(why))
 
     # Effects out
 
@@ -332,7 +332,7 @@ class Daemon:
             session = self._sessions.get(effect.session)
             if session is None:
                 continue
-            if isinstance(effect, Send | Reassure):
+            if isinstance(effect, Send | ReportDegraded):
                 self._world.laws.said(session, effect.message)
                 wires.send(session, DOWN, effect.message)
                 continue

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from coordinatord.core.events import Connected, Event, RecordingStopped, Reported
+from coordinatord.core.events import Connected, Event, Reported, StoreFailed
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.leases import lease_s
-from coordinatord.core.state.member import Member, Standing
+from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run, State
 from coordinatord.core.values.records import (
     NodeDismissed,
@@ -25,7 +25,7 @@ from coordinatord.core.values.records import (
     RunEnded,
     RunOpened,
 )
-from coordinatord.protocol.messages import Desired, Goal, Held, Join, RefusalCode, Refused, Result
+from coordinatord.protocol.messages import Degraded, Desired, Goal, Join, RefusalCode, Refused, Result
 from tests.sim.evidence_laws import REMEMBERED_S, ROUGHLY, EvidenceLaws
 from tests.sim.laws import WELL_FOR_S
 from tests.sim.network import Session
@@ -111,7 +111,7 @@ class AllLaws(EvidenceLaws):
             self._slept_at = now
         if now - self._event_at > machine.policy.heartbeat_s / ROUGHLY:
             self._dozed_at = now
-        if machine.trouble is not None or isinstance(event, RecordingStopped):
+        if machine.trouble is not None or isinstance(event, StoreFailed):
             self._troubled_at = self._resumed_at = now
         self._event_at = now
         self._judge_forgiven()
@@ -124,7 +124,7 @@ class AllLaws(EvidenceLaws):
             return
         run = machine.jobs.get("job")
         if run is not None and run.all_silent:
-            self._revived |= {(run.id, member.node): now for member in run.standing(Standing.SILENT)}
+            self._revived |= {(run.id, member.node): now for member in run.members_in(MemberState.SILENT)}
         self._heard[node, incarnation], self._spoke[node] = now - observed.heard_s, now
         if observed.failure is not None:
             failed_at = self.world.daemon.clock.read() - observed.failure.age_s
@@ -204,14 +204,14 @@ class AllLaws(EvidenceLaws):
         known = self.shadow.jobs.get(record.job)
         before = set(known.order) if known is not None and known.id == run.id else set()
         new = nodes - before
-        left = {member.node for member in run.standing(Standing.READY)}
+        left = {member.node for member in run.members_in(MemberState.READY)}
         self.check(not (new and left & before), "%s are left out for newcomers", left & before)
         for node in nodes:
             observed = run.members[node].observed
             self.check(not observed.phase.has_workers, "%s is given a round over its workers", node)
             self.check(not observed.leaving, "%s is given a round, and wants to leave", node)
         if len(nodes) < run.spec.nodes_max:
-            self.check(not run.count(Standing.ABSENT), "a round is formed without a node that may be back")
+            self.check(not run.count(MemberState.ABSENT), "a round is formed without a node that may be back")
             if new:
                 self._judge_settled(run, new)
         self._arrived_at.pop(run.id, None)
@@ -351,7 +351,7 @@ class AllLaws(EvidenceLaws):
 
     # Words
 
-    def said(self, session: Session, message: Desired | Held) -> None:
+    def said(self, session: Session, message: Desired | Degraded) -> None:
         """Check that what is said to a node rests on what is durable."""
         super().said(session, message)
         if isinstance(message, Desired):

@@ -10,14 +10,14 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coordinatord.protocol.messages import PROTOCOL_VERSION, Desired, Held, Join, Observed, Offer, Refused
+from coordinatord.protocol.messages import PROTOCOL_VERSION, Degraded, Desired, Join, NodeSpec, Observed, Refused
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, Say, Start, Sweep, Terminate
 from nodeclient.core.events import (
+    CoordinatorDegraded,
     Event,
     LeaveAsked,
     Reached,
-    Reassured,
     SessionClosed,
     SessionOpened,
     Tick,
@@ -73,7 +73,7 @@ class Host:
         """How the last nodeclient ended, if by itself."""
         self.gone = False
         """Its last nodeclient was killed, and nobody means to start another."""
-        self._offer = Offer(
+        self._offer = NodeSpec(
             host=f"host-{name}",
             host_id=f"boot-{name}",
             workers=world.scene.workers.each,
@@ -248,9 +248,9 @@ class Host:
         if isinstance(said, Desired):
             self._welcome = True
             self.submit(Told(said))
-        elif isinstance(said, Held):
+        elif isinstance(said, Degraded):
             self._welcome = True
-            self.submit(Reassured(said))
+            self.submit(CoordinatorDegraded(said))
         elif isinstance(said, Refused):
             self._world.trace.note("%s: refused: %s", self.name, said.message)
             self.submit(TurnedAway(said))

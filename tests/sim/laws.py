@@ -23,7 +23,7 @@ from coordinatord.core.values.records import (
     RunEnded,
 )
 from coordinatord.protocol.codec import decode, encode
-from coordinatord.protocol.messages import Desired, Goal, Held, Join, RefusalCode, Refused, Result
+from coordinatord.protocol.messages import Degraded, Desired, Goal, Join, RefusalCode, Refused, Result
 from tests.sim.network import Session
 from tests.sim.node_laws import NodeLaws
 from tests.sim.projection import differences, durable_jobs
@@ -194,8 +194,8 @@ class Laws(NodeLaws):
 
     def _judge_index(self, run: Run) -> None:
         for member in run.members.values():
-            standing = member.stand(run.id, run.round)
-            self.check(member.standing is standing, "%s is filed as %s: %s", member.node, member.standing, standing)
+            standing = member.state_in(run.id, run.round)
+            self.check(member.state is standing, "%s is filed as %s: %s", member.node, member.state, standing)
             self.check(member.in_round <= (member.node in run.assignments), "%s has no ranks", member.node)
         self.check(run.workers == sum(m.offer.workers for m in run.members.values()), "workers are miscounted")
 
@@ -230,13 +230,13 @@ class Laws(NodeLaws):
 
     # Words
 
-    def said(self, session: Session, message: Desired | Held) -> None:
+    def said(self, session: Session, message: Desired | Degraded) -> None:
         """Check that what is said to a node rests on what is durable."""
         host = session.host
         self._said += 1
         if self._said % ENCODED_EVERY == 0:
-            self.check(decode(encode(message), Desired, Held) == message, "the wire changes %s", message)
-        if isinstance(message, Held):
+            self.check(decode(encode(message), Desired, Degraded) == message, "the wire changes %s", message)
+        if isinstance(message, Degraded):
             return
         if message.goal is Goal.EXIT:
             mine = self.shadow.dismissed.get((message.run, host.node, session.incarnation))

@@ -28,7 +28,7 @@ from coordinatord.core.values.records import (
     TrainingResumed,
     TrainingStalled,
 )
-from coordinatord.core.values.time_ledger import Cause, Spent
+from coordinatord.core.values.time_ledger import Activity, Spent
 from coordinatord.protocol.messages import Result
 from coordinatord.server.driver import PATIENCE_S
 from tests.sim.laws import Laws
@@ -42,34 +42,34 @@ EXACT_S = 1e-6
 SHOWN_S = 0.004
 """What is shown is rounded to milliseconds, for each cause by itself."""
 
-_DETECTED = {Cause.DETECTING}
-MAY_GROW: dict[type[Record], dict[type[Record], set[Cause]]] = {
-    RunOpened: {RoundFormed: {Cause.WAITING, Cause.RENDEZVOUS}, RunEnded: {Cause.WAITING}},
+_DETECTED = {Activity.DETECTING}
+MAY_GROW: dict[type[Record], dict[type[Record], set[Activity]]] = {
+    RunOpened: {RoundFormed: {Activity.WAITING, Activity.RENDEZVOUS}, RunEnded: {Activity.WAITING}},
     RoundFormed: {
-        RoundStarted: {Cause.STARTING},
-        RoundStopped: {Cause.STARTING} | _DETECTED,
-        RunEnded: {Cause.STARTING} | _DETECTED,
+        RoundStarted: {Activity.STARTING},
+        RoundStopped: {Activity.STARTING} | _DETECTED,
+        RunEnded: {Activity.STARTING} | _DETECTED,
     },
     RoundStarted: {
-        TrainingBegan: {Cause.STARTING, Cause.TRAINING},
-        RoundStopped: {Cause.STARTING, Cause.RUNNING} | _DETECTED,
-        RunEnded: {Cause.STARTING, Cause.RUNNING} | _DETECTED,
+        TrainingBegan: {Activity.STARTING, Activity.TRAINING},
+        RoundStopped: {Activity.STARTING, Activity.RUNNING} | _DETECTED,
+        RunEnded: {Activity.STARTING, Activity.RUNNING} | _DETECTED,
     },
     **{
         kind: {
-            TrainingStalled: {Cause.TRAINING, Cause.STALLED},
-            RoundStopped: {Cause.TRAINING} | _DETECTED,
-            RunEnded: {Cause.TRAINING} | _DETECTED,
+            TrainingStalled: {Activity.TRAINING, Activity.STALLED},
+            RoundStopped: {Activity.TRAINING} | _DETECTED,
+            RunEnded: {Activity.TRAINING} | _DETECTED,
         }
         for kind in (TrainingBegan, TrainingResumed)
     },
     TrainingStalled: {
-        TrainingResumed: {Cause.TRAINING, Cause.STALLED},
-        RoundStopped: {Cause.STALLED} | _DETECTED,
-        RunEnded: {Cause.STALLED} | _DETECTED,
+        TrainingResumed: {Activity.TRAINING, Activity.STALLED},
+        RoundStopped: {Activity.STALLED} | _DETECTED,
+        RunEnded: {Activity.STALLED} | _DETECTED,
     },
-    RoundStopped: {RoundEnded: {Cause.STOPPING}, RunEnded: {Cause.STOPPING}},
-    RoundEnded: {RoundFormed: {Cause.WAITING, Cause.RENDEZVOUS}, RunEnded: {Cause.WAITING}},
+    RoundStopped: {RoundEnded: {Activity.STOPPING}, RunEnded: {Activity.STOPPING}},
+    RoundEnded: {RoundFormed: {Activity.WAITING, Activity.RENDEZVOUS}, RunEnded: {Activity.WAITING}},
 }
 """Between two records, to what the time may have gone."""
 

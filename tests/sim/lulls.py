@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from coordinatord.core.state.member import Standing
+from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run, State
 from coordinatord.core.transitions.table import next_row
 from coordinatord.protocol.messages import Goal, Phase
@@ -74,13 +74,13 @@ class Lulls:
             return not run.members
         if run.state is not State.RUNNING or next_row(run, -math.inf)[1] is not None or run.give_up.next() is not None:
             return False
-        return run.count(Standing.RUNNING, Standing.READY, Standing.SUCCEEDED) == len(run.members)
+        return run.count(MemberState.RUNNING, MemberState.READY, MemberState.SUCCEEDED) == len(run.members)
 
     def _is_well(self, host: Host) -> bool:
         agent, session = host.agent, host.session
         if agent is None or session is None or host.is_cut or host.paused or host.slow_s:
             return False
-        desired, contact = agent._desired, agent._contact
+        desired, contact = agent._desired, agent._connection
         if desired is None or not contact.connected or not contact._heard or session.broken:
             return False
         run = self._world.daemon.machine.jobs.get("job")

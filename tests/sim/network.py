@@ -14,13 +14,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coordinatord.protocol.messages import Desired, Held, Join, Observed, Refused
+from coordinatord.protocol.messages import Degraded, Desired, Join, Observed, Refused
 
 if TYPE_CHECKING:  # the world imports its network
     from tests.sim.host import Host
     from tests.sim.world import World
 
-Said = Join | Observed | Desired | Held | Refused
+Said = Join | Observed | Desired | Degraded | Refused
 Mail = list[Said | None]
 """One message on its way; None is the end of the connection. It can still be exchanged at the moment it is sent, as the
 real session has one unsent message, whose place a newer one takes."""
@@ -117,13 +117,13 @@ class Wires:
         now = self._agenda.now
         at, mail = session.last[way]
         if at == now and mail[0] is not None and said is not None and not isinstance(mail[0], Join):
-            if not isinstance(said, Held):
+            if not isinstance(said, Degraded):
                 mail[0] = said  # the other was not yet sent
             return
         mail = [said]
         session.last[way] = (now, mail)
         arrives = now + self._delay(session.host)
-        if self._manners.harsh and isinstance(said, Observed | Desired | Held):
+        if self._manners.harsh and isinstance(said, Observed | Desired | Degraded):
             if self._is_lost(session, way, mail):
                 return
             in_order = self._random() >= self._manners.disorder

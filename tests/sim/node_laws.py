@@ -76,7 +76,7 @@ class NodeLaws:
             return
         self.disturbed.add(host.workers.round)
         if agent._leaving is None and agent._last_word is None:
-            alone = host.clock.read() - agent._contact.alone_since
+            alone = host.clock.read() - agent._connection.alone_since
             grace = self.world.scene.policy.outage_grace_s
             self.check(alone >= grace, "%s ends its workers, cut off for %.1f s", host.name, alone)
 

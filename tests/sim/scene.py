@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from coordinatord.core.policy import Policy
-from coordinatord.protocol.messages import Spec
+from coordinatord.protocol.messages import JobSpec
 
 POLICY = Policy(outage_grace_s=20.0, stop_limit_s=16.0)
 """As in life, but for the two longest waits, so that a history soon comes to its end."""
@@ -94,9 +94,9 @@ class Scene:
     workers: Workers = field(default_factory=Workers)
 
     @property
-    def spec(self) -> Spec:
+    def spec(self) -> JobSpec:
         """What the nodes agree on."""
-        return Spec(self.nodes_min, self.nodes_max, self.max_restarts)
+        return JobSpec(self.nodes_min, self.nodes_max, self.max_restarts)
 
 
 def draw_scene(chance: random.Random) -> Scene:

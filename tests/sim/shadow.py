@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.state.cluster import Cluster
-from coordinatord.core.state.member import Standing
+from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions import apply
 from coordinatord.core.values.records import NodeDismissed, Record, RoundFormed, RunEnded
@@ -72,4 +72,4 @@ class Shadow:
 
 def _members(run: Run, nodes: set[str]) -> dict[str, object]:
     members = [run.members[node] for node in sorted(nodes) if node in run.members]
-    return {one.node: durable_member(one) for one in members if one.standing is not Standing.DISMISSED}
+    return {one.node: durable_member(one) for one in members if one.state is not MemberState.DISMISSED}

@@ -126,7 +126,7 @@ class SpendingLaws(LedgerLaws):
             return False
         told = agent._desired.goal is Goal.WAIT and agent._desired.run == run.id and agent.phase is Phase.IDLE
         calm = host.well and now - host.troubled_until > CALM_S and agent._leaving is None
-        return told and calm and agent._contact.connected and host.name == host.node
+        return told and calm and agent._connection.connected and host.name == host.node
 
     @property
     def _tells_at_once(self) -> bool:

@@ -26,7 +26,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from coordinatord.core.queries.reasons import Words
+from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.state.run import Run, State
 from tests.sim.agenda import Agenda
 from tests.sim.daemon import Daemon
@@ -142,7 +142,7 @@ class World:
     def situation(self) -> str:
         """Where everything stands, for a person."""
         run = self.daemon.machine.jobs.get(JOB)
-        where = "no run" if run is None else f"{run.id} is {run.state}, round {run.round}: {Words(run).situation}"
+        where = "no run" if run is None else f"{run.id} is {run.state}, round {run.round}: {Reasons(run).situation}"
         nodes = [
             f"{host.name} {'down' if host.agent is None else host.agent.phase}{'' if host.session else ' alone'}"
             for host in list(self.hosts.values())[:16]

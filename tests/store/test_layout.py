@@ -13,7 +13,7 @@ from coordinatord.core.state.run import Run
 from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.records import RoundEnded, RoundStopped
 from coordinatord.core.values.time_ledger import Spent
-from coordinatord.protocol.messages import Consequence, Follower
+from coordinatord.protocol.messages import Follower, SecondaryFailure
 from coordinatord.protocol.schema import fields_of
 from coordinatord.store import migrations
 from coordinatord.store.database import Database
@@ -242,5 +242,5 @@ def test_reports_from_before_they_named_a_log_are_read(tmp_path: Path) -> None:
     assert (first.first_failure.failure.log, first.first_failure.failure.followers) == ("", (Follower(0, -6),))
     assert isinstance(second, RoundEnded)
     assert second.report is not None
-    assert second.report.consequences == (Consequence("a", 0, -6),)
+    assert second.report.consequences == (SecondaryFailure("a", 0, -6),)
     assert (second.report.failure.followers, second.report.early) == ((Follower(0, -6),), ())

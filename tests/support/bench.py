@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from coordinatord.protocol.codec import decode, encode
-from coordinatord.protocol.messages import Desired, Goal, Held, Observed, RefusalCode, Refused
+from coordinatord.protocol.messages import Degraded, Desired, Goal, Observed, RefusalCode, Refused
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import Effect, Exit, Probe, Say, Start, Sweep
 from nodeclient.core.events import (
+    CoordinatorDegraded,
     Event,
     LeaveAsked,
     Reached,
-    Reassured,
     SessionClosed,
     SessionOpened,
     StartFailed,
@@ -91,7 +91,7 @@ class Bench:
 
     def held(self, reason: str = "the disk is full") -> list[Effect]:
         """Hear that the coordinator lives, but decides nothing."""
-        return self.submit(Reassured(Held(reason)))
+        return self.submit(CoordinatorDegraded(Degraded(reason)))
 
     def reached(self, round_number: int = 1) -> list[Effect]:
         """The master of a round answers."""

@@ -15,16 +15,16 @@ from coordinatord.protocol.messages import (
     Desired,
     Failure,
     Goal,
+    JobSpec,
     Join,
+    NodeSpec,
     Observed,
-    Offer,
     Outcome,
     Phase,
     Report,
     Result,
-    Spec,
 )
-from nodeclient.core.events import Account
+from nodeclient.core.events import Diagnosis
 
 OUTAGE_GRACE_S = 30.0
 """As nodes are granted it here."""
@@ -46,12 +46,12 @@ def let_pass(coordinator: Coordinator, until: float) -> list[Record]:
     return records
 
 
-def a_spec(nodes_min: int = 1, nodes_max: int = 4, max_restarts: int = 3) -> Spec:
+def a_spec(nodes_min: int = 1, nodes_max: int = 4, max_restarts: int = 3) -> JobSpec:
     """Build what the nodes of a run agree on."""
-    return Spec(nodes_min, nodes_max, max_restarts)
+    return JobSpec(nodes_min, nodes_max, max_restarts)
 
 
-def an_offer(node: str = "n1", **values: Any) -> Offer:
+def an_offer(node: str = "n1", **values: Any) -> NodeSpec:
     """Build the offer of a node on a host of its own."""
     defaults: dict[str, Any] = {
         "host": f"host-{node}",
@@ -66,7 +66,7 @@ def an_offer(node: str = "n1", **values: Any) -> Offer:
         "join_timeout_s": 60,
         "stop_timeout_s": 10,
     }
-    return Offer(**(defaults | values))
+    return NodeSpec(**(defaults | values))
 
 
 def an_observed(**values: Any) -> Observed:
@@ -128,9 +128,9 @@ def a_report(*, age_s: float = 0.0, **values: Any) -> Report:
     return Report(**(defaults | values))
 
 
-def an_account(**values: Any) -> Account:
+def an_account(**values: Any) -> Diagnosis:
     """Build what is known of a worker that ended without many words."""
-    return Account(**({"pid": 4_711} | values))
+    return Diagnosis(**({"pid": 4_711} | values))
 
 
 def an_assignment(**values: Any) -> Assignment:

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 import uvloop
 
-from coordinatord.protocol.messages import Goal, Join, Spec
+from coordinatord.protocol.messages import Goal, JobSpec, Join
 from nodeclient.config import Endpoint
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, Say, Start, Sweep, Terminate
@@ -36,7 +36,7 @@ from nodeclient.core.events import (
 )
 from nodeclient.core.settings import Settings
 from nodeclient.shell.agent_loop import AgentLoop
-from nodeclient.shell.coordinator_connection import Session
+from nodeclient.shell.coordinator_connection import CoordinatorConnection
 from tests.support.builders import a_join, an_account, an_offer
 
 SETTINGS = Settings(workers=1, join_timeout_s=600.0, stop_timeout_s=30.0)
@@ -63,7 +63,7 @@ class Node:
         self._fleet = fleet
         self._loop = asyncio.get_running_loop()
         self._agent = Agent(SETTINGS, MASTER_PORT, self._loop.time())
-        self._session = Session([place.coordinator], self._join, self._hear)
+        self._session = CoordinatorConnection([place.coordinator], self._join, self._hear)
         self._events = AgentLoop(self._agent, self._carry_out, _give_up)
         self._opened_at = 0.0
         self._incarnation = time.time_ns()
@@ -118,7 +118,7 @@ class Node:
             self.name,
             job=place.job,
             incarnation=self._incarnation,
-            spec=Spec(place.size, place.size, 0),
+            spec=JobSpec(place.size, place.size, 0),
             offer=an_offer(self.name, join_timeout_s=SETTINGS.join_timeout_s, stop_timeout_s=SETTINGS.stop_timeout_s),
             observed=self._agent.observed(self._loop.time(), beat=True),
         )

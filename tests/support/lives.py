@@ -65,7 +65,7 @@ class Lives:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MemberState:
     """What of a job a coordinator must know again after its death."""
 
     run: str
@@ -75,7 +75,7 @@ class Standing:
     ranks: dict[str, list[int]]
 
     @classmethod
-    def of(cls, coordinator: Coordinator, job: str) -> Standing:
+    def of(cls, coordinator: Coordinator, job: str) -> MemberState:
         """Ask a coordinator."""
         told = coordinator.job(job)
         assert told is not None, f"the coordinator has forgotten job {job}:\n{coordinator.output}"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
-from coordinatord.protocol.messages import Assignment, Desired, Goal, Join, Message, Observed, Refused, Spec
+from coordinatord.protocol.messages import Assignment, Desired, Goal, JobSpec, Join, Message, Observed, Refused
 from coordinatord.protocol.schema import Length, Range
 
 MESSAGES: tuple[type[Any], ...] = (Join, Observed, Desired, Refused)
@@ -90,7 +90,7 @@ def _as_arrived(value: Any) -> Any:
 
 def _coherent(kind: type[Any], chosen: dict[str, Any]) -> dict[str, Any]:
     """Mend what the checks of single fields cannot say."""
-    if kind is Spec:
+    if kind is JobSpec:
         least, most = sorted((chosen["nodes_min"], chosen["nodes_max"]))
         return chosen | {"nodes_min": least, "nodes_max": most}
     if kind is Desired:

@@ -16,12 +16,12 @@ from nodeclient.core.table import TABLE, Stimulus
 
 
 @contextmanager
-def run_rows_taken() -> Iterator[set[table.Row]]:
+def run_rows_taken() -> Iterator[set[table.Transition]]:
     """Collect the rows that coordinators take."""
-    taken: set[table.Row] = set()
+    taken: set[table.Transition] = set()
     look = table.next_row
 
-    def next_row(run: Run, now: float) -> tuple[table.Row | None, float | None]:
+    def next_row(run: Run, now: float) -> tuple[table.Transition | None, float | None]:
         row, due = look(run, now)
         if row is not None:
             taken.add(row)

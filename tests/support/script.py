@@ -18,9 +18,9 @@ from coordinatord.core.events import (
     Connected,
     Disconnected,
     Event,
-    RecordingResumed,
-    RecordingStopped,
     Reported,
+    StoreFailed,
+    StoreRecovered,
     Tick,
 )
 from coordinatord.core.machine import Coordinator
@@ -36,7 +36,7 @@ from coordinatord.core.values.records import (
     RunEnded,
     TrainingBegan,
 )
-from coordinatord.protocol.messages import Desired, Goal, Join, Launcher, Observed, Phase, Spec
+from coordinatord.protocol.messages import Desired, Goal, JobSpec, Join, Launcher, Observed, Phase
 from tests.support.builders import EPOCH, a_failure, a_join, an_observed, an_offer
 
 PHASES = {
@@ -130,7 +130,7 @@ class Stage:
 
     def _join(self, words: list[str], options: dict[str, str]) -> None:
         (node,) = words
-        spec = Spec(
+        spec = JobSpec(
             int(options.pop("min", 1)),
             int(options.pop("max", 4)),
             max_restarts=int(options.pop("restarts", 3)),
@@ -230,9 +230,9 @@ class Stage:
 
     def _trouble(self, seconds: float) -> None:
         """Let nothing be recorded for so long; nodes go on with their heartbeats."""
-        self._handle(RecordingStopped("the disk is full"))
+        self._handle(StoreFailed("the disk is full"))
         self._advance(seconds)
-        self._handle(RecordingResumed())
+        self._handle(StoreRecovered())
 
     def _status(self, job: str = "default") -> None:
         view = job_view(self.coordinator.jobs[job], self.now, self.coordinator.trouble)

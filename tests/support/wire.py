@@ -17,26 +17,26 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import (
     PROTOCOL_VERSION,
     SESSION_PATH,
+    Degraded,
     Desired,
     Failure,
     Goal,
-    Held,
+    JobSpec,
     Join,
+    NodeSpec,
     Observed,
-    Offer,
     Phase,
     Refused,
-    Spec,
 )
 
-Heard = TypeVar("Heard", Desired, Held, Refused)
+Heard = TypeVar("Heard", Desired, Degraded, Refused)
 
 TIMEOUT_S = 30.0
 """Bound on any wait."""
 
 IDLE = Observed(run="", round=0, phase=Phase.IDLE, port=30_000, leaving=False, failure=None, heard_s=0.0, beat=False)
 
-OFFER = Offer(
+OFFER = NodeSpec(
     host="host",
     host_id="host",
     workers=1,
@@ -58,7 +58,7 @@ def join(node: str = "a", *, job: str = "job", nodes: int = 1, **changes: Any) -
         job=job,
         node=node,
         incarnation=1,
-        spec=Spec(nodes_min=nodes, nodes_max=nodes, max_restarts=0),
+        spec=JobSpec(nodes_min=nodes, nodes_max=nodes, max_restarts=0),
         offer=OFFER,
         observed=IDLE,
     )

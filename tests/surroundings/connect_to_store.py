@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 
-from coordinatord.protocol.messages import Spec
+from coordinatord.protocol.messages import JobSpec
 from nodeclient.host.ports import PortReservation
 from nodeclient.torchrun.membership import Membership
 from nodeclient.torchrun.parameters import TorchrunConfig
@@ -40,7 +40,7 @@ def main() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind((ADDRESS, 53))
         began_at = time.monotonic()
-        membership = Membership(TorchrunConfig((), "job", "node", Spec(1, 1, 0), None, 60.0, ""))
+        membership = Membership(TorchrunConfig((), "job", "node", JobSpec(1, 1, 0), None, 60.0, ""))
         client = connect(ADDRESS, reservation.port, membership)
         sys.stdout.write(f"{time.monotonic() - began_at:.1f} {client.get('key')!r}\n")
     os.kill(child, signal.SIGKILL)

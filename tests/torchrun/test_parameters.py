@@ -8,7 +8,7 @@ import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from coordinatord.protocol.fields import COUNTER_MAX
-from coordinatord.protocol.messages import Launcher, Spec
+from coordinatord.protocol.messages import JobSpec, Launcher
 from nodeclient.config.join_config import Endpoint
 from nodeclient.torchrun.parameters import TorchrunConfig, in_torchrun_words, read
 
@@ -23,7 +23,7 @@ def test_torchruns_flags_have_their_meaning() -> None:
     read = config(local_addr="127.0.0.2", join_timeout="30")
     assert read.coordinators == (Endpoint("coord", 1234),)
     assert read.job == "job"
-    assert read.spec == Spec(2, 4, COUNTER_MAX, Launcher.TORCHRUN)
+    assert read.spec == JobSpec(2, 4, COUNTER_MAX, Launcher.TORCHRUN)
     assert read.advertise_address == "127.0.0.2"
     assert read.join_timeout_s == 30
     assert not read.remark

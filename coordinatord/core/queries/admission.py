@@ -6,7 +6,7 @@ from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.fields import RANKS_MAX
-from coordinatord.protocol.messages import Join, RefusalCode, Refused, Spec
+from coordinatord.protocol.messages import JobSpec, Join, RefusalCode, Refused
 from coordinatord.protocol.text import clip
 
 
@@ -122,7 +122,7 @@ def check_size(run: Run, join: Join) -> None:
         raise RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
 
 
-def nnodes(spec: Spec) -> str:
+def nnodes(spec: JobSpec) -> str:
     """Write a range of nodes as `--nnodes` has it."""
     if spec.nodes_min == spec.nodes_max:
         return str(spec.nodes_min)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from coordinatord.core.state.member import Standing
+from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run
-from coordinatord.core.values.time_ledger import Cause
+from coordinatord.core.values.time_ledger import Activity
 from coordinatord.protocol.messages import Launcher
 
 Condition = Callable[[Run], float | None]
@@ -42,7 +42,7 @@ def replaced(run: Run) -> float | None:
 
 def full(run: Run) -> float | None:
     """As many nodes are ready as a round may have, and no error holds it up that comes again and again."""
-    return _pause_end(run) if run.count(Standing.READY) >= run.spec.nodes_max else None
+    return _pause_end(run) if run.count(MemberState.READY) >= run.spec.nodes_max else None
 
 
 def settled(run: Run) -> float | None:
@@ -51,16 +51,16 @@ def settled(run: Run) -> float | None:
     An error that comes again and again holds it up. Nor is a node let go for having waited in vain when there are
     enough.
     """
-    if run.count(Standing.READY) < run.spec.nodes_min or run.count(Standing.ABSENT):
+    if run.count(MemberState.READY) < run.spec.nodes_min or run.count(MemberState.ABSENT):
         return None
     return _by_patience(run, max(_settle_end(run), _pause_end(run)))
 
 
 def arrived(run: Run) -> float | None:
     """The round has room, and nodes have arrived that could fill it; one that is about to succeed is left alone."""
-    if not run.count(Standing.READY) or run.round_size >= run.spec.nodes_max or run.count(Standing.SUCCEEDED):
+    if not run.count(MemberState.READY) or run.round_size >= run.spec.nodes_max or run.count(MemberState.SUCCEEDED):
         return None
-    if run.round_size + run.count(Standing.READY) >= run.spec.nodes_max:
+    if run.round_size + run.count(MemberState.READY) >= run.spec.nodes_max:
         return NOW  # there is no room for anybody to wait for
     return _settle_end(run)
 
@@ -84,12 +84,12 @@ def _settle_end(run: Run) -> float:
 
 def all_started(run: Run) -> float | None:
     """Every node of the round has reported its workers as running."""
-    return _when(run.count(Standing.RUNNING, Standing.SUCCEEDED) == len(run.order))
+    return _when(run.count(MemberState.RUNNING, MemberState.SUCCEEDED) == len(run.order))
 
 
 def all_succeeded(run: Run) -> float | None:
     """Every worker of the round exited with 0."""
-    return _when(run.count(Standing.SUCCEEDED) == len(run.order))
+    return _when(run.count(MemberState.SUCCEEDED) == len(run.order))
 
 
 def worker_failed(run: Run) -> float | None:
@@ -105,7 +105,7 @@ def node_lost(run: Run) -> float | None:
     """
     if run.round_size < len(run.order):
         return NOW
-    if not run.count(Standing.SILENT) or not run.connected:
+    if not run.count(MemberState.SILENT) or not run.connected:
         return None
     heartbeat_s = run.policy.heartbeat_for(len(run.members))
     return _when(run.heard_at >= run.expired_at - 2 * heartbeat_s)
@@ -129,13 +129,13 @@ def outage(run: Run) -> float | None:
 
 def stalled(run: Run) -> float | None:
     """Workers of the round have told of steps, and of none for too long."""
-    return _when(run.ledger.cause is Cause.TRAINING and run.progress.is_idle)
+    return _when(run.ledger.cause is Activity.TRAINING and run.progress.is_idle)
 
 
 def resumed(run: Run) -> float | None:
     """A worker of the round has done a step since it was recorded that none does."""
     newest = run.progress.stepped_at
-    return _when(run.ledger.cause is Cause.STALLED and newest is not None and newest > run.ledger.settled_at)
+    return _when(run.ledger.cause is Activity.STALLED and newest is not None and newest > run.ledger.settled_at)
 
 
 def fell_silent(run: Run) -> float | None:
@@ -165,7 +165,7 @@ def restart_asked(run: Run) -> float | None:
 
 def node_halted(run: Run) -> float | None:
     """A node of the round has ended its workers unasked, as one does that was cut off for long."""
-    return _when(run.count(Standing.HALTED))
+    return _when(run.count(MemberState.HALTED))
 
 
 def exhausted(run: Run) -> float | None:

@@ -1,37 +1,37 @@
-"""What is asked of each node: a table of the run's state and the node's standing, and the message made of it."""
+"""What is asked of each node: a table of the run's state and the node's state, and the message made of it."""
 
 from __future__ import annotations
 
 from coordinatord.core.queries.conditions import settled
-from coordinatord.core.queries.reasons import Words
+from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.queries.report_builder import report_for
 from coordinatord.core.state.leases import lease_s
-from coordinatord.core.state.member import Member, Standing
+from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run, State
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Desired, Goal, Outcome, Result
 from coordinatord.protocol.text import clip
 
 _OUTSIDE = {
-    Standing.READY: Goal.WAIT,
-    Standing.STRAGGLING: Goal.STOP,
+    MemberState.READY: Goal.WAIT,
+    MemberState.STRAGGLING: Goal.STOP,
 }
 _INSIDE = (
-    Standing.ASSIGNED,
-    Standing.RUNNING,
-    Standing.STOPPING,
-    Standing.HALTED,
-    Standing.SUCCEEDED,
+    MemberState.ASSIGNED,
+    MemberState.RUNNING,
+    MemberState.STOPPING,
+    MemberState.HALTED,
+    MemberState.SUCCEEDED,
 )
 
-GOALS: dict[State, dict[Standing, Goal]] = {
+GOALS: dict[State, dict[MemberState, Goal]] = {
     State.FORMING: _OUTSIDE,
     State.STARTING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.RUN),
     State.RUNNING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.RUN),
     State.STOPPING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.STOP),
-    State.SUCCEEDED: dict.fromkeys(Standing, Goal.EXIT),
-    State.FAILED: dict.fromkeys(Standing, Goal.EXIT),
-    State.STOPPED: dict.fromkeys(Standing, Goal.EXIT),
+    State.SUCCEEDED: dict.fromkeys(MemberState, Goal.EXIT),
+    State.FAILED: dict.fromkeys(MemberState, Goal.EXIT),
+    State.STOPPED: dict.fromkeys(MemberState, Goal.EXIT),
 }
 """Nodes that cannot be told anything (absent, silent) have no goal while the run lives."""
 
@@ -40,7 +40,7 @@ def goal_of(run: Run, member: Member) -> Goal:
     """Return what is asked of a node. Raises `KeyError` for one that cannot be told anything."""
     if member.outcome is not None:
         return Goal.EXIT
-    return GOALS[run.state][member.standing]
+    return GOALS[run.state][member.state]
 
 
 def is_told(run: Run, member: Member) -> bool:
@@ -66,7 +66,7 @@ def is_current(run: Run, member: Member, heartbeat_s: float) -> bool:
     sent = member.sent
     return (
         sent is not None
-        and member.standing is Standing.RUNNING  # no wait, which gets shorter, and no report
+        and member.state is MemberState.RUNNING  # no wait, which gets shorter, and no report
         and sent.report is None
         and is_told(run, member)
         and sent.heartbeat_s == heartbeat_s
@@ -118,12 +118,12 @@ def _wait_until(run: Run, member: Member) -> float | None:
 
 
 def _reason(run: Run, member: Member) -> str:
-    if member.standing is Standing.READY and run.state in {State.STARTING, State.RUNNING}:
+    if member.state is MemberState.READY and run.state in {State.STARTING, State.RUNNING}:
         if run.round_size >= run.spec.nodes_max:
             return f"spare: round {run.round} has its maximum of nodes, {run.spec.nodes_max}"
         return f"round {run.round} is running; the next one will include this node"
-    if member.standing is Standing.STRAGGLING:
+    if member.state is MemberState.STRAGGLING:
         if member.observed.run != run.id:
             return "its workers are of a run that this coordinator does not know, or not any more: was its state lost?"
         return "its workers are of a round that is over for this node"
-    return Words(run).waiting_for if run.state is State.FORMING else run.reason
+    return Reasons(run).waiting_for if run.state is State.FORMING else run.reason

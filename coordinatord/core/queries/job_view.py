@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from coordinatord.core.queries.reasons import NAMES_MAX, Words
+from coordinatord.core.queries.reasons import NAMES_MAX, Reasons
 from coordinatord.core.queries.report_builder import current
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.cluster import Cluster
-from coordinatord.core.state.member import Member, Standing
+from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Health, Run, State
 from coordinatord.core.values.round_history import Round
-from coordinatord.core.values.time_ledger import Cause, Spent
+from coordinatord.core.values.time_ledger import Activity, Spent
 from coordinatord.hints.other_workers import in_words
 from coordinatord.protocol.exit_codes import describe_exit, shell_exit_code
 from coordinatord.protocol.messages import Launcher, Phase, Report
@@ -40,13 +40,13 @@ def head_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
         "run": run.id,
         "state": str(run.state),
         "health": str(run.health),
-        "reason": Words(run).situation if trouble is None else f"nothing can be decided, {trouble}; {run.reason}",
+        "reason": Reasons(run).situation if trouble is None else f"nothing can be decided, {trouble}; {run.reason}",
         "round": run.round,
         **_time_view(run, now),
         "world_size": sum(member.offer.workers for member in run.inside) if in_round else 0,
         "progress": {"step": run.step, "steps_per_s": pace(run, now)},
         "restarts": {"used": run.restarts_used, "max": _max_restarts(run)},
-        "spares": run.count(Standing.READY) if _ready(run) == SPARE else 0,
+        "spares": run.count(MemberState.READY) if _ready(run) == SPARE else 0,
         "missing": _missing_view(run),
         "failure": None
         if run.report is None
@@ -89,7 +89,7 @@ def _round_view(one: Round, so_far: Spent, clock_s: float) -> dict[str, Any]:
 
 def _time_view(run: Run, now: float) -> dict[str, Any]:
     seconds = _rounded(spent(run, now))
-    trained = seconds[Cause.TRAINING]
+    trained = seconds[Activity.TRAINING]
     total = round(sum(seconds.values()), 3)  # what is shown adds up to the last digit
     return {
         "opened_s": total,
@@ -163,7 +163,7 @@ def _node_view(run: Run, member: Member, ready: str, now: float) -> dict[str, An
         "node": member.node,
         "host": member.offer.host,
         "address": member.offer.advertise_address or member.peer_address,
-        "state": ready if member.standing is Standing.READY else str(member.standing),
+        "state": ready if member.state is MemberState.READY else str(member.state),
         "reason": _reason(member),
         "drained": bool(member.drained),
         "group_rank": None if part is None else part.group_rank,
@@ -198,7 +198,7 @@ def pace(run: Run, now: float) -> float | None:
 def _ready(run: Run) -> str:
     """Name the state of the nodes that are ready, which is the same for all of them."""
     if run.state not in {State.STARTING, State.RUNNING}:
-        return str(Standing.READY)
+        return str(MemberState.READY)
     return SPARE if run.round_size >= run.spec.nodes_max else "arrived"
 
 
@@ -211,7 +211,7 @@ def _reason(member: Member) -> str:
         return "leaving"
     if member.session is None:
         return "disconnected"
-    if member.standing is Standing.ASSIGNED:
+    if member.state is MemberState.ASSIGNED:
         return "its workers are to start"
     return _WORKERS[member.observed.phase]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from coordinatord.core.state.member import Standing
+from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import MAY_HAVE_WORKERS, Health, Run, State
 from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.worker_ends import Killed
@@ -20,7 +20,7 @@ KILLED_MAX = 2
 _WAS = {State.SUCCEEDED: "succeeded", State.FAILED: "failed", State.STOPPED: "was stopped"}
 
 
-class Words:
+class Reasons:
     """The words for one run; its properties are the placeholders in the table."""
 
     def __init__(self, run: Run) -> None:
@@ -67,22 +67,22 @@ class Words:
             return f"restarts: {self._run.restarts_used}, by torchrun's own count no more"
         return f"restarts used: {self._run.restarts_used} of {self._run.spec.max_restarts}"
 
-    def _names(self, *standings: Standing) -> str:
-        """Name the members of some standings: 'node a', 'nodes a, b'."""
-        named = (member.node for member in self._run.standing(*standings))
-        return name_some(named, self._run.count(*standings))
+    def _names(self, *states: MemberState) -> str:
+        """Name the members of some states: 'node a', 'nodes a, b'."""
+        named = (member.node for member in self._run.members_in(*states))
+        return name_some(named, self._run.count(*states))
 
     @property
     def lost(self) -> str:
         """Name the nodes of the round that fell silent or are no longer members."""
-        held = {member.node for member in self._run.inside if member.standing is not Standing.SILENT}
+        held = {member.node for member in self._run.inside if member.state is not MemberState.SILENT}
         lost = [node for node in self._run.order if node not in held]
         return name_some(lost, len(lost))
 
     @property
     def halted(self) -> str:
         """Name the nodes of the round whose workers are dead."""
-        return self._names(Standing.HALTED)
+        return self._names(MemberState.HALTED)
 
     @property
     def slow(self) -> str:
@@ -92,7 +92,7 @@ class Words:
     @property
     def ready(self) -> str:
         """Name the nodes that can be given a round."""
-        return self._names(Standing.READY)
+        return self._names(MemberState.READY)
 
     @property
     def chosen(self) -> str:
@@ -143,7 +143,7 @@ class Words:
     @property
     def waiting_for(self) -> str:
         """Say what a run that is forming waits for."""
-        ready, least = self._run.count(Standing.READY), self._run.spec.nodes_min
+        ready, least = self._run.count(MemberState.READY), self._run.spec.nodes_min
         if ready >= least and self._run.pause_s:
             return pause_words(self._run.pause_s, self._run.round + 1, self._run.repeats)
         if ready >= least:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from coordinatord.core.queries.time_attribution import spent
-from coordinatord.core.state.member import Member, Standing
+from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.root_cause import WorkerFailure
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
-from coordinatord.protocol.messages import Consequence, EarlyEnd, Failure, Goal, Report, Result, Straggler
+from coordinatord.protocol.messages import EarlyEnd, Failure, Goal, Report, Result, SecondaryFailure, Straggler
 from coordinatord.protocol.text import is_same_error
 
 
@@ -26,7 +26,7 @@ def report_on(run: Run, now: float) -> Report | None:
     consequences = _followers(cause, same_error=True)
     for other in others:
         same = is_same_error(_said(other.failure), _said(cause.failure))
-        consequences.append(Consequence(other.node, other.failure.rank, other.failure.exit_code, same))
+        consequences.append(SecondaryFailure(other.node, other.failure.rank, other.failure.exit_code, same))
         consequences += _followers(other, same_error=same)
     step, stragglers = _stragglers(run)
     return Report(
@@ -44,10 +44,10 @@ def report_on(run: Run, now: float) -> Report | None:
     )
 
 
-def _followers(cause: WorkerFailure, *, same_error: bool) -> list[Consequence]:
+def _followers(cause: WorkerFailure, *, same_error: bool) -> list[SecondaryFailure]:
     """Return what followed on a node; `same_error`: its first failure was of the error that the round failed of."""
     return [
-        Consequence(cause.node, one.rank, one.exit_code, one.same_error and same_error)
+        SecondaryFailure(cause.node, one.rank, one.exit_code, one.same_error and same_error)
         for one in cause.failure.followers
     ]
 
@@ -120,7 +120,7 @@ def report_for(run: Run, member: Member, goal: Goal, now: float) -> Report | Non
     if report is None:
         return None
     outcome = member.outcome or run.outcome
-    starts = goal is Goal.RUN and member.standing is Standing.ASSIGNED and report.round == run.round - 1
+    starts = goal is Goal.RUN and member.state is MemberState.ASSIGNED and report.round == run.round - 1
     ends = goal is Goal.EXIT and report.round == run.round
     well = outcome is not None and outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
     return current(report, run, now) if starts or (ends and not well) else None

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 
-from coordinatord.core.state.member import Standing
+from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Health, Run, State
-from coordinatord.core.values.time_ledger import Cause, Spent
+from coordinatord.core.values.time_ledger import Activity, Spent
 
 
 def spent(run: Run, now: float) -> Spent:
     """Return it for a run that goes on; while a round forms, what there is of a rendezvous may still be in vain."""
     if run.state is State.FORMING and run.ledger.enough_since is not None:
-        return run.ledger.split(run.ledger.enough_since, Cause.RENDEZVOUS, now)
+        return run.ledger.split(run.ledger.enough_since, Activity.RENDEZVOUS, now)
     if run.health is Health.SILENT:
         return spent_when_broken(run, now)  # as far as is known: who is heard again may have gone on
     return run.ledger.at(now)
@@ -25,16 +25,16 @@ def spent(run: Run, now: float) -> Spent:
 def spent_when_broken(run: Run, now: float) -> Spent:
     """Return it for a run of which it is seen now that the round is broken: since the first sign, it was not known."""
     signs = [run.ledger.lost_at, *(failure.at for failure in run.failures.values())]
-    signs += [member.lived_at for member in run.standing(Standing.SILENT)]
-    signs += [member.heard_at - member.observed.idle_s for member in run.standing(Standing.HALTED)]
+    signs += [member.lived_at for member in run.members_in(MemberState.SILENT)]
+    signs += [member.heard_at - member.observed.idle_s for member in run.members_in(MemberState.HALTED)]
     if min(signs) == math.inf:  # whoever is in doubt may only have been out of reach, so any other sign is better
         signs += [member.lived_at for member in run.doubtful]
-    return run.ledger.split(min(signs), Cause.DETECTING, now)
+    return run.ledger.split(min(signs), Activity.DETECTING, now)
 
 
 def spent_with_steps(run: Run, first_step_at: float, now: float) -> Spent:
     """Return it for a run of which the first step of the round is heard: before, its workers only started."""
-    return run.ledger.split(first_step_at, Cause.TRAINING, now, before=Cause.STARTING)
+    return run.ledger.split(first_step_at, Activity.TRAINING, now, before=Activity.STARTING)
 
 
 def spent_at_the_end(run: Run, now: float) -> Spent:
@@ -45,10 +45,10 @@ def spent_at_the_end(run: Run, now: float) -> Spent:
 def spent_without_steps(run: Run, now: float) -> Spent:
     """Return it for a run of which it is seen now that it has stalled: it has since its newest step."""
     newest = now if run.progress.stepped_at is None else run.progress.stepped_at
-    return run.ledger.split(newest, Cause.STALLED, now)
+    return run.ledger.split(newest, Activity.STALLED, now)
 
 
 def spent_with_steps_again(run: Run, now: float) -> Spent:
     """Return it for a run that had stalled, and trains from its newest step on."""
     newest = now if run.progress.stepped_at is None else run.progress.stepped_at
-    return run.ledger.split(newest, Cause.TRAINING, now)
+    return run.ledger.split(newest, Activity.TRAINING, now)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from coordinatord.core.policy import Policy
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
-from coordinatord.core.values.deadline_heap import Deadlines
+from coordinatord.core.values.deadline_heap import DeadlineHeap
 from coordinatord.protocol.fields import DURATION_S_MAX
 
 LATENESS_FORGIVEN = 5.0
@@ -66,7 +66,7 @@ def _held_s(run: Run, member: Member, heartbeat_s: float) -> float:
     return max(granted, lease_s(member, run.policy, heartbeat_s))
 
 
-class Leases(Deadlines[tuple[str, str]]):
+class Leases(DeadlineHeap[tuple[str, str]]):
     """When the lease of each member ends, by run id and node. One whose lease is over has none."""
 
     def renew(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:

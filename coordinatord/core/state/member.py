@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from coordinatord.core.values.ranks import Seat
-from coordinatord.protocol.messages import Desired, Observed, Offer, Outcome, Phase
+from coordinatord.protocol.messages import Desired, NodeSpec, Observed, Outcome, Phase
 
 
-class Standing(StrEnum):
-    """Where a node stands in its run; exactly one of these at any time."""
+class MemberState(StrEnum):
+    """What a node is doing in its run; exactly one of these at any time."""
 
     READY = "ready"
     """Outside the round, without workers: can be given the next one."""
@@ -35,7 +35,7 @@ class Standing(StrEnum):
     @property
     def may_have_workers(self) -> bool:
         """Whether the round must wait for this node before it is over."""
-        return self in {Standing.ASSIGNED, Standing.RUNNING, Standing.STOPPING}
+        return self in {MemberState.ASSIGNED, MemberState.RUNNING, MemberState.STOPPING}
 
 
 UNHEARD = Observed(run="", round=0, phase=Phase.IDLE, port=1, leaving=False, failure=None, heard_s=0.0, beat=False)
@@ -51,7 +51,7 @@ class Member:
 
     node: str
     incarnation: int
-    offer: Offer
+    offer: NodeSpec
     peer_address: str
     local_address: str
     in_round: bool = False
@@ -85,7 +85,7 @@ class Member:
     """When it was last given more time to be heard, though it had been silent for a lease."""
     drained: str = ""
     """Why an operator wants it to leave, if so."""
-    standing: Standing = Standing.ABSENT
+    state: MemberState = MemberState.ABSENT
     sent: Desired | None = None
 
     @property
@@ -114,33 +114,33 @@ class Member:
         """Whether it was silent for a lease, was given more time, and has not been heard since."""
         return self.lived_at < self.spared_at
 
-    def stand(self, run: str, round_number: int) -> Standing:
+    def state_in(self, run: str, round_number: int) -> MemberState:
         """Work out where the node stands, given the run and its current round."""
         if self.outcome is not None and not self.in_round:
-            return Standing.DISMISSED
+            return MemberState.DISMISSED
         if self.in_round:
             return self._stand_inside(run, round_number)
         if self.expired or self.session is None:
-            return Standing.ABSENT
-        return Standing.STRAGGLING if self.observed.phase.has_workers else Standing.READY
+            return MemberState.ABSENT
+        return MemberState.STRAGGLING if self.observed.phase.has_workers else MemberState.READY
 
-    def _stand_inside(self, run: str, round_number: int) -> Standing:
+    def _stand_inside(self, run: str, round_number: int) -> MemberState:
         if self.succeeded:
-            return Standing.SUCCEEDED
+            return MemberState.SUCCEEDED
         current = self.observed.run == run and self.observed.round == round_number
         if self.expired:
-            return Standing.SILENT
+            return MemberState.SILENT
         if not current:
-            return Standing.ASSIGNED
+            return MemberState.ASSIGNED
         return _STANDING_OF[self.observed.phase]
 
 
 _STANDING_OF = {
-    Phase.IDLE: Standing.HALTED,
-    Phase.STARTING: Standing.ASSIGNED,
-    Phase.RUNNING: Standing.RUNNING,
-    Phase.STOPPING: Standing.STOPPING,
-    Phase.STOPPED: Standing.HALTED,
-    Phase.FAILED: Standing.HALTED,
-    Phase.SUCCEEDED: Standing.RUNNING,  # until that is recorded
+    Phase.IDLE: MemberState.HALTED,
+    Phase.STARTING: MemberState.ASSIGNED,
+    Phase.RUNNING: MemberState.RUNNING,
+    Phase.STOPPING: MemberState.STOPPING,
+    Phase.STOPPED: MemberState.HALTED,
+    Phase.FAILED: MemberState.HALTED,
+    Phase.SUCCEEDED: MemberState.RUNNING,  # until that is recorded
 }

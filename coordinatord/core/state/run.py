@@ -12,17 +12,17 @@ from dataclasses import replace
 from enum import StrEnum
 
 from coordinatord.core.policy import Policy
-from coordinatord.core.state.member import Member, Standing
-from coordinatord.core.values.deadline_heap import Deadlines
+from coordinatord.core.state.member import Member, MemberState
+from coordinatord.core.values.deadline_heap import DeadlineHeap
 from coordinatord.core.values.ranks import order
 from coordinatord.core.values.reason import Reason
-from coordinatord.core.values.root_cause import Loss, Verdict, WorkerFailure, judge
-from coordinatord.core.values.round_history import Timeline
-from coordinatord.core.values.time_ledger import Cause, Ledger
-from coordinatord.core.values.training_progress import Laggard, Progress, laggard_of, least_step
-from coordinatord.protocol.messages import Assignment, Failure, Outcome, Report, Spec
+from coordinatord.core.values.root_cause import LostNode, RoundVerdict, WorkerFailure, find_root_cause
+from coordinatord.core.values.round_history import RoundHistory
+from coordinatord.core.values.time_ledger import Activity, Ledger
+from coordinatord.core.values.training_progress import Laggard, TrainingProgress, laggard_of, least_step
+from coordinatord.protocol.messages import Assignment, Failure, JobSpec, Outcome, Report
 
-MAY_HAVE_WORKERS = tuple(standing for standing in Standing if standing.may_have_workers)
+MAY_HAVE_WORKERS = tuple(standing for standing in MemberState if standing.may_have_workers)
 
 
 class State(StrEnum):
@@ -54,7 +54,7 @@ class Health(StrEnum):
 
 
 class Run:
-    """The state of one run. Members are indexed by their standing, so that every question below costs O(1)."""
+    """The state of one run. Members are indexed by their state, so that every question below costs O(1)."""
 
     repeats = 0
     """How often the error of the last round had come right before, as its record has it."""
@@ -72,7 +72,7 @@ class Run:
     """How long workers of the round may take to end, by the node that grants them the most."""
 
     def __init__(  # noqa: PLR0915 - one field a line
-        self, job: str, run_id: str, spec: Spec, opener: str, policy: Policy, opened_at: float
+        self, job: str, run_id: str, spec: JobSpec, opener: str, policy: Policy, opened_at: float
     ) -> None:
         self.job = job
         self.id = run_id
@@ -83,7 +83,7 @@ class Run:
         self.state = State.FORMING
         self.reason = "the first node came"
         self.ledger = Ledger(opened_at)
-        self.timeline = Timeline()
+        self.timeline = RoundHistory()
         self.outcome: Outcome | None = None
         self.restarts_used = 0
 
@@ -92,7 +92,7 @@ class Run:
         """That all members bring together."""
         self.replaced = False
         """A run with another spec takes its place."""
-        self._standing: dict[Standing, dict[str, Member]] = {standing: {} for standing in Standing}
+        self._by_state: dict[MemberState, dict[str, Member]] = {standing: {} for standing in MemberState}
         self._connected: set[str] = set()
         self.heard_at = 0.0
         """When any member last spoke."""
@@ -100,7 +100,7 @@ class Run:
         """When the lease of a member last ended."""
         self.emptied_at: float | None = None
         """Since when there has been no member, if the last one was lost."""
-        self.give_up = Deadlines[str]()
+        self.give_up = DeadlineHeap[str]()
         """When to let go of each node that waits in vain."""
         self.round = 0
         self.order: tuple[str, ...] = ()
@@ -115,7 +115,7 @@ class Run:
         """Why the current round cannot be the one that was recorded, if so: nodes know of a later one."""
         self.origin = ""
         """Why the current round was formed."""
-        self.progress = Progress()
+        self.progress = TrainingProgress()
         self.arrived_first: float | None = None
         """When the first node arrived that need not have been waited for."""
         self.arrived_last: float | None = None
@@ -129,7 +129,7 @@ class Run:
         """Why it was stopped."""
         self.failures: dict[str, WorkerFailure] = {}
         """By node: nodes repeat what they said, and all of them may fail of one cause."""
-        self.losses: list[Loss] = []
+        self.losses: list[LostNode] = []
         self.report: Report | None = None
         """The first cause of the last round that failed by itself, its age as of `reported_at`."""
         self.reported_at = 0.0
@@ -152,13 +152,13 @@ class Run:
         self.place(member)
 
     def place(self, member: Member) -> None:
-        """File a member, new or changed, under its present standing."""
+        """File a member, new or changed, under its present state."""
         node = member.node
-        standing = member.stand(self.id, self.round)
-        if standing is not member.standing:
-            self._standing[member.standing].pop(node, None)
-        member.standing = standing
-        self._standing[standing][node] = member  # keeps its place, lest the texts that name nodes change all the time
+        state = member.state_in(self.id, self.round)
+        if state is not member.state:
+            self._by_state[member.state].pop(node, None)
+        member.state = state
+        self._by_state[state][node] = member  # keeps its place, lest the texts that name nodes change all the time
         if member.session is None or member.expired or member.outcome is not None:
             self._connected.discard(node)
         else:
@@ -172,7 +172,7 @@ class Run:
         self.workers -= member.offer.workers
         if node in self.assignments:
             self.missing[node] = None
-        del self._standing[member.standing][node]
+        del self._by_state[member.state][node]
         self._connected.discard(node)
         self.give_up.discard(node)
         self.leaving.discard(node)
@@ -213,8 +213,8 @@ class Run:
         self.newcomer |= not member.arrived or member.node not in self.order
         member.arrived = True
         self.arrived_last = now
-        alone = self.count(Standing.READY) == 1
-        just_enough = self.state is State.FORMING and self.count(Standing.READY) <= self.spec.nodes_min
+        alone = self.count(MemberState.READY) == 1
+        just_enough = self.state is State.FORMING and self.count(MemberState.READY) <= self.spec.nodes_min
         if self.arrived_first is None or alone or just_enough:
             self.arrived_first = now
         self.wait(member, now)
@@ -253,7 +253,7 @@ class Run:
     def candidates(self) -> list[Member]:
         """The members to form a round of now, by group rank: nodes of the last one go first, then who came first."""
         before = set(self.order)
-        ready = sorted(self.standing(Standing.READY), key=lambda m: (m.node not in before, m.arrived_at))
+        ready = sorted(self.members_in(MemberState.READY), key=lambda m: (m.node not in before, m.arrived_at))
         chosen = {member.node: member for member in ready[: self.spec.nodes_max]}
         return [chosen[seat.node] for seat in order([member.seat for member in chosen.values()], self.order)]
 
@@ -262,16 +262,16 @@ class Run:
         """Iterate over the members that are in the current round."""
         return (member for member in self.members.values() if member.in_round)
 
-    def standing(self, *standings: Standing) -> Iterator[Member]:
-        """Iterate over the members of some standings."""
-        for standing in standings:
-            yield from self._standing[standing].values()
+    def members_in(self, *states: MemberState) -> Iterator[Member]:
+        """Iterate over the members of some states."""
+        for state in states:
+            yield from self._by_state[state].values()
 
-    def count(self, *standings: Standing) -> int:
-        """Count the members of some standings."""
+    def count(self, *states: MemberState) -> int:
+        """Count the members of some states."""
         number = 0
-        for standing in standings:  # a sum over a generator takes twice as long, and every event asks this often
-            number += len(self._standing[standing])
+        for state in states:  # a sum over a generator takes twice as long, and every event asks this often
+            number += len(self._by_state[state])
         return number
 
     @property
@@ -287,12 +287,12 @@ class Run:
     @property
     def counted(self) -> int:
         """Members, less those that were told to go."""
-        return len(self.members) - self.count(Standing.DISMISSED)
+        return len(self.members) - self.count(MemberState.DISMISSED)
 
     @property
     def round_size(self) -> int:
         """Nodes that the current round has left."""
-        return self.count(*MAY_HAVE_WORKERS, Standing.HALTED, Standing.SUCCEEDED, Standing.SILENT)
+        return self.count(*MAY_HAVE_WORKERS, MemberState.HALTED, MemberState.SUCCEEDED, MemberState.SILENT)
 
     @property
     def unhalted(self) -> int:
@@ -302,12 +302,12 @@ class Run:
     @property
     def all_silent(self) -> bool:
         """Whether the round goes on, as far as is known, but nobody can be heard."""
-        return bool(self.count(Standing.SILENT)) and not self._connected
+        return bool(self.count(MemberState.SILENT)) and not self._connected
 
     @property
     def doubtful(self) -> list[Member]:
         """The nodes of the round that were silent for a lease, and have another one to be heard in."""
-        return [member for member in self.standing(*MAY_HAVE_WORKERS) if member.in_doubt]
+        return [member for member in self.members_in(*MAY_HAVE_WORKERS) if member.in_doubt]
 
     @property
     def health(self) -> Health:
@@ -316,7 +316,7 @@ class Run:
             return Health.WELL
         if self.all_silent:
             return Health.SILENT
-        return Health.STALLED if self.ledger.cause is Cause.STALLED else Health.WELL
+        return Health.STALLED if self.ledger.cause is Activity.STALLED else Health.WELL
 
     @property
     def step(self) -> int | None:
@@ -345,7 +345,7 @@ class Run:
 
     # Evidence
 
-    def blame(self, member: Member, failure: Failure, now: float) -> None:
+    def record_failure(self, member: Member, failure: Failure, now: float) -> None:
         """Keep a worker's failure as evidence, one for each node and round; what followed it there may grow."""
         known = self.failures.get(member.node)
         if known is None:
@@ -371,9 +371,11 @@ class Run:
         return self.policy.pause_after(self.repeats)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> RoundVerdict:
         """The judgement on what ended the round, by the evidence so far."""
-        return judge(self.trigger.words, self.planned_at, self.failures.values(), self.losses, self.policy.collateral_s)
+        return find_root_cause(
+            self.trigger.words, self.planned_at, self.failures.values(), self.losses, self.policy.collateral_s
+        )
 
     @property
     def exhausted(self) -> bool:

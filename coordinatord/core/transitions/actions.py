@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinatord.core.queries.master_address import master_address
-from coordinatord.core.queries.reasons import Words, pause_words
+from coordinatord.core.queries.reasons import Reasons, pause_words
 from coordinatord.core.queries.report_builder import repeats_of, report_on
 from coordinatord.core.queries.time_attribution import (
     spent,
@@ -14,9 +14,9 @@ from coordinatord.core.queries.time_attribution import (
     spent_with_steps_again,
     spent_without_steps,
 )
-from coordinatord.core.state.member import UNHEARD, Member, Standing
+from coordinatord.core.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.state.run import MAY_HAVE_WORKERS, Run, State
-from coordinatord.core.transitions.decision import Outbox
+from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.ranks import assign
 from coordinatord.core.values.reason import Reason
 from coordinatord.core.values.records import (
@@ -43,10 +43,10 @@ from coordinatord.protocol.text import clip
 # Transitions: each leads to a state, for `reason`, at `now`
 
 
-def form(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+def form(run: Run, reason: Reason, now: float, decision: Decision) -> None:
     """Give the ready nodes their ranks; nodes beyond the maximum stay as spares."""
     nodes = run.candidates
-    outbox.record(
+    decision.record(
         RoundFormed(
             run.job,
             run.id,
@@ -58,53 +58,53 @@ def form(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
             spent=spent(run, now),
         )
     )
-    outbox.tell_all(run)
+    decision.tell_all(run)
 
 
-def proceed(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+def proceed(run: Run, reason: Reason, now: float, decision: Decision) -> None:
     """Go on with the same round and the same goals."""
-    outbox.record(RoundStarted(run.job, run.id, reason.words, run.round, run.ledger.reports_steps, spent(run, now)))
+    decision.record(RoundStarted(run.job, run.id, reason.words, run.round, run.ledger.reports_steps, spent(run, now)))
 
 
-def stall(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+def stall(run: Run, reason: Reason, now: float, decision: Decision) -> None:
     """Put the time since the last step down to a stall; nothing is done about it, as it may be a long evaluation."""
-    outbox.record(TrainingStalled(run.job, run.id, reason.words, run.round, spent_without_steps(run, now)))
+    decision.record(TrainingStalled(run.job, run.id, reason.words, run.round, spent_without_steps(run, now)))
 
 
-def resume(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+def resume(run: Run, reason: Reason, now: float, decision: Decision) -> None:
     """Put the time from the newest step on down to training again."""
-    outbox.record(TrainingResumed(run.job, run.id, reason.words, run.round, spent_with_steps_again(run, now)))
+    decision.record(TrainingResumed(run.job, run.id, reason.words, run.round, spent_with_steps_again(run, now)))
 
 
-def note_silent(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+def note_silent(run: Run, reason: Reason, now: float, decision: Decision) -> None:
     """Tell that no node is heard; the round stands."""
     del now
-    outbox.record(NodesSilent(run.job, run.id, reason.words, run.round))
+    decision.record(NodesSilent(run.job, run.id, reason.words, run.round))
 
 
-def note_heard(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+def note_heard(run: Run, reason: Reason, now: float, decision: Decision) -> None:
     """Tell that a node is heard again."""
     del now
-    outbox.record(NodesHeard(run.job, run.id, reason.words, run.round))
+    decision.record(NodesHeard(run.job, run.id, reason.words, run.round))
 
 
-def stop_planned(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+def stop_planned(run: Run, reason: Reason, now: float, decision: Decision) -> None:
     """End the round on purpose: workers get the time to save their state."""
-    _stop(run, reason, now, outbox, planned=True)
+    _stop(run, reason, now, decision, planned=True)
 
 
-def stop_at_once(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+def stop_at_once(run: Run, reason: Reason, now: float, decision: Decision) -> None:
     """End a round that cannot go on: nobody waits for workers that are blocked in a collective."""
-    _stop(run, reason, now, outbox, planned=False)
+    _stop(run, reason, now, decision, planned=False)
 
 
-def reform(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+def reform(run: Run, reason: Reason, now: float, decision: Decision) -> None:
     """Judge the round that is over, charge the budget, and let the nodes that are left form the next one."""
     report = report_on(run, now)
     charged, repeats = report is not None, repeats_of(run, report, now)
     pause_s = run.policy.pause_after(repeats)
     leaving = [run.members[node] for node in sorted(run.leaving)]
-    outbox.record(
+    decision.record(
         RoundEnded(
             run.job,
             run.id,
@@ -118,88 +118,88 @@ def reform(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
         )
     )
     for member in leaving:
-        dismiss(run, member, left(member), outbox)
-    for member in [member for member in run.standing(Standing.DISMISSED) if member.expired]:
-        outbox.close(member)
+        dismiss(run, member, left(member), decision)
+    for member in [member for member in run.members_in(MemberState.DISMISSED) if member.expired]:
+        decision.close(member)
         run.remove(member)
-    for member in run.standing(Standing.READY):
+    for member in run.members_in(MemberState.READY):
         run.wait(member, now)
-    outbox.tell_all(run)
+    decision.tell_all(run)
 
 
-def leave_behind(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+def leave_behind(run: Run, reason: Reason, now: float, decision: Decision) -> None:
     """Go on without the nodes that cannot end their workers; they may come back as new arrivals when they have."""
-    for member in list(run.standing(*MAY_HAVE_WORKERS)):
-        outbox.record(
+    for member in list(run.members_in(*MAY_HAVE_WORKERS)):
+        decision.record(
             NodeLeftBehind(
                 run.job, run.id, reason.words, member.node, member.incarnation, run.round, _silent_for(member, now)
             )
         )
 
 
-def fail_workers(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+def fail_workers(run: Run, reason: Reason, now: float, decision: Decision) -> None:
     """End the run because its workers fail for good, with the code of the first cause."""
     verdict = run.verdict
     code = shell_exit_code(verdict.charged.failure.exit_code) if verdict.charged else ExitCode.INTERNAL
-    reason = replace(reason, words=f"{reason.words} ({Words(run).budget})")
-    end(run, reason, Result.FAILED, code, outbox, report_on(run, now))
+    reason = replace(reason, words=f"{reason.words} ({Reasons(run).budget})")
+    end(run, reason, Result.FAILED, code, decision, report_on(run, now))
 
 
-def end_as_asked(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+def end_as_asked(run: Run, reason: Reason, now: float, decision: Decision) -> None:
     """End the run because an operator wants it; its last round has been judged."""
     del now
-    end(run, reason, Result.STOPPED, ExitCode.STOPPED, outbox)
+    end(run, reason, Result.STOPPED, ExitCode.STOPPED, decision)
 
 
-def fail_abandoned(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+def fail_abandoned(run: Run, reason: Reason, now: float, decision: Decision) -> None:
     """End the run because nobody is left to go on with it."""
     del now
-    end(run, reason, Result.FAILED, ExitCode.TEMPFAIL, outbox)
+    end(run, reason, Result.FAILED, ExitCode.TEMPFAIL, decision)
 
 
-def end_as_left(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+def end_as_left(run: Run, reason: Reason, now: float, decision: Decision) -> None:
     """End the run because its last node left on purpose; a node that was lost before may try again."""
     del now
-    end(run, reason, Result.STOPPED, ExitCode.TEMPFAIL, outbox)
+    end(run, reason, Result.STOPPED, ExitCode.TEMPFAIL, decision)
 
 
-def succeed(run: Run, reason: Reason, now: float, outbox: Outbox) -> None:
+def succeed(run: Run, reason: Reason, now: float, decision: Decision) -> None:
     """End the run well: everyone is told at once, there is no exit barrier."""
     del now
-    end(run, reason, Result.SUCCEEDED, ExitCode.OK, outbox)
+    end(run, reason, Result.SUCCEEDED, ExitCode.OK, decision)
 
 
 # Members
 
 
-def dismiss(run: Run, member: Member, outcome: Outcome, outbox: Outbox) -> None:
+def dismiss(run: Run, member: Member, outcome: Outcome, decision: Decision) -> None:
     """Let one node go while the run goes on. One whose workers have all succeeded still counts as that."""
-    outbox.record(NodeDismissed(run.job, run.id, outcome.summary, member.node, member.incarnation, outcome))
-    outbox.tell(run, member)
+    decision.record(NodeDismissed(run.job, run.id, outcome.summary, member.node, member.incarnation, outcome))
+    decision.tell(run, member)
 
 
-def lose(run: Run, member: Member, reason: str, now: float, outbox: Outbox) -> None:
+def lose(run: Run, member: Member, reason: str, now: float, decision: Decision) -> None:
     """Count a node as gone without a word: evidence of why the round ended, unless it had done its part of it."""
-    outbox.close(member)
+    decision.close(member)
     silent_s, leaving = _silent_for(member, now), member.observed.leaving
     if member.in_round:
         run.ledger.lost_at = min(run.ledger.lost_at, member.lived_at)
-    outbox.record(NodeLost(run.job, run.id, reason, member.node, member.incarnation, silent_s, leaving))
+    decision.record(NodeLost(run.job, run.id, reason, member.node, member.incarnation, silent_s, leaving))
 
 
 # Parts of the above
 
 
-def _stop(run: Run, reason: Reason, now: float, outbox: Outbox, *, planned: bool) -> None:
-    well = planned and not (run.count(Standing.SILENT) or run.doubtful)
+def _stop(run: Run, reason: Reason, now: float, decision: Decision, *, planned: bool) -> None:
+    well = planned and not (run.count(MemberState.SILENT) or run.doubtful)
     so_far = spent(run, now) if well else spent_when_broken(run, now)
     first = _first_failure(run, now)
-    outbox.record(
+    decision.record(
         RoundStopped(run.job, run.id, reason.words, run.round, planned, first, so_far, condition=reason.condition)
     )
     for member in [member for member in run.inside if member.expired and member.outcome is None]:
-        lose(run, member, silence(member), now, outbox)
-    outbox.tell_all(run)
+        lose(run, member, silence(member), now, decision)
+    decision.tell_all(run)
 
 
 def _silent_for(member: Member, now: float) -> float:
@@ -214,15 +214,17 @@ def _first_failure(run: Run, now: float) -> FirstFailure | None:
     return FirstFailure(first.node, first.host, replace(first.failure, age_s=age_s))
 
 
-def end(run: Run, reason: Reason, result: Result, exit_code: int, outbox: Outbox, report: Report | None = None) -> None:
+def end(
+    run: Run, reason: Reason, result: Result, exit_code: int, decision: Decision, report: Report | None = None
+) -> None:
     """Let a run be over, with what every node is to exit with."""
     broken = run.state in {State.STARTING, State.RUNNING} and result is not Result.SUCCEEDED
-    so_far = spent_when_broken(run, outbox.now) if broken else spent_at_the_end(run, outbox.now)
+    so_far = spent_when_broken(run, decision.now) if broken else spent_at_the_end(run, decision.now)
     outcome = Outcome(result, exit_code, clip(reason.words))
-    outbox.record(
+    decision.record(
         RunEnded(run.job, run.id, reason.words, outcome, report, so_far, condition=reason.condition, step=run.step)
     )
-    outbox.tell_all(run)
+    decision.tell_all(run)
 
 
 def silence(member: Member) -> str:
@@ -243,7 +245,7 @@ def timed_out(run: Run, member: Member) -> Outcome:
     waited = member.offer.join_timeout_s
     least = run.spec.nodes_min
     text = (
-        f"not enough nodes within {waited:g} s: {Words(run).waiting_for}. Start {least} nodes with the same"
+        f"not enough nodes within {waited:g} s: {Reasons(run).waiting_for}. Start {least} nodes with the same"
         " --job-id and --coord, or give a longer --join-timeout"
     )
     return Outcome(Result.TIMED_OUT, ExitCode.TEMPFAIL, clip(text))

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from coordinatord.core.queries.reasons import NAMES_MAX, Words, name_some
+from coordinatord.core.queries.reasons import NAMES_MAX, Reasons, name_some
 from coordinatord.core.state.cluster import Cluster
-from coordinatord.core.state.member import Member, Standing
+from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run, State
 from coordinatord.core.transitions import actions, observations
-from coordinatord.core.transitions.decision import Outbox
+from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.admin_requests import (
     DrainNode,
     ForgetJob,
@@ -43,29 +43,29 @@ class Reply:
     touched: list[Run] = field(default_factory=list)
 
 
-def carry_out(request: Request, outbox: Outbox) -> Reply:
+def carry_out(request: Request, decision: Decision) -> Reply:
     """Do what is asked for; what follows for the runs that it touches is the machine's to find out."""
     match request:
         case DrainNode():
-            return _drain(request, outbox)
+            return _drain(request, decision)
         case UndrainNode():
-            return _undrain(request, outbox)
-    run = outbox.cluster.jobs.get(request.target)
+            return _undrain(request, decision)
+    run = decision.cluster.jobs.get(request.target)
     if run is None:
         return Reply(Verdict.UNKNOWN, f"no job {request.target!r} is known here")
-    return _OF_JOBS[type(request)](run, request, outbox)
+    return _OF_JOBS[type(request)](run, request, decision)
 
 
 # Jobs
 
 
-def _stop(run: Run, request: Request, outbox: Outbox) -> Reply:
+def _stop(run: Run, request: Request, decision: Decision) -> Reply:
     if run.state.ended:
         return Reply(Verdict.NOTHING, f"job {run.job} has ended already: {run.reason}")
     if run.stop_asked:
         return Reply(Verdict.NOTHING, f"job {run.job} is being stopped already: {run.stop_asked}")
     how = _ending(run)
-    outbox.record(JobStopAsked(run.job, run.id, request.words("stopped")))
+    decision.record(JobStopAsked(run.job, run.id, request.words("stopped")))
     return Reply(Verdict.DONE, f"job {run.job} is being stopped: {how}", [run])
 
 
@@ -80,7 +80,7 @@ def _ending(run: Run) -> str:
     return "its workers save their state, then its nodes end"
 
 
-def _restart(run: Run, request: Request, _: Outbox) -> Reply:
+def _restart(run: Run, request: Request, _: Decision) -> Reply:
     if run.state.ended:
         text = f"job {run.job} has ended ({run.reason}): start its nodes again to run it anew"
         return Reply(Verdict.REFUSED, text)
@@ -89,16 +89,16 @@ def _restart(run: Run, request: Request, _: Outbox) -> Reply:
     if run.state in {State.FORMING, State.STOPPING}:
         return Reply(Verdict.NOTHING, f"job {run.job} is on its way to another round already: {run.reason}")
     if run.all_silent:
-        text = f"job {run.job}: {Words(run).situation}, and nobody could be told; its workers go on"
+        text = f"job {run.job}: {Reasons(run).situation}, and nobody could be told; its workers go on"
         return Reply(Verdict.REFUSED, text)
-    if run.count(Standing.SUCCEEDED):
+    if run.count(MemberState.SUCCEEDED):
         return Reply(Verdict.REFUSED, f"job {run.job} is about to succeed: some of its nodes have, so it is left alone")
     run.restart_asked = request.words("restarted")
     text = f"job {run.job}: round {run.round} is being stopped, its workers save their state, and another one follows"
     return Reply(Verdict.DONE, text, [run])
 
 
-def _forget(run: Run, request: Request, outbox: Outbox) -> Reply:
+def _forget(run: Run, request: Request, decision: Decision) -> Reply:
     if not run.state.ended:
         if run.counted:  # nodes that are out of sight may be back, with workers
             staying = [member.node for member in run.members.values() if member.outcome is None]
@@ -106,12 +106,12 @@ def _forget(run: Run, request: Request, outbox: Outbox) -> Reply:
             text = f"job {run.job} is {run.state} with {who}: end it first, with nodeclient stop {run.job}"
             return Reply(Verdict.REFUSED, text)
         reason = Reason("forgotten", request.words("forgotten"))
-        actions.end(run, reason, Result.STOPPED, ExitCode.STOPPED, outbox)
-    outbox.record(JobForgotten(run.job, run.id, request.words("forgotten")))
+        actions.end(run, reason, Result.STOPPED, ExitCode.STOPPED, decision)
+    decision.record(JobForgotten(run.job, run.id, request.words("forgotten")))
     return Reply(Verdict.DONE, f"job {run.job} is forgotten, and its history with it", [run])
 
 
-_OF_JOBS: dict[type[Request], Callable[[Run, Request, Outbox], Reply]] = {
+_OF_JOBS: dict[type[Request], Callable[[Run, Request, Decision], Reply]] = {
     StopJob: _stop,
     RestartJob: _restart,
     ForgetJob: _forget,
@@ -121,14 +121,14 @@ _OF_JOBS: dict[type[Request], Callable[[Run, Request, Outbox], Reply]] = {
 # Nodes
 
 
-def _drain(request: Request, outbox: Outbox) -> Reply:
-    cluster, name = outbox.cluster, request.target
+def _drain(request: Request, decision: Decision) -> Reply:
+    cluster, name = decision.cluster, request.target
     if name in cluster.drained:
         return Reply(Verdict.NOTHING, f"nothing to do: {cluster.drained[name]}")
     if len(cluster.drained) >= DRAINED_MAX:
         text = f"{DRAINED_MAX} names are drained, the limit: take some back with nodeclient undrain"
         return Reply(Verdict.REFUSED, text)
-    outbox.record(NodeDrained("", "", f"{name} {request.words('drained')}", name))
+    decision.record(NodeDrained("", "", f"{name} {request.words('drained')}", name))
     touched = mark_drained(cluster)
     inside = [run for run in cluster.live if _named(run, name)]
     if not inside:
@@ -177,7 +177,7 @@ def _leaves(run: Run, name: str) -> str:
     working = any(member.in_round for member in going) and run.state in {State.STARTING, State.RUNNING}
     how = f": round {run.round} is being stopped, its workers save their state" if working else ""
     staying = [member for member in run.members.values() if not member.leaves and member.outcome is None]
-    spares = sum(member.standing is Standing.READY for member in staying)
+    spares = sum(member.state is MemberState.READY for member in staying)
     left = sum(member.in_round for member in staying) + spares
     after = "; a spare takes over" if working and spares else ""
     if not left:
@@ -187,15 +187,15 @@ def _leaves(run: Run, name: str) -> str:
     return f"{who} will leave job {run.job}{how}{after}"
 
 
-def _undrain(request: Request, outbox: Outbox) -> Reply:
-    cluster, name = outbox.cluster, request.target
+def _undrain(request: Request, decision: Decision) -> Reply:
+    cluster, name = decision.cluster, request.target
     if name not in cluster.drained:
         if not cluster.drained:
             return Reply(Verdict.NOTHING, f"{name} is not drained (nothing is)")
         known = ", ".join(islice(sorted(cluster.drained), NAMES_MAX))
         text = f"{name} is not drained; drained names are {known}, and that of a host holds for its nodes"
         return Reply(Verdict.NOTHING, text)
-    outbox.record(NodeUndrained("", "", f"{name} {request.words('undrained')}", name))
+    decision.record(NodeUndrained("", "", f"{name} {request.words('undrained')}", name))
     touched: list[Run] = []
     kept: dict[str, None] = {}
     for run in cluster.jobs.values():

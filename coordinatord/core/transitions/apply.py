@@ -41,8 +41,8 @@ from coordinatord.core.values.records import (
     TrainingResumed,
     TrainingStalled,
 )
-from coordinatord.core.values.root_cause import Loss, WorkerFailure
-from coordinatord.core.values.time_ledger import Cause
+from coordinatord.core.values.root_cause import LostNode, WorkerFailure
+from coordinatord.core.values.time_ledger import Activity
 from coordinatord.protocol.messages import Assignment, Result
 
 
@@ -103,7 +103,7 @@ def _node_joined(run: Run, record: NodeJoined, at: float) -> None:
 def _node_lost(run: Run, record: NodeLost, at: float) -> None:
     member = run.members[record.node]
     if member.in_round and not member.succeeded:
-        run.losses.append(Loss(member.node, at - record.silent_s))
+        run.losses.append(LostNode(member.node, at - record.silent_s))
     run.remove(member)
     run.last_left = record.leaving
     if not run.counted:
@@ -131,7 +131,7 @@ def _node_succeeded(run: Run, record: NodeSucceeded, at: float) -> None:
 
 def _node_left_behind(run: Run, record: NodeLeftBehind, at: float) -> None:
     member = run.members[record.node]
-    run.losses.append(Loss(member.node, at - record.silent_s))
+    run.losses.append(LostNode(member.node, at - record.silent_s))
     run.release(member)
     run.reason = record.reason
 
@@ -163,14 +163,14 @@ def _round_formed(run: Run, record: RoundFormed, at: float) -> None:
     )
     run.origin = record.reason
     run.timeline.form(record.round, len(record.nodes), world_size, record.reason, record.spent)
-    run.ledger.settle(record.spent, Cause.STARTING, at)
+    run.ledger.settle(record.spent, Activity.STARTING, at)
     run.enter(State.STARTING, record.reason, at)
 
 
 def _round_remembered(run: Run, record: RoundRemembered, at: float) -> None:
     run.round = record.round
     run.timeline.form(record.round, record.nodes, record.workers, record.reason, record.spent)
-    run.ledger.settle(record.spent, Cause.STARTING, at)
+    run.ledger.settle(record.spent, Activity.STARTING, at)
     run.enter(State.STARTING, record.reason, at)
 
 
@@ -184,21 +184,21 @@ def _rounds_missed(run: Run, record: RoundsMissed, at: float) -> None:
 def _round_started(run: Run, record: RoundStarted, at: float) -> None:
     run.ledger.reports_steps = record.steps_awaited
     run.timeline.start(record)
-    run.ledger.settle(record.spent, Cause.STARTING if record.steps_awaited else Cause.RUNNING, at)
+    run.ledger.settle(record.spent, Activity.STARTING if record.steps_awaited else Activity.RUNNING, at)
     run.enter(State.RUNNING, record.reason, at)
 
 
 def _training_began(run: Run, record: TrainingBegan, at: float) -> None:
     run.ledger.reports_steps = run.ledger.stepped = True
-    run.ledger.settle(record.spent, Cause.TRAINING, at)
+    run.ledger.settle(record.spent, Activity.TRAINING, at)
 
 
 def _training_stalled(run: Run, record: TrainingStalled, at: float) -> None:
-    run.ledger.settle(record.spent, Cause.STALLED, at)
+    run.ledger.settle(record.spent, Activity.STALLED, at)
 
 
 def _training_resumed(run: Run, record: TrainingResumed, at: float) -> None:
-    run.ledger.settle(record.spent, Cause.TRAINING, at)
+    run.ledger.settle(record.spent, Activity.TRAINING, at)
 
 
 def _nodes_silent(run: Run, record: NodesSilent, at: float) -> None:
@@ -221,7 +221,7 @@ def _round_stopped(run: Run, record: RoundStopped, at: float) -> None:
     slowest = max((member.offer.stop_timeout_s for member in run.inside), default=0)
     run.stop_overdue_at = at + slowest + run.policy.stop_limit_s
     run.timeline.stop(record)
-    run.ledger.settle(record.spent, Cause.STOPPING, at)
+    run.ledger.settle(record.spent, Activity.STOPPING, at)
     run.enter(State.STOPPING, record.reason, at)
 
 
@@ -233,7 +233,7 @@ def _round_ended(run: Run, record: RoundEnded, at: float) -> None:
     for member in list(run.inside):
         run.release(member)
     run.timeline.end(record)
-    run.ledger.settle(record.spent, Cause.WAITING, at)
+    run.ledger.settle(record.spent, Activity.WAITING, at)
     run.enter(State.FORMING, record.reason, at)
 
 

@@ -11,7 +11,7 @@ from coordinatord.core.transitions import apply
 from coordinatord.core.values.records import Record
 
 
-class Outbox:
+class Decision:
     """Filled while one event is handled, at `now`; the machine makes a `Batch` of it at the end."""
 
     def __init__(self, cluster: Cluster, policy: Policy, now: float) -> None:

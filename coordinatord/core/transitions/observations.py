@@ -10,12 +10,12 @@ from dataclasses import replace
 from coordinatord.core.events import Connected
 from coordinatord.core.queries import conditions
 from coordinatord.core.queries.master_address import plain
-from coordinatord.core.queries.reasons import Words
+from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.queries.time_attribution import spent_with_steps
-from coordinatord.core.state.member import Member, Standing
+from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run, State
 from coordinatord.core.transitions import actions
-from coordinatord.core.transitions.decision import Outbox
+from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
 from coordinatord.protocol.messages import Observed, Phase
 from coordinatord.protocol.text import clip
@@ -31,16 +31,16 @@ def newcomer(event: Connected) -> Member:
     return Member(join.node, join.incarnation, join.offer, plain(event.peer_address), plain(event.local_address))
 
 
-def take_in(run: Run, member: Member, observed: Observed, now: float, outbox: Outbox) -> Member:
+def take_in(run: Run, member: Member, observed: Observed, now: float, decision: Decision) -> Member:
     """Make a node a member of a run; return it as the run knows it."""
     if run.state.ended:  # it comes to hear how it ended, which is nothing to be remembered
         member.heard_at = member.arrived_at = member.awaited_from = now
         if run.outcome is not None and observed.run != run.id:
-            member.outcome = replace(run.outcome, summary=clip(Words(run).came_late(now)))
+            member.outcome = replace(run.outcome, summary=clip(Reasons(run).came_late(now)))
         run.add(member)
         return member
     workers = "1 worker" if member.offer.workers == 1 else f"{member.offer.workers} workers"
-    outbox.record(
+    decision.record(
         NodeJoined(
             run.job,
             run.id,
@@ -68,7 +68,7 @@ def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
         and observed.run == said.run
         and observed.port == said.port
         and not (observed.leaving or said.leaving or observed.failure or said.failure)  # grounds for more
-        and not (member.expired or run.count(Standing.SILENT))
+        and not (member.expired or run.count(MemberState.SILENT))
         and not _is_to_be_recorded(run, member, observed)
     )
 
@@ -88,16 +88,16 @@ def turns(run: Run) -> bool:
 
 def hear(run: Run, member: Member, observed: Observed) -> None:
     """Take in what a member says of itself, that it was heard being known already."""
-    was, now = member.standing, member.heard_at
+    was, now = member.state, member.heard_at
     member.observed, member.expired = observed, False
     run.place(member)
-    if member.standing is Standing.READY and was is not Standing.READY:
-        if was is Standing.ABSENT and member.arrived:
+    if member.state is MemberState.READY and was is not MemberState.READY:
+        if was is MemberState.ABSENT and member.arrived:
             run.wait(member, now)  # to have been out of sight for a moment is not to arrive
         else:
             run.arrive(member, now)
     if _speaks_of_now(run, member, observed) and observed.failure:
-        run.blame(member, observed.failure, now)
+        run.record_failure(member, observed.failure, now)
     if _is_to_be_recorded(run, member, observed):
         run.claims[member.node] = None
 
@@ -119,7 +119,7 @@ def _begins(run: Run, member: Member, observed: Observed) -> bool:
     return _speaks_of_now(run, member, observed) and any(step is not None for step in observed.steps)
 
 
-def settle_claims(run: Run, outbox: Outbox) -> None:
+def settle_claims(run: Run, decision: Decision) -> None:
     """Record what nodes have said of themselves that must not be forgotten."""
     claims, run.claims = run.claims, {}
     claimants = [run.members[node] for node in claims]
@@ -127,31 +127,31 @@ def settle_claims(run: Run, outbox: Outbox) -> None:
     latest = max((number for number in known if number <= ROUNDS_REMEMBERED_MAX), default=0)
     if latest > run.round:
         reason = f"nodes know of round {latest}, but the records end with round {run.round}: they are an old copy"
-        outbox.record(RoundsMissed(run.job, run.id, reason, latest))
-    _note_first_step(run, [member for member in claimants if _begins(run, member, member.observed)], outbox)
+        decision.record(RoundsMissed(run.job, run.id, reason, latest))
+    _note_first_step(run, [member for member in claimants if _begins(run, member, member.observed)], decision)
     for member in claimants:
-        if member.standing is Standing.RUNNING and member.observed.phase is Phase.SUCCEEDED:
+        if member.state is MemberState.RUNNING and member.observed.phase is Phase.SUCCEEDED:
             reason = f"all workers of node {member.node} succeeded"
-            outbox.record(NodeSucceeded(run.job, run.id, reason, member.node, member.incarnation, run.round))
+            decision.record(NodeSucceeded(run.job, run.id, reason, member.node, member.incarnation, run.round))
         if member.leaves:
-            _let_leave(run, member, outbox)
+            _let_leave(run, member, decision)
 
 
-def _note_first_step(run: Run, members: list[Member], outbox: Outbox) -> None:
+def _note_first_step(run: Run, members: list[Member], decision: Decision) -> None:
     if not members:
         return
     began_at, who = min((member.heard_at - (member.observed.step_age_s or 0.0), member.node) for member in members)
-    spent = spent_with_steps(run, began_at, outbox.now)
+    spent = spent_with_steps(run, began_at, decision.now)
     step = max(step for step in run.members[who].observed.steps if step is not None)
     reason = f"a worker of node {who} has reported step {step}"
     run.progress.note_start(run.ledger.entered_at)
-    outbox.record(TrainingBegan(run.job, run.id, reason, run.round, spent))
+    decision.record(TrainingBegan(run.job, run.id, reason, run.round, spent))
 
 
-def _let_leave(run: Run, member: Member, outbox: Outbox) -> None:
-    halted = member.standing is Standing.HALTED and run.state is State.STOPPING
-    if member.outcome is None and (halted or member.standing in {Standing.READY, Standing.SUCCEEDED}):
-        actions.dismiss(run, member, actions.left(member), outbox)
+def _let_leave(run: Run, member: Member, decision: Decision) -> None:
+    halted = member.state is MemberState.HALTED and run.state is State.STOPPING
+    if member.outcome is None and (halted or member.state in {MemberState.READY, MemberState.SUCCEEDED}):
+        actions.dismiss(run, member, actions.left(member), decision)
     elif member.in_round:
         run.leaving.add(member.node)
 

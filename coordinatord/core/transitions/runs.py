@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries import admission
-from coordinatord.core.queries.reasons import Words
+from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.run import Run, State
-from coordinatord.core.transitions.decision import Outbox
-from coordinatord.core.values.deadline_heap import Deadlines
+from coordinatord.core.transitions.decision import Decision
+from coordinatord.core.values.deadline_heap import DeadlineHeap
 from coordinatord.core.values.records import JobForgotten, NodeLost, Record, RunOpened
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import Join
@@ -34,21 +34,21 @@ class Registry:
         """Runs by their id: the last one of each job, and older ones as long as they have members."""
         self._missed_until = -math.inf
         """Until when a node that was lost may still come back to hear how its run ended."""
-        self.deadlines = Deadlines[str]()
+        self.deadlines = DeadlineHeap[str]()
         """By job, when the table of its run may have a row to take, or a node has waited for long enough."""
 
-    def open(self, join: Join, trouble: str | None, outbox: Outbox) -> Run:
+    def open(self, join: Join, trouble: str | None, decision: Decision) -> Run:
         """Open a run for its first node; `trouble` is why that could not be recorded. Raises `RefusedError`."""
         admission.check_recording(trouble)
         jobs = self._cluster.jobs
         old = jobs.get(join.job)
         if old is None:
-            self._make_room(outbox)
+            self._make_room(decision)
         self._opened += 1
         run_id = f"{self._epoch}-{self._opened}"
-        again = "" if old is None or not old.concluded else Words(old).begun_anew(run_id, outbox.now)
+        again = "" if old is None or not old.concluded else Reasons(old).begun_anew(run_id, decision.now)
         reason = f"opened by node {join.node}" + (f"; {again}" if again else "")
-        outbox.record(RunOpened(join.job, run_id, reason, join.node, join.spec))
+        decision.record(RunOpened(join.job, run_id, reason, join.node, join.spec))
         if old is not None:
             self.drop_if_over(old)
         run = jobs[join.job]
@@ -57,7 +57,7 @@ class Registry:
         self.live[run_id] = run
         return run
 
-    def _make_room(self, outbox: Outbox) -> None:
+    def _make_room(self, decision: Decision) -> None:
         """Forget the job that was opened first of those that have ended. Raises `RefusedError` if all live."""
         jobs = self._cluster.jobs
         if len(jobs) < self.policy.jobs_max:
@@ -65,7 +65,7 @@ class Registry:
         ended = next((run for run in jobs.values() if run.state.ended), None)
         if ended is None:
             raise admission.too_many_jobs(self.policy.jobs_max)
-        outbox.record(JobForgotten(ended.job, ended.id, "it had ended, and another job needed its place"))
+        decision.record(JobForgotten(ended.job, ended.id, "it had ended, and another job needed its place"))
         self.drop_if_over(ended)
 
     def drop_if_over(self, run: Run) -> None:

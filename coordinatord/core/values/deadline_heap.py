@@ -20,7 +20,7 @@ AHEAD_S = 0.1
 of 800 leases come up in each, and are looked at ten times and not one by one."""
 
 
-class Deadlines(Generic[Key]):
+class DeadlineHeap(Generic[Key]):
     """A deadline for each key, in seconds of the caller's clock."""
 
     def __init__(self) -> None:

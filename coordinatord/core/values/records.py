@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.time_ledger import SPAN_MAX, Spent
 from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Name, Port, Step
-from coordinatord.protocol.messages import Failure, Offer, Outcome, Report, Spec
+from coordinatord.protocol.messages import Failure, JobSpec, NodeSpec, Outcome, Report
 from coordinatord.protocol.schema import Length, Range
 
 REASON_MAX = 4_096
@@ -54,7 +54,7 @@ class RunOpened(Record):
     KIND = "RunOpened"
 
     opener: Name
-    spec: Spec
+    spec: JobSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class NodeJoined(Record):
 
     node: Name
     incarnation: Incarnation
-    offer: Offer
+    offer: NodeSpec
     peer_address: Seen
     local_address: Seen
     round: Counter

@@ -40,7 +40,7 @@ class WorkerFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LostNode:
     """A node of the round that was lost."""
 
     node: str
@@ -48,20 +48,20 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RoundVerdict:
     """What ended the round, and whether it counts against the budget of restarts."""
 
     reason: str
     charged: WorkerFailure | None
 
 
-def judge(
+def find_root_cause(
     trigger: str,
     planned_at: float | None,
     failures: Collection[WorkerFailure],
-    losses: Collection[Loss],
+    losses: Collection[LostNode],
     collateral_s: float,
-) -> Verdict:
+) -> RoundVerdict:
     """Find the first cause.
 
     `trigger` is the reason for which the round was stopped, and `planned_at` the time if that was on purpose: workers
@@ -69,19 +69,19 @@ def judge(
     node may have fallen silent and still have caused it.
     """
     if not failures:
-        return Verdict(trigger, None)
+        return RoundVerdict(trigger, None)
     first = min(failures, key=lambda failure: failure.at)
     losses = [loss for loss in losses if _may_have_caused(loss, first, collateral_s)]
     if losses:
         cause = min(losses, key=lambda loss: loss.silent_since)
         others = sum(failure.node != cause.node for failure in failures)
-        return Verdict(f"lost node {cause.node}{_consequence(others)}", None)
+        return RoundVerdict(f"lost node {cause.node}{_consequence(others)}", None)
     if planned_at is not None and first.at >= planned_at:
-        return Verdict(trigger + _consequence(len(failures)), None)
-    return Verdict(str(first), first)
+        return RoundVerdict(trigger + _consequence(len(failures)), None)
+    return RoundVerdict(str(first), first)
 
 
-def _may_have_caused(loss: Loss, first: WorkerFailure, collateral_s: float) -> bool:
+def _may_have_caused(loss: LostNode, first: WorkerFailure, collateral_s: float) -> bool:
     # A node that told of its own worker's failure lived then, even if nobody knows for how long it did.
     own = loss.node == first.node
     return loss.silent_since <= first.at + collateral_s and not (own and loss.silent_since < first.at)

@@ -45,7 +45,7 @@ class Round:
     """What the run had spent when it ended; None while it is on."""
 
 
-class Timeline:
+class RoundHistory:
     """The rounds of one run, oldest first."""
 
     def __init__(self) -> None:

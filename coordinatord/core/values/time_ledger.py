@@ -22,7 +22,7 @@ Span = Annotated[float, Range(0, SPAN_MAX)]
 """In seconds."""
 
 
-class Cause(StrEnum):
+class Activity(StrEnum):
     """What a second of a run's wall time went to."""
 
     TRAINING = "training"
@@ -70,7 +70,7 @@ class Spent:
         """Return them as plain data."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def plus(self, cause: Cause, seconds: float) -> Spent:
+    def plus(self, cause: Activity, seconds: float) -> Spent:
         """Return what they are with so many more for one cause."""
         return replace(self, **{str(cause): min(getattr(self, cause) + seconds, SPAN_MAX)})
 
@@ -91,7 +91,7 @@ class Ledger:
         """Up to the last boundary between two causes."""
         self.settled_at = opened_at
         """When that was."""
-        self.cause: Cause | None = Cause.WAITING
+        self.cause: Activity | None = Activity.WAITING
         """Of the time since; None once the run is over."""
         self.entered_at = opened_at
         """When the run came to be in its present state."""
@@ -110,15 +110,15 @@ class Ledger:
         """When the first node that the current round has lost was last known to live."""
 
     @property
-    def present(self) -> Cause | None:
+    def present(self) -> Activity | None:
         """What the open time goes to, as far as can be told: workers that will report a step have not begun before."""
-        return Cause.STARTING if self.cause is Cause.RUNNING and self.steps_announced else self.cause
+        return Activity.STARTING if self.cause is Activity.RUNNING and self.steps_announced else self.cause
 
     def at(self, now: float) -> Spent:
         """Return what it comes to at `now`."""
         return self.split(now, None, now)
 
-    def split(self, turn: float, since: Cause | None, now: float, *, before: Cause | None = None) -> Spent:
+    def split(self, turn: float, since: Activity | None, now: float, *, before: Activity | None = None) -> Spent:
         """Return what it comes to at `now` if from `turn` on the open time went to the cause `since`.
 
         Up to then it went to `before`, or to what it was put down to so far.
@@ -130,6 +130,6 @@ class Ledger:
         turn = min(max(turn, self.settled_at), now)
         return self.settled.plus(before, turn - self.settled_at).plus(since, now - turn)
 
-    def settle(self, spent: Spent, cause: Cause | None, at: float) -> None:
+    def settle(self, spent: Spent, cause: Activity | None, at: float) -> None:
         """Settle what it comes to at `at`, as a record has it; from here on the cause is another, or none."""
         self.settled, self.settled_at, self.cause = spent, at, cause

@@ -44,7 +44,7 @@ SPACING_S = 1.0
 the network's delays than of the job's pace. So there are never more than 32."""
 
 
-class Progress:
+class TrainingProgress:
     """What is known of the steps of one round, and then of the next."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from coordinatord.core.values.records import KINDS, JobForgotten
 from coordinatord.runtime.local_time import now
-from coordinatord.server.change_signal import Feed
+from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.responses import SENDS, complain, respond, unknown_job
 from coordinatord.store.interface import Chapter, Happening, Store, StoreError
@@ -52,10 +52,10 @@ class _Which:
 class Happenings:
     """Tells from the store, where everything durable is."""
 
-    def __init__(self, driver: Driver, store: Store, feed: Feed) -> None:
+    def __init__(self, driver: Driver, store: Store, change_signal: ChangeSignal) -> None:
         self._driver = driver
         self._store = store
-        self._feed = feed
+        self._change_signal = change_signal
         self._followers = 0
 
     def routes(self) -> list[web.RouteDef]:
@@ -99,8 +99,8 @@ class Happenings:
 
     async def _news(self, which: _Which, after: int | None) -> AsyncIterator[Sequence[Happening]]:
         """Yield what there is, then what comes, and nothing now and then; ends when the job is forgotten."""
-        while not self._feed.closed:
-            version = self._feed.version
+        while not self._change_signal.closed:
+            version = self._change_signal.version
             chapter = await self._tell(which, after)
             yield chapter.happenings
             after = chapter.upto
@@ -111,7 +111,7 @@ class Happenings:
                 continue  # there may be more
             try:
                 async with asyncio.timeout(QUIET_S):
-                    await self._feed.beyond(version)
+                    await self._change_signal.beyond(version)
             except TimeoutError:
                 yield ()
 

@@ -9,11 +9,11 @@ from aiohttp import web
 
 from coordinatord.core.queries.job_view import drained_view, job_view, whole_view
 from coordinatord.runtime import __version__
-from coordinatord.server.change_signal import Feed
+from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
-from coordinatord.server.http.response_cache import Shown
+from coordinatord.server.http.response_cache import ResponseCache
 from coordinatord.server.http.responses import encoded, respond, unknown_job, wanted
-from coordinatord.server.job_iteration import read_in_pieces
+from coordinatord.server.job_iteration import iterate_jobs
 
 PIECE = 1_000
 """Nodes of jobs that are shown without a pause: about four milliseconds."""
@@ -22,9 +22,9 @@ PIECE = 1_000
 class Api:
     """Shows the machine's state, as far as it is durable."""
 
-    def __init__(self, driver: Driver, feed: Feed) -> None:
+    def __init__(self, driver: Driver, change_signal: ChangeSignal) -> None:
         self._driver = driver
-        self._shown = Shown(driver, feed)
+        self._shown = ResponseCache(driver, change_signal)
 
     def routes(self) -> list[web.RouteDef]:
         """Return what is served where."""
@@ -57,7 +57,7 @@ class Api:
 
     async def _show_all(self, kind: str) -> bytes:
         driver = self._driver
-        jobs = [job_view(run, driver.now, driver.machine.trouble) async for run in read_in_pieces(driver, PIECE)]
+        jobs = [job_view(run, driver.now, driver.machine.trouble) async for run in iterate_jobs(driver, PIECE)]
         return encoded({"jobs": jobs, "drained": drained_view(driver.machine.cluster)}, kind)
 
     async def _show(self, job: str, kind: str) -> bytes | None:

@@ -21,7 +21,7 @@ from aiohttp import web
 from coordinatord.core.queries.job_view import drained_view, head_view, whole_view
 from coordinatord.core.state.run import Run
 from coordinatord.runtime import __version__
-from coordinatord.server.change_signal import Feed
+from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.responses import complain
 
@@ -71,7 +71,7 @@ class _Topic:
     viewers: int = 0
     frame: bytes = b""
     version: int = -1
-    """Of the feed, when it was made."""
+    """Of the change signal, when it was made."""
     trouble: str | None = None
     made_at: float = -math.inf
     cost_s: float = 0.0
@@ -93,12 +93,12 @@ class _Topic:
         return self.made_at + max(QUICK_S if changed else TURN_S, self.cost_s / SHARE)
 
 
-class Stream:
+class LiveUpdates:
     """All viewers of the live page."""
 
-    def __init__(self, driver: Driver, feed: Feed) -> None:
+    def __init__(self, driver: Driver, change_signal: ChangeSignal) -> None:
         self._driver = driver
-        self._feed = feed
+        self._change_signal = change_signal
         self._jobs = _Topic("jobs", self._show_jobs)
         self._job_topics: dict[str, _Topic] = {}
         self._viewers = 0
@@ -169,17 +169,17 @@ class Stream:
             return
         await self._driver.written()
         if self._due_at(topic, has_seen=has_seen) <= self._driver.now:  # else another viewer has made it meanwhile
-            topic.make(self._feed.version, self._driver.machine.trouble, self._driver.now)
+            topic.make(self._change_signal.version, self._driver.machine.trouble, self._driver.now)
 
     def _due_at(self, topic: _Topic, *, has_seen: bool) -> float:
-        return topic.due_at(self._feed.version, self._driver.machine.trouble, has_seen=has_seen)
+        return topic.due_at(self._change_signal.version, self._driver.machine.trouble, has_seen=has_seen)
 
     async def _pause(self, topics: list[_Topic], at_latest: float) -> None:
         """Wait until one of the topics is due: by the clock, or by something that is recorded meanwhile."""
-        version = self._feed.version
+        version = self._change_signal.version
         async with self._within(min(at_latest, self._next_due(topics)) - self._driver.now):
-            await self._feed.beyond(version)
-        if self._feed.version > version:
+            await self._change_signal.beyond(version)
+        if self._change_signal.version > version:
             async with self._within(min(at_latest, self._next_due(topics)) - self._driver.now):
                 await asyncio.get_running_loop().create_future()
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from coordinatord.server.change_signal import Feed
+from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 
 CHEAP_S = 0.002
@@ -34,12 +34,12 @@ class _Made:
     rests_until: float
 
 
-class Shown:
+class ResponseCache:
     """All answers that were made of late."""
 
-    def __init__(self, driver: Driver, feed: Feed) -> None:
+    def __init__(self, driver: Driver, change_signal: ChangeSignal) -> None:
         self._driver = driver
-        self._feed = feed
+        self._change_signal = change_signal
         self._made: dict[Key, _Made] = {}
         """Those that are not to be made anew as yet."""
         self._turn = asyncio.Lock()
@@ -74,4 +74,4 @@ class Shown:
     @property
     def _version(self) -> tuple[int, str | None]:
         """What changes with all that is recorded, and when nothing can be."""
-        return self._feed.version, self._driver.machine.trouble
+        return self._change_signal.version, self._driver.machine.trouble

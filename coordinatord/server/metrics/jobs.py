@@ -14,9 +14,9 @@ from prometheus_client.registry import Collector
 
 from coordinatord.core.queries.job_view import pace
 from coordinatord.core.queries.time_attribution import spent
-from coordinatord.core.state.member import Standing
+from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Health, Run, State
-from coordinatord.core.values.time_ledger import Cause
+from coordinatord.core.values.time_ledger import Activity
 from coordinatord.protocol.messages import Launcher
 from coordinatord.server.metrics.reasons import REASONS
 from coordinatord.server.metrics.rounds import JobTally
@@ -35,7 +35,7 @@ class JobFigures:
     is_shown: bool
     """It lives, or has ended not long ago."""
     nodes: tuple[int, ...]
-    """By standing."""
+    """By state."""
     nodes_min: int
     nodes_max: int
     rounds: tuple[int, ...]
@@ -58,14 +58,14 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         job=run.job,
         state=run.state,
         is_shown=not run.state.ended or now - run.ledger.settled_at <= ENDED_SHOWN_S,
-        nodes=tuple(run.count(standing) for standing in Standing),
+        nodes=tuple(run.count(state) for state in MemberState),
         nodes_min=run.spec.nodes_min,
         nodes_max=run.spec.nodes_max,
         rounds=tuple(tally.rounds[reason] for reason in REASONS),
         nodes_lost=tally.nodes_lost,
         restarts=run.restarts_used,
         restarts_max=None if run.spec.launcher is Launcher.TORCHRUN else run.spec.max_restarts,
-        seconds=tuple(seconds[cause] for cause in Cause),
+        seconds=tuple(seconds[cause] for cause in Activity),
         step=None if run.state.ended else run.step,
         steps_per_s=pace(run, now),
         health=run.health,
@@ -79,12 +79,12 @@ def _seconds(run: Run, tally: JobTally, now: float) -> dict[str, float]:
     not begun to train. To Prometheus a counter that falls is one that began anew. So it stands instead, and those that
     have to rise share the time that has passed since, until the truth has caught up.
     """
-    shown = tally.shown if tally.shown_of == run.id else dict.fromkeys(Cause, 0.0)
+    shown = tally.shown if tally.shown_of == run.id else dict.fromkeys(Activity, 0.0)
     present = spent(run, now).by_cause()
-    missing = {cause: max(0.0, present[cause] - shown[cause]) for cause in Cause}
+    missing = {cause: max(0.0, present[cause] - shown[cause]) for cause in Activity}
     passed, lacking = sum(present.values()) - sum(shown.values()), sum(missing.values())
     part = min(1.0, max(0.0, passed / lacking)) if lacking else 0.0
-    tally.shown = {cause: shown[cause] + part * missing[cause] for cause in Cause}
+    tally.shown = {cause: shown[cause] + part * missing[cause] for cause in Activity}
     tally.shown_of = run.id
     return tally.shown
 
@@ -162,7 +162,9 @@ def _healths(jobs: Iterable[JobFigures]) -> Rows:
 
 
 def _nodes(jobs: Iterable[JobFigures]) -> Rows:
-    return (((one.job, standing), count) for one in jobs for standing, count in zip(Standing, one.nodes, strict=True))
+    return (
+        ((one.job, standing), count) for one in jobs for standing, count in zip(MemberState, one.nodes, strict=True)
+    )
 
 
 def _rounds(jobs: Iterable[JobFigures]) -> Rows:
@@ -170,4 +172,4 @@ def _rounds(jobs: Iterable[JobFigures]) -> Rows:
 
 
 def _seconds_by_cause(jobs: Iterable[JobFigures]) -> Rows:
-    return (((one.job, cause), seconds) for one in jobs for cause, seconds in zip(Cause, one.seconds, strict=True))
+    return (((one.job, cause), seconds) for one in jobs for cause, seconds in zip(Activity, one.seconds, strict=True))

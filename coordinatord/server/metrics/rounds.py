@@ -25,7 +25,7 @@ from coordinatord.core.values.records import (
     RunOpened,
     TrainingBegan,
 )
-from coordinatord.core.values.time_ledger import Cause, Spent
+from coordinatord.core.values.time_ledger import Activity, Spent
 from coordinatord.server.metrics.reasons import NODE_LOST, OTHER, WORKER_FAILED, known
 
 FORMATION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
@@ -145,7 +145,7 @@ def _restored(run: Run) -> JobTally:
     tally.in_round = run.state in {State.STARTING, State.RUNNING, State.STOPPING}
     if run.state is State.STOPPING:
         tally.reason = known(run.trigger.condition)
-    if run.ledger.cause is Cause.TRAINING:
+    if run.ledger.cause is Activity.TRAINING:
         tally.trained = run.ledger.settled
     return tally
 

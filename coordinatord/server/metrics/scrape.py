@@ -1,7 +1,7 @@
-"""`GET /metrics`, for Prometheus: the meters, the jobs and the process in one exposition.
+"""`GET /metrics`, for Prometheus: the counters, the jobs and the process in one exposition.
 
 A scrape reads the machine in small pieces, so that heartbeats are answered in between, and makes the text in a thread.
-What there is to be seen, and under which names, is in `meters`, `rounds` and `jobs`.
+What there is to be seen, and under which names, is in `counters`, `rounds` and `jobs`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from coordinatord.protocol.messages import RefusalCode
 from coordinatord.runtime import __version__
-from coordinatord.server.counters import LagProbe, Meters
+from coordinatord.server.counters import Counters, LagProbe
 from coordinatord.server.driver import Driver
-from coordinatord.server.job_iteration import read_in_pieces
+from coordinatord.server.job_iteration import iterate_jobs
 from coordinatord.server.metrics.jobs import JobFigures, JobsCollector, figures_of
 from coordinatord.server.metrics.rounds import RoundMeter
 
@@ -32,20 +32,20 @@ PIECE = 2_000
 class Metrics:
     """What a Prometheus is shown. Has a registry of its own, so that two servers in one process do not mix."""
 
-    def __init__(self, driver: Driver, meters: Meters) -> None:
+    def __init__(self, driver: Driver, counters: Counters) -> None:
         """To be made once the driver's machine is restored, and before the driver starts."""
         self._driver = driver
         self._rounds = RoundMeter(driver.machine.jobs.values())
         driver.watchers.append(self._rounds.note)
-        self._lag = LagProbe(meters)
+        self._lag = LagProbe(counters)
         self._jobs = JobsCollector()
         self._turn = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")
         """One, so that whoever asks again and again and does not wait takes no more of the processor than others."""
         self._registry = CollectorRegistry()
         rounds = self._rounds
-        histograms = (meters.commits, meters.lag, rounds.formation, rounds.start, rounds.recovery)
-        for collector in (_Daemon(driver, meters), self._jobs, *histograms):
+        histograms = (counters.commits, counters.lag, rounds.formation, rounds.start, rounds.recovery)
+        for collector in (_Daemon(driver, counters), self._jobs, *histograms):
             self._registry.register(collector)
         for collect in (ProcessCollector, PlatformCollector, GCCollector):
             collect(registry=self._registry)
@@ -73,7 +73,7 @@ class Metrics:
         return web.Response(body=text, headers={"Content-Type": content_type})
 
     async def _read_jobs(self) -> list[JobFigures]:
-        read = read_in_pieces(self._driver, PIECE)
+        read = iterate_jobs(self._driver, PIECE)
         return [figures_of(run, self._rounds.tally(run.job), self._driver.now) async for run in read]
 
 
@@ -95,13 +95,13 @@ def _without_garbage(encode: Callable[[Collector], bytes], registry: Collector) 
 class _Daemon(Collector):
     """What is of no job."""
 
-    def __init__(self, driver: Driver, meters: Meters) -> None:
+    def __init__(self, driver: Driver, counters: Counters) -> None:
         self._driver = driver
-        self._meters = meters
+        self._counters = counters
 
     def collect(self) -> Iterator[Metric]:
         """Read plain numbers, which another thread may do at any time."""
-        machine, meters = self._driver.machine, self._meters
+        machine, counters = self._driver.machine, self._counters
         yield InfoMetricFamily("coordinatord_build", "Which coordinatord this is.", {"version": __version__})
         yield GaugeMetricFamily("coordinatord_sessions", "Nodes that are connected.", machine.sessions)
         drained = len(machine.cluster.drained)
@@ -109,12 +109,12 @@ class _Daemon(Collector):
         recording = machine.trouble is None
         yield GaugeMetricFamily("coordinatord_store_ok", "1 if what is decided can be recorded, else 0.", recording)
         yield CounterMetricFamily(
-            "coordinatord_store_failures", "Attempts to record something that failed.", meters.store_failures
+            "coordinatord_store_failures", "Attempts to record something that failed.", counters.store_failures
         )
-        yield CounterMetricFamily("coordinatord_heartbeats", "Heartbeats that nodes have sent.", meters.heartbeats)
+        yield CounterMetricFamily("coordinatord_heartbeats", "Heartbeats that nodes have sent.", counters.heartbeats)
         refused = CounterMetricFamily(
             "coordinatord_refused", "Messages that ended a node's session, by why.", labels=["code"]
         )
         for code in RefusalCode:
-            refused.add_metric([code], meters.refused[code])
+            refused.add_metric([code], counters.refused[code])
         yield refused

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from nodeclient.core.events import Account
+from nodeclient.core.events import Diagnosis
 from tests.nodeclient.failures.sample import CUDA_NOTES, Sample, raised
 
-CONTAINER_FULL = Account(message="killed by the kernel's OOM killer (memory limit of its cgroup: 64 GiB)")
+CONTAINER_FULL = Diagnosis(message="killed by the kernel's OOM killer (memory limit of its cgroup: 64 GiB)")
 KILLED_CHILD = (
     "RuntimeError: DataLoader worker (pid 28844) is killed by signal: Killed. \n\nThe above exception was the direct "
     "cause of the following exception:\n\nTraceback (most recent call last):\n"
@@ -31,7 +31,7 @@ MEMORY = [
     Sample(
         "OOM killer took a child",
         raised(KILLED_CHILD),
-        account=Account(message="the kernel's OOM killer ended a process of its cgroup meanwhile (...)"),
+        account=Diagnosis(message="the kernel's OOM killer ended a process of its cgroup meanwhile (...)"),
         says="the victim",
     ),
     Sample("DataLoader worker killed", raised(KILLED_CHILD), says="dmesg"),
@@ -39,7 +39,7 @@ MEMORY = [
         "DataLoader worker killed, not by the OOM killer",
         raised(KILLED_CHILD),
         says="somebody else killed it",
-        account=Account(message="some process killed the DataLoader's worker, it was not the kernel's OOM killer"),
+        account=Diagnosis(message="some process killed the DataLoader's worker, it was not the kernel's OOM killer"),
     ),
     Sample("GPU memory", raised(GPU_FULL), says="smaller batch"),
     Sample("GPU memory", raised("RuntimeError: CUDA error: out of memory\n" + CUDA_NOTES)),
@@ -183,7 +183,7 @@ SIGNALS = [
         "step 210\n",
         -9,
         "systemd-oomd",
-        account=Account(message="some process sent it, it was not the kernel's OOM killer"),
+        account=Diagnosis(message="some process sent it, it was not the kernel's OOM killer"),
     ),
     Sample("SIGKILL", "step 210\n", -9, "dmesg"),
     Sample("ended from outside", "step 210\n", -15, "preempts"),

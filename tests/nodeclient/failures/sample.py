@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nodeclient.core.events import Account
+from nodeclient.core.events import Diagnosis
 
 
 def raised(exception: str, before: str = "", frames: str = "") -> str:
@@ -29,7 +29,7 @@ class Sample:
     consequences: int = 3
     early: bool = False
     """Another worker had exited with 0 before."""
-    account: Account = field(default_factory=Account)
+    account: Diagnosis = field(default_factory=Diagnosis)
     """What else was found out."""
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from coordinatord.protocol.fields import LAST_LINES_MAX
-from nodeclient.core.events import Account
+from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import oom
-from nodeclient.diagnosis.diagnose import account
+from nodeclient.diagnosis.diagnose import diagnose
 
 DEEP = """
 import sys
@@ -73,7 +73,7 @@ raise ValueError("with a rank before each line")
 """
 
 
-def end(tmp_path: Path, program: str, *arguments: str) -> tuple[int, Account]:
+def end(tmp_path: Path, program: str, *arguments: str) -> tuple[int, Diagnosis]:
     """Run a worker to its end; return its exit code and what is understood."""
     script, error_file = tmp_path / "train.py", tmp_path / "error.json"
     script.write_text(program)
@@ -85,7 +85,7 @@ def end(tmp_path: Path, program: str, *arguments: str) -> tuple[int, Account]:
         stdout=subprocess.DEVNULL,
     )
     _, stderr = worker.communicate(timeout=120)
-    told = account(worker.returncode, worker.pid, error_file, stderr, before)
+    told = diagnose(worker.returncode, worker.pid, error_file, stderr, before)
     assert told.pid == worker.pid
     assert len(told.last_lines) <= LAST_LINES_MAX
     return worker.returncode, told

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
-from coordinatord.protocol.messages import Consequence, EarlyEnd, Report
+from coordinatord.protocol.messages import EarlyEnd, Report, SecondaryFailure
 from nodeclient.diagnosis import report_text
 from tests.support.builders import a_failure, a_report
 
@@ -68,7 +68,7 @@ BLOCKS = [
             node="gpu-07-x4f2",
             host="gpu-07",
             failure=a_failure(rank=5, local_rank=1, error=TRACE[-1], last_lines=TRACE, age_s=12.0, log=LOG),
-            consequences=(Consequence("gpu-00", 0, 134), Consequence("gpu-01", 8, -6)),
+            consequences=(SecondaryFailure("gpu-00", 0, 134), SecondaryFailure("gpu-01", 8, -6)),
             consequences_count=3,
         ),
         ORDINARY,
@@ -85,7 +85,7 @@ BLOCKS = [
     (
         a_report(
             failure=a_failure(pid=0, exit_code=127, message="cannot start train.sh: no such program", age_s=300.0),
-            consequences=(Consequence("n2", 8, 1),),
+            consequences=(SecondaryFailure("n2", 8, 1),),
             consequences_count=1,
         ),
         NOT_STARTED,
@@ -133,7 +133,7 @@ def test_an_age_is_said_in_a_unit_that_fits(age_s: float, ago: str) -> None:
     ("nodes", "where", "alone"), [(1, (), False), (2, (), True), (2, ("n1",), True), (2, ("n2",), False)]
 )
 def test_only_other_nodes_can_differ(nodes: int, where: tuple[str, ...], *, alone: bool) -> None:
-    followed = tuple(Consequence(node, 1, 1, same_error=True) for node in where)
+    followed = tuple(SecondaryFailure(node, 1, 1, same_error=True) for node in where)
     report = a_report(
         failure=a_failure(error=TRACE[-1]),
         nodes=nodes,
@@ -158,7 +158,7 @@ def test_the_largest_report_fits_a_screen() -> None:
             age_s=86_400.0,
             log="l" * 1_024,
         ),
-        consequences=tuple(Consequence("n" * 128, 1, 1) for _ in range(CONSEQUENCES_MAX)),
+        consequences=tuple(SecondaryFailure("n" * 128, 1, 1) for _ in range(CONSEQUENCES_MAX)),
         consequences_count=1_000_000,
         early=tuple(EarlyEnd("n" * 128, 1, 1.0) for _ in range(CONSEQUENCES_MAX)),
     )

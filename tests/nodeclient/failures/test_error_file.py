@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.protocol.messages import Consequence
+from coordinatord.protocol.messages import SecondaryFailure
 from nodeclient.diagnosis import error_file
 from nodeclient.diagnosis.recorded import Recorded, read
 from tests.support.builders import a_failure, a_report
@@ -19,7 +19,7 @@ REPORT = a_report(
     failure=a_failure(
         rank=5, local_rank=1, exit_code=17, error="MemoryError", last_lines=("Traceback:", "MemoryError"), age_s=12.5
     ),
-    consequences=(Consequence("n2", 8, -6),),
+    consequences=(SecondaryFailure("n2", 8, -6),),
     consequences_count=2,
 )
 

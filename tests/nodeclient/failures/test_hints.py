@@ -8,9 +8,9 @@ import pytest
 
 from coordinatord.hints.match import CAUSES, _advice, hint
 from coordinatord.protocol.messages import EarlyEnd, Report
-from nodeclient.core.worker_group import Group
-from nodeclient.diagnosis.diagnose import account
-from nodeclient.diagnosis.oom import Kills
+from nodeclient.core.worker_group import WorkerGroup
+from nodeclient.diagnosis.diagnose import diagnose
+from nodeclient.diagnosis.oom import OomKills
 from tests.nodeclient.failures.host_samples import ABORT, ABORTED, HOST_SAMPLES, ORDINARY
 from tests.nodeclient.failures.network_samples import NETWORK_SAMPLES
 from tests.nodeclient.failures.sample import Sample, raised
@@ -21,8 +21,8 @@ SAMPLES = [*HOST_SAMPLES, *NETWORK_SAMPLES]
 
 def report_on(sample: Sample) -> Report:
     """Report a sample as it comes to the nodes: clipped, and after its stderr was understood."""
-    told = account(sample.exit_code, 4_711, None, sample.stderr.encode(), Kills())
-    group = Group()
+    told = diagnose(sample.exit_code, 4_711, None, sample.stderr.encode(), OomKills())
+    group = WorkerGroup()
     group.fail(0, sample.exit_code, replace(told, message=sample.account.message), 0.0)
     early = (EarlyEnd("n2", 3, 0.2),) if sample.early else ()
     return a_report(failure=group.failure(0.0), consequences_count=sample.consequences, nodes=sample.nodes, early=early)

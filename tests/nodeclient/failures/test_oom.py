@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from nodeclient.diagnosis import oom
-from nodeclient.diagnosis.diagnose import account
+from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.diagnosis.kernel_log import FIRST_PID_NAMESPACE, memory_of_killed
-from nodeclient.diagnosis.oom import Kill, Kills, count, kill_since
+from nodeclient.diagnosis.oom import OomKill, OomKills, count, kill_since
 
 KILLED = "killed by the kernel's OOM killer"
 
@@ -71,14 +71,14 @@ def test_the_limit_of_its_own_cgroup(unified: Host) -> None:
     before = count(unified.root)
     assert kill_since(before, unified.root) is None
     unified.kills("sys/fs/cgroup/slurm/job 7", 1, 1, str(64 * 2**30))
-    assert kill_since(before, unified.root) == Kill("memory limit of its cgroup: 64 GiB", certain=True)
+    assert kill_since(before, unified.root) == OomKill("memory limit of its cgroup: 64 GiB", certain=True)
 
 
 def test_the_limit_of_a_cgroup_above(unified: Host) -> None:
     before = count(unified.root)
     unified.kills("sys/fs/cgroup/slurm", 4, 1, str(2**40))
     unified.kills("sys/fs/cgroup/slurm/job 7", 1, 0, str(64 * 2**30))
-    assert kill_since(before, unified.root) == Kill("memory limit of its cgroup: 1024 GiB", certain=True)
+    assert kill_since(before, unified.root) == OomKill("memory limit of its cgroup: 1024 GiB", certain=True)
 
 
 def test_a_neighbour_was_killed(unified: Host) -> None:
@@ -90,7 +90,7 @@ def test_a_neighbour_was_killed(unified: Host) -> None:
 def test_the_host_was_full(unified: Host) -> None:
     before = count(unified.root)
     unified.kills("sys/fs/cgroup/slurm/job 7", 1, 0, str(64 * 2**30))
-    assert kill_since(before, unified.root) == Kill("out of memory on the host, which has 64 GiB", certain=True)
+    assert kill_since(before, unified.root) == OomKill("out of memory on the host, which has 64 GiB", certain=True)
 
 
 def test_a_kernel_that_counts_no_limits(unified: Host) -> None:
@@ -98,7 +98,7 @@ def test_a_kernel_that_counts_no_limits(unified: Host) -> None:
         file.unlink()
     before = count(unified.root)
     unified.kills("sys/fs/cgroup/slurm/job 7", 1, None, str(64 * 2**30))
-    assert kill_since(before, unified.root) == Kill("memory limit of its cgroup: 64 GiB", certain=True)
+    assert kill_since(before, unified.root) == OomKill("memory limit of its cgroup: 64 GiB", certain=True)
 
 
 def test_the_old_memory_controller_in_a_container(host: Host) -> None:
@@ -114,15 +114,15 @@ def test_the_old_memory_controller_in_a_container(host: Host) -> None:
     before = count(host.root)
     assert before.cgroup == 2
     host.write(f"{group}/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
-    assert kill_since(before, host.root) == Kill("memory limit of its cgroup: 512 MiB", certain=True)
+    assert kill_since(before, host.root) == OomKill("memory limit of its cgroup: 512 MiB", certain=True)
     host.write(f"{group}/memory.limit_in_bytes", "9223372036854771712\n")
-    assert kill_since(before, host.root) == Kill("out of memory on the host, which has 64 GiB", certain=True)
+    assert kill_since(before, host.root) == OomKill("out of memory on the host, which has 64 GiB", certain=True)
 
 
 def test_only_the_host_counts(host: Host) -> None:
     host.write("proc/vmstat", "nr_free_pages 1\noom_kill 7\n")
     before = count(host.root)
-    assert before == Kills(None, 7)
+    assert before == OomKills(None, 7)
     assert kill_since(before, host.root) is None
     host.write("proc/vmstat", "nr_free_pages 1\noom_kill 8\n")
     kill = kill_since(before, host.root)
@@ -132,9 +132,9 @@ def test_only_the_host_counts(host: Host) -> None:
 
 def test_a_host_that_shows_nothing(tmp_path: Path) -> None:
     before = count(tmp_path)
-    assert before == Kills()
+    assert before == OomKills()
     assert kill_since(before, tmp_path) is None
-    assert account(-9, 7, None, b"", before, tmp_path).message == ""
+    assert diagnose(-9, 7, None, b"", before, tmp_path).message == ""
 
 
 def test_the_report_says_who_killed(unified: Host) -> None:
@@ -142,14 +142,14 @@ def test_the_report_says_who_killed(unified: Host) -> None:
     log = unified.root / "kmsg"
     log.write_text(LOG)
     for exit_code in (-9, 137):
-        told = account(exit_code, 4_711, None, b"", before, unified.root, log)
+        told = diagnose(exit_code, 4_711, None, b"", before, unified.root, log)
         assert told.message == "some process sent it, it was not the kernel's OOM killer"
-    assert account(-15, 4_711, None, b"", before, unified.root, log).message == ""
+    assert diagnose(-15, 4_711, None, b"", before, unified.root, log).message == ""
     unified.kills("sys/fs/cgroup/slurm/job 7", 1, 1, str(64 * 2**30))
     for exit_code in (-9, 137):
-        told = account(exit_code, 4_711, None, b"", before, unified.root, log)
+        told = diagnose(exit_code, 4_711, None, b"", before, unified.root, log)
         assert told.message == f"{KILLED} (memory limit of its cgroup: 64 GiB); it held 1.06 GiB"
-    told = account(1, 4_711, None, b"", before, unified.root, log)
+    told = diagnose(1, 4_711, None, b"", before, unified.root, log)
     assert told.message == (
         "the kernel's OOM killer ended a process of its cgroup meanwhile (memory limit of its cgroup: 64 GiB)"
     )
@@ -175,13 +175,13 @@ LIMIT = 64 * 2**20
 PARENT = """
 import json, os, subprocess, sys
 from pathlib import Path
-from nodeclient.diagnosis.diagnose import account
+from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.diagnosis.oom import count
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 before = count()
 worker = subprocess.Popen([sys.executable, "-S", "-E", "-c", "held = bytearray(200 * 2**20)"])
 code = worker.wait()
-print(json.dumps([code, worker.pid, before.cgroup, account(code, worker.pid, None, b"", before).message]))
+print(json.dumps([code, worker.pid, before.cgroup, diagnose(code, worker.pid, None, b"", before).message]))
 """
 
 

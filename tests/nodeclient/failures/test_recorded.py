@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nodeclient.diagnosis.diagnose import account
-from nodeclient.diagnosis.oom import Kills
+from nodeclient.diagnosis.diagnose import diagnose
+from nodeclient.diagnosis.oom import OomKills
 from nodeclient.diagnosis.recorded import FILE_BYTES_MAX, Recorded, read
 
 SHAPES: list[tuple[Any, Recorded | None]] = [
@@ -76,7 +76,7 @@ def test_only_a_plain_file_is_opened(tmp_path: Path) -> None:
 def test_letters_that_cannot_be_written_do_not_get_far(tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     path.write_bytes(b'{"message": "ValueError: \\ud800 \\u0000 \\u001b[31mred"}')
-    told = account(1, 7, path, b"", Kills())
+    told = diagnose(1, 7, path, b"", OomKills())
     assert told.error.startswith("ValueError: ")
     assert told.error.endswith("red")
     assert "\x1b" not in told.error
@@ -89,10 +89,10 @@ def test_the_file_speaks_where_stderr_does_not(tmp_path: Path) -> None:
     path.write_text(
         json.dumps({"message": {"message": "ValueError: in the file", "extraInfo": {"py_callstack": stack}}})
     )
-    silent = account(1, 7, path, b"step 1\n", Kills())
+    silent = diagnose(1, 7, path, b"step 1\n", OomKills())
     assert silent.error == "ValueError: in the file"
     assert silent.last_lines == tuple(stack.split("\n"))
-    spoken = account(1, 7, path, b"step 1\n" + stack.replace("in the file", "on stderr").encode(), Kills())
+    spoken = diagnose(1, 7, path, b"step 1\n" + stack.replace("in the file", "on stderr").encode(), OomKills())
     assert spoken.error == "ValueError: in the file"
     assert spoken.last_lines[-1] == "ValueError: on stderr"
 
@@ -101,11 +101,11 @@ def test_a_call_stack_alone_names_the_error(tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     stack = 'Traceback (most recent call last):\n  File "a.py", line 1, in main\nValueError: found\n'
     path.write_text(json.dumps({"message": {"extraInfo": {"py_callstack": stack}}}))
-    assert account(1, 7, path, b"", Kills()).error == "ValueError: found"
+    assert diagnose(1, 7, path, b"", OomKills()).error == "ValueError: found"
 
 
 def test_success_is_no_failure_whatever_lies_about(tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     path.write_text('{"message": "ValueError: x"}')
-    told = account(0, 7, path, b"Traceback (most recent call last):\nValueError: x\n", Kills())
+    told = diagnose(0, 7, path, b"Traceback (most recent call last):\nValueError: x\n", OomKills())
     assert (told.pid, told.error, told.message, told.last_lines) == (7, "", "", ())

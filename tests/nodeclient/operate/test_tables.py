@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from nodeclient.operate.formatting import count, duration, listed, meant
 from nodeclient.operate.tables import Column, table
-from nodeclient.operate.terminal_info import NARROW, Surface, cut, width
+from nodeclient.operate.terminal_info import NARROW, TerminalInfo, cut, width
 
-PIPE = Surface(None, 0, is_terminal=False, coloured=False)
+PIPE = TerminalInfo(None, 0, is_terminal=False, coloured=False)
 
 COLUMNS = (Column("NODE"), Column("HOST", 2), Column("SEEN", 1), Column("REASON"))
 
 CELLS = st.text(st.characters(categories=["L", "N", "P"], include_characters="漢字é"), min_size=1, max_size=60)
 
 
-def terminal(columns: int) -> Surface:
-    return Surface(columns, 24, is_terminal=True, coloured=False)
+def terminal(columns: int) -> TerminalInfo:
+    return TerminalInfo(columns, 24, is_terminal=True, coloured=False)
 
 
 @given(st.lists(st.tuples(CELLS, CELLS, CELLS, CELLS), min_size=1, max_size=5), st.integers(NARROW, 300))

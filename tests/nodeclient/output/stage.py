@@ -15,10 +15,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from nodeclient.output.log_paths import RoundPlace
+from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output, WorkerStreams
 from nodeclient.output.settings import OutputSettings
-from nodeclient.workers.local_workers import WorkerGroup
+from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.spawn import WorkerCommand
 from tests.support.programs import TIMEOUT_S, wait_until
 
@@ -92,7 +92,7 @@ class Stage:
         self.stdout, self.stderr = stdout, stderr
         self.output = Output(settings, "gpu1.example", "trainer", self.complaints.append, (stdout.fd, stderr.fd))
         self.exits: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
-        self.workers = WorkerGroup(secrets.token_hex(16), lambda *ended: self.exits.put_nowait(ended))
+        self.workers = LocalWorkers(secrets.token_hex(16), lambda *ended: self.exits.put_nowait(ended))
         self.streams: list[WorkerStreams] = []
         self.round = 0
 
@@ -106,7 +106,7 @@ class Stage:
             )
             for rank, script in zip(ranks, scripts, strict=True)
         ]
-        with self.output.begin(RoundPlace("job", "run", self.round), ranks, several_hosts=several_hosts) as streams:
+        with self.output.begin(LogPaths("job", "run", self.round), ranks, several_hosts=several_hosts) as streams:
             self.streams = streams
             screens = [stream.screen for stream in streams]
             told = [

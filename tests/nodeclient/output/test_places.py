@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeclient.output.log_paths import NAME_BYTES_MAX, PrivateFolder, RoundPlace, quoted
+from nodeclient.output.log_paths import NAME_BYTES_MAX, LogPaths, PrivateFolder, quoted
 
 
 def test_a_round_has_a_directory_of_its_own() -> None:
-    assert RoundPlace("mnist", "r1", 12).folder(Path("/logs")) == Path("/logs/mnist/r1/round_12")
+    assert LogPaths("mnist", "r1", 12).folder(Path("/logs")) == Path("/logs/mnist/r1/round_12")
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nodeclient.output.line_prefix import Speaker, colours_wanted, make_prefix
+from nodeclient.output.line_prefix import WorkerLabel, colours_wanted, make_prefix
 
-SPEAKER = Speaker(rank=11, local_rank=3, role="trainer", host="gpu1.example.org")
+SPEAKER = WorkerLabel(rank=11, local_rank=3, role="trainer", host="gpu1.example.org")
 
 
 @pytest.mark.parametrize(
@@ -25,13 +25,14 @@ def test_prefixes(template: str | None, several_hosts: bool, prefix: bytes) -> N
 
 
 def test_an_address_is_not_taken_for_a_long_name() -> None:
-    speaker = Speaker(0, 0, "trainer", "10.0.0.5")
-    assert make_prefix(speaker, None, several_hosts=True, coloured=False) == b"[10.0.0.5 rank 0] "
+    label = WorkerLabel(0, 0, "trainer", "10.0.0.5")
+    assert make_prefix(label, None, several_hosts=True, coloured=False) == b"[10.0.0.5 rank 0] "
 
 
 def test_neighbouring_ranks_have_different_colours() -> None:
     prefixes = [
-        make_prefix(Speaker(rank, rank, "trainer", "a"), None, several_hosts=False, coloured=True) for rank in range(8)
+        make_prefix(WorkerLabel(rank, rank, "trainer", "a"), None, several_hosts=False, coloured=True)
+        for rank in range(8)
     ]
     assert all(prefix.startswith(b"\x1b[") and prefix.endswith(b"\x1b[0m ") for prefix in prefixes)
     assert len({prefix.partition(b"[rank")[0] for prefix in prefixes}) == 8

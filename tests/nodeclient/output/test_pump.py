@@ -9,8 +9,8 @@ import pytest
 
 from nodeclient.output.descriptors import pipe
 from nodeclient.output.pump import Pump
-from nodeclient.output.streams import Prefixed, Stream
-from nodeclient.output.terminal_writer import QUEUE_BYTES_MAX, Outlet
+from nodeclient.output.streams import Prefixed, WorkerStream
+from nodeclient.output.terminal_writer import QUEUE_BYTES_MAX, TerminalWriter
 from tests.nodeclient.output.stage import Screen
 from tests.support.programs import wait_until
 
@@ -23,9 +23,9 @@ class Bench:
 
     def __init__(self) -> None:
         self.screen = Screen()
-        self.outlet = Outlet(self.screen.fd, pytest.fail)
-        self.pump = Pump([self.outlet], lambda _: None)
-        self.streams: list[Stream] = []
+        self.terminal_writer = TerminalWriter(self.screen.fd, pytest.fail)
+        self.pump = Pump([self.terminal_writer], lambda _: None)
+        self.streams: list[WorkerStream] = []
         self.ends: list[int] = []
 
     def add(self, written: bytes) -> None:
@@ -34,7 +34,7 @@ class Bench:
         os.write(writing, written)
         self.ends.append(writing)
         prefix = b"%d " % len(self.streams)
-        self.streams.append(Stream(reading, [Prefixed(self.outlet, prefix)], self.outlet))
+        self.streams.append(WorkerStream(reading, [Prefixed(self.terminal_writer, prefix)], self.terminal_writer))
 
     def start(self) -> None:
         """Let the pump take all of them at once."""
@@ -50,7 +50,7 @@ class Bench:
             os.close(end)
         wait_until("the end of all streams", lambda: all(stream.ended for stream in self.streams))
         self.pump.stop()
-        self.outlet.close()
+        self.terminal_writer.close()
         return self.screen.finish()
 
 
@@ -68,7 +68,7 @@ def test_when_a_slow_reader_reads_those_come_first_that_had_to_wait() -> None:
     for _ in range(3 * first):
         bench.add((b"x" * 1_019 + b"\n") * 60)
     bench.start()
-    wait_until("a full outlet", lambda: bench.outlet.full)
+    wait_until("a full terminal_writer", lambda: bench.terminal_writer.full)
     for number in range(first):
         os.write(bench.ends[number], b"again\n")
     lines = bench.finish().splitlines()

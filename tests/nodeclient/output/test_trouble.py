@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nodeclient.output import pump
-from nodeclient.output.log_paths import RoundPlace
+from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.settings import OutputSettings, Streams
 from nodeclient.output.streams import DRAIN_BYTES_MAX
 from nodeclient.output.terminal import UNREAD_BYTES_MAX
@@ -36,12 +36,12 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def _full(stage: Stage) -> None:
     """Wait until workers are held, for nobody reads the screen."""
-    outlet = stage.output._outlets[Streams.STDERR]
+    terminal_writer = stage.output._outlets[Streams.STDERR]
 
     def look() -> bool:
         poll = select.poll()
         poll.register(stage.stderr.fd, select.POLLOUT)
-        return outlet.full and not poll.poll(0)
+        return terminal_writer.full and not poll.poll(0)
 
     await asyncio.to_thread(wait_until, "a screen that is full", look)
 
@@ -250,7 +250,7 @@ async def test_a_worker_that_cannot_be_started_leaves_nothing_open() -> None:
         bad = WorkerCommand(("/no/such/program",), {})
         with (
             pytest.raises(SpawnError),
-            stage.output.begin(RoundPlace("job", "run", 2), range(2), several_hosts=False) as streams,
+            stage.output.begin(LogPaths("job", "run", 2), range(2), several_hosts=False) as streams,
         ):
             stage.workers.start([bad, bad], streams)
         await asyncio.to_thread(wait_until, "closed descriptors", lambda: _descriptors() == before)
@@ -264,7 +264,7 @@ async def test_many_rounds_leak_neither_descriptors_nor_threads(tmp_path: Path, 
         stage.stderr.start_reading()
         counts = []
         for number in range(2_000):
-            place = RoundPlace("job", "run", number)
+            place = LogPaths("job", "run", number)
             with stage.output.begin(place, range(1 + number % 2), several_hosts=False) as streams:
                 os.write(streams[0].stderr, b"from round %d\n" % number)
             if number % 500 == 0:

@@ -55,24 +55,24 @@ MUTANTS = (
         "success-not-recorded",
         "coordinatord.core.transitions.observations",
         "that a node succeeded is known, but no record says so",
-        "outbox.record(NodeSucceeded(run.job, run.id, reason, member.node, member.incarnation, run.round))",
+        "decision.record(NodeSucceeded(run.job, run.id, reason, member.node, member.incarnation, run.round))",
         "member.succeeded = bool(reason) and NodeSucceeded is not None\n            run.place(member)",
     ),
     Mutant(
         "dismissal-not-recorded",
         "coordinatord.core.transitions.actions",
         "that a node was let go is known, but no record says so",
-        "outbox.record(NodeDismissed(run.job, run.id, outcome.summary, member.node, member.incarnation, outcome))",
+        "decision.record(NodeDismissed(run.job, run.id, outcome.summary, member.node, member.incarnation, outcome))",
         "member.outcome = outcome if NodeDismissed is not None else None\n    run.place(member)",
     ),
     Mutant(
         "replacement-not-recorded",
         "coordinatord.core.machine",
         "a younger process takes its forerunner's place, of which no record tells",
-        "            known = observations.take_in(run, younger, join.observed, now, outbox)\n",
+        "            known = observations.take_in(run, younger, join.observed, now, decision)\n",
         "                run.add(younger)\n"
         "            else:\n"
-        "                younger = observations.take_in(run, younger, join.observed, now, outbox)\n"
+        "                younger = observations.take_in(run, younger, join.observed, now, decision)\n"
         "            known = younger\n",
     ),
     # What a record says
@@ -174,8 +174,8 @@ MUTANTS = (
         "mute-in-trouble",
         "coordinatord.core.machine",
         "while nothing can be recorded, heartbeats are not answered",
-        "for session in outbox.answers)",
-        "for session in outbox.news if session in outbox.answers)",
+        "for session in decision.answers)",
+        "for session in decision.news if session in decision.answers)",
     ),
     Mutant(
         "trouble-not-forgiven",

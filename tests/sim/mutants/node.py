@@ -133,13 +133,13 @@ MUTANTS = (
         "nodeclient.core.agent",
         "a node forgets its failure when its workers are gone",
         "        self._resting_since = now\n        if self.phase",
-        "        self._resting_since = now\n        self._group = Group()\n        if self.phase",
+        "        self._resting_since = now\n        self._group = WorkerGroup()\n        if self.phase",
     ),
     Mutant(
         "node-failure-of-last-round",
         "nodeclient.core.agent",
         "a node says of a round which it never began that a worker failed, as one did in the round before",
-        "            self.run, self.round = desired.run, desired.round\n            self._group = Group()\n",
+        "            self.run, self.round = desired.run, desired.round\n            self._group = WorkerGroup()\n",
         "            self.run, self.round = desired.run, desired.round\n",
     ),
     Mutant(
@@ -161,7 +161,7 @@ MUTANTS = (
         "nodeclient.core.agent",
         "the coordinator does not hear that a node wants to leave",
         "leaving=self._leaving is not None,",
-        "leaving=self._leaving is not None and not self._contact.connected,",
+        "leaving=self._leaving is not None and not self._connection.connected,",
     ),
     Mutant(
         "node-no-heartbeat",
@@ -239,7 +239,7 @@ MUTANTS = (
         "node-doubts-the-held",
         "nodeclient.core.agent",
         "a node takes a coordinator that cannot decide for one that is gone",
-        "        self._contact.alive(now)\n        reason = event.held.reason",
+        "        self._connection.alive(now)\n        reason = event.held.reason",
         "        reason = event.held.reason",
     ),
     Mutant(

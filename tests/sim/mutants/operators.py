@@ -23,14 +23,14 @@ MUTANTS = (
         "stop-of-one-round",
         "coordinatord.core.transitions.table",
         "a job that an operator stops goes on with another round",
-        '        Row(forming, when.stop_asked, stopped, do.end_as_asked, "{words.stop_asked}"),\n',
+        '        Transition(forming, when.stop_asked, stopped, do.end_as_asked, "{reasons.stop_asked}"),\n',
         "",
     ),
     Mutant(
         "stop-not-recorded",
         "coordinatord.core.transitions.admin",
         "that a job is to end is known to one life of the coordinator alone",
-        'outbox.record(JobStopAsked(run.job, run.id, request.words("stopped")))',
+        'decision.record(JobStopAsked(run.job, run.id, request.words("stopped")))',
         'run.stop_asked = request.words("stopped")',
     ),
 )

@@ -124,7 +124,7 @@ MUTANTS = (
         "loss-not-noted",
         "coordinatord.core.transitions.apply",
         "a lost node leaves no evidence, so what its peers' workers fail of is charged",
-        "        run.losses.append(Loss(member.node, at - record.silent_s))\n    run.remove(member)",
+        "        run.losses.append(LostNode(member.node, at - record.silent_s))\n    run.remove(member)",
         "        pass\n    run.remove(member)",
     ),
     Mutant(
@@ -152,8 +152,8 @@ MUTANTS = (
         "all-silent-all-lost",
         "coordinatord.core.queries.conditions",
         "when the coordinator itself is cut off, it gives up the whole round",
-        "if not run.count(Standing.SILENT) or not run.connected:",
-        "if not run.count(Standing.SILENT):",
+        "if not run.count(MemberState.SILENT) or not run.connected:",
+        "if not run.count(MemberState.SILENT):",
     ),
     Mutant(
         "first-silent-is-lost",
