@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import PurePosixPath
 
 import pytest
 
+from coordinatord.core.state.member import MemberState
 from tests.support.pages import (
     CELL_MAX,
     WIDTH_MAX,
@@ -25,6 +27,9 @@ README_LINES_MAX = 200
 """What somebody reads who wants to know whether this is for them; the manual is in docs/."""
 
 PAGES = {str(source.path): source for source in sources() if is_page(source)}
+
+
+TERM = re.compile(r"^\| (?!term|---)([^|]+) \| [^|]+ \| [^|]*\|$", re.MULTILINE)
 
 
 def page(text: str, path: str = "docs/a.md") -> Source:
@@ -51,6 +56,17 @@ def test_every_page_in_docs_is_found_from_the_readme() -> None:
             reached.add(path)
             pending += [target for _, target, _ in targets(PAGES[path])]
     assert {path for path in PAGES if path.startswith("docs/")} <= reached
+
+
+def test_the_glossary_has_every_term_once_in_order() -> None:
+    terms = TERM.findall(PAGES["docs/glossary.md"].text)
+    assert terms == sorted(set(terms), key=str.casefold)
+    assert terms
+
+
+def test_the_glossary_has_the_states_of_nodes() -> None:
+    states = PAGES["docs/glossary.md"].text.split("| member state | meaning |")[1]
+    assert re.findall(r"^\| (\w+) \|", states, re.MULTILINE) == [*MemberState]
 
 
 @pytest.mark.parametrize(
