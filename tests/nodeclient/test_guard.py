@@ -11,15 +11,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import pytest
 
 from nodeclient.workers.guard import Guard
 from nodeclient.workers.process_tree import MARK_VARIABLE, kill_marked, marked
-
-TIMEOUT_MS = 60_000
+from tests.support.programs import TIMEOUT_S, Program, wait_until
 
 NOWHERE = Path("/nowhere/at/all")
 """A directory that is gone already."""
@@ -60,18 +59,22 @@ def mark() -> Iterator[str]:
     kill_marked(token)
 
 
-def _start_parent(mark: str, workers: int, folder: Path = NOWHERE) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", PARENT, mark, WORKER, str(workers), str(folder)],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+@contextmanager
+def _parent(mark: str, workers: int, folder: Path = NOWHERE) -> Iterator[Program]:
+    """Start the parent, which waits for ever unless it is killed."""
+    program = Program(sys.executable, "-c", PARENT, mark, WORKER, str(workers), str(folder))
+    try:
+        yield program
+    finally:
+        program.close()
 
 
-def _pidfds(lines: IO[str] | None, count: int) -> list[int]:
-    assert lines
-    return [os.pidfd_open(int(pid)) for _ in range(count) for pid in lines.readline().split()]
+def _pidfds(parent: Program, workers: int) -> tuple[int, list[list[int]]]:
+    """Wait for what the parent and its workers say, and open the guard and the processes of each worker."""
+    guard = int(parent.await_line(r"^\d+$")[0])
+    wait_until(f"{workers} workers", lambda: len(parent.lines) > workers or not parent.reading)
+    assert len(parent.lines) == 1 + workers, parent.output
+    return os.pidfd_open(guard), [[os.pidfd_open(int(pid)) for pid in line.split()] for line in parent.lines[1:]]
 
 
 def _ignored(pidfd: int) -> set[int]:
@@ -86,17 +89,17 @@ def _await_end(pidfds: list[int]) -> None:
     for pidfd in pidfds:
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
-        assert poll.poll(TIMEOUT_MS), "it outlived its nodeclient"
+        assert poll.poll(TIMEOUT_S * 1000), "it outlived its nodeclient"
         os.close(pidfd)
 
 
 def test_all_workers_and_their_descendants_die_with_a_killed_nodeclient(mark: str) -> None:
-    with _start_parent(mark, workers=3) as parent:
-        guard = _pidfds(parent.stdout, 1)
-        descendants = _pidfds(parent.stdout, 3)
+    with _parent(mark, workers=3) as parent:
+        guard, workers = _pidfds(parent, 3)
+        descendants = [pidfd for worker in workers for pidfd in worker]
         assert len(descendants) == 12
-        parent.kill()
-        _await_end(descendants + guard)
+        parent.process.kill()
+        _await_end([*descendants, guard])
     assert marked(mark) == []
 
 
@@ -105,37 +108,33 @@ def test_the_private_directory_goes_with_a_killed_nodeclient(mark: str, tmp_path
     for made in (folder, other):
         made.mkdir(0o700)
         (made / "0.json").write_text("{}")
-    with _start_parent(mark, workers=1, folder=folder) as parent:
-        guard = _pidfds(parent.stdout, 1)
-        descendants = _pidfds(parent.stdout, 1)
-        parent.kill()
-        _await_end(descendants + guard)
+    with _parent(mark, workers=1, folder=folder) as parent:
+        guard, [descendants] = _pidfds(parent, 1)
+        parent.process.kill()
+        _await_end([*descendants, guard])
     assert list(tmp_path.iterdir()) == [other]
 
 
 def test_the_workers_die_with_a_killed_nodeclient_even_without_a_guard(mark: str) -> None:
-    with _start_parent(mark, workers=1) as parent:
-        guard = _pidfds(parent.stdout, 1)
-        worker, *others = _pidfds(parent.stdout, 1)
-        signal.pidfd_send_signal(guard[0], signal.SIGKILL)
-        _await_end(guard)
-        parent.kill()
+    with _parent(mark, workers=1) as parent:
+        guard, [[worker, *others]] = _pidfds(parent, 1)
+        signal.pidfd_send_signal(guard, signal.SIGKILL)
+        _await_end([guard])
+        parent.process.kill()
         _await_end([worker])
         kill_marked(mark)
         _await_end(others)
 
 
 def test_the_guard_ignores_what_ends_a_session(mark: str) -> None:
-    with _start_parent(mark, workers=1) as parent:
-        guard = _pidfds(parent.stdout, 1)
-        descendants = _pidfds(parent.stdout, 1)
+    with _parent(mark, workers=1) as parent:
+        guard, [descendants] = _pidfds(parent, 1)
         signums = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-        while not _ignored(guard[0]).issuperset(signums):
-            os.sched_yield()
+        wait_until("the guard to ignore signals", lambda: _ignored(guard).issuperset(signums))
         for signum in signums:
-            signal.pidfd_send_signal(guard[0], signum)
-        parent.kill()
-        _await_end(descendants + guard)
+            signal.pidfd_send_signal(guard, signum)
+        parent.process.kill()
+        _await_end([*descendants, guard])
     assert marked(mark) == []
 
 
