@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 
 import pytest
@@ -19,6 +20,10 @@ LONGEST = (
 """Where single tests take many seconds, the longest first. None of these is to begin when all others are done."""
 
 
+CLEAN_UP_S = 300.0
+"""Bound on all that is cleaned up after a test that failed: its programs end within a wait or two."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--rewrite`."""
     parser.addoption("--rewrite", action="store_true", help="write golden transcripts and printed tables anew")
@@ -27,6 +32,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     """Hide the certificates of the system: aiohttp reads them all at its import, 30 ms for each of many programs."""
     os.environ["SSL_CERT_FILE"] = os.devnull
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(report: pytest.CollectReport | pytest.TestReport) -> None:
+    """Set the clock again that pytest stops when a test fails: its clean-up must not hang for ever either."""
+    if isinstance(report, pytest.TestReport):
+        faulthandler.dump_traceback_later(CLEAN_UP_S, exit=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.programs import TIMEOUT_S
+
 recovery_parts = importlib.import_module("benchmarks.recovery_parts")
 """Not imported as others are, since for mypy it is a script beside other scripts."""
 
 ROOT = Path(__file__).resolve().parents[1]
-
-TIMEOUT_S = 170
 
 LINE = {"mark": "step", "at": 7.5, "step": 1, "pid": 9, "rank": 0, "world_size": 2, "round": "127.0.0.1:4"}
 
@@ -50,13 +50,13 @@ def test_parts_add_up_even_if_one_was_over_before_it_began() -> None:
 @pytest.mark.slow
 def test_training_goes_on_after_a_kill_and_every_part_of_the_pause_is_known(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    words = ("--repeat", "1", "--nodes", "1", "--scenarios", "worker", "--sides", "cold", "--patience", "100")
+    words = ("--repeat", "1", "--nodes", "1", "--scenarios", "worker", "--sides", "cold", "--patience", str(TIMEOUT_S))
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.recovery", *words, "--json", str(report)],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=2 * TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

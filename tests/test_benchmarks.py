@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.programs import TIMEOUT_S
+
 ROOT = Path(__file__).resolve().parents[1]
 
-TIMEOUT_S = 120
 
 JOIN_MESSAGES_FROM = 2
 """Of each node: its join, and that its workers run."""

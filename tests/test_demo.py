@@ -17,7 +17,7 @@ DEMO = Path(__file__).resolve().parents[1] / "examples" / "demo.py"
 
 FOLDER = "coordinatord-demo-*"
 
-TIMEOUT_S = 180.0
+TIMEOUT_S = 400.0
 """It takes 40 s on two idle cores, most of it for training, and for the imports of torch by seven nodes."""
 
 
@@ -32,7 +32,6 @@ def demo(folder: Path, *flags: str) -> Iterator[Program]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(TIMEOUT_S + 30)
 def test_training_survives_all_that_the_demo_does_to_it(tmp_path: Path) -> None:
     with demo(tmp_path, "--epochs", "40") as program:
         assert program.wait(TIMEOUT_S) == 0, program.output

@@ -21,6 +21,7 @@ from typing import Any, TextIO
 import pytest
 import torch
 
+from tests.support.programs import TIMEOUT_S
 from workerlib import WorkerEnvironment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,7 +33,6 @@ FORKED.set_forkserver_preload(["sklearn.datasets", "torch._dynamo"])
 """Workers are forked where all that takes long is imported already: it would take each of them three seconds."""
 
 EPOCHS = 30
-TIMEOUT_S = 60
 STEPS_PER_CHECKPOINT = 10
 
 

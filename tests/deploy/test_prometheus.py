@@ -19,7 +19,7 @@ import pytest
 from coordinatord.core.state.run import State
 from nodeclient.host.ports import PortReservation
 from tests.support.cluster import Cluster, Coordinator
-from tests.support.programs import BIN, Program, run, wait_until
+from tests.support.programs import BIN, TIMEOUT_S, Program, run, wait_until
 from tests.support.scrapes import Scrape, scrape
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -135,7 +135,7 @@ def shown(trained: Coordinator) -> Scrape:
 def promtool(*arguments: str | Path, words: str = "") -> None:
     """Have promtool check something; fail with what it says against it."""
     command = ["promtool", *map(str, arguments)]
-    done = subprocess.run(command, input=words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, input=words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

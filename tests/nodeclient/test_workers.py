@@ -20,10 +20,9 @@ from nodeclient.output.output import WorkerStreams
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import kill_marked, marked, statuses
 from nodeclient.workers.spawn import SpawnError, WorkerCommand
+from tests.support.programs import TIMEOUT_S
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
-
-TIMEOUT_S = 20
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])

@@ -22,7 +22,8 @@ from coordinatord.server.http import live_updates
 from tests.server.conftest import Start
 from tests.server.test_durability import SlowStore
 from tests.support.builders import a_failure, a_spec
-from tests.support.wire import IDLE, TIMEOUT_S, connect, get, join
+from tests.support.programs import TIMEOUT_S
+from tests.support.wire import IDLE, connect, get, join
 
 pytestmark = pytest.mark.asyncio
 

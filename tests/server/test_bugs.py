@@ -11,7 +11,8 @@ import pytest
 from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
 from tests.server.conftest import Start
-from tests.support.wire import TIMEOUT_S, connect, get, join
+from tests.support.programs import TIMEOUT_S
+from tests.support.wire import connect, get, join
 
 pytestmark = pytest.mark.asyncio
 

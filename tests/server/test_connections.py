@@ -11,7 +11,8 @@ from coordinatord.protocol.messages import Goal
 from coordinatord.server import connections
 from coordinatord.server.http import admin
 from tests.server.conftest import Start
-from tests.support.wire import TIMEOUT_S, connect, get, join
+from tests.support.programs import TIMEOUT_S
+from tests.support.wire import connect, get, join
 
 pytestmark = pytest.mark.asyncio
 

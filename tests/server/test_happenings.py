@@ -17,7 +17,8 @@ from coordinatord.server.http import events
 from coordinatord.store.sqlite_store import SqliteStore
 from tests.server.conftest import Start
 from tests.server.test_requests import ask
-from tests.support.wire import TIMEOUT_S, connect, get, join
+from tests.support.programs import TIMEOUT_S
+from tests.support.wire import connect, get, join
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,6 +13,7 @@ from tests.sim.mutants.__main__ import SCORE_MIN, UNCHANGED, is_enough, main, su
 from tests.sim.mutants.catalogue import MUTANTS
 from tests.sim.mutants.hunt import Death, Fate
 from tests.sim.mutants.mutant import MisfitError, Mutant, plant
+from tests.support.programs import TIMEOUT_S
 
 QUICK = ("rank-given-twice", "budget-overdrawn", "speaks-while-writing", "no-grace-after-start", "node-leaves-workers")
 """Found within the first few seeds."""
@@ -40,7 +41,7 @@ def test_some_are_found_within_a_few_seeds_and_the_tree_stays_as_it_is() -> None
     only = [argument for name in QUICK for argument in ("--only", name)]
     command = [sys.executable, "-m", "tests.sim.mutants", "--seeds", "40", "--processes", "1", *only]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    run = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=120)
+    run = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert run.returncode == 0, run.stdout + run.stderr
     assert f"{len(QUICK)} of {len(QUICK)} mutants are found, 100%" in run.stdout
     for name in QUICK:

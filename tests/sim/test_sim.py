@@ -17,6 +17,7 @@ from tests.sim.disk import Fault
 from tests.sim.play import small_world
 from tests.sim.scene import Network, Scene, Workers
 from tests.sim.world import BrokenError, World
+from tests.support.programs import TIMEOUT_S
 
 CHUNKS = 8
 SEEDS_PER_CHUNK = 150
@@ -87,7 +88,7 @@ def test_a_seed_gives_the_same_history_again_also_in_another_process(seed: int) 
     assert first.chance.getstate() == second.chance.getstate()
     environ = os.environ | {"PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", DIGEST.format(seed=seed)]
-    elsewhere = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60)
+    elsewhere = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
     assert elsewhere.stdout.strip() == first.trace.digest
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from prometheus_client.parser import text_string_to_metric_families
 
-TIMEOUT_S = 30.0
+from tests.support.programs import TIMEOUT_S
 
 
 class Scrape:

@@ -28,11 +28,9 @@ from coordinatord.protocol.messages import (
     Phase,
     Refused,
 )
+from tests.support.programs import TIMEOUT_S
 
 Heard = TypeVar("Heard", Desired, Degraded, Refused)
-
-TIMEOUT_S = 30.0
-"""Bound on any wait."""
 
 IDLE = Observed(run="", round=0, phase=Phase.IDLE, port=30_000, leaving=False, failure=None, heard_s=0.0, beat=False)
 

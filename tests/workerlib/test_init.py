@@ -14,6 +14,7 @@ import pytest
 
 from nodeclient.host.ports import PortReservation
 from tests.support.gloo import BUSY_AT_THE_END
+from tests.support.programs import TIMEOUT_S
 from workerlib import WorkerEnvironment
 
 SOLO = WorkerEnvironment(
@@ -38,7 +39,6 @@ SOLO = WorkerEnvironment(
 )
 
 WORLD_SIZE = 2
-TIMEOUT_S = 60
 
 
 @pytest.fixture

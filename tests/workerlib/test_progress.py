@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import workerlib
+from tests.support.programs import TIMEOUT_S
 from workerlib import progress
 from workerlib.env import PROGRESS, SLOT_BYTES, STEP_MAX, STEPS_TO_COME
 
@@ -221,7 +222,9 @@ def test_a_step_is_no_system_call(memory: int) -> None:
     found = []
     for arguments in [], ["call"]:
         environ = {**os.environ, PROGRESS: place_of(memory)}
-        done = subprocess.run([sys.executable, "-c", FORBID_AND_STEP, *arguments], env=environ, timeout=60, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", FORBID_AND_STEP, *arguments], env=environ, timeout=TIMEOUT_S, check=False
+        )
         if done.returncode == 77:
             pytest.skip("system calls cannot be forbidden here (seccomp)")
         found.append((done.returncode, words_of(memory)[0]))

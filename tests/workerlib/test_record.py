@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.programs import TIMEOUT_S
 from workerlib import record
 
 PROGRAM = """
@@ -49,7 +50,12 @@ def run(way: str, error_file: Path | None) -> subprocess.CompletedProcess[str]:
     if error_file:
         environ["TORCHELASTIC_ERROR_FILE"] = str(error_file)
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, way], env=environ, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PROGRAM, way],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
 
 

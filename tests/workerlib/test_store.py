@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.workerlib.test_init import SOLO, TIMEOUT_S, _pair, _start, port
+from tests.support.programs import TIMEOUT_S
+from tests.workerlib.test_init import SOLO, _pair, _start, port
 
 __all__ = ["port"]
 

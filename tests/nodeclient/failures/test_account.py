@@ -14,6 +14,7 @@ from coordinatord.protocol.fields import LAST_LINES_MAX
 from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import oom
 from nodeclient.diagnosis.diagnose import diagnose
+from tests.support.programs import TIMEOUT_S
 
 DEEP = """
 import sys
@@ -84,7 +85,7 @@ def end(tmp_path: Path, program: str, *arguments: str) -> tuple[int, Diagnosis]:
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
     )
-    _, stderr = worker.communicate(timeout=120)
+    _, stderr = worker.communicate(timeout=TIMEOUT_S)
     told = diagnose(worker.returncode, worker.pid, error_file, stderr, before)
     assert told.pid == worker.pid
     assert len(told.last_lines) <= LAST_LINES_MAX

@@ -13,6 +13,7 @@ from coordinatord.protocol.messages import SecondaryFailure
 from nodeclient.diagnosis import error_file
 from nodeclient.diagnosis.recorded import Recorded, read
 from tests.support.builders import a_failure, a_report
+from tests.support.programs import TIMEOUT_S
 
 REPORT = a_report(
     round=3,
@@ -81,7 +82,7 @@ def test_torch_reads_it_and_hands_it_on(tmp_path: Path) -> None:
         env={"TORCHELASTIC_ERROR_FILE": str(parent)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.stdout == "MemoryError 1699999987 5\n", done.stderr
@@ -105,7 +106,7 @@ def test_a_file_that_only_itself_may_be_written(tmp_path: Path) -> None:
         ["unshare", "--mount", sys.executable, "-c", script, path],  # noqa: S607 - any unshare
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.stdout == 'None {"message"\n', done.stderr

@@ -14,6 +14,7 @@ from nodeclient.diagnosis import oom
 from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.diagnosis.kernel_log import FIRST_PID_NAMESPACE, memory_of_killed
 from nodeclient.diagnosis.oom import OomKill, OomKills, count, kill_since
+from tests.support.programs import TIMEOUT_S
 
 KILLED = "killed by the kernel's OOM killer"
 
@@ -212,7 +213,7 @@ def small_cgroup() -> Iterator[Path]:
 @pytest.mark.slow
 def test_the_oom_killer_for_real(small_cgroup: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PARENT, small_cgroup], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", PARENT, small_cgroup], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
     )
     code, _pid, before, message = json.loads(done.stdout)
     assert code == -9
