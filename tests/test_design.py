@@ -66,6 +66,15 @@ def test_the_table_of_rooms_has_all_packages_and_no_other() -> None:
     assert rooms == packages - within - {"coordinatord", "nodeclient"}
 
 
+def test_the_table_of_tests_has_all_folders_of_tests() -> None:
+    table = DESIGN.read_text().split("| folder of `tests` |")[1].split("\n\n")[0]
+    named = {
+        name for first in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(.+?)`", first)
+    }
+    folders = {folder.name for folder in (ROOT / "tests").iterdir() if folder.is_dir() and folder.name[0] not in "_."}
+    assert named == folders | {"sim/mutants"}
+
+
 @pytest.mark.parametrize("walk", ["A heartbeat", "A worker's failure, until the next round"])
 def test_a_walk_names_modules_that_exist_and_counts_its_steps(walk: str) -> None:
     text = DESIGN.read_text().split(f"### {walk}\n")[1].split("\n### ")[0]
