@@ -17,7 +17,7 @@ from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import Entry, UnreadableStoreError
 
 Row = tuple[int, float, str, str, str, str | None, int | None, str]
-"""seq, at, job, run, kind, node, round, body: as `layout` has them."""
+"""seq, at, job, run, kind, node, round, body: as `migrations` has them."""
 
 AT_MAX = 1e11
 """In seconds since 1970: the year 5138. What is beyond is no time that a host's clock ever showed."""

@@ -40,7 +40,7 @@ _UNSUITABLE = (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD)
 """The kernel lets nobody handle the first two, and the third says that a child has ended."""
 
 _NAME_MAX = 128
-"""As `wire` has it."""
+"""As the protocol has it."""
 
 _YES = frozenset({"1", "true", "t", "yes", "y"})
 _NO = frozenset({"0", "false", "f", "no", "n"})

@@ -321,7 +321,7 @@ class Agent:
 
     def _probe(self, now: float) -> None:
         desired = self._take_round(now)
-        assert desired.assignment is not None  # noqa: S101 - `run` carries one, see `wire`
+        assert desired.assignment is not None  # noqa: S101 - `run` carries one, see `messages`
         self._group = WorkerGroup(desired.assignment, desired.reason)
         self._effects.append(effects.Probe(desired.run, desired.round, desired.assignment, self._connection.probe_s))
 

@@ -18,7 +18,7 @@ def as_told(desired: Desired | None, leaving: int | None) -> Exit:
     """Return what the coordinator tells a node to end with; `leaving` is the signal by which its user ended it."""
     assert desired is not None  # noqa: S101 - goals come from it
     outcome = desired.outcome
-    assert outcome is not None  # noqa: S101 - `exit` carries one, see `wire`
+    assert outcome is not None  # noqa: S101 - `exit` carries one, see `messages`
     code = outcome.exit_code
     if outcome.result is Result.LEFT and leaving is not None:
         code = 128 + leaving

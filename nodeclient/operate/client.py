@@ -1,7 +1,7 @@
 """Asks coordinators over HTTP: reads, commands, and events as they come. Plain `http.client`, and no event loop.
 
 Several addresses are tried in turn. Every failure is an `OperateError`, one line that says which address said or did
-what. What the answers mean is in `answers`.
+what. `api_types` says what the answers mean.
 """
 
 from __future__ import annotations

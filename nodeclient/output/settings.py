@@ -46,7 +46,7 @@ class OutputSettings:
     """Lines of stdout that contain any of these are copied to `filtered_stdout.log` of the round."""
     stderr_filters: tuple[str, ...] = ()
     prefix: str | None = None
-    """Template of what stands before a line on the terminal; `prefix` says what is filled in."""
+    """Template of what stands before a line on the terminal; `line_prefix` says what is filled in."""
     rotate_bytes: int | None = None
     """A file that has grown so large is put aside, and a new one begun; None: never."""
     rotations_kept: int = 5

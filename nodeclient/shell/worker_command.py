@@ -77,7 +77,7 @@ class CommandBuilder:
     ) -> list[WorkerCommand]:
         """Return the command of each worker, in the order of the local ranks, as are the `error_files` and the `slots`.
 
-        What names the slot of a worker comes from `progress`, what it is told of its screen from `output`.
+        `step_slots` names the slot of a worker, and `output` says what it is told of its screen.
 
         Where the round spans hosts, gloo is told to listen on the interface that leads to the master, unless the user
         said otherwise in the inherited environment; by itself it listens where the host's own name leads.

@@ -24,8 +24,8 @@ EXIT_NOT_EXECUTABLE = 126
 """What a shell exits with in these two cases (POSIX, Shell Command Language, 2.8.2)."""
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
-"""What the system lacks for one more process, and may have at another time (fork(2), execve(2)). What to do about it is
-in `failures`."""
+"""What the system lacks for one more process, and may have at another time (fork(2), execve(2)). `hints`
+says what to do about it."""
 
 _PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""

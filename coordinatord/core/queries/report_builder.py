@@ -1,6 +1,6 @@
-"""The first cause of a failed round, as the people at every node are told it, and which failures only followed.
+"""The report of a failed round, as every node shows it: the root cause, and which failures only followed.
 
-What counts as the first cause is in `verdict`.
+`values/root_cause` says what counts as the root cause.
 """
 
 from __future__ import annotations

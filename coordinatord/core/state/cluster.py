@@ -1,6 +1,6 @@
 """All that outlives the daemon: the jobs, and which nodes operators keep out of them.
 
-Changed by `history` alone, which applies records; what may be asked of it is in `operations`.
+Only `transitions/apply` changes it, by records. `transitions/admin` carries out what operators ask for.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ UNHEARD = Observed(run="", round=0, phase=Phase.IDLE, port=1, leaving=False, fai
 class Member:
     """A node in a run: first what the records tell of it, then what only this life of the daemon knows.
 
-    The former is changed by `history` alone, the latter by `Run` and the machine.
+    Only `transitions/apply` changes the former; `Run` and the machine change the latter.
     """
 
     node: str

@@ -1,7 +1,7 @@
 """One execution of a job: its members, its current round, and what is known of them.
 
-Holds state and answers questions about it. Which state follows is in `table`, what is said of it in `words`; what
-outlives the daemon is changed by `history` alone, the rest by `actions` and the machine.
+It holds state and answers questions about it. `table` says which state follows, `reasons` puts it into words. Only
+`apply` changes what outlives the daemon; `actions` and the machine change the rest.
 """
 
 from __future__ import annotations

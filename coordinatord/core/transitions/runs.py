@@ -1,6 +1,6 @@
 """The runs of all jobs: how one is opened, found again, forgotten, and when the table of one may have a row to take.
 
-Which nodes belong to a run is `membership`'s, what follows for it `table`'s.
+`observations` says how a node becomes a member of a run, `table` what follows for the run.
 """
 
 from __future__ import annotations

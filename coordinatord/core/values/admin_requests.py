@@ -1,4 +1,4 @@
-"""What an operator may ask of the coordinator, and how that is answered; what is done about it is in `operations`."""
+"""What an operator may ask of the coordinator, and how that is answered; `transitions/admin` carries it out."""
 
 from __future__ import annotations
 

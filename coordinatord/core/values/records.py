@@ -1,8 +1,9 @@
 """The history of a run as facts: everything that outlives the daemon, and nothing else.
 
 Records are few: heartbeats and observations leave none. Each names its job and run, and says its `reason` in words,
-which is also its log line. What a record changes is in `history`, for the daemon that lives as for one that starts
-again. A number is absolute (the budget used so far, not "one more"), so that old rounds can be forgotten one by one.
+which is also its log line. `transitions/apply` says what a record changes, for a daemon that decides and for one that
+starts again. A number is absolute (the budget used so far, not "one more"), so that old rounds can be forgotten one by
+one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The last rounds of a run: what each was, why it came and went, and what its time was spent on.
 
 All times are in seconds since the run was opened, as the ledger counts them, so that they agree with it to the last
-digit and no clock that is set changes their order. Made of records alone, by `history`.
+digit and no clock that is set changes their order. `transitions/apply` makes it of records alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Where each second of a run went: to exactly one cause, from its first record to its last.
+"""Where each second of a run went: to exactly one activity, from its first record to its last.
 
-Here is the arithmetic. Which cause a record begins is in `history`, where a time has to be cut in two (there were
-enough nodes by then, the round was broken by then) in `run`, and what the single rounds took in `timeline`.
+Here is the arithmetic. `transitions/apply` says which activity a record begins. `queries/time_attribution` says where a
+time has to be cut in two, because there were enough nodes by then, or the round was broken by then. `round_history` has
+what the single rounds took.
 
 Time is counted from the first record of a run, not from any clock's zero, and what a record says of it is absolute.
 So a clock that is set, a coordinator that is away and rounds that are forgotten leave what was counted as it is.
