@@ -6,6 +6,7 @@ import faulthandler
 import os
 
 import pytest
+from hypothesis import settings
 
 LONGEST = (
     "tests/test_demo.py",
@@ -30,15 +31,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Hide the certificates of the system: aiohttp reads them all at its import, 30 ms for each of many programs."""
+    """Hide the certificates of the system: aiohttp reads them all at its import, 30 ms for each of many programs.
+
+    Hypothesis draws the same examples each time and looks at no clock: how long one takes is the machine's affair.
+    """
     os.environ["SSL_CERT_FILE"] = os.devnull
+    settings.load_profile("ci")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact(report: pytest.CollectReport | pytest.TestReport) -> None:
     """Set the clock again that pytest stops when a test fails: its clean-up must not hang for ever either."""
     if isinstance(report, pytest.TestReport):
-        faulthandler.dump_traceback_later(CLEAN_UP_S, exit=True)
+        faulthandler.dump_traceback_later(CLEAN_UP_S, exit=True, file=2)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
