@@ -69,12 +69,10 @@ class Source:
         """Everything that the file imports, wherever in it."""
         return tuple(_imports(self.tree, self.path.parts, deferred=False))
 
-    @property
-    def definitions(self) -> Iterator[Definition]:
+    @cached_property
+    def definitions(self) -> tuple[Definition, ...]:
         """All functions and classes, nested ones too."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, FunctionNode | ast.ClassDef):
-                yield node
+        return tuple(_definitions(self.tree))
 
     @property
     def public_definitions(self) -> Iterator[Definition]:
@@ -106,6 +104,15 @@ def _is_untracked(name: str) -> bool:
     return name in UNTRACKED or name.endswith(("_cache", ".egg-info", ".hypothesis"))
 
 
+def _definitions(node: ast.AST) -> Iterator[Definition]:
+    """Walk through what may hold statements, which is a small part of all nodes."""
+    for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for inner in getattr(node, field, ()):
+            if isinstance(inner, FunctionNode | ast.ClassDef):
+                yield inner
+            yield from _definitions(inner)
+
+
 def _imports(node: ast.AST, parts: tuple[str, ...], *, deferred: bool) -> Iterator[Import]:
     """Walk downward and remember whether the statement runs when the module is loaded."""
     if isinstance(node, ast.Import):
@@ -124,7 +131,8 @@ def _imports(node: ast.AST, parts: tuple[str, ...], *, deferred: bool) -> Iterat
     else:
         inside = deferred or isinstance(node, FunctionNode)
         for child in ast.iter_child_nodes(node):
-            yield from _imports(child, parts, deferred=inside)
+            if not isinstance(child, ast.expr):
+                yield from _imports(child, parts, deferred=inside)
 
 
 def _is_type_checking(test: ast.expr) -> bool:
