@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from coordinatord.core.events import Connected, Event, Reported, StoreFailed
+from coordinatord.core.events import Connected, Event, Reported
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.leases import lease_s
 from coordinatord.core.state.member import Member, MemberState
@@ -30,6 +30,7 @@ from tests.sim.evidence_laws import REMEMBERED_S, ROUGHLY, EvidenceLaws
 from tests.sim.laws import WELL_FOR_S
 from tests.sim.network import Session
 from tests.sim.pauses import Pauses
+from tests.sim.troubles import Troubles
 from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its laws
@@ -67,12 +68,9 @@ class AllLaws(EvidenceLaws):
         """By run, round and node: when its worker failed, by what it first said of it."""
         self._event_at = 0.0
         """When the coordinator last heard anything."""
-        self._troubled_at = -1.0
-        """When it last could not decide."""
+        self._troubles = Troubles()
         self._dozed_at = 0.0
         """When it last heard something later than it looks at its clock."""
-        self._resumed_at: float | None = None
-        """When it last could decide again in this life."""
         self._rounds: dict[str, int] = {}
         """The last round of each run that was decided on."""
         self._revived: dict[tuple[str, str], float] = {}
@@ -111,8 +109,7 @@ class AllLaws(EvidenceLaws):
             self._slept_at = now
         if now - self._event_at > machine.policy.heartbeat_s / ROUGHLY:
             self._dozed_at = now
-        if machine.trouble is not None or isinstance(event, StoreFailed):
-            self._troubled_at = self._resumed_at = now
+        self._troubles.hears(event, now, troubled=machine.trouble is not None)
         self._event_at = now
         self._judge_forgiven()
         if isinstance(event, Connected):
@@ -133,13 +130,14 @@ class AllLaws(EvidenceLaws):
     def _judge_forgiven(self) -> None:
         """Whoever was not heard since it became possible to decide again is no longer counted on, a lease later."""
         now, machine, policy = self.world.agenda.now, self.world.daemon.machine, self.world.scene.policy
-        if self._resumed_at is None or machine.trouble is not None or self._dozed_at > self._resumed_at:
+        resumed_at = self._troubles.over_at
+        if resumed_at is None or machine.trouble is not None or self._dozed_at > resumed_at:
             return
         if now - self._began_at < policy.restart_grace_s / ROUGHLY + ALIKE_S:
             return  # whoever is to come back has that time in any case
         for run in machine.jobs.values():
             for node, member in run.members.items():
-                since = max(self._resumed_at, self._revived.get((run.id, node), 0.0))
+                since = max(resumed_at, self._revived.get((run.id, node), 0.0))
                 granted = 0.0 if member.sent is None else member.sent.lease_s
                 lease = max(granted, lease_s(member, policy, policy.heartbeat_s))
                 late = self._spoke.get(node, -1.0) < since and now - since > lease / ROUGHLY + ALIKE_S
@@ -279,7 +277,7 @@ class AllLaws(EvidenceLaws):
         self._out.add((key, record.node, record.incarnation))
         self._lost_of.add(key)
         least = self.world.scene.stop_timeout_s + self.world.scene.policy.stop_limit_s
-        waited = self.world.agenda.now - self._since(self._stopped.get(key, 0.0))
+        waited = self._troubles.untroubled_s(self._since(self._stopped.get(key, 0.0)), self.world.agenda.now)
         self.check(waited >= ROUGHLY * least, "%s is left behind after %.1f s", record.node, waited)
         for host in self.world.hosts.values():
             if (host.node, host.incarnation) == (record.node, record.incarnation):
@@ -295,7 +293,8 @@ class AllLaws(EvidenceLaws):
     def _judge_dismissed(self, run: Run, record: NodeDismissed) -> None:
         if record.outcome.result is Result.TIMED_OUT:
             key = (record.node, record.incarnation)
-            waited = self.world.agenda.now - max(self._came.get(key, 0.0), self._ended_at.get(run.id, 0.0))
+            since = max(self._came.get(key, 0.0), self._ended_at.get(run.id, 0.0))
+            waited = self._troubles.untroubled_s(since, self.world.agenda.now)
             least = ROUGHLY * self.world.scene.join_timeout_s
             self.check(waited >= least, "%s was let go after %.1f s", record.node, waited)
 
@@ -311,7 +310,7 @@ class AllLaws(EvidenceLaws):
         scene, daemon = self.world.scene, self.world.daemon
         most = (scene.stop_timeout_s + scene.policy.stop_limit_s) / ROUGHLY + REMEMBERED_S
         awake = self._life_of_stop.get(key) == daemon.life and max(
-            self._slept_at, self._troubled_at
+            self._slept_at, self._troubles.last_at
         ) < self._stopped.get(key, now)
         took = now - self._stopped.get(key, now)
         self.check(not awake or took < most, "round %d took %.1f s to end", record.round, took)
@@ -334,10 +333,14 @@ class AllLaws(EvidenceLaws):
 
     # The coordinator's lives
 
+    def crashed(self) -> None:
+        """Take note that the coordinator has died."""
+        super().crashed()
+        self._troubles.end(self.world.agenda.now)
+
     def restored(self, machine: Coordinator) -> None:
         """Check what a coordinator that starts knows."""
         super().restored(machine)
-        self._resumed_at = None
         self._heard.clear()
         self._spoke.clear()
         self._came.clear()

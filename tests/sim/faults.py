@@ -13,6 +13,9 @@ from tests.sim.world import JOB, World
 
 HOUR_S = 3600.0
 
+DISK_FAILS_S_MAX = 40.0
+"""Beyond all that a node waits for: a stop, the wait for other nodes, an outage grace."""
+
 Strike = Callable[[World], None]
 
 
@@ -251,6 +254,16 @@ def _disk_fails(world: World) -> None:
     world.agenda.plan(_soon(world), world.daemon.disk.repair)
 
 
+def _disk_fails_for_long(world: World) -> None:
+    """Let something be decided that cannot be recorded for long, and a host be lost in the middle of it."""
+    lasts = world.chance.uniform(10.0, DISK_FAILS_S_MAX)
+    world.daemon.disk.break_down(world.chance.choice(list(Fault)))
+    world.agenda.plan(lasts, world.daemon.disk.repair)
+    strike(world, world.chance.choice(["worker fails", "node killed", "leaves", "arrives"]))
+    strike_later = world.chance.choice(["host gone", "cut off", "node killed"])
+    world.agenda.plan(lasts * world.chance.random(), strike, world, strike_later)
+
+
 def _disk_hangs(world: World) -> None:
     world.daemon.disk.break_down(Fault.HANGS)
     world.agenda.plan(_soon(world), world.daemon.disk.repair)
@@ -289,5 +302,6 @@ FAULTS: dict[str, Strike] = {
     "wall clock steps": _wall_clock_steps,
     "disk fails": _disk_fails,
     "disk hangs": _disk_hangs,
+    "disk fails for long": _disk_fails_for_long,
 }
 """By name. Each may strike at any time, also while others last."""

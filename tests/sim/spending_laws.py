@@ -77,7 +77,7 @@ class SpendingLaws(LedgerLaws):
         self._enough_from: dict[str, float] = {}
         """By run: since when enough nodes have evidently been ready."""
         self._few_at: dict[str, float] = {}
-        """By run: when there were last fewer nodes in touch than a round needs."""
+        """By run: when the coordinator could last see that fewer nodes were in touch than a round needs."""
 
     # What happens
 
@@ -112,7 +112,7 @@ class SpendingLaws(LedgerLaws):
 
     def _look_at_forming(self, run: Run, now: float) -> None:
         hosts = [host for host in self.world.hosts.values() if host.session is not None and host.session.established]
-        if sum(host.well for host in hosts) < run.spec.nodes_min:
+        if sum(host.well for host in hosts) < run.spec.nodes_min and self.world.daemon.machine.trouble is None:
             self._few_at[run.id] = now
         ready = sum(self._evidently_waits(host, run, now) for host in hosts)
         if ready < run.spec.nodes_min or now - self._upset_at < CALM_S or not self._tells_at_once:

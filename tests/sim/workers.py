@@ -60,7 +60,7 @@ class Training:
             self.whole_at = self._world.agenda.now
             manners, chance = self._world.scene.workers, self._world.chance
             if manners.first_step_s is not None and chance.random() < manners.stalls:
-                after = manners.first_step_s + chance.uniform(1.0, 8.0)
+                after = manners.first_step_s + chance.uniform(1.0, 16.0)
                 stall_s = chance.choice([chance.uniform(1.0, 8.0), chance.uniform(12.0, 40.0)])
                 self._world.agenda.plan(after, self._stall, stall_s)
         if self.broken:
@@ -101,18 +101,23 @@ class Training:
         if self.broken:
             return
         self.broken, self.broken_at = True, self._world.agenda.now
-        done = self._world.agenda.time - self.started_at
-        self._world.work_left[self.key[0]] = max(1.0, self._left_s - done)
+        self._world.work_left[self.key[0]] = max(1.0, self._to_do_s)
         for host in self.hosts.values():
             if host.workers.training is self:
                 host.workers.lose_peer()
+
+    @property
+    def _to_do_s(self) -> float:
+        """Seconds of training that are left: a stall does none of it."""
+        stalled_s = self.stalled_s(self._world.agenda.now)
+        return self._left_s - (self._world.agenda.time - self.started_at - stalled_s)
 
     def _done(self) -> None:
         if self.broken or not all(host.workers.training is self for host in self.hosts.values()):
             return
         whole = len(self.hosts) == len(self._world.laws.formed[self.key].nodes)
-        if not whole or self._world.agenda.now < self.stalls_until:
-            self._world.agenda.plan(LAST_STEP_S, self._done)  # a step takes all of them
+        if not whole or self._world.agenda.now < self.stalls_until or self._to_do_s > STEP_S:
+            self._world.agenda.plan(max(LAST_STEP_S, self._to_do_s), self._done)  # a step takes all of them
         else:
             self.done_at = self._world.agenda.now
             self._world.touch()
