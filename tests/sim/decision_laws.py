@@ -379,10 +379,10 @@ class AllLaws(EvidenceLaws):
         """Check that of two processes the younger one stays, if the other has not been silent."""
         super().refused(session, refused)
         if refused.code is RefusalCode.SUPERSEDED:
-            younger = self.shadow.jobs["job"].members.get(session.host.node)
+            own = (session.host.node, session.incarnation)
+            younger = any(node == own[0] and incarnation > own[1] for node, incarnation in self._joins)
             recently = self.world.agenda.now - session.host.troubled_until < WELL_FOR_S or not session.host.well
-            fair = younger is None or younger.incarnation > session.incarnation or recently
-            self.check(fair, "%s makes way for a process that is older", session.host.name)
+            self.check(younger or recently, "%s makes way for a process that is older", session.host.name)
 
 
 def _wanted(run: Run, member: Member) -> tuple[Goal, int, bool]:

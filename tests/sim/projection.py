@@ -16,17 +16,17 @@ def durable_jobs(jobs: dict[str, Run]) -> dict[str, Any]:
 
 def durable_run(run: Run) -> dict[str, Any]:
     """Project a run, but for its nodes; most of one that has ended does not count any more."""
-    ended = run.state.ended
+    ended, rounds = run.state.ended, list(run.timeline)
     return {
         "run": (run.job, run.id, run.spec, run.opener),
         "state": (run.state, run.reason, run.outcome),
         "stop asked": run.stop_asked,
         "concluded": run.concluded,
         "restarts used": run.restarts_used,
-        "round": run.round,
+        "round": None if ended and not rounds else run.round,  # else that of another run, as a node had it
         "repeats": run.repeats,
         "spent": (run.ledger.settled, run.ledger.cause, run.ledger.reports_steps, run.ledger.stepped),
-        "rounds": list(run.timeline),
+        "rounds": rounds,
         "why": None if ended else (run.cause, run.origin, run.trigger, run.planned_at is not None),
         "lost": [] if ended else [loss.node for loss in run.losses],
     }
