@@ -74,6 +74,8 @@ class CommandConfig:
     nodes: tuple[str, ...]
     """Of commands that are about nodes and not about a job."""
     reason: str
+    ahead: bool = False
+    """Drain also nodes that are to come later."""
 
 
 OperateConfig = StatusConfig | EventsConfig | ReportConfig | CommandConfig
@@ -136,8 +138,16 @@ def read_report(parser: SettingsParser, given: argparse.Namespace, _: Mapping[st
     return ReportConfig(given.coord, _job(parser, given), given.json)
 
 
+def add_drain(parser: SettingsParser) -> None:
+    """Add the flags of `nodeclient drain`."""
+    add_for_nodes(parser)
+    parser.add_setting(
+        "--ahead", action="store_true", variables=(), help="also a NODE that nobody has yet: it is to come later"
+    )
+
+
 def add_for_nodes(parser: SettingsParser) -> None:
-    """Add the flags of `nodeclient drain` and `undrain`."""
+    """Add the flags of `nodeclient undrain`."""
     _add_coordinators(parser)
     _add_reason(parser)
     parser.add_argument("nodes", nargs="+", type=values.name, metavar="NODE", help="the id of a node, or a host's name")
@@ -161,7 +171,8 @@ def read_command(parser: SettingsParser, given: argparse.Namespace, _: Mapping[s
     """Make the settings of a command."""
     verb = Verb(given.subcommand)
     nodes = tuple(dict.fromkeys(given.nodes)) if verb in {Verb.DRAIN, Verb.UNDRAIN} else ()
-    return CommandConfig(given.coord, verb, None if nodes else _job(parser, given), nodes, given.reason)
+    ahead = verb is Verb.DRAIN and given.ahead
+    return CommandConfig(given.coord, verb, None if nodes else _job(parser, given), nodes, given.reason, ahead)
 
 
 def _add_coordinators(parser: SettingsParser) -> None:

@@ -40,7 +40,7 @@ _SUBCOMMANDS = {
     "status": _Subcommand("show the jobs of a coordinator", operate.add_status, operate.read_status),
     "events": _Subcommand("show what happened to a job, when and why", operate.add_events, operate.read_events),
     "report": _Subcommand("show why a job failed last", operate.add_report, operate.read_report),
-    "drain": _Subcommand("have nodes leave and stay out of all jobs", operate.add_for_nodes, operate.read_command),
+    "drain": _Subcommand("have nodes leave and stay out of all jobs", operate.add_drain, operate.read_command),
     "undrain": _Subcommand("let drained nodes in again", operate.add_for_nodes, operate.read_command),
     "stop": _Subcommand("end a job, with time for its workers to save", operate.add_for_live_job, operate.read_command),
     "restart": _Subcommand("have a job begin a new round", operate.add_for_live_job, operate.read_command),

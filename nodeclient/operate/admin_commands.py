@@ -26,11 +26,13 @@ PERSON_MAX = 128
 def carry_out(config: CommandConfig) -> int:
     """Have it done for each name in turn; return the exit code, that of the first one that could not be done."""
     client = Client(config.coordinators)
-    body = {"by": person(), "reason": config.reason}
+    body: dict[str, str | bool] = {"by": person(), "reason": config.reason}
     if config.verb not in {Verb.DRAIN, Verb.UNDRAIN}:
         job = only_job(client, config.job, live=config.verb is not Verb.FORGET)
         write([_of_job(client, config.verb, job, body).message])
         return ExitCode.OK
+    if config.ahead:
+        body["ahead"] = True
     code: int = ExitCode.OK
     for node in config.nodes:
         try:
@@ -41,7 +43,7 @@ def carry_out(config: CommandConfig) -> int:
     return code
 
 
-def _of_job(client: Client, verb: Verb, job: str, body: dict[str, str]) -> Done:
+def _of_job(client: Client, verb: Verb, job: str, body: dict[str, str | bool]) -> Done:
     try:
         return read_done(client.post(f"{job_path(job)}/{verb}", body))
     except UnknownNameError:

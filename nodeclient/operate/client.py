@@ -69,7 +69,7 @@ class Client:
 
         return self._in_turn(ask)
 
-    def post(self, path: str, body: Mapping[str, str]) -> Any:
+    def post(self, path: str, body: Mapping[str, str | bool]) -> Any:
         """Have a command done, at most once; return what is answered, decoded."""
 
         def ask(coordinator: Endpoint) -> Any:

@@ -177,14 +177,14 @@ def test_whoever_follows_hears_of_a_coordinator_whose_numbers_begin_anew(
     own_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = own_coordinator()
-    operate("drain", coordinator, "a", "b", "c")
+    operate("drain", coordinator, "--ahead", "a", "b", "c")
     follower = Program(BIN / "nodeclient", "events", "--follow", "--coord", coordinator.endpoint)
     try:
         follower.await_line("c drained by")
         coordinator.stop()
         follower.await_line("trying again")
         again = own_coordinator(port=coordinator.port)
-        operate("drain", again, "d")
+        operate("drain", again, "--ahead", "d")
         follower.await_line("d drained by")
         assert len(follower.lines) == 5, "none comes twice, and trouble is told once"
     finally:

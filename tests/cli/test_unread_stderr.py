@@ -46,7 +46,7 @@ def unread() -> Iterator[tuple[int, int]]:
 def drain(url: str, name: str) -> None:
     """Ask for something that is logged."""
     request = urllib.request.Request(  # noqa: S310 - http
-        f"{url}/v1/nodes/{name}/drain", b'{"by": "me"}', {"Content-Type": "application/json"}
+        f"{url}/v1/nodes/{name}/drain", b'{"by": "me", "ahead": true}', {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
         assert answer.status == 200

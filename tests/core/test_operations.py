@@ -41,7 +41,7 @@ def test_a_node_that_is_drained_leaves_though_the_coordinator_starts_again_meanw
 
 def test_a_drained_node_is_kept_out_by_the_next_coordinator_as_well() -> None:
     first = a_running_pair()
-    ask(first, DrainNode("host-n3", "alice", "broken"))
+    ask(first, DrainNode("host-n3", "alice", "broken", ahead=True))
     second = first.next_life()
     [refuse] = second.connect(3).effects
     assert isinstance(refuse, Refuse)
@@ -156,10 +156,22 @@ def test_what_a_drain_says_is_so_also_where_the_host_is_drained_already() -> Non
     assert undrained.text == "n1 is drained no more, but still kept out: host-n1 drained by alice"
 
 
-def test_a_name_that_no_node_has_may_be_a_slip() -> None:
+def test_a_name_that_no_node_has_is_taken_for_a_slip() -> None:
     life = a_running_pair()
-    assert ask(life, DrainNode("host-n11", "alice", "")).text.endswith("; did you mean host-n1?")
-    assert ask(life, DrainNode("elsewhere", "alice", "")).text.endswith("until it is undrained")
+    answer = ask(life, DrainNode("host-n11", "alice", ""))
+    how = "To keep out one that is to come later, drain it with --ahead"
+    assert answer.verdict is Verdict.UNKNOWN_NODE
+    assert answer.text == f"no job has a node or a host 'host-n11'; did you mean host-n1? {how}"
+    assert ask(life, DrainNode("elsewhere", "alice", "")).text == f"no job has a node or a host 'elsewhere'. {how}"
+    assert life.coordinator.cluster.drained == {}
+
+
+def test_a_node_that_is_to_come_later_is_drained_ahead() -> None:
+    life = a_running_pair()
+    answer = ask(life, DrainNode("n7", "alice", "", ahead=True))
+    assert answer.verdict is Verdict.DONE
+    assert answer.text == "n7 is in no job, and none takes it in until it is undrained"
+    assert ask(life, DrainNode("n7", "alice", "")).verdict is Verdict.NOTHING
 
 
 def test_the_name_of_a_node_that_has_left_is_no_slip() -> None:

@@ -21,6 +21,9 @@ def test_each_command_takes_its_words() -> None:
     assert parse(["drain", "--coord", "h", "b", "a", "b", "--reason", "bad fan"], {}) == CommandConfig(
         HERE, Verb.DRAIN, None, ("b", "a"), "bad fan"
     )
+    assert parse(["drain", "--coord", "h", "a", "--ahead"], {}) == CommandConfig(
+        HERE, Verb.DRAIN, None, ("a",), "", ahead=True
+    )
     for verb in (Verb.STOP, Verb.RESTART, Verb.FORGET):
         assert parse([verb, "--coord", "h", "m"], {}) == CommandConfig(HERE, verb, "m", (), "")
 

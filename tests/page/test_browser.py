@@ -112,7 +112,7 @@ def test_a_page_without_jobs_says_how_to_begin(own_coordinator: Callable[..., Co
     page = open_page(coordinator.url)
     page.wait_for_text("No jobs yet")
     assert f"nodeclient join --coord {coordinator.endpoint} -- python train.py" in page.text()
-    run(BIN / "nodeclient", "drain", "--coord", coordinator.endpoint, "--reason", "its fan is loud", "gpu7")
+    run(BIN / "nodeclient", "drain", "--coord", coordinator.endpoint, "--reason", "its fan is loud", "--ahead", "gpu7")
     page.wait_for_text("its fan is loud")
     assert f"nodeclient undrain --coord {coordinator.endpoint} gpu7" in page.text()
     edge = "document.querySelector('{}').getBoundingClientRect().{}"

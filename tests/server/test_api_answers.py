@@ -45,7 +45,8 @@ SITUATIONS = {
     "gone": "join n1 max=2; join n2 max=2; running n1 n2; drop n2; advance 1s; silence n1; advance 2s",
     "succeeded": "join n1 max=1; running n1; step n1 7; advance 2s; succeed n1; advance 2s",
     "stopped": "join n1 max=1; running n1; advance 2s; ask stop default why=maintenance; stopped n1; advance 2s",
-    "drained": "join n1 max=2; join n2 max=2; running n1 n2; ask drain n2 why=broken; ask drain x; advance 1s",
+    "drained": "join n1 max=2; join n2 max=2; running n1 n2; ask drain n2 why=broken; "
+    "ask drain x ahead=yes; advance 1s",
     "torchrun": "join n1 max=1 launcher=torchrun; running n1; advance 1s",
     "failed": "",
 }
@@ -196,7 +197,8 @@ async def test_a_server_answers_as_it_always_did(start: Start, *, rewrite: bool)
         await recorder.events("/v1/events", 3)
         await recorder.events("/v1/stream?job=nosuch", 2)
         alice = {"by": "alice@login1", "reason": "maintenance"}
-        await recorder.post("/v1/nodes/x/drain", alice)
+        await recorder.post("/v1/nodes/x/drain", alice, " that nobody is called")
+        await recorder.post("/v1/nodes/x/drain", alice | {"ahead": True})
         await recorder.post("/v1/nodes/x/drain", alice, " again")
         await recorder.post("/v1/nodes/x/undrain", {"by": "alice"})
         await recorder.post("/v1/jobs/mnist/forget", alice)

@@ -16,7 +16,7 @@ from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.server.http import events
 from coordinatord.store.sqlite_store import SqliteStore
 from tests.server.conftest import Start
-from tests.server.test_requests import ask
+from tests.server.test_requests import AHEAD, ask
 from tests.support.programs import TIMEOUT_S
 from tests.support.wire import connect, get, join
 
@@ -100,7 +100,7 @@ async def test_of_all_jobs_and_of_none(start: Start) -> None:
         async with connect(server.url, join("a", job="one")) as a, connect(server.url, join("b", job="two")) as b:
             await a.hear_goal(Goal.RUN)
             await b.hear_goal(Goal.RUN)
-        await ask(f"{server.url}/v1/nodes/gpu1/drain")
+        await ask(f"{server.url}/v1/nodes/gpu1/drain", AHEAD)
         _, _, body = await get(f"{server.url}/v1/events")
         assert {event["job"] for event in body["events"]} >= {"one", "two", ""}
         [drained] = [event for event in body["events"] if event["job"] == ""]

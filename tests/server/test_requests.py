@@ -24,6 +24,7 @@ from tests.support.wire import connect, get, join, until
 pytestmark = pytest.mark.asyncio
 
 ALICE = {"by": "alice@login1", "reason": "maintenance"}
+AHEAD = ALICE | {"ahead": True}
 
 
 async def ask(url: str | URL, body: Any = ALICE, kind: str = "application/json") -> tuple[int, Any]:
@@ -106,7 +107,7 @@ async def test_no_web_page_can_ask_for_anything_whatever_name_it_has_taken_on(st
 
 async def test_why_may_be_left_out(start: Start) -> None:
     async with start() as server:
-        assert (await ask(f"{server.url}/v1/nodes/a/drain", {"by": "alice"}))[0] == 200
+        assert (await ask(f"{server.url}/v1/nodes/a/drain", {"by": "alice", "ahead": True}))[0] == 200
         assert (await get(f"{server.url}/v1/jobs"))[2]["drained"][0]["reason"] == "a drained by alice"
 
 
@@ -127,6 +128,7 @@ NO_REQUESTS = [
     {"by": 1, "reason": ""},
     {"by": "a\x1b[2J", "reason": ""},
     {"by": "alice", "reason": "", "more": 1},
+    {"by": "alice", "reason": "", "ahead": "yes"},
 ]
 
 
@@ -146,7 +148,7 @@ async def test_what_is_no_request_is_refused_in_words(start: Start, kind: str) -
 async def test_a_request_is_answered_when_it_is_durable(start: Start) -> None:
     store = SlowStore()
     async with start(store) as server:
-        asked = asyncio.ensure_future(ask(f"{server.url}/v1/nodes/a/drain"))
+        asked = asyncio.ensure_future(ask(f"{server.url}/v1/nodes/a/drain", AHEAD))
         [record] = await store.asked.get()
         assert (await get(f"{server.url}/healthz"))[0] == 200
         assert not asked.done()
@@ -179,7 +181,7 @@ async def test_a_body_that_is_too_large_is_refused_in_words(start: Start) -> Non
 async def test_who_waits_for_a_disk_when_the_daemon_ends_is_answered(start: Start) -> None:
     store = SlowStore()
     async with start(store) as server:
-        asked = asyncio.ensure_future(ask(f"{server.url}/v1/nodes/a/drain"))
+        asked = asyncio.ensure_future(ask(f"{server.url}/v1/nodes/a/drain", AHEAD))
         await store.asked.get()
     status, answer = await asked
     assert (status, answer["error"]) == (503, "cannot_record")
@@ -200,9 +202,9 @@ async def test_requests_in_progress_are_limited(start: Start, monkeypatch: pytes
     monkeypatch.setattr(admin, "ASKING_MAX", 1)
     store = SlowStore()
     async with start(store) as server:
-        first = asyncio.ensure_future(ask(f"{server.url}/v1/nodes/a/drain"))
+        first = asyncio.ensure_future(ask(f"{server.url}/v1/nodes/a/drain", AHEAD))
         await store.asked.get()
-        assert (await ask(f"{server.url}/v1/nodes/b/drain"))[0] == 503
+        assert (await ask(f"{server.url}/v1/nodes/b/drain", AHEAD))[0] == 503
         store.allowed.release()
         assert (await first)[0] == 200
 
@@ -217,4 +219,15 @@ async def test_every_request_has_a_path(start: Start) -> None:
             (UndrainNode, "/v1/nodes/x/undrain"),
         ):
             status, _ = await ask(f"{server.url}{path}")
-            assert status == (404 if "jobs" in path else 200), kind
+            assert status == (200 if kind is UndrainNode else 404), kind
+
+
+async def test_a_name_that_no_node_has_is_drained_only_ahead(start: Start) -> None:
+    async with start() as server, connect(server.url, join("gpu1")) as node:
+        await node.hear_goal(Goal.RUN)
+        status, answer = await ask(f"{server.url}/v1/nodes/gpu11/drain")
+        assert (status, answer["error"]) == (404, "unknown_node")
+        assert "did you mean gpu1?" in answer["message"]
+        assert (await get(f"{server.url}/v1/jobs"))[2]["drained"] == []
+        assert (await ask(f"{server.url}/v1/nodes/gpu11/drain", AHEAD))[1]["done"] is True
+        assert (await ask(f"{server.url}/v1/nodes/gpu1/undrain", AHEAD))[0] == 400, "only a drain is ahead"

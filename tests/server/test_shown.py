@@ -19,7 +19,7 @@ from coordinatord.server.http import jobs, response_cache
 from coordinatord.server.job_iteration import iterate_jobs
 from tests.server.conftest import Start
 from tests.server.test_durability import SlowStore
-from tests.server.test_requests import ask
+from tests.server.test_requests import AHEAD, ask
 from tests.support.wire import connect, get, join, until
 
 pytestmark = pytest.mark.asyncio
@@ -79,7 +79,7 @@ async def test_what_was_recorded_before_somebody_asks_is_shown(start: Start, dea
     dear(0.02)
     async with start() as server:
         for node in "abc":
-            await ask(f"{server.url}/v1/nodes/{node}/drain")
+            await ask(f"{server.url}/v1/nodes/{node}/drain", AHEAD)
             told = (await get(f"{server.url}/v1/jobs", JSON))[2]
             assert told["drained"][-1]["node"] == node
 
@@ -91,7 +91,7 @@ async def test_what_is_dear_is_made_anew_after_its_rest_alone(
     async with start() as server, connect(server.url, join("a", nodes=2)) as a:
         await a.hear_goal(Goal.WAIT)
         await get(f"{server.url}/v1/jobs")
-        await ask(f"{server.url}/v1/nodes/x/drain")
+        await ask(f"{server.url}/v1/nodes/x/drain", AHEAD)
         asked = asyncio.ensure_future(get(f"{server.url}/v1/jobs"))
         for _ in range(10):  # others are served meanwhile
             assert (await get(f"{server.url}/healthz"))[0] == 200
@@ -148,7 +148,7 @@ async def test_what_is_read_after_a_pause_is_durable_as_well(start: Start, monke
             await store.asked.get()
         read = iterate_jobs(server.driver, 0)
         assert (await anext(read)).job == "x"
-        asking = asyncio.ensure_future(ask(f"{server.url}/v1/nodes/b/drain"))
+        asking = asyncio.ensure_future(ask(f"{server.url}/v1/nodes/b/drain", AHEAD))
         await store.asked.get()
         following = asyncio.ensure_future(anext(read))
         assert (await get(f"{server.url}/healthz"))[0] == 200

@@ -114,7 +114,7 @@ def _operator_drains(world: World) -> None:
     if world.chance.random() < 0.3:
         world.daemon.doom(CrashPoint.AFTER)
         _start_later(world, _soon(world))
-    world.daemon.ask(DrainNode(host.node, "operator", ""))
+    world.daemon.ask(DrainNode(host.node, "operator", "", ahead=world.chance.random() < 0.5))
     world.agenda.plan(_soon(world), world.daemon.ask, UndrainNode(host.node, "operator", ""))
     _maybe_boot(world, host)
 

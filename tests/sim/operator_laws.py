@@ -70,6 +70,10 @@ class OperatorLaws(Laws):
     def answered(self, request: Request, run_id: str | None, answer: Answer) -> None:
         """Check that what an operator is told rests on what is durable; the run is that of when it asked."""
         self.check(bool(answer.text), "%s is answered without a word", request)
+        if answer.verdict is Verdict.UNKNOWN_NODE:
+            members = [member for run in self.world.daemon.machine.jobs.values() for member in run.members.values()]
+            known = any(request.target in {member.node, member.offer.host} for member in members)
+            self.check(not known, "%s is answered %s", request, answer)
         if answer.verdict is not Verdict.DONE:
             return
         cluster = self.shadow.cluster

@@ -5,7 +5,7 @@ A node that is told nothing cannot do it, and nodes that come are turned away, s
 
 from __future__ import annotations
 
-from coordinatord.core.events import Event, StoreRecovered, StoreFailed
+from coordinatord.core.events import Event, StoreFailed, StoreRecovered
 
 
 class Troubles:

@@ -168,10 +168,11 @@ class Stage:
             self._report(puppet, phase=Phase.STOPPING, failure=failure)
 
     def _ask(self, words: list[str], options: dict[str, str]) -> None:
-        """Let an operator want something: `ask drain n1 why=broken`."""
+        """Let an operator want something: `ask drain n1 why=broken`; `ahead=yes` for a node that is to come later."""
         what, target = words
         self._asked -= 1
-        request = REQUESTS[what](target, "alice", options.get("why", ""))
+        ahead = {"ahead": True} if "ahead" in options else {}
+        request = REQUESTS[what](target, "alice", options.get("why", ""), **ahead)
         self._handle(Asked(self._asked, request))
 
     def _recall(self, words: list[str], options: dict[str, str]) -> None:

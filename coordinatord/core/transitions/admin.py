@@ -52,7 +52,7 @@ def carry_out(request: Request, decision: Decision) -> Reply:
             return _undrain(request, decision)
     run = decision.cluster.jobs.get(request.target)
     if run is None:
-        return Reply(Verdict.UNKNOWN, f"no job {request.target!r} is known here")
+        return Reply(Verdict.UNKNOWN_JOB, f"no job {request.target!r} is known here")
     return _OF_JOBS[type(request)](run, request, decision)
 
 
@@ -121,20 +121,20 @@ _OF_JOBS: dict[type[Request], Callable[[Run, Request, Decision], Reply]] = {
 # Nodes
 
 
-def _drain(request: Request, decision: Decision) -> Reply:
+def _drain(request: DrainNode, decision: Decision) -> Reply:
     cluster, name = decision.cluster, request.target
     if name in cluster.drained:
         return Reply(Verdict.NOTHING, f"nothing to do: {cluster.drained[name]}")
     if len(cluster.drained) >= DRAINED_MAX:
         text = f"{DRAINED_MAX} names are drained, the limit: take some back with nodeclient undrain"
         return Reply(Verdict.REFUSED, text)
+    if not (request.ahead or name in _names(cluster)):
+        return Reply(Verdict.UNKNOWN_NODE, _unknown(cluster, name))
     decision.record(NodeDrained("", "", f"{name} {request.words('drained')}", name))
     touched = mark_drained(cluster)
     inside = [run for run in cluster.live if _named(run, name)]
     if not inside:
-        nearest = _nearest(cluster, name)
-        meant = f"; did you mean {nearest}?" if nearest else ""
-        return Reply(Verdict.DONE, f"{name} is in no job, and none takes it in until it is undrained{meant}")
+        return Reply(Verdict.DONE, f"{name} is in no job, and none takes it in until it is undrained")
     more = f"; and {len(inside) - NAMES_MAX} jobs more" if len(inside) > NAMES_MAX else ""
     return Reply(Verdict.DONE, "; ".join(_leaves(run, name) for run in inside[:NAMES_MAX]) + more, touched)
 
@@ -159,15 +159,18 @@ def _named(run: Run, name: str) -> list[Member]:
     return [member for member in members if name in {member.node, member.offer.host}]
 
 
-def _nearest(cluster: Cluster, wrong: str) -> str | None:
-    """Return the name of a node or host in a job that somebody who wrote a wrong one may have meant.
+def _names(cluster: Cluster) -> set[str]:
+    """Return the names of all nodes that jobs know, also those that have left the last round, and of their hosts."""
+    names = {node for run in cluster.jobs.values() for node in run.order}
+    members = [member for run in cluster.jobs.values() for member in run.members.values()]
+    return names.union(*((member.node, member.offer.host) for member in members))
 
-    None for a name that is right: of a node that has left, or is about to.
-    """
-    known = {
-        name for run in cluster.live for member in run.members.values() for name in (member.node, member.offer.host)
-    }
-    return None if wrong in known else next(iter(difflib.get_close_matches(wrong, known, n=1)), None)
+
+def _unknown(cluster: Cluster, wrong: str) -> str:
+    """Say that no node or host has this name, which one may be meant, and how to drain it all the same."""
+    nearest = difflib.get_close_matches(wrong, sorted(_names(cluster)), n=1)
+    meant = f"; did you mean {nearest[0]}?" if nearest else "."
+    return f"no job has a node or a host {wrong!r}{meant} To keep out one that is to come later, drain it with --ahead"
 
 
 def _leaves(run: Run, name: str) -> str:

@@ -40,6 +40,9 @@ class ForgetJob(Request):
 class DrainNode(Request):
     """Let a node, or all nodes of a host, leave their jobs, and take them in no more."""
 
+    ahead: bool = False
+    """Also if no node of that name is there yet: without it, a name that nobody has is taken for a slip."""
+
 
 @dataclass(frozen=True, slots=True)
 class UndrainNode(Request):
@@ -52,7 +55,8 @@ class Verdict(StrEnum):
     DONE = "done"
     NOTHING = "nothing"
     """It is as was asked already, or nothing is there to be done."""
-    UNKNOWN = "unknown_job"
+    UNKNOWN_JOB = "unknown_job"
+    UNKNOWN_NODE = "unknown_node"
     REFUSED = "refused"
     """It would do harm; the answer says what to do instead."""
     UNRECORDED = "cannot_record"

@@ -46,7 +46,7 @@ _PATHS: dict[str, type[Request]] = {
 }
 """aiohttp's own pattern for a part of a path takes no braces, which a name may have."""
 
-_STATUSES = {Verdict.UNKNOWN: 404, Verdict.REFUSED: 409, Verdict.UNRECORDED: 503}
+_STATUSES = {Verdict.UNKNOWN_JOB: 404, Verdict.UNKNOWN_NODE: 404, Verdict.REFUSED: 409, Verdict.UNRECORDED: 503}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,19 @@ class Petition:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainPetition(Petition):
+    """The body of a drain, which may be of a name that no node has yet."""
+
+    ahead: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Target:
     target: Name
 
 
 _check_petition = check_for(Petition)
+_check_drain_petition = check_for(DrainPetition)
 _check_target = check_for(_Target)
 
 
@@ -151,8 +159,8 @@ async def _read(request: web.Request, kind: type[Request]) -> Request:
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
             body = parse(await request.read())
-        petition = _check_petition({"reason": "", **body} if type(body) is dict else body, "request")
         target = _check_target(dict(request.match_info), "request").target
+        return _wanted(kind, target, body)
     except web.HTTPRequestEntityTooLarge as error:
         raise _TurnedDownError(413, "too_large", f"a request has at most {request.client_max_size} bytes") from error
     except TimeoutError as error:
@@ -160,4 +168,17 @@ async def _read(request: web.Request, kind: type[Request]) -> Request:
         raise _TurnedDownError(408, "incomplete", text) from error
     except (SchemaError, ValueError, RecursionError, msgpack.UnpackException) as error:
         raise _TurnedDownError(400, "malformed", f"the request is not understood: {_why(error)}") from error
+
+
+def _wanted(kind: type[Request], target: str, body: object) -> Request:
+    """Make a request of what its body says. Raises `SchemaError`."""
+    if issubclass(kind, DrainNode):
+        drain = _check_drain_petition(_completed(body, reason="", ahead=False), "request")
+        return kind(target, drain.by, drain.reason, drain.ahead)
+    petition = _check_petition(_completed(body, reason=""), "request")
     return kind(target, petition.by, petition.reason)
+
+
+def _completed(body: object, **missing: object) -> object:
+    """Return a body with what may be left out."""
+    return missing | body if type(body) is dict else body
