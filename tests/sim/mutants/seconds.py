@@ -111,13 +111,6 @@ MUTANTS = (
         "return _when(run.ledger.silent and not run.all_silent)",
     ),
     Mutant(
-        "doubt-not-counted",
-        "coordinatord.core.transitions.actions",
-        "a round that is stopped on purpose has trained up to then, also where none of its nodes was heard",
-        "not (run.count(Standing.SILENT) or run.doubtful)",
-        "not run.count(Standing.SILENT)",
-    ),
-    Mutant(
         "stall-not-dated",
         "coordinatord.core.queries.time_attribution",
         "all the time since the last record counts as a stall",
