@@ -1,0 +1,84 @@
+"""The manual has what the programs have: each command, flag, exit code and variable; and no flag that there is not."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from coordinatord.config import _make_parser as make_coordinatord
+from coordinatord.protocol.exit_codes import ExitCode
+from nodeclient.config.parse import _SUBCOMMANDS
+from nodeclient.config.parse import _make_parser as make_nodeclient
+from tests.support.source import ROOT
+from workerlib.env import WorkerEnvironment
+
+DOCS = ROOT / "docs"
+REFERENCE, OPERATING = (DOCS / "reference.md").read_text(), (DOCS / "operating.md").read_text()
+
+FLAG = re.compile(r"`(--?[a-z][a-z-]*)")
+
+OF_ALL = {"--help", "--version", "--print-completion", "--coord"}
+"""Said once for all commands of a program."""
+
+COORDINATORD: argparse.ArgumentParser
+COORDINATORD, OF_COORDINATORD = make_coordinatord({})
+OF_NODECLIENT: Mapping[str, argparse.ArgumentParser] = make_nodeclient(_SUBCOMMANDS, {})[1]
+OPERATORS = sorted(OF_NODECLIENT.keys() - {"join", "run", "launch"})
+
+
+def section(text: str, heading: str) -> str:
+    """Return what stands below a heading, up to the next one of its rank."""
+    return text.split(f"\n## {heading}\n")[1].split("\n## ", maxsplit=1)[0]
+
+
+def flags_of(parser: argparse.ArgumentParser) -> set[str]:
+    """Return the long flags of a parser, as they are written with dashes."""
+    options = (option for action in parser._actions for option in action.option_strings)
+    return {option for option in options if option.startswith("--") and "_" not in option}
+
+
+def flags_in(text: str) -> set[str]:
+    """Return the long flags that the first cells of the tables name."""
+    cells = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `-")]
+    return {flag for cell in cells for flag in FLAG.findall(cell) if flag.startswith("--")}
+
+
+def test_the_reference_has_every_flag_of_join_and_no_other() -> None:
+    text = section(REFERENCE, "nodeclient join") + section(REFERENCE, "Output of workers")
+    assert flags_in(text) - {"--coord"} == flags_of(OF_NODECLIENT["join"]) - OF_ALL
+
+
+def test_the_reference_has_every_flag_of_coordinatord_and_no_other() -> None:
+    assert flags_in(section(REFERENCE, "coordinatord")) == flags_of(COORDINATORD) - OF_ALL
+
+
+@pytest.mark.parametrize("command", OPERATORS)
+def test_the_operators_page_has_every_command_with_its_flags(command: str) -> None:
+    text = section(OPERATING, "Commands")
+    assert f"`nodeclient {command} " in text
+    missing = {flag for flag in flags_of(OF_NODECLIENT[command]) - OF_ALL if flag not in text}
+    assert not missing
+
+
+@pytest.mark.parametrize("command", OF_COORDINATORD)
+def test_the_operators_page_has_the_commands_that_read_a_state_directory(command: str) -> None:
+    text = section(OPERATING, "What coordinatord keeps")
+    assert f"coordinatord {command}" in text
+    assert {flag for flag in flags_of(OF_COORDINATORD[command]) - OF_ALL if flag not in text} == set()
+
+
+@pytest.mark.parametrize("code", [code.value for code in ExitCode])
+def test_the_page_of_exit_codes_has_each(code: int) -> None:
+    cells = re.findall(r"^\| (.+?) \|", (DOCS / "exit-codes.md").read_text(), re.MULTILINE)
+    assert any(str(code) in re.split(r"\D+", cell) for cell in cells)
+
+
+def test_the_reference_has_the_variables_of_a_worker() -> None:
+    values: dict[str, Any] = {field.name: 1 if field.type == "int" else "x" for field in fields(WorkerEnvironment)}
+    text = section(REFERENCE, "The environment of a worker")
+    assert [name for name in WorkerEnvironment(**values).to_environ() if f"`{name}`" not in text] == []
