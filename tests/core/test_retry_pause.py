@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.events import Connected, PolicyChanged, Reported
+from coordinatord.core.effects import Answer
+from coordinatord.core.events import Asked, Connected, Disconnected, PolicyChanged, Reported
 from coordinatord.core.policy import Policy
+from coordinatord.core.values.admin_requests import RestartJob, Verdict
 from coordinatord.core.values.records import RoundEnded, RoundFormed
 from coordinatord.protocol.messages import Failure, Goal, Phase
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
@@ -67,6 +69,13 @@ class Job:
         records = self.say(Phase.FAILED, a_failure(error=error, **facts), steps)
         [ended] = [record for record in records if isinstance(record, RoundEnded)]
         return ended
+
+    def restart(self) -> tuple[Verdict, str]:
+        """Let an operator ask for a restart; return the answer."""
+        batch = self.coordinator.handle(Asked(-1, RestartJob("default", "alice", "")), self.now)
+        self.note(batch.records)
+        [answer] = [effect for effect in batch.effects if isinstance(effect, Answer)]
+        return answer.verdict, answer.text
 
     def waits(self) -> float:
         """Return how long it is to the next round."""
@@ -164,6 +173,41 @@ def test_the_pause_can_be_turned_off_also_while_it_lasts() -> None:
     assert job.number == 2
     job.note(job.coordinator.handle(PolicyChanged(Policy(retry_pause_s=0.0)), job.now).records)
     assert job.number == 3
+
+
+def test_an_operator_who_asks_for_a_restart_ends_the_pause() -> None:
+    job = Job()
+    job.fail()
+    job.fail()
+    assert (job.number, job.restart()) == (2, (Verdict.DONE, "job default: the pause before round 3 is over"))
+    assert job.number == 3
+    reason = "rank 0 on node a failed in round 2; restarted by alice; formed of node a, its maximum"
+    assert job.run.reason == reason
+    job.fail()
+    assert job.waits() == 8.0, "it comes again if the error does"
+
+
+def test_or_has_none_begin_while_the_failed_round_is_still_ending() -> None:
+    job = Job()
+    job.fail()
+    job.say(Phase.RUNNING)
+    job.say(Phase.STOPPING, a_failure(error=ERROR))
+    verdict, text = job.restart()
+    assert (verdict, text.endswith("; it follows without a pause")) == (Verdict.DONE, True)
+    assert job.restart()[0] is Verdict.NOTHING
+    job.say(Phase.FAILED, a_failure(error=ERROR))
+    assert job.number == 3
+
+
+def test_a_restart_finds_no_pause_that_is_over() -> None:
+    job = Job()
+    job.fail()
+    job.fail()
+    job.pass_by(3.5)
+    job.coordinator.handle(Disconnected(1), job.now)
+    let_pass(job.coordinator, job.now + 0.9)
+    job.now += 0.9
+    assert job.restart()[0] is Verdict.NOTHING
 
 
 def test_no_node_is_let_go_for_a_pause_that_is_longer_than_its_patience() -> None:

@@ -110,6 +110,7 @@ class AllLaws(EvidenceLaws):
         if now - self._event_at > machine.policy.heartbeat_s / ROUGHLY:
             self._dozed_at = now
         self._troubles.hears(event, now, troubled=machine.trouble is not None)
+        self._pauses.hears(event)
         self._event_at = now
         self._judge_forgiven()
         if isinstance(event, Connected):

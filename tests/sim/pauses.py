@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from coordinatord.core.events import Asked, Event
+from coordinatord.core.values.admin_requests import RestartJob
 from coordinatord.core.values.records import NodeJoined, NodeLeftBehind, Record, RoundEnded, RoundFormed, TrainingBegan
 from coordinatord.protocol.messages import Report
 from tests.sim.evidence_laws import ROUGHLY
@@ -34,6 +36,11 @@ class Pauses:
         self._stepped = False
         self._behind: set[str] = set()
         """Nodes that were left behind: each comes back when it likes."""
+
+    def hears(self, event: Event) -> None:
+        """Take note of what the coordinator is about to hear: an operator's restart ends a pause."""
+        if isinstance(event, Asked) and isinstance(event.request, RestartJob):
+            self._quiet = False
 
     def too_early(self, record: Record) -> float | None:
         """Take in what is decided; return by how many seconds a round is formed too early, if one is."""

@@ -136,9 +136,9 @@ class Reasons:
 
     @property
     def because(self) -> str:
-        """Say why the last round ended, as the beginning of a sentence."""
-        cause = self._run.cause.rstrip(".")
-        return f"{cause}; " if cause else ""
+        """Say why the last round ended, and who wants the next one at once, as the beginning of a sentence."""
+        cause, asked = self._run.cause.rstrip("."), self._run.restart_asked
+        return "".join(f"{why}; " for why in (cause, asked if asked not in cause else "") if why)
 
     @property
     def waiting_for(self) -> str:

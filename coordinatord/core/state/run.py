@@ -138,7 +138,7 @@ class Run:
         self.stop_asked = ""
         """Why an operator wants the run to end, if so."""
         self.restart_asked = ""
-        """Why an operator wants the current round to be followed by another, if so."""
+        """Why an operator wants the current round to be followed by another, and without a pause, if so."""
         self.claims: dict[str, None] = {}
         """Nodes that last said something which is to be recorded: that they succeeded, or that they want to leave."""
 
@@ -364,9 +364,10 @@ class Run:
     def pause_s(self) -> float:
         """How long the next round waits because of an error that comes again and again.
 
-        Once a node has arrived that was not in the last round it does not: something has changed.
+        Once a node has arrived that was not in the last round it does not: something has changed. Nor does it when an
+        operator asks for a restart.
         """
-        if self.state is not State.FORMING or self.newcomer:
+        if self.state is not State.FORMING or self.newcomer or self.restart_asked:
             return 0.0
         return self.policy.pause_after(self.repeats)
 

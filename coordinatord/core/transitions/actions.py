@@ -102,7 +102,7 @@ def reform(run: Run, reason: Reason, now: float, decision: Decision) -> None:
     """Judge the round that is over, charge the budget, and let the nodes that are left form the next one."""
     report = report_on(run, now)
     charged, repeats = report is not None, repeats_of(run, report, now)
-    pause_s = run.policy.pause_after(repeats)
+    pause_s = 0.0 if run.restart_asked else run.policy.pause_after(repeats)
     leaving = [run.members[node] for node in sorted(run.leaving)]
     decision.record(
         RoundEnded(

@@ -80,14 +80,14 @@ def _ending(run: Run) -> str:
     return "its workers save their state, then its nodes end"
 
 
-def _restart(run: Run, request: Request, _: Decision) -> Reply:
+def _restart(run: Run, request: Request, decision: Decision) -> Reply:
     if run.state.ended:
         text = f"job {run.job} has ended ({run.reason}): start its nodes again to run it anew"
         return Reply(Verdict.REFUSED, text)
     if run.stop_asked:
         return Reply(Verdict.REFUSED, f"job {run.job} is being stopped: {run.stop_asked}")
     if run.state in {State.FORMING, State.STOPPING}:
-        return Reply(Verdict.NOTHING, f"job {run.job} is on its way to another round already: {run.reason}")
+        return _hasten(run, request, decision.now)
     if run.all_silent:
         text = f"job {run.job}: {Reasons(run).situation}, and nobody could be told; its workers go on"
         return Reply(Verdict.REFUSED, text)
@@ -96,6 +96,18 @@ def _restart(run: Run, request: Request, _: Decision) -> Reply:
     run.restart_asked = request.words("restarted")
     text = f"job {run.job}: round {run.round} is being stopped, its workers save their state, and another one follows"
     return Reply(Verdict.DONE, text, [run])
+
+
+def _hasten(run: Run, request: Request, now: float) -> Reply:
+    """Let no pause come before the next round, to which a run is on its way."""
+    on_its_way = f"job {run.job} is on its way to another round already: {run.reason}"
+    if run.state is State.STOPPING and run.planned_at is None and not run.restart_asked:
+        run.restart_asked = request.words("restarted")
+        return Reply(Verdict.DONE, f"{on_its_way}; it follows without a pause", [run])
+    if now < run.ledger.entered_at + run.pause_s:
+        run.restart_asked = request.words("restarted")
+        return Reply(Verdict.DONE, f"job {run.job}: the pause before round {run.round + 1} is over", [run])
+    return Reply(Verdict.NOTHING, on_its_way)
 
 
 def _forget(run: Run, request: Request, decision: Decision) -> Reply:
