@@ -96,11 +96,11 @@ def test_decisions_are_numbered_without_gaps_and_listed() -> None:
     assert [int(number) for number, *_ in listed] == list(range(1, len(listed) + 1))
 
 
-def test_every_heading_of_a_decision_has_its_number_as_an_anchor() -> None:
+def test_every_decision_has_its_number_as_an_anchor_and_says_why() -> None:
     for page in _pages_of_decisions():
-        text = page.read_text()
-        headings = re.findall(r"^## .+$", text, re.MULTILINE)
-        assert len(headings) == len(DECISION.findall(text)), page.name
+        for decision in page.read_text().split("\n## ")[1:]:
+            assert DECISION.match(f"## {decision}"), decision
+            assert "**Why.** " in decision, decision
 
 
 def _pages_of_decisions() -> list[Path]:
