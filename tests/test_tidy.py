@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from tests.support.pages import CELL_MAX, WIDTH_MAX, long_cells, wide_lines
 from tests.support.source import Source, sources
 from tests.support.tidy import (
     FILE_LINES_MAX,
@@ -98,6 +99,8 @@ VIOLATIONS = [
     (foreign_places, "a.toml", "https://pypi" + ".org/simple", 1, "names pypi"),
     (foreign_places, "a.toml", "https://files.pythonhosted" + ".org/x", 1, "pythonhosted"),
     (foreign_places, "Dockerfile", "http://deb.debian" + ".org/x", 1, "names deb"),
+    (wide_lines, "docs/a.md", "word " * 25, 1, "125 characters"),
+    (long_cells, "docs/a.md", f"| a | {'b' * (CELL_MAX + 1)} |", 1, "241 characters"),
 ]
 
 HARMLESS = [
@@ -125,6 +128,10 @@ HARMLESS = [
     (undocumented, "nodeclient/a.py", '"""D."""\ndef _f(): ...\nclass _A:\n    def f(self): ...'),
     (undocumented, "nodeclient/a.py", '"""D."""\n@overload\ndef f(): ...\ndef f():\n    """D."""'),
     (foreign_places, "README.md", "see framework/work/network and https://a.org/work/"),
+    (wide_lines, "docs/a.md", "```\n" + "word " * 25 + "\n```"),
+    (wide_lines, "docs/a.md", "| " + "word " * 25 + "|"),
+    (wide_lines, "docs/a.md", "https://example.org/" + "a" * WIDTH_MAX),
+    (long_cells, "docs/a.md", f"| a | `{'b' * CELL_MAX}` b |"),
 ]
 
 

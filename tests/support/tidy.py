@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from tests.support.pages import CELL_MAX, WIDTH_MAX, is_page, long_cells, wide_lines
 from tests.support.source import ROOT, FunctionNode, Source
 
 FILE_LINES_MAX = 400
@@ -367,5 +368,17 @@ RULES = (
         lambda _: True,
         foreign_places,
         "Take the path from a setting or from the file's own place, and leave registries to pip.",
+    ),
+    Rule(
+        f"a line of a page has at most {WIDTH_MAX} characters",
+        is_page,
+        wide_lines,
+        "Fold it; code blocks, rows of tables and single long words may be wider.",
+    ),
+    Rule(
+        f"a cell of a page's table has at most {CELL_MAX} characters of prose",
+        is_page,
+        long_cells,
+        "Write the rest below the table: a row cannot be folded.",
     ),
 )
