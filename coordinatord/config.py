@@ -69,6 +69,8 @@ class ReplayConfig:
 
     state_dir: Path
     job_or_run: str | None
+    crash: Path | None
+    """A file that a bug left, to be run again instead of the history of a run."""
     step: bool
     json: bool
 
@@ -94,7 +96,10 @@ def read(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | No
     if given.subcommand == "state":
         return StateConfig(_state_dir(parser, given, environ), given.json)
     if given.subcommand == "replay":
-        return ReplayConfig(_state_dir(parser, given, environ), given.job_or_run, given.step, given.json)
+        if given.crash is not None and (given.job_or_run is not None or given.step or given.json):
+            commands["replay"].error("--crash runs one file again: it takes no JOB, --step or --json")
+        folder_of_runs = Path() if given.crash is not None else _state_dir(parser, given, environ)
+        return ReplayConfig(folder_of_runs, given.job_or_run, given.crash, given.step, given.json)
     parser.exclude(
         given, "ephemeral", "state_dir", "give --state-dir, or --ephemeral to keep state in memory only, and not both"
     )
@@ -221,6 +226,12 @@ def _add_state(parser: SettingsParser) -> None:
 
 def _add_replay(parser: SettingsParser) -> None:
     _add_state_dir(parser)
+    parser.add_argument(
+        "--crash",
+        type=Path,
+        metavar="FILE",
+        help="run again what led to a bug of coordinatord, from the file that it left",
+    )
     parser.add_argument("--step", action="store_true", help="wait for Enter after each record; q ends")
     parser.add_argument("--json", action="store_true", help="for programs: one object a record")
     parser.add_argument(

@@ -10,11 +10,15 @@ from typing import Any
 
 from coordinatord.commands.offline_replay import counted, described, replayed
 from coordinatord.config import ReplayConfig
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.policy import Policy
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import Record, RoundEnded, RoundFormed
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
+from coordinatord.runtime import flight_recorder
 from coordinatord.runtime.local_time import local, moment
+from coordinatord.server.driver import RECORDED
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.interface import Entry, NothingStoredError
@@ -22,6 +26,8 @@ from coordinatord.store.interface import Entry, NothingStoredError
 
 def replay(config: ReplayConfig) -> int:
     """Print the history of one run, or which ones there are; return the exit code. Raises `StoreError`."""
+    if config.crash is not None:
+        return flight_recorder.replay(config.crash, RECORDED, Coordinator(Policy(), epoch=""))
     database = Database.copy_of(config.state_dir / DATABASE)
     chosen = _choose(config, database.runs())
     if chosen is None:

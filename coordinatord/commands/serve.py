@@ -78,7 +78,8 @@ async def _serve(settings: ServeConfig, store: Store, systemd: SystemdNotifier) 
     try:
         passed = _passed(systemd)
         where = (settings.host, settings.port)
-        async with serve(*where, settings.policy, store, passed, settings.allowed_hosts) as server:
+        crashes = None if settings.state_dir is None else settings.state_dir / "crashes"
+        async with serve(*where, settings.policy, store, passed, settings.allowed_hosts, crashes) as server:
             reloader = Reloader(settings, lambda policy: server.driver.submit(PolicyChanged(policy)))
             loop.add_signal_handler(signal.SIGHUP, reloader.reload)
             _announce(server)

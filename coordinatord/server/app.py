@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequ
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -116,11 +117,12 @@ async def serve(
     store: Store,
     passed: Sequence[socket.socket] = (),
     allowed_hosts: Collection[str] = (),
+    crashes: Path | None = None,
 ) -> AsyncIterator[Server]:
     """Serve at `host`:`port` while the context lasts; port 0 lets the kernel choose.
 
     Where systemd has `passed` sockets, these say where, and host and port do not. Browsers may reach it by the names in
-    `allowed_hosts` as well. Goes on from what the store holds.
+    `allowed_hosts` as well. Goes on from what the store holds. A bug of the machine leaves a file in `crashes`.
     Raises `ListenError`, and `StoreError` if that cannot be read.
     """
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
@@ -133,7 +135,7 @@ async def serve(
     counters = Counters()
     sessions = NodeSessions(counters)
     requests = Requests()
-    driver = Driver(machine, store, _delivery(sessions, requests), tasks, counters)
+    driver = Driver(machine, store, _delivery(sessions, requests), tasks, counters, crashes)
     sessions.attach(driver)
     requests.attach(driver)
     change_signal = ChangeSignal()

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 from coordinatord.core.effects import Effect, Refuse
 from coordinatord.core.events import Event, StoreFailed, StoreRecovered, Tick
@@ -18,6 +19,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.values.records import Record, RoundFormed
 from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.deadline_timer import DeadlineTimer
+from coordinatord.runtime.flight_recorder import FlightRecorder, Subject
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.counters import Counters
@@ -38,13 +40,23 @@ RETRY_S = 1.0
 """Between attempts to write: whoever makes room on a disk sees the jobs go on at once."""
 
 
+RECORDED = Subject("coordinatord", ("coordinatord.core", "coordinatord.protocol"), code=("_handlers",))
+"""The machine, for the recorder of what led to a bug."""
+
+
 class Driver:
     """Runs one machine on one event loop."""
 
     def __init__(
-        self, machine: Coordinator, store: Store, deliver: Callable[[Effect], None], tasks: Tasks, counters: Counters
+        self,
+        machine: Coordinator,
+        store: Store,
+        deliver: Callable[[Effect], None],
+        tasks: Tasks,
+        counters: Counters,
+        crashes: Path | None = None,
     ) -> None:
-        """`deliver` carries out one effect, without waiting for anything."""
+        """`deliver` carries out one effect, without waiting for anything; `crashes` is where a bug leaves its story."""
         self.machine = machine
         self._counters = counters
         self._store = store
@@ -53,6 +65,8 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
         self._journal = Journal()
+        self._recorder = FlightRecorder(RECORDED, machine)
+        self._crashes = crashes
         self._closed = False
         self._writing = False
         self._written = asyncio.Event()
@@ -87,12 +101,14 @@ class Driver:
             await self._written.wait()
 
     def _handle(self, event: Event, now: float) -> None:
+        self._recorder.note(event, now)
         try:
             batch = self.machine.handle(event, now)
             self._timer.arm(self.machine.next_deadline())
             self._release(self._journal.take(batch, now))
         except Exception as error:
             # A bug: its state is no longer to be trusted, so the daemon ends instead of deciding by it.
+            self._recorder.tell(error, self._crashes)
             self._tasks.fail(error)
             raise
         if batch.records and not self._writing:

@@ -8,7 +8,7 @@ coordinator is in `operate`.
 
 from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, Endpoint, JoinConfig
 from nodeclient.config.operate import CommandConfig, EventsConfig, OperateConfig, ReportConfig, StatusConfig, Verb
-from nodeclient.config.parse import Config, parse
+from nodeclient.config.parse import Config, ReplayConfig, parse
 
 __all__ = [
     "DEFAULT_JOB",
@@ -19,6 +19,7 @@ __all__ = [
     "EventsConfig",
     "JoinConfig",
     "OperateConfig",
+    "ReplayConfig",
     "ReportConfig",
     "StatusConfig",
     "Verb",

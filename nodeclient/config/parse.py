@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from coordinatord.runtime import __version__
 from coordinatord.runtime.settings import SettingsError, SettingsParser, add_completion
@@ -14,7 +15,16 @@ from nodeclient.config import join, operate, run
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.operate import OperateConfig
 
-Config = JoinConfig | OperateConfig
+
+@dataclass(frozen=True, slots=True)
+class ReplayConfig:
+    """What `nodeclient replay` is asked for."""
+
+    crash: Path
+    """A file that a bug of nodeclient left."""
+
+
+Config = JoinConfig | OperateConfig | ReplayConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +37,14 @@ class _Subcommand:
     explain: Callable[[str], str | None] = join.explain
     """What to say about a flag that is not understood."""
     env_prefix: str = "NODECLIENT"
+
+
+def _add_replay(parser: SettingsParser) -> None:
+    parser.add_argument("--crash", type=Path, metavar="FILE", required=True, help="the file that it left")
+
+
+def _read_replay(_: SettingsParser, given: argparse.Namespace, __: Mapping[str, str]) -> Config:
+    return ReplayConfig(given.crash)
 
 
 _SUBCOMMANDS = {
@@ -45,6 +63,7 @@ _SUBCOMMANDS = {
     "stop": _Subcommand("end a job, with time for its workers to save", operate.add_for_live_job, operate.read_command),
     "restart": _Subcommand("have a job begin a new round", operate.add_for_live_job, operate.read_command),
     "forget": _Subcommand("drop a job that is over", operate.add_forget, operate.read_command),
+    "replay": _Subcommand("run again what led to a bug of nodeclient", _add_replay, _read_replay),
 }
 
 

@@ -6,13 +6,27 @@ What the effects do is the shells' business: `node` for nodeclient's own workers
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from coordinatord.runtime.deadline_timer import DeadlineTimer
+from coordinatord.runtime.flight_recorder import FlightRecorder, Subject
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import Effect
 from nodeclient.core.events import Event, Tick
+
+RECORDED = Subject("nodeclient", ("nodeclient.core", "coordinatord.protocol", "signal"), code=("_handlers", "_acts"))
+"""The agent, for the recorder of what led to a bug."""
+
+
+def crashes(environ: Mapping[str, str]) -> Path | None:
+    """Return the folder in which a bug leaves its story; None where the user has no place for state."""
+    base, home = environ.get("XDG_STATE_HOME", ""), environ.get("HOME", "")
+    if base.startswith("/"):
+        return Path(base, "nodeclient", "crashes")
+    return Path(home, ".local", "state", "nodeclient", "crashes") if home.startswith("/") else None
 
 
 class AgentLoop:
@@ -28,6 +42,7 @@ class AgentLoop:
         self._loop = asyncio.get_running_loop()
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
         self._events: deque[tuple[Event, float]] = deque()
+        self._recorder = FlightRecorder(RECORDED, agent)
 
     def start(self) -> None:
         """Begin to keep the agent's deadlines."""
@@ -44,7 +59,7 @@ class AgentLoop:
         try:
             while self._events:
                 event, now = self._events[0]
-                for effect in self._agent.handle(event, now):
+                for effect in self._handled(event, now):
                     self._carry_out(effect, event)
                 self._events.popleft()
         except Exception as error:
@@ -52,3 +67,11 @@ class AgentLoop:
             self._fail(error)
             raise
         self._timer.arm(self._agent.next_deadline())
+
+    def _handled(self, event: Event, now: float) -> Sequence[Effect]:
+        self._recorder.note(event, now)
+        try:
+            return self._agent.handle(event, now)
+        except Exception as error:
+            self._recorder.tell(error, crashes(os.environ))
+            raise

@@ -56,9 +56,11 @@ def test_where_state_is_kept_if_nobody_says_so(
 
 def test_the_subcommands_have_flags_of_their_own() -> None:
     assert parse("state", "--json", "--state-dir", "/s") == StateConfig(Path("/s"), json=True)
-    expected = ReplayConfig(Path("/s"), "mnist", step=True, json=False)
+    expected = ReplayConfig(Path("/s"), "mnist", None, step=True, json=False)
     assert parse("replay", "mnist", "--step", "--state-dir", "/s") == expected
-    assert parse("--state-dir", "/t", "replay", "--state-dir", "/s") == ReplayConfig(Path("/s"), None, False, False)
+    assert parse("--state-dir", "/t", "replay", "--state-dir", "/s") == ReplayConfig(
+        Path("/s"), None, None, False, False
+    )
 
 
 def test_ephemeral_state_is_kept_nowhere() -> None:

@@ -229,7 +229,7 @@ def end(
 
 def silence(member: Member) -> str:
     """Say how a node was lost."""
-    if member.observed is UNHEARD:
+    if member.observed == UNHEARD:
         return "it did not come back after the coordinator was started again"
     return "its connection closed, and it did not come back" if member.session is None else "silent for its whole lease"
 

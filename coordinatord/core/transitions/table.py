@@ -122,14 +122,16 @@ def next_row(run: Run, now: float) -> tuple[Transition | None, float | None]:
 
 def take_due_rows(run: Run, now: float, decision: Decision) -> float | None:
     """Take rows until none is due; return when the next one is, or None. Raises `TransitionLoopError`."""
-    for _ in range(TRANSITIONS_MAX):
+    taken: list[str] = []
+    while len(taken) < TRANSITIONS_MAX:
         _note_ready(run, now)
         row, due = next_row(run, now)
         if row is None:
             return due
+        taken.append(f"{row.source} to {row.target} ({conditions.NAMES[row.when]})")
         reason = Reason(conditions.NAMES[row.when], row.reason.format(reasons=Reasons(run)))
         row.action(run, reason, now, decision)
-    raise TransitionLoopError(f"job {run.job}: still moving after {TRANSITIONS_MAX} steps")
+    raise TransitionLoopError(f"job {run.job}: still moving after {TRANSITIONS_MAX} steps: {', '.join(taken)}")
 
 
 def _note_ready(run: Run, now: float) -> None:

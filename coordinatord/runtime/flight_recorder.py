@@ -1,0 +1,172 @@
+"""Keeps the last stimuli of a pure machine and its state before them, so that a bug of it can be run again at a desk.
+
+The machine decides from its state, a stimulus and the time alone. So these three, written down, lead to the same end
+in any process of the same release.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.text import clip
+from coordinatord.runtime import __version__, logs
+from coordinatord.runtime.object_graph import GraphError, attributes, built, copied, written
+
+STIMULI_MIN = 1_000
+"""Between two copies of the state: with a few nodes a copy takes a millisecond, and these some twenty."""
+
+STIMULI_PER_OBJECT = 2
+"""More of them where the state is large, since the copy takes longer: some 5 % of what the machine takes itself."""
+
+OBJECTS_MAX = 12_000
+"""Of the state, some 3,000 nodes. A copy of more would hold up the nodes for longer than 0.1 s, so there is none, and
+a file has the last stimuli alone: to be read, not run again."""
+
+STIMULI_MAX = 50_000
+"""Kept where there is no copy: 10 MB, and what 10,000 nodes send in twelve seconds."""
+
+FILES_KEPT = 3
+"""A bug that ends the program again after each restart is told by its first files as well as by its last."""
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Which machine is recorded: the program that it is of, and what of it is code and no state."""
+
+    program: str
+    packages: tuple[str, ...]
+    """In which the classes of its state and of its stimuli are."""
+    code: tuple[str, ...]
+    """Attributes of the machine that its construction makes anew."""
+
+
+class FlightRecorder:
+    """Records one machine: `note` each stimulus before the machine takes it."""
+
+    def __init__(self, subject: Subject, machine: object) -> None:
+        self._subject = subject
+        self._machine = machine
+        self._before: Any = None
+        """A copy of the machine, before the first of the stimuli; None where it is too large for that."""
+        self._limit = 0
+        self._stimuli: list[tuple[float, object]] = []
+
+    def note(self, stimulus: object, now: float) -> None:
+        """Keep a stimulus that the machine is about to handle; now and then the state anew, and only what follows."""
+        if len(self._stimuli) >= self._limit:
+            self._begin_anew()
+        self._stimuli.append((now, stimulus))
+
+    def _begin_anew(self) -> None:
+        self._before, objects = copied(self._machine, without=self._subject.code, most=OBJECTS_MAX)
+        self._limit = max(STIMULI_MIN, STIMULI_PER_OBJECT * objects) if self._before is not None else STIMULI_MAX
+        self._stimuli.clear()
+
+    def tell(self, error: Exception, folder: Path | None) -> None:
+        """Add to an error of the machine what it was about, and where it can be run again: in a new file of `folder`.
+
+        Never raises: the error itself is worth more than its story.
+        """
+        now, stimulus = self._stimuli[-1]
+        error.add_note(f"It came at {now:.6f} s of the event loop's clock, of {clip(repr(stimulus), 500)}.")
+        if folder is None:
+            return
+        try:
+            path = self._write(error, folder)
+        except (OSError, GraphError) as trouble:
+            error.add_note(f"What led to it could not be written to {folder}: {trouble}.")
+        else:
+            error.add_note(
+                f"Run the last {len(self._stimuli)} stimuli again: {self._subject.program} replay --crash {path}"
+            )
+
+    def _write(self, error: Exception, folder: Path) -> Path:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / f"crash-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}.json"
+        story = {
+            "format": FORMAT,
+            "program": self._subject.program,
+            "release": __version__,
+            "error": _named(error),
+            **written((None if self._before is None else list(attributes(self._before)), self._stimuli)),
+        }
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+            json.dump(story, file)
+        for old in sorted(folder.glob("crash-*.json"))[:-FILES_KEPT]:
+            old.unlink(missing_ok=True)
+        return path
+
+
+class CrashFileError(Exception):
+    """A file cannot be run again; the text says why."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a crash file holds: the machine as it was, what it was given then, and how it ended."""
+
+    machine: Any
+    stimuli: tuple[tuple[float, Any], ...]
+    error: str
+    release: str
+
+
+def read(path: Path, subject: Subject, machine: object) -> Story:
+    """Read a crash file into `machine`, a new one. Raises `CrashFileError`."""
+    try:
+        plain = json.loads(path.read_text())
+        if (plain["format"], plain["program"]) != (FORMAT, subject.program):
+            raise CrashFileError(f"{path} is no crash file of this {subject.program}")
+        state, stimuli = built(plain, subject.packages)
+        if state is None:
+            raise CrashFileError(f"{path} has no state, since that was too large to be copied: it can only be read")
+        for name, value in state:
+            setattr(machine, name, value)
+        return Story(machine, tuple(stimuli), str(plain["error"]), str(plain["release"]))
+    except OSError as error:
+        raise CrashFileError(f"{path} cannot be read: {error.strerror}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CrashFileError(f"{path} is no crash file, or is damaged: {error}") from error
+
+
+def replay(path: Path, subject: Subject, machine: Any) -> ExitCode:
+    """Run a crash file again and print what happens; say whether it came to the same end."""
+    try:
+        story = read(path, subject, machine)
+    except CrashFileError as error:
+        logs.complain(subject.program, str(error))
+        return ExitCode.NO_INPUT
+    if story.release != __version__:
+        _print(f"the file is of release {story.release}, this is {__version__}: the end may differ")
+    ended = "it went well"
+    for now, stimulus in story.stimuli:
+        _print(f"{now:.6f} s  {clip(repr(stimulus), 500)}")
+        try:
+            story.machine.handle(stimulus, now)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+            ended = _named(error)
+            _print("".join(traceback.format_exception(error)).rstrip())
+            break
+    if ended == story.error:
+        _print(f"it ended as recorded: {ended}")
+        return ExitCode.OK
+    _print(f"it did not end as recorded: {ended}; recorded: {story.error}")
+    return ExitCode.DATA_ERROR
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

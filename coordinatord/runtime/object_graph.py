@@ -1,0 +1,256 @@
+"""Object graphs as plain data: copied, written down and built again, and no code runs on the way, as pickle's would.
+
+A graph holds texts, numbers, enumerations, collections, and objects of classes that are no more than their attributes,
+as those of the pure machines are. What two objects share, they share again afterwards.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections import deque
+from collections.abc import Collection, Iterator
+from enum import Enum
+from typing import Any
+
+Plain = dict[str, Any]
+"""What `json` can write."""
+
+_ATOMS = (type(None), bool, int, float, str, bytes, Enum, type)
+
+_LINEAR = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+
+
+class GraphError(ValueError):
+    """Something is no graph that could have been written down. State: unchanged."""
+
+
+def attributes(thing: object) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of an object, in slots or in its dict; Python's own, as generics have them, are left out."""
+    for kind in type(thing).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if not name.startswith("__") and hasattr(thing, name):
+                yield name, getattr(thing, name)
+    for name, value in getattr(thing, "__dict__", {}).items():
+        if not name.startswith("__"):
+            yield name, value
+
+
+# Copies
+
+
+class _TooManyError(Exception):
+    """There is more to copy than is allowed."""
+
+
+class _Copies(dict[int, Any]):
+    """What is copied already, by the id of the original."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def __setitem__(self, original: int, copy: Any) -> None:
+        super().__setitem__(original, copy)
+        if len(self) > self.most:
+            raise _TooManyError
+
+
+def copied(root: Any, *, most: int, without: Collection[str] = ()) -> tuple[Any, int]:
+    """Copy all that can change; return the copy, and how many objects it took: None if that would be more than `most`.
+
+    `without` are attributes of the root.
+    """
+    done = _Copies(most)
+    twin = done[id(root)] = object.__new__(type(root))
+    try:
+        for name, value in attributes(root):
+            if name not in without:
+                setattr(twin, name, _copy(value, done))
+    except _TooManyError:
+        return None, len(done)
+    return twin, len(done)
+
+
+_ATOM: tuple[str, ...] = ()
+_COLLECTION = ("a collection",)
+
+_PLANS: dict[type, tuple[str, ...]] = {}
+"""How objects of a class are copied: not at all, as a collection, or by these slots. Looked up for each object."""
+
+
+def _plan(kind: type) -> tuple[str, ...]:
+    """Return the plan for a class that is met for the first time."""
+    parameters = getattr(kind, "__dataclass_params__", None)
+    if issubclass(kind, _ATOMS) or (parameters is not None and parameters.frozen):
+        return _ATOM
+    if issubclass(kind, dict | list | deque | tuple | set | frozenset):
+        return _COLLECTION
+    slots = [name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ()) if not name.startswith("__")]
+    return (*slots, "__dict__")
+
+
+def _copy(value: Any, done: dict[int, Any]) -> Any:
+    kind = type(value)
+    plan = _PLANS.get(kind)
+    if plan is None:
+        plan = _PLANS[kind] = _plan(kind)
+    if plan is _ATOM:
+        return value
+    twin = done.get(id(value))
+    if twin is not None:
+        return twin
+    if plan is _COLLECTION:
+        return _copy_collection(value, done)
+    twin = done[id(value)] = object.__new__(kind)
+    for name in plan[:-1]:
+        inner = getattr(value, name, _NONE)
+        if inner is not _NONE:
+            object.__setattr__(twin, name, inner if _PLANS.get(type(inner)) is _ATOM else _copy(inner, done))
+    for name, inner in getattr(value, "__dict__", {}).items():
+        if not name.startswith("__"):
+            object.__setattr__(twin, name, inner if _PLANS.get(type(inner)) is _ATOM else _copy(inner, done))
+    return twin
+
+
+_NONE = object()
+
+
+def _copy_collection(value: Any, done: dict[int, Any]) -> Any:
+    twin: Any
+    if isinstance(value, dict):
+        # Some are subclasses that make missing values, as Counter does.
+        twin = done[id(value)] = type(value)() if type(value).__module__ == "collections" else {}
+        for key, inner in value.items():
+            twin[key if _PLANS.get(type(key)) is _ATOM else _copy(key, done)] = (
+                inner if _PLANS.get(type(inner)) is _ATOM else _copy(inner, done)
+            )
+    elif isinstance(value, list | deque):
+        twin = done[id(value)] = deque(maxlen=value.maxlen) if isinstance(value, deque) else []
+        twin.extend(_copy(inner, done) for inner in value)
+    else:
+        twin = done[id(value)] = type(value)(_copy(inner, done) for inner in value)
+    return twin
+
+
+# Written down
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.objects: list[list[Any]] = []
+        self._places: dict[int, int] = {}
+        self._kept: list[Any] = []
+        """Lest the id of one be given to another."""
+
+    def write(self, value: Any) -> Any:
+        if value is None or (isinstance(value, bool | str) and not isinstance(value, Enum)):
+            return value
+        if isinstance(value, int | float) and not isinstance(value, Enum) and math.isfinite(value):
+            return value
+        if (place := self._places.get(id(value))) is None:
+            place = self._places[id(value)] = len(self.objects)
+            self._kept.append(value)
+            self.objects.append([])
+            self.objects[place] = self._entry(value)
+        return {"object": place}
+
+    def _entry(self, value: Any) -> list[Any]:
+        match value:
+            case float():
+                return ["float", str(value)]
+            case bytes():
+                return ["bytes", value.hex()]
+            case Enum():
+                return ["enum", _name_of(type(value)), self.write(value.value)]
+            case type():
+                return ["class", _name_of(value)]
+            case deque():
+                return ["deque", [self.write(inner) for inner in value], value.maxlen]
+        return self._entry_of_many(value)
+
+    def _entry_of_many(self, value: Any) -> list[Any]:
+        if isinstance(value, dict):
+            return ["dict", [[self.write(key), self.write(inner)] for key, inner in value.items()]]
+        if isinstance(value, list | tuple | set | frozenset):
+            return [type(value).__name__, [self.write(inner) for inner in value]]
+        if callable(value):
+            raise GraphError(f"{value!r} is code, which is not written down")
+        return ["instance", _name_of(type(value)), {name: self.write(inner) for name, inner in attributes(value)}]
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def written(root: Any) -> Plain:
+    """Return a graph as plain data. Raises `GraphError` for what is no data, such as a function."""
+    writer = _Writer()
+    top = writer.write(root)
+    return {"root": top, "objects": writer.objects}
+
+
+# Built again
+
+
+class _Reader:
+    def __init__(self, objects: list[list[Any]], packages: Collection[str]) -> None:
+        self._objects = objects
+        self._packages = packages
+        self._built: dict[int, Any] = {}
+
+    def read(self, plain: Any) -> Any:
+        if not isinstance(plain, dict):
+            return plain
+        place = plain["object"]
+        if place not in self._built:
+            self._build(place, *self._objects[place])
+        return self._built[place]
+
+    def _build(self, place: int, kind: str, *parts: Any) -> None:
+        twin: Any
+        if kind == "dict":
+            twin = self._built[place] = {}
+            twin.update((self.read(key), self.read(value)) for key, value in parts[0])
+        elif kind in {"list", "deque"}:
+            twin = self._built[place] = [] if kind == "list" else deque(maxlen=parts[1])
+            twin.extend(self.read(inner) for inner in parts[0])
+        elif kind == "instance":
+            twin = self._built[place] = object.__new__(self._class(parts[0]))
+            for name, value in parts[1].items():
+                object.__setattr__(twin, name, self.read(value))
+        else:
+            self._built[place] = self._value(kind, *parts)
+
+    def _value(self, kind: str, *parts: Any) -> Any:
+        match kind, parts:
+            case "float", (text,):
+                return float(text)
+            case "bytes", (text,):
+                return bytes.fromhex(text)
+            case "enum", (name, value):
+                return self._class(name)(self.read(value))
+            case "class", (name,):
+                return self._class(name)
+        return _LINEAR[kind](self.read(inner) for inner in parts[0])
+
+    def _class(self, name: str) -> Any:
+        """Return a class of one of the packages by its name; their modules do nothing when they are imported."""
+        module, _, path = name.partition(":")
+        if not any(f"{module}.".startswith(f"{package}.") for package in self._packages):
+            raise GraphError(f"{name[:80]!r} is of none of the packages {', '.join(self._packages)}")
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = vars(found)[part]
+        if not isinstance(found, type):
+            raise GraphError(f"{name[:80]!r} is no class")
+        return found
+
+
+def built(plain: Plain, packages: Collection[str]) -> Any:
+    """Build a graph again; its classes have to be of `packages`. Raises `GraphError`."""
+    try:
+        return _Reader(plain["objects"], packages).read(plain["root"])
+    except (AttributeError, ImportError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise error if isinstance(error, GraphError) else GraphError(f"it is damaged: {error!r}") from error

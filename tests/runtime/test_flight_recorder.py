@@ -1,0 +1,161 @@
+"""What led to a bug of a machine is kept in a file, and runs again in another process to the same end."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinatord.core.events import Tick
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.policy import Policy
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.runtime import flight_recorder
+from coordinatord.runtime.flight_recorder import FILES_KEPT, STIMULI_MIN, CrashFileError, FlightRecorder, read, replay
+from coordinatord.runtime.object_graph import GraphError, built, copied, written
+from coordinatord.server.driver import RECORDED
+from tests.support.builders import a_coordinator
+
+BUG = ZeroDivisionError("so it is")
+
+Crash = Callable[[int], tuple[Path, Exception]]
+
+
+@pytest.fixture
+def crash(tmp_path: Path) -> Crash:
+    """Return what has a coordinator take so many stimuli and fail at the last; it returns the file, and the error."""
+
+    def fail_after(stimuli: int) -> tuple[Path, Exception]:
+        machine = a_coordinator()
+        recorder = FlightRecorder(RECORDED, machine)
+        for now in range(stimuli):
+            recorder.note(Tick(), float(now))
+            machine.handle(Tick(), float(now))
+        recorder.note(Tick(), float(stimuli))
+        error = ZeroDivisionError("so it is")
+        recorder.tell(error, tmp_path / "crashes")
+        return max((tmp_path / "crashes").iterdir()), error
+
+    return fail_after
+
+
+def stumbling(monkeypatch: pytest.MonkeyPatch, at: float) -> None:
+    """Give the coordinator a bug that it meets at a time."""
+    handle = Coordinator.handle
+
+    def handle_or_fail(machine: Coordinator, event: Any, now: float) -> object:
+        if now == at:
+            raise BUG
+        return handle(machine, event, now)
+
+    monkeypatch.setattr(Coordinator, "handle", handle_or_fail)
+
+
+def test_it_ends_as_it_did(crash: Crash, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    path, _ = crash(3)
+    stumbling(monkeypatch, 3.0)
+    assert replay(path, RECORDED, Coordinator(Policy(), "")) == ExitCode.OK
+    lines = capfd.readouterr().out.splitlines()
+    assert [line for line in lines if "Tick" in line] == [f"{now}.000000 s  Tick()" for now in range(4)]
+    assert lines[-1] == "it ended as recorded: ZeroDivisionError: so it is"
+
+
+def test_where_the_bug_is_mended_that_is_said(crash: Crash, capfd: pytest.CaptureFixture[str]) -> None:
+    path, _ = crash(3)
+    assert replay(path, RECORDED, Coordinator(Policy(), "")) == ExitCode.DATA_ERROR
+    assert "it did not end as recorded: it went well" in capfd.readouterr().out
+
+
+def test_the_error_says_what_it_was_about_and_how_to_run_it_again(crash: Crash) -> None:
+    path, error = crash(0)
+    about, again = error.__notes__
+    assert "Tick()" in about
+    assert again == f"Run the last 1 stimuli again: coordinatord replay --crash {path}"
+
+
+def test_only_the_last_stimuli_are_kept_with_the_state_before_them(
+    crash: Crash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = crash(STIMULI_MIN + 5)
+    stumbling(monkeypatch, STIMULI_MIN + 5.0)
+    assert len(read(path, RECORDED, a_coordinator()).stimuli) == 6
+    assert replay(path, RECORDED, Coordinator(Policy(), "")) == ExitCode.OK
+
+
+def test_only_its_owner_may_read_it_and_only_the_last_few_are_kept(crash: Crash, tmp_path: Path) -> None:
+    path, _ = crash(0)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    for year in range(FILES_KEPT + 1):
+        path.with_name(f"crash-200{year}.json").touch()
+    path.unlink()
+    crash(0)
+    assert len(list((tmp_path / "crashes").iterdir())) == FILES_KEPT
+
+
+def test_a_state_that_is_too_large_is_not_copied_and_the_last_stimuli_can_be_read(
+    crash: Crash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_recorder, "OBJECTS_MAX", 3)
+    path, _ = crash(2)
+    assert len(json.loads(path.read_text())["objects"]) > 3
+    with pytest.raises(CrashFileError, match="too large to be copied: it can only be read"):
+        read(path, RECORDED, a_coordinator())
+
+
+def test_a_bug_is_told_though_its_file_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    recorder = FlightRecorder(RECORDED, a_coordinator())
+    recorder.note(Tick(), 0.0)
+    recorder.tell(BUG, tmp_path / "file" / "below")
+    assert "could not be written" in BUG.__notes__[-1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"format": 1, "program": "coordinatord", "root": {"object": 7}, "objects": []}'],
+)
+def test_what_is_no_crash_file_is_told_in_one_line(
+    text: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "crash.json"
+    path.write_text(text)
+    assert replay(path, RECORDED, a_coordinator()) == ExitCode.NO_INPUT
+    assert len(capfd.readouterr().err.splitlines()) == 1
+
+
+def test_a_file_that_is_not_there_is_told_in_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert replay(tmp_path / "none", RECORDED, a_coordinator()) == ExitCode.NO_INPUT
+    assert "cannot be read" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["subprocess:Popen", "coordinatord.cli:main", "coordinatord.core.machine:math"])
+def test_a_file_can_name_no_class_but_the_machine_s_own(name: str) -> None:
+    plain = {"root": {"object": 0}, "objects": [["instance", name, {}]]}
+    with pytest.raises(GraphError):
+        built(plain, RECORDED.packages)
+
+
+def test_what_is_shared_is_shared_again_and_code_is_not_written_down() -> None:
+    inner: dict[str, Any] = {"infinite": float("inf"), "bytes": b"\0", "set": {1}, "tuple": (1, 2.5, None)}
+    inner["itself"] = inner
+    again = built(json.loads(json.dumps(written([inner, inner]))), ())
+    assert again[0] is again[1] is again[0]["itself"]
+    assert {name: value for name, value in again[0].items() if name != "itself"} == {
+        name: value for name, value in inner.items() if name != "itself"
+    }
+    with pytest.raises(GraphError, match="is code"):
+        written([print])
+
+
+def test_a_copy_does_not_change_with_the_original() -> None:
+    machine = a_coordinator()
+    copy, objects = copied(machine, without=RECORDED.code, most=1_000)
+    assert 3 < objects < 1_000
+    machine.cluster.jobs["job"] = None  # type: ignore[assignment]
+    assert copy.cluster.jobs == {}
+    assert copied(machine, without=RECORDED.code, most=3)[0] is None
