@@ -17,7 +17,8 @@ import threading
 import time
 
 NAME = "pt_gloo_runloop"
-"""What torch calls these threads (ProcessGroupGloo.cpp); the kernel shows it."""
+"""What torch calls these threads (ProcessGroupGloo.cpp); the kernel shows it. Those of torch 2.4 have no name of their
+own, but nothing of Python's either."""
 
 FUTEX = {"202", "98"}
 """The number of the system call futex, on x86-64 and on arm64."""

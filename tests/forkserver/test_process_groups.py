@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.forkserver.support import Stage, python
-from tests.support.gloo import BUSY_AT_THE_END
+from tests.support.gloo import BUSY_AT_THE_END, skip_where_gloo_needs_no_python
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] != sys.argv[1]:
 def test_a_worker_ends_although_a_model_outlives_its_group_or_the_group_the_script(
     stage: Stage, preload: str, restarts: int
 ) -> None:
-    pytest.importorskip("torch")
+    skip_where_gloo_needs_no_python()
     script = stage.write("train.py", TRAIN)
     flags = ("--nproc-per-node", "2", "--max-restarts", str(restarts))
     job = stage.run(*python(script, str(restarts)), preload=f"beacon,{preload}", flags=flags)

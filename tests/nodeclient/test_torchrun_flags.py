@@ -315,7 +315,7 @@ def test_the_keys_are_those_that_torchs_backends_read() -> None:
     files = Path(torch_run.__file__).parent.glob("elastic/rendezvous/*.py")
     pairs = [pair for file in files for pair in KEY.findall(file.read_text())]
     found = {key or f"{timeout}_timeout" for key, timeout in pairs}
-    assert {"join_timeout", "store_type", "keep_alive_interval", "cert", "rank"} <= found
+    assert {"last_call_timeout", "store_type", "read_timeout", "cert", "rank"} <= found
     assert found <= set(CONF)
 
 
@@ -331,7 +331,7 @@ def test_the_tables_have_every_variable_that_torchs_launcher_reads() -> None:
     root = Path(torch_run.__file__).parent
     files = [root / "run.py", root / "launch.py", *root.glob("launcher/**/*.py"), *root.glob("elastic/**/*.py")]
     found = {name for file in files for pair in VARIABLE.findall(file.read_text()) for name in pair if name}
-    assert {"PYTHON_EXEC", "LOGLEVEL", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "TORCHELASTIC_ENABLE_FILE_TIMER"} <= found
+    assert {"PYTHON_EXEC", "LOGLEVEL", "TORCHELASTIC_ENABLE_FILE_TIMER"} <= found
     assert [name for name in sorted(found) if f"`{name}`" not in DOCUMENT] == []
 
 

@@ -1,5 +1,7 @@
 """A training script that ends while gloo's thread still wants the interpreter, as happens by chance now and then."""
 
+import pytest
+
 BUSY_AT_THE_END = '''
 import sys, time, torch
 import torch.distributed as dist
@@ -23,3 +25,9 @@ def be_busy_at_the_end():
     return model
 '''
 """Without what `workerlib/gloo.py` does about it, a worker that has a group of two hangs after this for ever."""
+
+
+def skip_where_gloo_needs_no_python() -> None:
+    """Skip a test that has gloo's threads keep an object of Python's, which none do in torch 2.4."""
+    if not hasattr(pytest.importorskip("torch")._C, "_remove_obj_from_tls"):
+        pytest.skip("gloo's threads keep nothing of Python's in this torch")

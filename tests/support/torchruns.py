@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.support.cluster import STDLIB_PYTHON, WORKER, Coordinator
 from tests.support.programs import BIN, Program, clean_environ, wait_until
@@ -17,6 +20,12 @@ FORKED = ("--start-method", "fork", "--run-path")
 
 LIGHT = ("--no-python", *STDLIB_PYTHON, str(WORKER))
 """Workers without torch."""
+
+
+NEEDS_BACKENDS = pytest.mark.skipif(
+    tuple(map(int, version("torch").split(".")[:2])) < (2, 5), reason="torch looks for others' backends from 2.5 on"
+)
+"""What a test needs that has torch find the backend by its name."""
 
 
 class Torchrun(Program):

@@ -19,9 +19,9 @@ from nodeclient.torchrun.stores import ASSIGNED_RANKS, ROLE_INFO, TERMINAL_STATE
 from tests.support.cluster import QUICK, Cluster, Coordinator
 from tests.support.handlers import Job, master, meet, ranks
 from tests.support.programs import TIMEOUT_S
-from tests.support.torchruns import await_node
+from tests.support.torchruns import NEEDS_BACKENDS, await_node
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, NEEDS_BACKENDS]
 
 
 def role_info(rank: int, workers: int) -> str:

@@ -10,8 +10,9 @@ import pytest
 from tests.support.cluster import Coordinator
 from tests.support.handlers import Job, meet, ranks
 from tests.support.programs import TIMEOUT_S
+from tests.support.torchruns import NEEDS_BACKENDS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, NEEDS_BACKENDS]
 
 
 def test_a_round_outlives_its_coordinator_which_then_lets_others_in(

@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.cluster import Coordinator
 from tests.support.programs import kill_quietly
-from tests.support.torchruns import FORKED, HERE, LIGHT, Torchrun, Torchruns, await_node
+from tests.support.torchruns import FORKED, HERE, LIGHT, NEEDS_BACKENDS, Torchrun, Torchruns, await_node
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, NEEDS_BACKENDS]
 
 RESTARTS = int(os.environ.get("TORCHRUN_RESTARTS", "20"))
 """How often a real job is restarted; torchrun's own backend fails, or hangs, in most of the first ones."""

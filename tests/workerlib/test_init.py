@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from nodeclient.host.ports import PortReservation
-from tests.support.gloo import BUSY_AT_THE_END
+from tests.support.gloo import BUSY_AT_THE_END, skip_where_gloo_needs_no_python
 from tests.support.programs import TIMEOUT_S
 from workerlib import WorkerEnvironment
 
@@ -239,6 +239,7 @@ main()
 
 @pytest.mark.slow
 def test_a_worker_ends_although_a_model_outlives_the_context(port: int) -> None:
+    skip_where_gloo_needs_no_python()
     first, second = _pair(port)
     with _start(OUTLIVED, first) as zero, _start(OUTLIVED, second) as one:
         for process in (zero, one):
