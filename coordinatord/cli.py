@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def _run() -> int:
-    from coordinatord.runtime import bugs, logs  # noqa: PLC0415 - see above
+    from coordinatord.runtime import logs  # noqa: PLC0415 - see above
     from coordinatord.store.interface import StoreError  # noqa: PLC0415
 
     logs.replace_closed_streams()
@@ -38,7 +38,7 @@ def _run() -> int:
         logs.complain("coordinatord", str(error))
         return error.exit_code
     except Exception:  # noqa: BLE001 - the last resort, and it says all there is to know
-        return bugs.report_bug("coordinatord")
+        return logs.report_bug("coordinatord")
 
 
 def _do(chosen: Config) -> int:

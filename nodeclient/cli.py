@@ -25,7 +25,7 @@ def main() -> None:
 
 def _run() -> int:
     from coordinatord.protocol.exit_codes import ExitCode  # noqa: PLC0415
-    from coordinatord.runtime import bugs, logs  # noqa: PLC0415 - see above
+    from coordinatord.runtime import logs  # noqa: PLC0415 - see above
 
     logs.replace_closed_streams()
     try:
@@ -41,7 +41,7 @@ def _run() -> int:
         logs.complain("nodeclient", f"the system refused something: {error}")
         return ExitCode.OS_ERROR
     except Exception:  # noqa: BLE001 - the last resort, and it says all there is to know
-        return bugs.report_bug("nodeclient")
+        return logs.report_bug("nodeclient")
 
 
 def _join(chosen: JoinConfig) -> int:

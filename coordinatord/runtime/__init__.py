@@ -1,10 +1,9 @@
 """What the shells of both programs need and no library has. Nothing here knows of jobs, nodes or rounds.
 
-`settings` reads flags, variables and files; `logs` formats log lines, `line_writer` writes them without ever waiting,
-and `bugs` reports an error of the program's own. `flight_recorder` keeps what led to it, as `object_graph` writes it
-down. `tasks` keeps background tasks, `deadline_timer` is the one timer,
-`latest_frame` holds what is to be sent. `systemd` notifies the service manager; `tcp_options`, `file_limit`,
-`early_signals` and `local_time` each set up or read one thing of the system.
+`settings` reads flags, variables and files. `logs` formats log lines, and `line_writer` writes them without waiting.
+`flight_recorder` keeps what led to a bug, as `object_graph` writes it down. `tasks` keeps background tasks,
+`deadline_timer` is the one timer, `latest_frame` holds what is to be sent. `systemd` notifies the service manager;
+`tcp_options`, `file_limit`, `early_signals` and `local_time` each set up or read one thing of the system.
 """
 
 __version__ = "0.1.0"

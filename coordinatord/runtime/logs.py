@@ -11,9 +11,11 @@ import logging
 import math
 import os
 import sys
+import traceback
 from datetime import UTC, datetime
 from typing import Any
 
+from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.line_writer import LineWriter
 from coordinatord.runtime.local_time import local, moment
 
@@ -238,3 +240,15 @@ def _plain(value: object) -> object:
             return {str(name): _plain(one) for name, one in value.items()}
         case _:
             return str(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def report_bug(program: str) -> ExitCode:
+    """Write down the exception that is being handled, for whoever mends it; return the exit code for it."""
+    if is_for_machines():
+        text = "this is a bug of %s, please report it"
+        names = fields("bug")
+        logging.getLogger(program).error(text, program, exc_info=True, extra=names)  # noqa: LOG014 - one is handled
+        return ExitCode.INTERNAL
+    told = traceback.format_exc()
+    say_last(f"{told}{program}: this is a bug of {program}, please report it with the lines above\n")
+    return ExitCode.INTERNAL

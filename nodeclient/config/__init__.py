@@ -2,8 +2,7 @@
 
 `parse` reads a command line. Three of them start a node: `join` is ours, `run` has those of torchrun and of
 torch.distributed.launch. They share `flags`, `values` and `build`; `join_config` is what each of them comes to. Only
-torchrun's have `torchrun_rendezvous` and `program`; `output` is where workers' lines go. What operators ask of a
-coordinator is in `operate`.
+torchrun's have `torchrun_rendezvous`. What operators ask of a coordinator is in `operate`.
 """
 
 from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, Endpoint, JoinConfig

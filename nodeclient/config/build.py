@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import os
+import secrets
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +15,11 @@ from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import JobSpec
 from coordinatord.runtime.settings import SettingsParser
 from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, JoinConfig
-from nodeclient.config.output import output_settings
 from nodeclient.core.settings import ABORT_TIMEOUT_S, JOIN_TIMEOUT_S
 from nodeclient.host.addresses import fresh_node_id
 from nodeclient.host.devices import WorkersPerNodeError, workers_per_node
 from nodeclient.host.schedulers import Found, SchedulerError, found, missed
+from nodeclient.output.settings import Choice, OutputSettings
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
 
 STOP_TIMEOUT_S = 30.0
@@ -191,3 +194,37 @@ def _take(said: Mapping[str, Found], key: str, words: str, remarks: list[str]) -
         return None
     remarks.append(f"{words} {said[key].value} from {said[key].source}")
     return said[key].value
+
+
+NOWHERE = Path(os.devnull)
+"""As `--log-dir`: no files, and so all output on the terminal, as torchrun has it."""
+
+
+def output_settings(given: argparse.Namespace, remarks: list[str]) -> OutputSettings:
+    """Make the settings; where files are wanted and no place is named, one is made, and `remarks` says where."""
+    redirects, tee = given.redirects or Choice(), given.tee or Choice()
+    log_dir = given.log_dir
+    if log_dir == NOWHERE:
+        log_dir = None
+        if (redirects, tee) != (Choice(), Choice()):
+            remarks.append(f"with --log-dir {NOWHERE} there are no files, so all output goes to the terminal")
+        redirects = tee = Choice()
+    elif log_dir is None and _wants_files(given, redirects, tee):
+        log_dir = Path(tempfile.gettempdir(), f"nodeclient-logs-{secrets.token_hex(8)}")  # made with the first file
+        remarks.append(f"the workers' output goes into files in {log_dir}: --log-dir names a place that is kept")
+    return OutputSettings(
+        log_dir=log_dir,
+        redirects=redirects,
+        tee=tee,
+        terminal_ranks=given.local_ranks_filter,
+        stdout_filters=given.duplicate_stdout_filters,
+        stderr_filters=given.duplicate_stderr_filters,
+        prefix=given.log_line_prefix_template or None,
+        rotate_bytes=given.log_rotate,
+        rotations_kept=given.log_rotations_kept,
+    )
+
+
+def _wants_files(given: argparse.Namespace, redirects: Choice, tee: Choice) -> bool:
+    chosen = any(choice.default or any(choice.by_local_rank.values()) for choice in (redirects, tee))
+    return chosen or bool(given.duplicate_stdout_filters or given.duplicate_stderr_filters)

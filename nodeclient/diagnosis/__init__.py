@@ -2,6 +2,6 @@
 
 `diagnose` looks at what is left of a worker: its exit code, the end of its stderr (`tracebacks`, made fit by `text`),
 the error file that it may have written (`recorded`) and what the kernel did (`oom`, `kernel_log`). `report_text` is the
-report for a terminal, `log_fields` the same for a log, `error_file` the one for a scheduler. Which failure came first
+report for a terminal and for a log, `error_file` the one for a scheduler. Which failure came first
 in the whole job is decided by the coordinator.
 """

@@ -107,3 +107,29 @@ def _fact(label: str, text: str) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def log_fields(report: Report) -> dict[str, object]:
+    """Return all that is known as the fields of one log line, for a machine."""
+    failure = report.failure
+    return {
+        "round": report.round,
+        "failed_node": report.node,
+        "failed_host": report.host,
+        "rank": failure.rank,
+        "local_rank": failure.local_rank,
+        "pid": failure.pid or None,
+        "exit_code": failure.exit_code,
+        "how": describe_exit(failure.exit_code) if failure.pid else "not started",
+        "age_s": failure.age_s,
+        "because": failure.message,
+        "error": failure.error,
+        "last_lines": list(failure.last_lines) or None,
+        "consequences": [f"rank {other.rank} on {other.node}" for other in report.consequences] or None,
+        "consequences_count": report.consequences_count,
+        "same_error_count": report.same_error_count,
+        "ended_early": other_workers.early(report),
+        "behind": other_workers.stragglers(report),
+        "stderr_log": failure.log or None,
+        "hint": hint(report),
+    }

@@ -6,6 +6,6 @@ worker it forks, and only in the fork the import of `sitecustomize` ends, so tha
 finds `__main__`, sets `sys.path[0]`, reads the script. No second way to run a program is made up here.
 
 `starter` starts workers, warm or cold; `server_process` is one life of the interpreter as the node sees it;
-`eligibility` tells which command lines allow it, `along` what a module imports late. In `hook` are the files that
+`eligibility` tells which command lines allow it. In `hook` are the files that
 run in the user's interpreter, with the standard library alone, from Python 3.10 on.
 """

@@ -12,8 +12,7 @@ from nodeclient.output.files import Filter, LogFile, Rotation, Troubles
 from nodeclient.output.line_prefix import WorkerLabel, colours_wanted, make_prefix
 from nodeclient.output.lines import plain
 from nodeclient.output.settings import OutputSettings, Streams
-from nodeclient.output.streams import Prefixed, Raw, Sink, WorkerStream
-from nodeclient.output.tail import Tail
+from nodeclient.output.streams import Prefixed, Raw, Sink, Tail, WorkerStream
 from nodeclient.output.terminal_writer import TerminalWriter
 
 _NAMES = {Streams.STDOUT: "stdout", Streams.STDERR: "stderr"}

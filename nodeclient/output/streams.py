@@ -188,3 +188,28 @@ class Prefixed:
     @property
     def _is_drawn(self) -> bool:
         return self._overwrites and self._terminal_writer.is_terminal and self._cutter.has_rest
+
+
+TAIL_BYTES = 64 * 1024
+"""Kept of each worker: room for a deep traceback and the stacks of C++ below it, and for a progress bar redrawn
+a few hundred times."""
+
+
+class Tail:
+    """Keeps the last bytes of a stream; they may be read by another thread."""
+
+    wants_quiet = False
+
+    def __init__(self) -> None:
+        self.data = b""
+        """Replaced, never changed in place."""
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next bytes."""
+        self.data = (self.data + chunk)[-TAIL_BYTES:]
+
+    def quiet(self) -> None:
+        """Nothing is held back."""
+
+    def end(self) -> None:
+        """Nothing is held back."""

@@ -13,7 +13,7 @@ from typing import Protocol
 from coordinatord.protocol.messages import Report
 from coordinatord.runtime.logs import fields, install
 from nodeclient.core.effects import Level, Waiting
-from nodeclient.diagnosis import log_fields, report_text
+from nodeclient.diagnosis import report_text
 
 log = logging.getLogger("nodeclient")
 
@@ -59,7 +59,7 @@ class Console:
     def show(self, report: Report, seen_at: datetime) -> None:
         """Write why a round failed: lines that belong together, or one log line for machines."""
         if self._for_machines:
-            told = log_fields.told(report)
+            told = report_text.log_fields(report)
             self._log(logging.ERROR, f"round {report.round} failed", "round_failed", **told)
         else:
             self._waiting = None

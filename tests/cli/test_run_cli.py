@@ -155,7 +155,7 @@ def interrupted(tmp_path: Path, module: str, *prefix: str) -> Program:
 
 
 @pytest.mark.parametrize(
-    "module", ["coordinatord.runtime.bugs", "nodeclient.config", "asyncio", "nodeclient.shell.node"]
+    "module", ["coordinatord.runtime.logs", "nodeclient.config", "asyncio", "nodeclient.shell.node"]
 )
 def test_ctrl_c_while_modules_are_imported_ends_it_without_a_word(module: str, tmp_path: Path) -> None:
     node = interrupted(tmp_path, module)
@@ -166,7 +166,7 @@ def test_ctrl_c_while_modules_are_imported_ends_it_without_a_word(module: str, t
 
 
 def test_ctrl_c_that_a_shell_has_it_ignore_is_ignored_from_the_start(tmp_path: Path) -> None:
-    node = interrupted(tmp_path, "coordinatord.runtime.bugs", "sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+    node = interrupted(tmp_path, "coordinatord.runtime.logs", "sh", "-c", "trap '' INT; exec \"$@\"", "sh")
     try:
         node.signal(signal.SIGTERM)
         assert (node.wait(), node.lines) == (143, ["importing"])

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.runtime import bugs, logs
+from coordinatord.runtime import logs
 from coordinatord.runtime.logs import JsonFormatter, LineFormatter, fields
 
 
@@ -136,7 +136,7 @@ def test_all_that_a_program_says_at_its_end_is_in_the_form_that_was_asked_for(
     try:
         raise ValueError("unheard of")  # noqa: TRY301 - to be caught here
     except ValueError:
-        assert bugs.report_bug("program") == 70
+        assert logs.report_bug("program") == 70
     for handler in root.handlers:
         handler.close()  # as the library does at the end of a process
     said = capfd.readouterr().err

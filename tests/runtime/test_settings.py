@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinatord.runtime.settings import NUMBER, WHOLE, Rank, SettingsError, SettingsParser, joined, port, seconds
-from coordinatord.runtime.settings.toml_file import BYTES_MAX
-from coordinatord.runtime.settings.toml_text import toml_line
+from coordinatord.runtime.settings.toml_file import BYTES_MAX, toml_line
 
 
 def parser(environ: dict[str, str]) -> SettingsParser:

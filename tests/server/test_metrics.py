@@ -25,8 +25,7 @@ from coordinatord.server import driver
 from coordinatord.server.app import Server
 from coordinatord.server.counters import Counters, LagProbe
 from coordinatord.server.metrics.jobs import figures_of
-from coordinatord.server.metrics.reasons import REASONS
-from coordinatord.server.metrics.rounds import JobTally
+from coordinatord.server.metrics.rounds import REASONS, JobTally
 from coordinatord.store.interface import Entry, StoreError
 from coordinatord.store.memory_store import MemoryStore
 from tests.server.conftest import Start

@@ -21,8 +21,7 @@ from coordinatord.core.values.records import (
 )
 from coordinatord.core.values.time_ledger import Spent
 from coordinatord.protocol.messages import JobSpec
-from coordinatord.server.metrics.reasons import OTHER, REASONS, known
-from coordinatord.server.metrics.rounds import RoundMeter
+from coordinatord.server.metrics.rounds import OTHER, REASONS, RoundMeter, known
 
 # Durations
 

@@ -24,7 +24,7 @@ import os, signal, sys
 
 class Holder:
     def find_spec(self, name, path=None, target=None):
-        if name == "coordinatord.runtime.bugs":
+        if name == "coordinatord.runtime.logs":
             sys.stdout.write("importing\\n")
             sys.stdout.flush()
             while True:

@@ -15,7 +15,7 @@ from coordinatord.core.policy import Policy
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.values.deadline_heap import DeadlineHeap
 from coordinatord.core.values.ranks import order
-from coordinatord.core.values.reason import Reason
+from coordinatord.core.values.records import Reason
 from coordinatord.core.values.root_cause import LostNode, RoundVerdict, WorkerFailure, find_root_cause
 from coordinatord.core.values.round_history import RoundHistory
 from coordinatord.core.values.time_ledger import Activity, Ledger

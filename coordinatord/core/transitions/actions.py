@@ -18,7 +18,6 @@ from coordinatord.core.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.state.run import MAY_HAVE_WORKERS, Run, State
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.ranks import assign
-from coordinatord.core.values.reason import Reason
 from coordinatord.core.values.records import (
     AGE_MAX,
     FirstFailure,
@@ -27,6 +26,7 @@ from coordinatord.core.values.records import (
     NodeLost,
     NodesHeard,
     NodesSilent,
+    Reason,
     RoundEnded,
     RoundFormed,
     RoundStarted,

@@ -25,8 +25,7 @@ from coordinatord.core.values.admin_requests import (
     UndrainNode,
     Verdict,
 )
-from coordinatord.core.values.reason import Reason
-from coordinatord.core.values.records import JobForgotten, JobStopAsked, NodeDrained, NodeUndrained
+from coordinatord.core.values.records import JobForgotten, JobStopAsked, NodeDrained, NodeUndrained, Reason
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Result
 

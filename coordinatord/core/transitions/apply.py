@@ -15,7 +15,6 @@ from coordinatord.core.queries.report_builder import in_brief
 from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run, State
-from coordinatord.core.values.reason import Reason
 from coordinatord.core.values.records import (
     JobForgotten,
     JobStopAsked,
@@ -28,6 +27,7 @@ from coordinatord.core.values.records import (
     NodesSilent,
     NodeSucceeded,
     NodeUndrained,
+    Reason,
     Record,
     RoundEnded,
     RoundFormed,

@@ -16,7 +16,7 @@ from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run, State
 from coordinatord.core.transitions import actions
 from coordinatord.core.transitions.decision import Decision
-from coordinatord.core.values.reason import Reason
+from coordinatord.core.values.records import Reason
 
 TRANSITIONS_MAX = 16
 """No event can need more steps of one run than there are states; a longer chain is a loop in the table."""

@@ -17,6 +17,17 @@ from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Nam
 from coordinatord.protocol.messages import Failure, JobSpec, NodeSpec, Outcome, Report
 from coordinatord.protocol.schema import Length, Range
 
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The condition that held, and what it came to in this case."""
+
+    condition: str
+    """One of `conditions.NAMES`; where no row of the table was taken, what an operator asked for."""
+    words: str
+    """The row's sentence, with the names and numbers of this case."""
+
+
 REASON_MAX = 4_096
 """In characters: the longest sentence names eight nodes, quotes a worker's message and says what both led to."""
 

@@ -3,7 +3,7 @@
 A flag `--max-restarts` of `nodeclient` is read from `NODECLIENT_MAX_RESTARTS` if it is not given, and from the key
 `max-restarts` of the file that `--config` names if that is not set either. The programs say what they mean.
 
-`setting` is one of them, `values` reads its text, and `parser` has them all. `toml_file` reads the file, `toml_text`
+`setting` is one of them, `values` reads its text, and `parser` has them all. `toml_file` reads the file and
 writes one, and `completion` writes what a shell needs to complete flags.
 """
 

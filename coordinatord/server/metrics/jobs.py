@@ -18,8 +18,7 @@ from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Health, Run, State
 from coordinatord.core.values.time_ledger import Activity
 from coordinatord.protocol.messages import Launcher
-from coordinatord.server.metrics.reasons import REASONS
-from coordinatord.server.metrics.rounds import JobTally
+from coordinatord.server.metrics.rounds import REASONS, JobTally
 
 ENDED_SHOWN_S = 900.0
 """After its end a job has series for so long: every scrape sees how it ended, alerts tell somebody, and a coordinator

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Histogram
 
+from coordinatord.core.queries import conditions
 from coordinatord.core.state.run import Run, State
+from coordinatord.core.transitions.table import ROWS
 from coordinatord.core.values.records import (
     JobForgotten,
     NodeLost,
@@ -26,7 +28,27 @@ from coordinatord.core.values.records import (
     TrainingBegan,
 )
 from coordinatord.core.values.time_ledger import Activity, Spent
-from coordinatord.server.metrics.reasons import NODE_LOST, OTHER, WORKER_FAILED, known
+
+WORKER_FAILED = conditions.NAMES[conditions.worker_failed]
+NODE_LOST = conditions.NAMES[conditions.node_lost]
+
+OTHER = "other"
+"""Of a record that another version made."""
+
+_CONDITIONS = dict.fromkeys(
+    conditions.NAMES[row.when]
+    for row in ROWS
+    if row.source in {State.STARTING, State.RUNNING} and row.target is not State.RUNNING
+)
+
+REASONS = (*_CONDITIONS, OTHER)
+"""Every value of the label."""
+
+
+def known(condition: str) -> str:
+    """Return the condition of a record, as far as this version knows it."""
+    return condition if condition in _CONDITIONS else OTHER
+
 
 FORMATION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
 """In seconds: from survivors that form again at once, over the settle window of 2 s, to its cap of 10 s and beyond."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodeclient.output.tail import TAIL_BYTES, Tail
+from nodeclient.output.streams import TAIL_BYTES, Tail
 
 
 def test_the_tail_of_a_stream_is_bounded() -> None:
