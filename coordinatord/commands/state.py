@@ -12,6 +12,7 @@ from coordinatord.config import StateConfig
 from coordinatord.core.queries.job_view import drained_view
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import local, moment
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
@@ -34,7 +35,7 @@ def _look(directory: Path) -> dict[str, Any]:
         "bytes": _bytes_in(directory),
         "records": database.count(),
         "jobs": [_job(database, job, run) for job, run in last_runs.items()],
-        "drained": drained_view(marks_of(database.history("", ""))),
+        "drained": [fields_of(mark) for mark in drained_view(marks_of(database.history("", "")))],
     }
 
 

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 
-from coordinatord.hints.match import cause_of, hint
+from coordinatord.hints.match import cause_of
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.fields import CONSEQUENCES_MAX
 from coordinatord.protocol.messages import Report, SecondaryFailure
 
 NAMED_MAX = 3
 """Workers that are named where the first ones tell enough."""
-
-KEPT_MAX = 1_000
-"""As many jobs are remembered, each with one report."""
-
-
-@lru_cache(maxsize=KEPT_MAX)
-def in_words(report: Report) -> Mapping[str, str]:
-    """Return what there is to say of a failure beyond its facts; kept, since each look at a job shows it."""
-    return MappingProxyType(
-        {
-            "hint": hint(report) or "",
-            "before": early(report),
-            "behind": stragglers(report),
-            "then": consequences(report),
-        }
-    )
 
 
 def consequences(report: Report) -> str:

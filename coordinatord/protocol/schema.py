@@ -1,18 +1,24 @@
-"""Checks decoded data against the annotated dataclasses of `messages`, and builds them.
+"""Checks decoded data against the annotated dataclasses of `messages` and `api`, builds them, and takes them apart.
 
 A check is made once for each class, out of its type annotations, so that a message has one definition and no second
 list of rules. Nothing is coerced: a number in a text's place is an error. A field may hold `int`, `float`, `str`,
 `bool`, a `StrEnum` or another message class, a tuple of any one of these, and each of all this or None; `Length` and
-`Range` bound texts, tuples and numbers.
+`Range` bound texts, tuples and numbers. `Clipped` texts are made fit instead of refused, `Token`s fit into a header.
+
+`check_for` is strict: both sides of a session speak one version. `reader_for` is for the HTTP API, whose two sides may
+be of different releases.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
+from functools import cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from coordinatord.protocol.text import clip
 
 Check = Callable[[object], Any]
 """Takes a decoded value; returns what the field is to hold, or raises `_WrongError`."""
@@ -52,6 +58,20 @@ class Range:
     most: float
 
 
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """Bound of a text for people, in characters: more is cut off, and what is not printable becomes a blank."""
+
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Bound of a text that goes into a header as it came, in characters: visible ASCII letters, and at least one."""
+
+    most: int
+
+
 Without = Mapping[type[Any], frozenset[str]]
 """By class, fields that the data has not: a message then holds their defaults."""
 
@@ -62,7 +82,33 @@ def check_for(message: type[MessageT], without: Without = MappingProxyType({})) 
     Fields that are missing or unknown are errors: what is read was written in exactly one version. That version may
     be `without` some fields.
     """
-    check_fields = _message(message, without)
+    return _placed(_exactly(message, without))
+
+
+def reader_for(message: type[MessageT]) -> Callable[[object, str], MessageT]:
+    """Return the check that turns a decoded map of a perhaps newer or older release into `message`.
+
+    Unknown fields are left out, and a field that is missing has its default; without a default it is an error.
+    """
+    return _placed(_leniently(message))  # type: ignore[arg-type] # classes are hashable
+
+
+def fields_of(message: Any, without: Without = MappingProxyType({})) -> dict[str, Any]:
+    """Take a message apart, the way back from `check_for`; of a subclass, this gives the fields of its own.
+
+    A message without slots costs a quarter of one with: it is a copy of a map that exists.
+    """
+    names = getattr(message, "__slots__", None)
+    if names is None:
+        return dict(vars(message))
+    left_out = without.get(type(message))
+    if left_out is None:
+        return {name: getattr(message, name) for name in names}
+    return {name: getattr(message, name) for name in names if name not in left_out}
+
+
+def _placed(check_fields: Callable[[object], MessageT]) -> Callable[[object, str], MessageT]:
+    """Return a check whose errors name the place of what is wrong."""
 
     def check(value: object, path: str) -> MessageT:
         try:
@@ -73,32 +119,26 @@ def check_for(message: type[MessageT], without: Without = MappingProxyType({})) 
     return check
 
 
-def fields_of(message: Any, without: Without = MappingProxyType({})) -> dict[str, Any]:
-    """Take a message apart, the way back from `check_for`; of a subclass, this gives the fields of its own."""
-    left_out = without.get(type(message), frozenset())
-    return {name: getattr(message, name) for name in message.__slots__ if name not in left_out}
-
-
-def _check_of(annotation: Any, without: Without) -> Check:
+def _check_of(annotation: Any, of_message: Callable[[type[Any]], Check]) -> Check:
+    """Return the check of a field; `of_message` makes those of the messages within."""
     if get_origin(annotation) is Annotated:
-        kind, *bounds = get_args(annotation)
+        kind, bound = get_args(annotation)
         if get_origin(kind) is tuple:
-            return _several(kind, bounds[0], without)
-        return _text(bounds[0]) if kind is str else _number(kind, bounds[0])
+            return _several(_check_of(get_args(kind)[0], of_message), bound)
+        return _TEXTS[type(bound)](bound) if kind is str else _number(kind, bound)
     if get_origin(annotation) in {UnionType, Union}:
-        return _optional(annotation, without)
+        (inner,) = [part for part in get_args(annotation) if part is not NoneType]
+        return _optional(_check_of(inner, of_message))
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return _member(annotation)
-    if annotation is bool:
-        return _boolean
-    return _message(annotation, without)
+    return _boolean if annotation is bool else of_message(annotation)
 
 
-def _message(message: type[MessageT], without: Without) -> Callable[[object], MessageT]:
+def _exactly(message: type[MessageT], without: Without) -> Callable[[object], MessageT]:
     hints = get_type_hints(message, include_extras=True)
     left_out = without.get(message, frozenset())
     kept = [field.name for field in fields(message) if field.name not in left_out]  # type: ignore[arg-type]
-    checks = [(name, _check_of(hints[name], without)) for name in kept]
+    checks = [(name, _check_of(hints[name], lambda inner: _exactly(inner, without))) for name in kept]
     names = frozenset(kept)
     build = _by_name(message, kept) if left_out else message
 
@@ -115,6 +155,33 @@ def _message(message: type[MessageT], without: Without) -> Callable[[object], Me
         except _WrongError as error:
             raise error.within(f".{name}") from None
         return build(*checked)
+
+    return check
+
+
+@cache
+def _leniently(message: type[Any]) -> Check:
+    hints = get_type_hints(message, include_extras=True)
+    checks = [
+        (field.name, _check_of(hints[field.name], _leniently))  # type: ignore[arg-type] # as above
+        for field in fields(message)
+    ]
+    needed = frozenset(one.name for one in fields(message) if one.default is one.default_factory is MISSING)
+
+    def check(value: object) -> Any:
+        if type(value) is not dict:
+            raise _WrongError(f"must be a map, not {_show(value)}")
+        if not needed <= value.keys():
+            raise _WrongError(f"lacks {', '.join(sorted(needed - value.keys()))}")
+        checked: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, one in checks:
+                if name in value:
+                    checked[name] = one(value[name])
+        except _WrongError as error:
+            raise error.within(f".{name}") from None
+        return message(**checked)
 
     return check
 
@@ -139,6 +206,29 @@ def _text(bound: Length) -> Check:
     return check
 
 
+def _clipped(bound: Clipped) -> Check:
+    def check(value: object) -> str:
+        if type(value) is not str:
+            raise _WrongError(f"must be of type str, not {_show(value)}")
+        return clip(value, bound.most)
+
+    return check
+
+
+def _token(bound: Token) -> Check:
+    def check(value: object) -> str:
+        if type(value) is not str:
+            raise _WrongError(f"must be of type str, not {_show(value)}")
+        if not 1 <= len(value) <= bound.most or not value.isascii() or not value.isprintable() or " " in value:
+            raise _WrongError(f"must be 1 to {bound.most} visible ASCII letters, not {_show(value)}")
+        return value
+
+    return check
+
+
+_TEXTS: dict[type, Callable[[Any], Check]] = {Length: _text, Clipped: _clipped, Token: _token}
+
+
 def _number(kind: type[int | float], bound: Range) -> Check:
     least, most = bound.least, bound.most
     accepted = {int, float} if kind is float else {kind}
@@ -154,9 +244,7 @@ def _number(kind: type[int | float], bound: Range) -> Check:
     return check
 
 
-def _several(kind: Any, bound: Length, without: Without) -> Check:
-    check_item = _check_of(get_args(kind)[0], without)
-
+def _several(check_item: Check, bound: Length) -> Check:
     def check(value: object) -> tuple[Any, ...]:
         if type(value) is not list:
             raise _WrongError(f"must be a list, not {_show(value)}")
@@ -173,14 +261,8 @@ def _several(kind: Any, bound: Length, without: Without) -> Check:
     return check
 
 
-def _optional(annotation: Any, without: Without) -> Check:
-    (inner,) = [part for part in get_args(annotation) if part is not NoneType]
-    check_inner = _check_of(inner, without)
-
-    def check(value: object) -> object:
-        return None if value is None else check_inner(value)
-
-    return check
+def _optional(check_inner: Check) -> Check:
+    return lambda value: None if value is None else check_inner(value)
 
 
 def _member(choices: type[StrEnum]) -> Check:

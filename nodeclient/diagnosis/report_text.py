@@ -11,8 +11,9 @@ from datetime import datetime, timedelta
 
 from coordinatord.hints import other_workers
 from coordinatord.hints.match import hint
+from coordinatord.protocol.api import FailureStatus
 from coordinatord.protocol.exit_codes import describe_exit, signal_behind
-from coordinatord.protocol.messages import Failure, Report
+from coordinatord.protocol.messages import Report
 from coordinatord.runtime.local_time import moment
 
 WIDTH = 110
@@ -30,42 +31,40 @@ LINES_MAX = 55
 """Of the whole block: a terminal that fills a screen."""
 
 
-def lines(report: Report, seen_at: datetime) -> list[str]:
-    """Return the block; `seen_at` is when the report came, in local time."""
-    failure = report.failure
-    started = failure.pid > 0
+def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
+    """Return the block; `seen_at` is when the failure was told of, in local time."""
+    started = failure.pid is not None
     facts = [
-        ("first cause", _who(report) if started else f"the workers on {_place(report)} were not started"),
+        ("first cause", _who(failure) if started else f"the workers on {_place(failure)} were not started"),
         ("when", _when(failure.age_s, seen_at)),
-        ("how", f"{describe_exit(failure.exit_code)}, pid {failure.pid}" if started else ""),
+        ("how", f"{failure.how}, pid {failure.pid}" if started else ""),
         ("because" if started else "why", failure.message),
         ("error", "" if failure.last_lines[-1:] == (failure.error,) else failure.error),  # it stands right above
-        ("before", other_workers.early(report)),
-        ("behind", other_workers.stragglers(report)),
-        ("then", other_workers.consequences(report)),
-        ("log", _log(report)),
-        ("hint", hint(report) or ""),
+        ("before", failure.before),
+        ("behind", failure.behind),
+        ("then", failure.then),
+        ("log", _log(failure)),
+        ("hint", failure.hint),
     ]
     told = [line for label, text in facts if text for line in _fact(label, text)]
     return [
-        f"{RULE[:4]} round {report.round} failed: {_summary(report)} {RULE}"[: len(RULE)].rstrip(),
+        f"{RULE[:4]} round {failure.round} failed: {_summary(failure)} {RULE}"[: len(RULE)].rstrip(),
         *_last_words(failure)[len(told) + 2 - LINES_MAX :],
         *told,
         RULE,
     ]
 
 
-def _summary(report: Report) -> str:
-    return f"rank {report.failure.rank} on {report.host}" if report.failure.pid else f"no workers on {report.host}"
+def _summary(failure: FailureStatus) -> str:
+    return f"no workers on {failure.host}" if failure.pid is None else f"rank {failure.rank} on {failure.host}"
 
 
-def _who(report: Report) -> str:
-    failure = report.failure
-    return f"rank {failure.rank} (local rank {failure.local_rank}) on {_place(report)}"
+def _who(failure: FailureStatus) -> str:
+    return f"rank {failure.rank} (local rank {failure.local_rank}) on {_place(failure)}"
 
 
-def _place(report: Report) -> str:
-    return f"host {report.host}" if report.node == report.host else f"host {report.host}, node {report.node}"
+def _place(failure: FailureStatus) -> str:
+    return f"host {failure.host}" if failure.node == failure.host else f"host {failure.host}, node {failure.node}"
 
 
 def _when(age_s: float, seen_at: datetime) -> str:
@@ -81,18 +80,18 @@ def _age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _last_words(failure: Failure) -> list[str]:
+def _last_words(failure: FailureStatus) -> list[str]:
     if failure.last_lines:
         killed = signal_behind(failure.exit_code) == signal.SIGKILL and not failure.error
         lines = [f"    {line}".rstrip() for line in failure.last_lines]
         return ["    (the last that it wrote to stderr before it was killed)", *lines] if killed else lines
-    return ["    (it wrote no error to stderr)"] if failure.pid else []
+    return [] if failure.pid is None else ["    (it wrote no error to stderr)"]
 
 
-def _log(report: Report) -> str:
-    if not report.failure.pid:
+def _log(failure: FailureStatus) -> str:
+    if failure.pid is None:
         return ""
-    return f"{report.failure.log} (on {report.host})" if report.failure.log else "none was kept, see --log-dir"
+    return f"{failure.log} (on {failure.host})" if failure.log else "none was kept, see --log-dir"
 
 
 def _fact(label: str, text: str) -> list[str]:

@@ -10,11 +10,11 @@ import os
 import socket
 import sys
 
+from coordinatord.protocol.api import AdminAnswer, AdminBody, DrainBody
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
 from nodeclient.config import CommandConfig, Verb
-from nodeclient.operate.api_types import Done, read_done
-from nodeclient.operate.client import Client
+from nodeclient.operate.client import Client, read
 from nodeclient.operate.errors import OperateError, UnknownNameError
 from nodeclient.operate.job_lookup import job_path, node_path, only_job, unknown_job
 from nodeclient.operate.terminal_info import write
@@ -26,26 +26,25 @@ PERSON_MAX = 128
 def carry_out(config: CommandConfig) -> int:
     """Have it done for each name in turn; return the exit code, that of the first one that could not be done."""
     client = Client(config.coordinators)
-    body: dict[str, str | bool] = {"by": person(), "reason": config.reason}
+    plain = AdminBody(person(), config.reason)
     if config.verb not in {Verb.DRAIN, Verb.UNDRAIN}:
         job = only_job(client, config.job, live=config.verb is not Verb.FORGET)
-        write([_of_job(client, config.verb, job, body).message])
+        write([_of_job(client, config.verb, job, plain).message])
         return ExitCode.OK
-    if config.ahead:
-        body["ahead"] = True
+    body = DrainBody(plain.by, plain.reason, ahead=True) if config.ahead else plain
     code: int = ExitCode.OK
     for node in config.nodes:
         try:
-            write([read_done(client.post(f"{node_path(node)}/{config.verb}", body)).message])
+            write([read(AdminAnswer, client.post(f"{node_path(node)}/{config.verb}", body)).message])
         except OperateError as error:
             sys.stderr.write(f"nodeclient: {error}\n")
             code = code or error.code
     return code
 
 
-def _of_job(client: Client, verb: Verb, job: str, body: dict[str, str | bool]) -> Done:
+def _of_job(client: Client, verb: Verb, job: str, body: AdminBody) -> AdminAnswer:
     try:
-        return read_done(client.post(f"{job_path(job)}/{verb}", body))
+        return read(AdminAnswer, client.post(f"{job_path(job)}/{verb}", body))
     except UnknownNameError:
         raise unknown_job(client, job) from None
 

@@ -1,23 +1,25 @@
 """Asks coordinators over HTTP: reads, commands, and events as they come. Plain `http.client`, and no event loop.
 
 Several addresses are tried in turn. Every failure is an `OperateError`, one line that says which address said or did
-what. `api_types` says what the answers mean.
+what. `protocol.api` says what the answers mean.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from http import HTTPMethod, HTTPStatus
 from typing import Any, TypeVar
 
 import msgpack
 
+from coordinatord.protocol.api import AdminBody, DrainBody, ErrorAnswer
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.schema import SchemaError, fields_of, reader_for
 from nodeclient.config import Endpoint
-from nodeclient.operate.errors import LostError, OperateError, UnknownNameError
+from nodeclient.operate.errors import AnswerError, LostError, OperateError, UnknownNameError
 
 ANSWER_WITHIN_S = 10.0
 """A person waits no longer; a coordinator answers in milliseconds."""
@@ -31,6 +33,7 @@ ANSWER_BYTES_MAX = 64 * 1024 * 1024
 EVENT_BYTES_MAX = 256 * 1024
 """Of one line of a stream: a reason of 4,096 characters, each escaped as JSON does it, ten times over."""
 
+Answer = TypeVar("Answer")
 Found = TypeVar("Found")
 
 CODES: dict[int, ExitCode] = {HTTPStatus.CONFLICT: ExitCode.REFUSED, HTTPStatus.SERVICE_UNAVAILABLE: ExitCode.TEMPFAIL}
@@ -38,6 +41,14 @@ CODES: dict[int, ExitCode] = {HTTPStatus.CONFLICT: ExitCode.REFUSED, HTTPStatus.
 
 MSGPACK = "application/msgpack"
 STREAM = "text/event-stream"
+
+
+def read(kind: type[Answer], told: Any, where: str = "answer") -> Answer:
+    """Return what was decoded as a record of `protocol.api`. Raises `AnswerError`, which names the field."""
+    try:
+        return reader_for(kind)(told, where)
+    except SchemaError as error:
+        raise AnswerError(str(error)) from error
 
 
 class _StrangeError(Exception):
@@ -69,14 +80,14 @@ class Client:
 
         return self._in_turn(ask)
 
-    def post(self, path: str, body: Mapping[str, str | bool]) -> Any:
+    def post(self, path: str, body: AdminBody | DrainBody) -> Any:
         """Have a command done, at most once; return what is answered, decoded."""
 
         def ask(coordinator: Endpoint) -> Any:
             with closing(_connect(coordinator)) as connection:
                 try:
                     headers = {"Accept": MSGPACK, "Content-Type": MSGPACK}
-                    connection.request(HTTPMethod.POST, path, msgpack.packb(dict(body)), headers)
+                    connection.request(HTTPMethod.POST, path, msgpack.packb(fields_of(body)), headers)
                     return _decoded(connection.getresponse())
                 except (OSError, http.client.HTTPException) as error:
                     words = "so it is not known whether it was done: see nodeclient events"
@@ -140,12 +151,13 @@ def _decoded(answer: http.client.HTTPResponse) -> Any:
         decoded = None
     if answer.status == HTTPStatus.OK:
         return decoded
-    told = decoded if isinstance(decoded, dict) else {}
-    if not isinstance(told.get("error"), str) or not isinstance(told.get("message"), str):
-        raise _StrangeError(f"answers with HTTP {answer.status}, not as a coordinatord does")
-    if told["error"] == "unknown_job":
-        raise UnknownNameError(told["message"])
-    raise OperateError(told["message"], CODES.get(answer.status, ExitCode.UNAVAILABLE))
+    try:
+        told = read(ErrorAnswer, decoded)
+    except AnswerError as error:
+        raise _StrangeError(f"answers with HTTP {answer.status}, not as a coordinatord does") from error
+    if told.error == "unknown_job":
+        raise UnknownNameError(told.message)
+    raise OperateError(told.message, CODES.get(answer.status, ExitCode.UNAVAILABLE))
 
 
 def _check_stream(answer: http.client.HTTPResponse) -> None:

@@ -11,14 +11,14 @@ import re
 import select
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from urllib.parse import urlencode
 
+from coordinatord.protocol.api import ApiEvent, EventsAnswer
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import local, moment
 from nodeclient.config import EventsConfig
-from nodeclient.operate.api_types import Event, read_event, read_events
-from nodeclient.operate.client import Client
+from nodeclient.operate.client import Client, read
 from nodeclient.operate.errors import OperateError, UnknownNameError
 from nodeclient.operate.job_lookup import ask_of_job, job_path, unknown_job
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, width, write
@@ -46,6 +46,9 @@ JOB_WIDTH_MAX = 24
 LAST = "JobForgotten"
 """After it there is nothing to follow, unless the job was opened anew meanwhile."""
 
+TIME_MAX = 250_000_000_000.0
+"""The year 9892: later ones are no dates."""
+
 ALL = "/v1/events"
 """Those of all jobs, and of none."""
 
@@ -60,7 +63,7 @@ def show(config: EventsConfig) -> int:
     else:
         query = _query(config, None)
         said = client.get(f"{ALL}{query}") if config.job is None else ask_of_job(client, config.job, f"/events{query}")
-        printer.print(read_events(said))
+        printer.print(read(EventsAnswer, said).events)
     return ExitCode.OK
 
 
@@ -75,7 +78,7 @@ def _query(config: EventsConfig, last: int | None) -> str:
     return f"?{urlencode(given)}" if given else ""
 
 
-def _follow(client: Client, job: str | None, query: str) -> Iterator[Event]:
+def _follow(client: Client, job: str | None, query: str) -> Iterator[ApiEvent]:
     """Yield what there is and what comes; ends only with the job."""
     path = f"{ALL if job is None else f'{job_path(job)}/events'}{query}"
     last: str | None = None
@@ -83,7 +86,7 @@ def _follow(client: Client, job: str | None, query: str) -> Iterator[Event]:
     while True:
         try:
             for said in client.events(path, last):
-                event = read_event(said)
+                event = read(ApiEvent, said, "event")
                 last, is_told = event.id, False
                 is_over = event.kind == LAST and job is not None
                 yield event
@@ -112,17 +115,17 @@ class _Printer:
         self._with_job = with_job
         self._job_width = 0
 
-    def print(self, events: Sequence[Event]) -> None:
+    def print(self, events: Sequence[ApiEvent]) -> None:
         """Write these."""
         if self._as_json:
-            write([json.dumps(asdict(event)) for event in events])
+            write([json.dumps(fields_of(event)) for event in events])
             return
         usual = [wide for event in events if (wide := width(event.job)) <= JOB_WIDTH_MAX]
         self._job_width = max(self._job_width, *usual, 1)
         write([line for event in events for line in self._lines(event)])
 
-    def _lines(self, event: Event) -> list[str]:
-        at = moment(local(event.at))
+    def _lines(self, event: ApiEvent) -> list[str]:
+        at = moment(local(min(max(event.at, 0.0), TIME_MAX)))
         job = f"{event.job or '-'}{' ' * (self._job_width - width(event.job or '-'))}  " if self._with_job else ""
         round_ = f"round {event.round}" if event.round else ""  # rounds are numbered from 1
         facts = f"{at}  {job}{event.what:<{WHAT_WIDTH}}  {round_:<{ROUND_WIDTH}}  "
@@ -133,7 +136,7 @@ class _Printer:
         return [first, *rest]
 
 
-def _words(event: Event) -> str:
+def _words(event: ApiEvent) -> str:
     """Return the reason, which is also to say which node it is about."""
     named = event.node is None or re.search(rf"(?<![\w-]){re.escape(event.node)}(?![\w-])", event.reason)
     return event.reason if named else f"{event.node}: {event.reason}"

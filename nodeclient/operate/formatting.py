@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Sequence
 
+from coordinatord.protocol.api import RestartsStatus
+
 NAMES_MAX = 8
 """Named in one sentence; the rest is counted."""
 
@@ -23,6 +25,11 @@ def duration(seconds: float) -> str:
 def count(number: int, thing: str) -> str:
     """Say how many of something: 1 node, 2 nodes."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def budget(restarts: RestartsStatus) -> str:
+    """Say how many restarts were used, and of how many if these are counted: restarts 1 of 3."""
+    return f"restarts {restarts.used}" + ("" if restarts.max is None else f" of {restarts.max}")
 
 
 def listed(names: Sequence[str], total: int | None = None) -> str:

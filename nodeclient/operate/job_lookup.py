@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from coordinatord.protocol.api import DrainedStatus, JobsAnswer, JobStatus
 from coordinatord.protocol.exit_codes import ExitCode
-from nodeclient.operate.api_types import Drained, Job, read_drained, read_job, read_jobs
-from nodeclient.operate.client import Client
+from nodeclient.operate.client import Client, read
 from nodeclient.operate.errors import OperateError, UnknownNameError
 from nodeclient.operate.formatting import listed, meant
 
@@ -18,8 +18,8 @@ from nodeclient.operate.formatting import listed, meant
 class Status:
     """What a coordinator says about its jobs."""
 
-    jobs: tuple[Job, ...]
-    drained: tuple[Drained, ...]
+    jobs: tuple[JobStatus, ...]
+    drained: tuple[DrainedStatus, ...]
     """Empty where one job was asked for."""
     said: dict[str, Any]
     """The same as the coordinator has it, for programs."""
@@ -29,9 +29,10 @@ def ask_status(client: Client, job: str | None) -> Status:
     """Ask for all jobs, or for one."""
     if job is None:
         said = client.get("/v1/jobs")
-        return Status(read_jobs(said), read_drained(said), said)
+        answer = read(JobsAnswer, said)
+        return Status(answer.jobs, answer.drained, said)
     said = ask_of_job(client, job, "")
-    return Status((read_job(said),), (), {"jobs": [said]})
+    return Status((read(JobStatus, said),), (), {"jobs": [said]})
 
 
 def ask_of_job(client: Client, job: str, what: str) -> Any:
@@ -56,9 +57,9 @@ def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
     """Return the job that was named, or the one that there is; with `live`, those that have ended count if all have."""
     if named is not None:
         return named
-    jobs = read_jobs(client.get("/v1/jobs"))
-    living = [job.name for job in jobs if live and not job.ended]
-    names = living or [job.name for job in jobs]
+    jobs = read(JobsAnswer, client.get("/v1/jobs")).jobs
+    living = [job.job for job in jobs if live and not job.ended]
+    names = living or [job.job for job in jobs]
     if not names:
         raise OperateError("the coordinator has no job")
     if len(names) > 1:
@@ -69,7 +70,7 @@ def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
 
 def unknown_job(client: Client, job: str) -> UnknownNameError:
     """Say that there is no such job, and which there are."""
-    known = [one.name for one in read_jobs(client.get("/v1/jobs"))]
+    known = [one.job for one in read(JobsAnswer, client.get("/v1/jobs")).jobs]
     return UnknownNameError(f"the coordinator knows no job {job!r}{_instead(job, known)}")
 
 

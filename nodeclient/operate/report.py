@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
+from coordinatord.protocol.api import JobStatus
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.local_time import now
 from nodeclient.config import ReportConfig
 from nodeclient.diagnosis import report_text
-from nodeclient.operate.api_types import read_job
-from nodeclient.operate.client import Client
+from nodeclient.operate.client import Client, read
+from nodeclient.operate.formatting import budget
 from nodeclient.operate.job_lookup import ask_of_job, only_job
 from nodeclient.operate.terminal_info import terminal, write
 
@@ -18,14 +19,15 @@ def show(config: ReportConfig) -> int:
     """Print the report and return the exit code."""
     client = Client(config.coordinators)
     said = ask_of_job(client, only_job(client, config.job), "")
-    job = read_job(said)
+    job = read(JobStatus, said)
     if config.json:
         write([json.dumps(said.get("failure"))])
-    elif job.report is None:
-        write([f"no worker of job {job.name} has failed in run {job.run}"])
+    elif job.failure is None:
+        write([f"no worker of job {job.job} has failed in run {job.run}"])
     else:
-        budget = f"restarts {job.restarts_used}" + ("" if job.restarts_max is None else f" of {job.restarts_max}")
         where = terminal()
-        write(where.wrapped(f"job {job.name}, run {job.run}, now {job.state}: {job.reason} ({budget} used)"))
-        write(report_text.lines(job.report, now()))
+        write(
+            where.wrapped(f"job {job.job}, run {job.run}, now {job.state}: {job.reason} ({budget(job.restarts)} used)")
+        )
+        write(report_text.lines(job.failure, now()))
     return ExitCode.OK

@@ -12,13 +12,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from coordinatord.protocol.exit_codes import ExitCode, describe_exit
-from coordinatord.protocol.messages import Report
+from coordinatord.protocol.api import DrainedStatus, FailureStatus, JobStatus, NodeStatus
+from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.config import StatusConfig
-from nodeclient.operate.api_types import Drained, Job, Node
 from nodeclient.operate.client import Client
-from nodeclient.operate.formatting import count, duration, listed
+from nodeclient.operate.formatting import budget, count, duration, listed
 from nodeclient.operate.job_lookup import Status, ask_status
 from nodeclient.operate.tables import Column, table
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, write
@@ -106,13 +105,13 @@ def page(status: Status, where: TerminalInfo, rows_max: int | None, ended_max: i
     return [line for number, block in enumerate(blocks) for line in ([""] if number else []) + block]
 
 
-def _in_order(jobs: Sequence[Job], ended_max: int | None) -> list[Job]:
+def _in_order(jobs: Sequence[JobStatus], ended_max: int | None) -> list[JobStatus]:
     """Return those that live, and then so many that have ended, the last one first."""
     ended = sorted((job for job in jobs if job.ended), key=lambda job: job.state_s or 0.0)
     return [job for job in jobs if not job.ended] + ended[:ended_max]
 
 
-def _mark_lines(marks: Sequence[Drained], where: TerminalInfo, rows_max: int | None) -> list[str]:
+def _mark_lines(marks: Sequence[DrainedStatus], where: TerminalInfo, rows_max: int | None) -> list[str]:
     shown = list(marks) if rows_max is None or not where.is_terminal else marks[:MARKS_MAX]
     lines = [f"{mark.node}: {mark.reason.removeprefix(mark.node).strip() or 'drained'}" for mark in shown]
     if len(marks) > len(shown):
@@ -120,10 +119,10 @@ def _mark_lines(marks: Sequence[Drained], where: TerminalInfo, rows_max: int | N
     return [line for text in lines for line in where.wrapped(text)]
 
 
-def _job_lines(job: Job, where: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
+def _job_lines(job: JobStatus, where: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
     since = f" for {duration(job.state_s)}" if job.state_s is not None and job.health == "well" else ""
-    state = job.shown_state
-    title, *rest = where.wrapped(f"job {job.name}  {state}{since}: {job.reason}")
+    state = _shown_state(job)
+    title, *rest = where.wrapped(f"job {job.job}  {state}{since}: {job.reason}")
     title = title.replace(f"  {state}", f"  {where.paint(state, STATES.get(state, Colour.BOLD))}", 1)
     lines = [title, *rest]
     for fact in _facts(job):
@@ -131,22 +130,21 @@ def _job_lines(job: Job, where: TerminalInfo, rows_max: int | None, hint: str) -
     return lines + _nodes(job, where, rows_max, hint)
 
 
-def _facts(job: Job) -> Iterable[str]:
-    budget = f"restarts {job.restarts_used}" + ("" if job.restarts_max is None else f" of {job.restarts_max}")
+def _facts(job: JobStatus) -> Iterable[str]:
     nodes = "" if job.ended and not job.nodes else f", {_count_nodes(job)}"
-    yield f"run {job.run}, {_round(job)}, {budget}{nodes}"
+    yield f"run {job.run}, {_round(job)}, {budget(job.restarts)}{nodes}"
     if work := _work(job):
         yield work
-    if job.missing:
-        named = f": {listed(job.missing_nodes, job.missing)}" if job.missing_nodes else ""
-        yield f"missing {count(job.missing, 'node')}{named}"
-    if job.report is not None:
-        yield _failure(job.report)
-        if job.report.failure.log:
-            yield f"its log: {job.report.failure.log} (on {job.report.host})"
+    if missing := job.missing.count:
+        named = f": {listed(job.missing.nodes, missing)}" if job.missing.nodes else ""
+        yield f"missing {count(missing, 'node')}{named}"
+    if job.failure is not None:
+        yield _failure(job.failure)
+        if job.failure.log:
+            yield f"its log: {job.failure.log} (on {job.failure.host})"
 
 
-def _round(job: Job) -> str:
+def _round(job: JobStatus) -> str:
     if job.world_size:
         return f"round {job.round}, world size {job.world_size}"
     if job.ended:
@@ -154,36 +152,36 @@ def _round(job: Job) -> str:
     return f"no round now, the last was {job.round}" if job.round else "no round yet"
 
 
-def _count_nodes(job: Job) -> str:
+def _count_nodes(job: JobStatus) -> str:
     spares = f", {count(job.spares, 'spare')}" if job.spares else ""
     return f"{count(len(job.nodes), 'node')}{spares}"
 
 
-def _work(job: Job) -> str:
+def _work(job: JobStatus) -> str:
     """Say how far it has got, and how much of its time went there."""
     said = []
-    if job.step is not None:
-        pace = "" if job.steps_per_s is None else f" ({job.steps_per_s:.{2 if job.steps_per_s < 100 else 0}f} a second)"  # noqa: PLR2004
-        said.append(f"step {job.step}{pace}")
-    if job.goodput is not None and job.opened_s is not None:
-        said.append(f"{100 * job.goodput:.1f} % of {duration(job.opened_s)} spent training")
-    elif job.running_s:
-        said.append(f"workers ran for {duration(job.running_s)}, goodput not known: no steps reported")
+    step, pace = job.progress.step, job.progress.steps_per_s
+    if step is not None:
+        said.append(f"step {step}" + ("" if pace is None else f" ({pace:.{2 if pace < 100 else 0}f} a second)"))  # noqa: PLR2004
+    goodput, running_s = job.ledger.goodput, job.ledger.seconds.running
+    if goodput is not None and job.opened_s is not None:
+        said.append(f"{100 * goodput:.1f} % of {duration(job.opened_s)} spent training")
+    elif running_s:
+        said.append(f"workers ran for {duration(running_s)}, goodput not known: no steps reported")
     return ", ".join(said)
 
 
-def _failure(report: Report) -> str:
-    failure = report.failure
-    where = f"rank {failure.rank} on node {report.node} (host {report.host})"
-    what = [describe_exit(failure.exit_code) if failure.pid else "not started", failure.message, failure.error]
-    when = f"round {report.round}, {duration(failure.age_s)} ago"
+def _failure(failure: FailureStatus) -> str:
+    where = f"rank {failure.rank} on node {failure.node} (host {failure.host})"
+    what = ["not started" if failure.pid is None else failure.how, failure.message, failure.error]
+    when = f"round {failure.round}, {duration(failure.age_s)} ago"
     return f"last failure: {where}, {when}: {', '.join(part for part in what if part)}"
 
 
-def _nodes(job: Job, where: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
+def _nodes(job: JobStatus, where: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
     if not job.nodes:
         return [] if job.ended else ["  no nodes"]
-    lead = _Lead(max((step for node in job.nodes for step in node.steps), default=0), job)
+    lead = _Lead(max((step for node in job.nodes for step in _known(node)), default=0), job)
     shown, rest = list(job.nodes), Counter[str]()
     if where.is_terminal:
         shown.sort(key=lambda node: -lead.lag_of(node))
@@ -204,29 +202,30 @@ class _Lead:
     Nodes speak once a second and not at the same time, so what two of them said last is up to two seconds apart.
     """
 
-    def __init__(self, step: int, job: Job) -> None:
+    def __init__(self, step: int, job: JobStatus) -> None:
         self._step = step
-        self._slack = math.inf if job.steps_per_s is None else 2 + 2 * job.steps_per_s
+        pace = job.progress.steps_per_s
+        self._slack = math.inf if pace is None else 2 + 2 * pace
         self._all_stand = job.health == "stalled"
 
-    def lag_of(self, node: Node) -> int:
+    def lag_of(self, node: NodeStatus) -> int:
         """Return how many steps the last worker of a node is behind; 0 where that may be chance."""
-        lag = self._step - min(node.steps, default=self._step)
+        lag = self._step - min(_known(node), default=self._step)
         stands = self._all_stand or (node.step_age_s is not None and node.step_age_s > STALLED_S)
         return lag if stands or lag > self._slack else 0
 
 
-def _is_ordinary(node: Node, lead: _Lead) -> bool:
+def _is_ordinary(node: NodeStatus, lead: _Lead) -> bool:
     return node.state == "running" and not node.drained and not lead.lag_of(node)
 
 
-def _table(job: Job, nodes: Sequence[Node], where: TerminalInfo, lead: _Lead) -> list[str]:
+def _table(job: JobStatus, nodes: Sequence[NodeStatus], where: TerminalInfo, lead: _Lead) -> list[str]:
     rows = [_row(job, node, lead) for node in nodes]
     columns = list(COLUMNS)
     if where.is_terminal:
-        idle = {"JOB"} | ({"HOST"} if all(node.host == node.name for node in nodes) else set())
-        idle |= set() if any(node.steps for node in nodes) else {"STEP", "STEPPED"}
-        idle |= set() if len({node.version for node in job.nodes if node.version}) > 1 else {"VERSION"}
+        idle = {"JOB"} | ({"HOST"} if all(node.host == node.node for node in nodes) else set())
+        idle |= set() if any(_known(node) for node in nodes) else {"STEP", "STEPPED"}
+        idle |= set() if len({_version(node) for node in job.nodes} - {""}) > 1 else {"VERSION"}
         kept = [index for index, column in enumerate(COLUMNS) if column.title not in idle]
         columns = [COLUMNS[index] for index in kept]
         rows = [tuple(row[index] for index in kept) for row in rows]
@@ -244,31 +243,46 @@ def _table(job: Job, nodes: Sequence[Node], where: TerminalInfo, lead: _Lead) ->
     return table(columns, rows, where, paint)
 
 
-def _row(job: Job, node: Node, lead: _Lead) -> tuple[str, ...]:
-    first, last = node.ranks or (None, None)
+def _row(job: JobStatus, node: NodeStatus, lead: _Lead) -> tuple[str, ...]:
     return (
-        job.name,
-        node.name,
+        job.job,
+        node.node,
         node.host,
         node.address,
         _state(node),
-        "-" if first is None else _span(first, last or first),
+        _span(node.ranks[0], node.ranks[-1]) if node.ranks else "-",
         _steps(node, lead),
         "-" if node.step_age_s is None else duration(node.step_age_s),
         duration(node.last_seen_s),
-        node.version or "-",
+        _version(node) or "-",
         node.reason,
     )
 
 
-def _steps(node: Node, lead: _Lead) -> str:
-    if not node.steps:
+def _steps(node: NodeStatus, lead: _Lead) -> str:
+    steps = _known(node)
+    if not steps:
         return "-"
     lag = lead.lag_of(node)
-    return _span(min(node.steps), max(node.steps)) + (f" (-{lag})" if lag else "")
+    return _span(min(steps), max(steps)) + (f" (-{lag})" if lag else "")
 
 
-def _state(node: Node) -> str:
+def _known(node: NodeStatus) -> list[int]:
+    """Return the steps of its workers that have reported one."""
+    return [step for step in node.steps if step is not None]
+
+
+def _version(node: NodeStatus) -> str:
+    """Return its release, or the version of the protocol that it speaks; empty if neither is known."""
+    return node.release or ("" if node.protocol is None else f"protocol-{node.protocol}")
+
+
+def _shown_state(job: JobStatus) -> str:
+    """Return what to call the state of a job: of one that is not well, that it is not."""
+    return job.state if job.health == "well" else job.health
+
+
+def _state(node: NodeStatus) -> str:
     return f"{node.state},drained" if node.drained else node.state
 
 
@@ -298,16 +312,15 @@ def _gist(status: Status) -> object:
     return [
         (
             *(
-                job.name,
+                job.job,
                 job.run,
-                job.shown_state,
+                _shown_state(job),
                 job.reason if job.health == "well" else "",
                 job.round,
-                job.restarts_used,
-                job.missing_nodes,
+                job.restarts.used,
                 job.missing,
             ),
-            [(node.name, node.state, node.drained, node.ranks, node.reason) for node in job.nodes],
+            [(node.node, node.state, node.drained, node.ranks, node.reason) for node in job.nodes],
         )
         for job in status.jobs
     ], status.drained

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
+from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.messages import Report
 from coordinatord.runtime.logs import fields, install
 from nodeclient.core.effects import Level, Waiting
@@ -63,7 +64,7 @@ class Console:
             self._log(logging.ERROR, f"round {report.round} failed", "round_failed", **told)
         else:
             self._waiting = None
-            self._voice.write_lines("\n".join(report_text.lines(report, seen_at)))
+            self._voice.write_lines("\n".join(report_text.lines(failure_status(report), seen_at)))
 
     def wait(self, waiting: Waiting, now: float) -> None:
         """Say what is waited for, and until when in the clock of `now`: on a terminal live, otherwise as a log line."""

@@ -188,8 +188,8 @@ def within(endpoint: str, *arguments: str) -> int:
         (packed({"error": "unknown_job", "message": "no"}, 404), 69, "did you mean 'mnist'?"),
         (body(b"no such page", 404), 69, "answers with HTTP 404, not as a coordinatord does"),
         (body(b"<html>"), 69, "gives no answer as a coordinatord does"),
-        (packed({"done": True}), 69, "answer.message is no text"),
-        (packed([]), 69, "answer is no map"),
+        (packed({"done": True}), 69, "answer lacks message"),
+        (packed([]), 69, "answer must be a map, not list"),
         (hang_up, 69, "so it is not known whether it was done: see nodeclient events"),
     ],
 )

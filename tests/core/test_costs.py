@@ -192,8 +192,8 @@ def test_to_show_a_job_counts_its_round_once_and_not_for_each_spare(monkeypatch:
         with monkeypatch.context() as patch:
             looks = _count_calls(patch, (Run, "count"))
             shown = job_view(machine.jobs["default"], 1.0, None)
-        assert shown["spares"] == size - 1
-        assert [node["state"] for node in shown["nodes"]] == ["assigned", *["spare"] * (size - 1)]
+        assert shown.spares == size - 1
+        assert [node.state for node in shown.nodes] == ["assigned", *["spare"] * (size - 1)]
         counts.append(looks["count"])
     assert counts[0] == counts[1]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from coordinatord.core.queries.job_view import job_view
@@ -11,6 +9,8 @@ from coordinatord.core.queries.reasons import lasted
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.run import Health
 from coordinatord.core.values.time_ledger import Activity
+from coordinatord.protocol.api import JobStatus
+from coordinatord.protocol.schema import fields_of
 from tests.support.script import Stage
 
 PAIR = ("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2")
@@ -39,13 +39,13 @@ class Job:
         self.stage.play(f"advance {seconds}s")
 
     @property
-    def view(self) -> dict[str, Any]:
+    def view(self) -> JobStatus:
         """What a person is shown."""
         return job_view(self.stage.coordinator.jobs["default"], self.stage.now, None)
 
     def seconds(self) -> dict[str, float]:
         """Return where the time went, but for the zeros."""
-        return {cause: took for cause, took in self.view["ledger"]["seconds"].items() if took}
+        return {cause: took for cause, took in fields_of(self.view.ledger.seconds).items() if took}
 
     def told(self) -> list[str]:
         """Return the reasons of what was recorded of stalls and silence."""
@@ -57,11 +57,11 @@ def test_training_without_a_step_for_long_has_stalled_since_the_last_one() -> No
     job = Job()
     job.train(20)
     job.stand(9, behind=1)
-    assert (job.view["health"], job.seconds()["training"]) == (Health.WELL, 28.0)
+    assert (job.view.health, job.seconds()["training"]) == (Health.WELL, 28.0)
     job.stand(75)
     view = job.view
-    assert (view["state"], view["health"], view["progress"]["steps_per_s"]) == ("running", "stalled", None)
-    assert view["reason"] == "no step for 1 min 24 s (usually 0.1 s); rank 1 on node n2 is behind, by 1"
+    assert (view.state, view.health, view.progress.steps_per_s) == ("running", "stalled", None)
+    assert view.reason == "no step for 1 min 24 s (usually 0.1 s); rank 1 on node n2 is behind, by 1"
     assert job.seconds() == {"starting": 1.0, "training": 19.0, "stalled": 84.0}
     assert job.told() == ["no step for 10 s (usually 0.1 s); rank 1 on node n2 is behind, by 1"]
 
@@ -71,8 +71,8 @@ def test_a_step_ends_the_stall_and_what_it_took_stays_no_training() -> None:
     job.train(20)
     job.stand(29)
     job.train(6)
-    assert job.view["health"] == Health.WELL
-    assert job.view["progress"]["steps_per_s"] is not None
+    assert job.view.health == Health.WELL
+    assert job.view.progress.steps_per_s is not None
     assert job.seconds() == {"starting": 1.0, "training": 24.0, "stalled": 30.0}
     assert len(job.told()) == 2
 
@@ -82,10 +82,10 @@ def test_a_gap_that_was_seen_before_is_usual() -> None:
     for gap_s in (30, 50):
         job.train(20)
         job.stand(gap_s)
-    assert job.view["health"] == Health.WELL, "such as an evaluation"
+    assert job.view.health == Health.WELL, "such as an evaluation"
     assert len(job.told()) == 2
     job.stand(15)
-    assert job.view["health"] == Health.STALLED, "twice as long as the gap before"
+    assert job.view.health == Health.STALLED, "twice as long as the gap before"
 
 
 def test_slow_steps_are_no_stall() -> None:
@@ -96,7 +96,7 @@ def test_slow_steps_are_no_stall() -> None:
     job.stand(60)
     assert job.told() == []
     job.stand(14)
-    assert job.view["health"] == Health.STALLED
+    assert job.view.health == Health.STALLED
 
 
 def test_the_step_after_a_first_one_that_took_long_may_take_long() -> None:
@@ -104,9 +104,9 @@ def test_the_step_after_a_first_one_that_took_long_may_take_long() -> None:
     job.stage.play("advance 20s")
     job.train(1)
     job.stand(200)
-    assert job.view["health"] == Health.WELL
+    assert job.view.health == Health.WELL
     job.stand(11)
-    assert job.view["health"] == Health.STALLED
+    assert job.view.health == Health.STALLED
 
 
 def test_who_is_not_heard_makes_no_stall() -> None:
@@ -115,7 +115,7 @@ def test_who_is_not_heard_makes_no_stall() -> None:
     job.stage.play("silence n1 n2")
     job.stage.play("advance 60s")
     assert job.told() == ["every node is silent"]
-    assert job.view["health"] == Health.SILENT
+    assert job.view.health == Health.SILENT
 
 
 def test_while_all_nodes_are_silent_nothing_counts_as_training() -> None:
@@ -124,12 +124,12 @@ def test_while_all_nodes_are_silent_nothing_counts_as_training() -> None:
     job.stage.play("drop n1 n2")
     job.stage.play("advance 2s")
     view = job.view
-    assert (view["state"], view["health"], view["progress"]["steps_per_s"]) == ("running", "silent", None)
-    assert "every node is silent" in view["reason"]
+    assert (view.state, view.health, view.progress.steps_per_s) == ("running", "silent", None)
+    assert "every node is silent" in view.reason
     job.stage.play("advance 98s")
     assert job.seconds() == {"running": 20.0, "detecting": 100.0}
     job.stage.play("reconnect n1 n2")
-    assert (job.view["health"], job.told()) == (Health.WELL, ["every node is silent", "nodes are heard again"])
+    assert (job.view.health, job.told()) == (Health.WELL, ["every node is silent", "nodes are heard again"])
     assert job.seconds() == {"running": 120.0}, "they have gone on, as far as is known"
 
 
@@ -142,9 +142,9 @@ def test_a_stall_outlives_the_coordinator_and_ends_with_the_next_step() -> None:
     assert (run.health, run.ledger.cause) == (Health.STALLED, Activity.STALLED)
     job.stage.play("reconnect n1 n2")
     job.stand(3)
-    assert job.view["health"] == Health.STALLED
+    assert job.view.health == Health.STALLED
     job.train(2)
-    assert job.view["health"] == Health.WELL
+    assert job.view.health == Health.WELL
 
 
 def test_a_stall_is_said_to_last_from_the_newest_step_as_soon_as_a_node_is_back() -> None:
@@ -152,9 +152,9 @@ def test_a_stall_is_said_to_last_from_the_newest_step_as_soon_as_a_node_is_back(
     job.train(20)
     job.stand(40)
     job.stage.play("die 5s")
-    assert job.view["reason"] == "no step", "since when, nodes have yet to say"
+    assert job.view.reason == "no step", "since when, nodes have yet to say"
     job.stage.play("reconnect n1 n2")
-    assert job.view["reason"] == "no step for 45 s"
+    assert job.view.reason == "no step for 45 s"
 
 
 def test_a_coordinator_that_was_started_again_does_not_call_slow_steps_a_stall() -> None:
@@ -177,9 +177,9 @@ def test_a_coordinator_that_was_started_again_sees_a_stall_all_the_same() -> Non
     job.stage.play("die 5s")
     job.stage.play("reconnect n1 n2")
     job.stand(294)
-    assert job.view["health"] == Health.WELL
+    assert job.view.health == Health.WELL
     job.stand(1)
-    assert job.view["health"] == Health.STALLED
+    assert job.view.health == Health.STALLED
 
 
 @pytest.mark.parametrize("end", ["drop n1 n2", "silence n1 n2"])
@@ -202,7 +202,7 @@ def test_a_round_that_breaks_in_a_stall_had_stalled_until_then() -> None:
     job.stage.play("fail n1 age=2s")
     run = job.stage.coordinator.jobs["default"]
     assert spent(run, job.stage.now).stalled == pytest.approx(28.0)
-    assert job.view["health"] == Health.WELL
+    assert job.view.health == Health.WELL
 
 
 @pytest.mark.parametrize(

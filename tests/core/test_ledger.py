@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -12,6 +11,8 @@ from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.run import Run, State
 from coordinatord.core.values.round_history import REASON_MAX, ROUNDS_KEPT
 from coordinatord.core.values.time_ledger import SPAN_MAX, Activity, Ledger, Spent
+from coordinatord.protocol.api import JobStatus
+from coordinatord.protocol.schema import fields_of
 from coordinatord.store import retention
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
@@ -41,15 +42,15 @@ def run_of(stage: Stage) -> Run:
     return stage.coordinator.jobs["default"]
 
 
-def shown(stage: Stage) -> dict[str, Any]:
+def shown(stage: Stage) -> JobStatus:
     return job_view(run_of(stage), stage.now, stage.coordinator.trouble)
 
 
 def ledger(stage: Stage) -> dict[str, float]:
     """Return what a person is shown, but for the zeros; it adds up to the time since the run was opened."""
     view = shown(stage)
-    seconds = view["ledger"]["seconds"]
-    assert sum(seconds.values()) == pytest.approx(view["ledger"]["total"]) == view["opened_s"]
+    seconds = fields_of(view.ledger.seconds)
+    assert sum(seconds.values()) == pytest.approx(view.ledger.total) == view.opened_s
     assert set(seconds) == {str(cause) for cause in Activity}
     return {cause: took for cause, took in seconds.items() if took}
 
@@ -61,12 +62,12 @@ def test_a_run_waits_for_nodes_starts_and_trains() -> None:
     stage = play(PAIR, "advance 6s")
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0}
     view = shown(stage)
-    assert (view["opened_s"], view["state_s"], view["ledger"]["goodput"]) == (10.0, 6.0, None)
+    assert (view.opened_s, view.state_s, view.ledger.goodput) == (10.0, 6.0, None)
 
 
 def test_before_any_time_has_passed_there_is_no_goodput() -> None:
     view = shown(play("join n1 min=2 max=2"))
-    assert (view["opened_s"], view["ledger"]["goodput"]) == (0.0, None)
+    assert (view.opened_s, view.ledger.goodput) == (0.0, None)
 
 
 def test_the_time_since_there_were_enough_nodes_is_rendezvous_and_not_waiting() -> None:
@@ -89,7 +90,7 @@ def test_a_run_that_ends_before_it_has_a_round_has_waited() -> None:
     stage = play("join n1 min=1 max=3", "advance 1s", "leave n1", "advance 9s")
     assert run_of(stage).state is State.STOPPED
     assert ledger(stage) == {"waiting": 1.0}, "its time ends with it"
-    assert (shown(stage)["opened_s"], shown(stage)["state_s"]) == (1.0, 9.0)
+    assert (shown(stage).opened_s, shown(stage).state_s) == (1.0, 9.0)
 
 
 def test_the_time_until_a_dead_node_is_lost_is_detecting() -> None:
@@ -177,7 +178,7 @@ def test_nodes_that_come_back_and_had_ended_their_workers_trained_until_then() -
 def test_a_run_that_succeeds_has_trained_to_the_end() -> None:
     stage = play(PAIR, "advance 6s", "succeed n1", "advance 2s", "succeed n2", "advance 5s")
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 8.0}
-    assert (shown(stage)["opened_s"], shown(stage)["state_s"]) == (12.0, 5.0)
+    assert (shown(stage).opened_s, shown(stage).state_s) == (12.0, 5.0)
 
 
 # Steps
@@ -234,10 +235,10 @@ def test_a_round_is_told_to_train_once() -> None:
 def test_workers_that_will_report_steps_start_until_the_first_one() -> None:
     stage = play(PAIR, "advance 2s", "announce n2", "advance 4s")
     assert ledger(stage) == {"waiting": 3.0, "starting": 7.0}
-    assert shown(stage)["ledger"]["goodput"] is None
+    assert shown(stage).ledger.goodput is None
     stage.play("step n2 0 age=1s")
     assert ledger(stage) == {"waiting": 3.0, "starting": 6.0, "training": 1.0}
-    assert shown(stage)["ledger"]["goodput"] == 0.1
+    assert shown(stage).ledger.goodput == 0.1
 
 
 def test_a_round_that_never_came_to_its_first_step_has_not_trained() -> None:
@@ -265,9 +266,11 @@ def test_the_timeline_tells_of_each_round_and_what_its_time_went_to() -> None:
     stage = play(PAIR, "advance 6s", "fail n1 age=1s", "advance 2s", "stopped n1 n2", "advance 1s")
     view = rounds_view(run_of(stage), stage.now)
     first, second = view
-    assert first["formed"] == "formed of nodes n1, n2, its maximum"
-    assert first["stopped"] == first["ended"] == "rank 0 on node n1 failed: exit code 1"
-    plain = {name: value for name, value in first.items() if name not in {"formed", "stopped", "ended", "seconds"}}
+    assert first.formed == "formed of nodes n1, n2, its maximum"
+    assert first.stopped == first.ended == "rank 0 on node n1 failed: exit code 1"
+    plain = {
+        name: value for name, value in fields_of(first).items() if name not in {"formed", "stopped", "ended", "seconds"}
+    }
     assert plain == {
         "round": 1,
         "nodes": 2,
@@ -281,23 +284,23 @@ def test_the_timeline_tells_of_each_round_and_what_its_time_went_to() -> None:
     }
     took = {"waiting": 3.0, "starting": 1.0, "running": 5.0, "detecting": 1.0, "stopping": 2.0}
     went = dict.fromkeys(Activity, 0.0) | took
-    assert first["seconds"] == went
-    assert (second["round"], second["formed_s"], second["running_s"], second["ended"]) == (2, 1.0, None, None)
-    assert second["seconds"] == dict.fromkeys(went, 0.0) | {"starting": 1.0}
+    assert fields_of(first.seconds) == went
+    assert (second.round, second.formed_s, second.running_s, second.ended) == (2, 1.0, None, None)
+    assert fields_of(second.seconds) == dict.fromkeys(went, 0.0) | {"starting": 1.0}
 
 
 def test_the_rounds_of_a_run_that_is_over_grow_older_and_not_longer() -> None:
     stage = play(PAIR, "advance 6s", "succeed n1 n2", "advance 50s")
     [one] = rounds_view(run_of(stage), stage.now)
-    assert (one["formed_s"], one["running_s"], one["stopped"], one["stopped_s"], one["ended_s"]) == (
+    assert (one.formed_s, one.running_s, one.stopped, one.stopped_s, one.ended_s) == (
         57.0,
         56.0,
         None,
         None,
         50.0,
     )
-    assert one["ended"] == "all workers succeeded"
-    assert sum(one["seconds"].values()) == 10.0
+    assert one.ended == "all workers succeeded"
+    assert sum(fields_of(one.seconds).values()) == 10.0
 
 
 def test_long_reasons_are_cut() -> None:
@@ -311,7 +314,7 @@ def test_long_reasons_are_cut() -> None:
         an_end_of(reason=reason),
     ]
     [one] = rounds_view(replay(Entry(0.0, record) for record in past)["job"], 0.0)
-    assert one["stopped"] == one["ended"] == "x" * (REASON_MAX - 3) + "..."
+    assert one.stopped == one.ended == "x" * (REASON_MAX - 3) + "..."
 
 
 def test_as_many_rounds_are_shown_as_the_store_keeps() -> None:

@@ -15,6 +15,7 @@ from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions import observations, table
 from coordinatord.core.values.training_progress import SPACING_S, WINDOW_S, TrainingProgress
+from coordinatord.protocol.api import JobStatus
 from coordinatord.protocol.messages import Phase
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, an_offer, let_pass
 
@@ -37,14 +38,14 @@ class Job:
         return self.machine.jobs["default"]
 
     @property
-    def view(self) -> dict[str, Any]:
+    def view(self) -> JobStatus:
         """What status shows."""
         return job_view(self.run, self.now, None)
 
     def progress(self) -> tuple[Any, Any]:
         """What status shows of the progress of all."""
-        shown = self.view["progress"]
-        return shown["step"], shown["steps_per_s"]
+        shown = self.view.progress
+        return shown.step, shown.steps_per_s
 
     def report(self, phase: Phase) -> None:
         """Let all nodes say that they are in this phase of the round."""
@@ -79,7 +80,7 @@ class Job:
 def test_before_any_worker_has_said_a_step_none_is_known() -> None:
     job = Job()
     assert job.progress() == (None, None)
-    assert [(node["steps"], node["step_age_s"]) for node in job.view["nodes"]] == [([], None), ([], None)]
+    assert [(node.steps, node.step_age_s) for node in job.view.nodes] == [((), None), ((), None)]
 
 
 def test_a_job_is_where_the_last_of_its_workers_is_and_each_worker_is_shown() -> None:
@@ -89,8 +90,8 @@ def test_a_job_is_where_the_last_of_its_workers_is_and_each_worker_is_shown() ->
     job.now = 6.0
     job.say(2, 11, 13, age_s=1.0)
     assert job.progress() == (11, None)
-    shown = [(node["node"], node["steps"], node["step_age_s"]) for node in job.view["nodes"]]
-    assert shown == [("n1", [12, None], 1.25), ("n2", [11, 13], 1.0)], "ages grow while nothing is heard"
+    shown = [(node.node, node.steps, node.step_age_s) for node in job.view.nodes]
+    assert shown == [("n1", (12, None), 1.25), ("n2", (11, 13), 1.0)], "ages grow while nothing is heard"
 
 
 def test_the_pace_is_that_of_the_first_node_that_reports() -> None:
@@ -182,10 +183,10 @@ def test_a_new_round_begins_without_steps_and_words_of_the_old_one_do_not_count(
     job.now += 2.0  # more than the grace, and less than the lease of the other
     let_pass(job.machine, job.now)
     job.say(1, 104, 103, phase=Phase.STOPPING)
-    assert job.view["state"] == "stopping"
+    assert job.view.state == "stopping"
     assert job.progress() == (100, None), "where it stopped stays in sight, also of the node that was lost"
     job.say(1, 104, 104, phase=Phase.STOPPED, round=1)
-    assert job.view["round"] == 2
+    assert job.view.round == 2
     assert job.progress() == (None, None)
     job.say(1, 104, 104, phase=Phase.STOPPED, round=1)
     assert job.progress() == (None, None)
@@ -200,7 +201,7 @@ def test_where_a_run_ended_is_known_after_its_nodes_have_gone() -> None:
     job.say(2, 31, 32, phase=Phase.SUCCEEDED)
     for number in job.nodes:
         job.machine.handle(Disconnected(number), job.now)
-    assert (job.view["state"], job.view["nodes"]) == ("succeeded", [])
+    assert (job.view.state, job.view.nodes) == ("succeeded", ())
     assert job.progress() == (31, None)
 
 
@@ -211,7 +212,7 @@ def test_where_a_round_stopped_stays_known_when_its_last_node_is_lost() -> None:
     job.machine.handle(Disconnected(2), job.now)
     job.machine.handle(Disconnected(1), job.now)
     let_pass(job.machine, job.now + 600.0)
-    assert job.view["nodes"] == []
+    assert job.view.nodes == ()
     assert job.progress() == (29, None)
 
 
@@ -223,7 +224,7 @@ def test_another_node_that_tells_the_pace_makes_nobody_forget_who_is_gone() -> N
     let_pass(job.machine, 2.0)
     job.now = 2.0
     job.say(1, 9, 9, phase=Phase.STOPPING)
-    assert [node["node"] for node in job.view["nodes"]] == ["n1", "n3"]
+    assert [node.node for node in job.view.nodes] == ["n1", "n3"]
     assert job.progress() == (7, None)
 
 

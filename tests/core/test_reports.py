@@ -12,6 +12,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.values.records import RoundEnded, RunEnded
 from coordinatord.hints import other_workers
+from coordinatord.protocol.api import FailureStatus, OtherFailureStatus
 from coordinatord.protocol.messages import (
     Desired,
     EarlyEnd,
@@ -138,35 +139,27 @@ def test_a_round_that_ended_by_the_loss_of_a_node_has_no_report() -> None:
 
 def test_the_status_shows_the_last_failure_with_its_age() -> None:
     job = Job()
-    assert job_view(job.coordinator.jobs["default"], 1.0, None)["failure"] is None
+    assert job_view(job.coordinator.jobs["default"], 1.0, None).failure is None
     job.fail(a_failure(rank=0, exit_code=-6))
-    shown = job_view(job.coordinator.jobs["default"], 20.0, None)["failure"]
-    assert shown == {
-        "round": 1,
-        "nodes": 2,
-        "node": "b",
-        "host": "host-b",
-        "rank": 1,
-        "local_rank": 0,
-        "pid": 4_711,
-        "exit_code": 3,
-        "how": "exit code 3",
-        "message": "",
-        "error": "ValueError: no",
-        "last_lines": ["Traceback", "ValueError: no"],
-        "age_s": 10.5,
-        "consequences": [{"node": "a", "rank": 0, "exit_code": 134, "how": "killed by SIGABRT", "same_error": False}],
-        "consequences_count": 1,
-        "same_error_count": 0,
-        "early": [],
-        "step": None,
-        "stragglers": [],
-        "log": "/logs/stderr.log",
-        "hint": "",
-        "before": "",
-        "behind": "",
-        "then": "another worker failed in consequence: rank 0 on a (killed by SIGABRT)",
-    }
+    assert job_view(job.coordinator.jobs["default"], 20.0, None).failure == FailureStatus(
+        round=1,
+        nodes=2,
+        node="b",
+        host="host-b",
+        rank=1,
+        local_rank=0,
+        pid=4_711,
+        exit_code=3,
+        how="exit code 3",
+        message="",
+        error="ValueError: no",
+        last_lines=("Traceback", "ValueError: no"),
+        age_s=10.5,
+        consequences=(OtherFailureStatus(node="a", rank=0, exit_code=134, how="killed by SIGABRT"),),
+        consequences_count=1,
+        log="/logs/stderr.log",
+        then="another worker failed in consequence: rank 0 on a (killed by SIGABRT)",
+    )
 
 
 def test_who_failed_with_the_same_error_did_not_do_so_in_consequence() -> None:
@@ -251,7 +244,9 @@ def test_a_coordinator_that_is_started_again_still_knows_it(session: int) -> Non
     job.fail()
     successor = a_coordinator()
     successor.restore([(0.0, record) for record in job.records], 100.0)
-    assert job_view(successor.jobs["default"], 101.0, None)["failure"]["error"] == "ValueError: no"
+    shown = job_view(successor.jobs["default"], 101.0, None).failure
+    assert shown is not None
+    assert shown.error == "ValueError: no"
     node = "ab"[session - 1]
     join = a_join(node, spec=a_spec(2, 2, 0), observed=an_observed(run="e-1", round=1, phase=Phase.FAILED))
     batch = successor.handle(Connected(9, join, "10.0.0.1", "10.0.0.9"), 101.0)

@@ -8,6 +8,7 @@ from coordinatord.core.events import Connected, Reported
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.run import State
+from coordinatord.protocol.api import RestartsStatus
 from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.messages import Launcher, Phase
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed
@@ -54,7 +55,7 @@ def test_one_that_has_restarts_left_starts_again_with_the_others() -> None:
     fail(coordinator, leaving=False)
     run = coordinator.jobs["default"]
     assert (run.state, run.round, run.restarts_used) == (State.STARTING, 2, 1)
-    assert job_view(run, 3.0, None)["restarts"] == {"used": 1, "max": None}
+    assert job_view(run, 3.0, None).restarts == RestartsStatus(used=1, max=None)
 
 
 def test_a_nodeclient_that_leaves_after_a_failure_may_be_replaced() -> None:

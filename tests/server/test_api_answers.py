@@ -18,6 +18,7 @@ from aiohttp import ClientSession
 
 from coordinatord.core.queries.job_view import drained_view, job_view, whole_view
 from coordinatord.core.values.records import KINDS, ClusterRecord, Record
+from coordinatord.protocol.api import IN_LIST, JobsAnswer
 from coordinatord.protocol.messages import EarlyEnd, Follower, Goal, Phase, Report, Straggler
 from coordinatord.runtime import __version__
 from coordinatord.server.http.responses import JSON, MSGPACK, encoded
@@ -80,13 +81,13 @@ def _fail(stage: Stage) -> None:
 def shown(stage: Stage) -> str:
     """Return the answers to `GET /v1/jobs` and `GET /v1/jobs/default`, laid out for people."""
     coordinator, now = stage.coordinator, stage.now
-    jobs = [job_view(run, now, None) for run in coordinator.jobs.values()]
-    every = {"jobs": jobs, "drained": drained_view(coordinator.cluster)}
+    jobs = tuple(job_view(run, now, None) for run in coordinator.jobs.values())
+    every = JobsAnswer(jobs=jobs, drained=drained_view(coordinator.cluster))
     one = whole_view(coordinator.jobs["default"], now, None)
     decoded = []
-    for answer in (every, one):
-        decoded.append(json.loads(encoded(answer, JSON)))
-        assert msgpack.unpackb(encoded(answer, MSGPACK)) == decoded[-1]
+    for answer, without in ((every, IN_LIST), (one, {})):
+        decoded.append(json.loads(encoded(answer, JSON, without)))
+        assert msgpack.unpackb(encoded(answer, MSGPACK, without)) == decoded[-1]
     return laid_out({"/v1/jobs": decoded[0], "/v1/jobs/default": decoded[1]})
 
 

@@ -13,6 +13,7 @@ from aiohttp import ClientSession
 
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.run import Run
+from coordinatord.protocol.api import JobStatus
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.server import driver
 from coordinatord.server.http import jobs, response_cache
@@ -46,7 +47,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the views of jobs that are made, by job."""
     counts: Counter[str] = Counter()
 
-    def counted(run: Run, now: float, trouble: str | None) -> object:
+    def counted(run: Run, now: float, trouble: str | None) -> JobStatus:
         counts[run.job] += 1
         return job_view(run, now, trouble)
 

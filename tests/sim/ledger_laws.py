@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.job_view import job_view, rounds_view
@@ -29,7 +29,9 @@ from coordinatord.core.values.records import (
     TrainingStalled,
 )
 from coordinatord.core.values.time_ledger import Activity, Spent
+from coordinatord.protocol.api import RoundStatus
 from coordinatord.protocol.messages import Result
+from coordinatord.protocol.schema import fields_of
 from coordinatord.server.driver import PATIENCE_S
 from tests.sim.laws import Laws
 
@@ -220,12 +222,12 @@ class LedgerLaws(Laws):
         now = self.world.daemon.clock.read()
         for run in machine.jobs.values():
             view = job_view(run, now, machine.trouble)
-            seconds = view["ledger"]["seconds"]
+            seconds = fields_of(view.ledger.seconds)
             least = min(seconds.values())
             self.check(least >= 0.0, "%s s were spent for %s", least, run.id)
-            total = view["ledger"]["total"]
+            total = view.ledger.total
             self.check(abs(sum(seconds.values()) - total) < EXACT_S, "%s do not add up to %s", seconds, total)
-            self.check(total == view["opened_s"], "%s s are accounted for since %s", total, view["opened_s"])
+            self.check(total == view.opened_s, "%s s are accounted for since %s", total, view.opened_s)
             page = self._pages.get(run.id)
             if page is not None and page.life == self.world.daemon.life:
                 passed = page.spent.total + (0.0 if run.state.ended else now - page.clock)
@@ -234,15 +236,15 @@ class LedgerLaws(Laws):
                 self.check(abs(total - passed) < SHOWN_S, "%.3f s are shown of %s, of %.3f", total, run.id, passed)
             self._judge_timeline(run, rounds_view(run, now))
 
-    def _judge_timeline(self, run: Run, rounds: list[dict[str, Any]]) -> None:
-        took = [sum(one["seconds"].values()) for one in rounds]
+    def _judge_timeline(self, run: Run, rounds: Sequence[RoundStatus]) -> None:
+        took = [sum(fields_of(one.seconds).values()) for one in rounds]
         self.check(all(seconds >= 0.0 for seconds in took), "rounds took %s s", took)
-        numbers = [one["round"] for one in rounds]
+        numbers = [one.round for one in rounds]
         self.check(numbers == sorted(set(numbers)), "rounds are shown as %s", numbers)
         for one in rounds:
-            ages = [one[name] for name in ("formed_s", "running_s", "stopped_s", "ended_s")]
+            ages = [getattr(one, name) for name in ("formed_s", "running_s", "stopped_s", "ended_s")]
             known = [age for age in ages if age is not None]
-            self.check(known == sorted(known, reverse=True), "round %s is out of order: %s", one["round"], ages)
+            self.check(known == sorted(known, reverse=True), "round %s is out of order: %s", one.round, ages)
         if rounds:
             on = run.state in {State.STARTING, State.RUNNING, State.STOPPING}
-            self.check((rounds[-1]["ended"] is None) == on, "round %s is shown as %s", run.round, rounds[-1])
+            self.check((rounds[-1].ended is None) == on, "round %s is shown as %s", run.round, rounds[-1])

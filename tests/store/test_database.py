@@ -172,8 +172,8 @@ def test_a_run_that_has_ended_is_read_without_its_nodes_and_shows_what_it_showed
     for member in list(before.members.values()):
         before.remove(member)
     assert whole_view(after, now, None) == whole_view(before, now, None)
-    assert whole_view(after, now, None)["progress"]["step"] == 5_000
-    assert [(one["nodes"], one["workers"]) for one in whole_view(after, now, None)["rounds"]] == [(2, 2)]
+    assert whole_view(after, now, None).progress.step == 5_000
+    assert [(one.nodes, one.workers) for one in whole_view(after, now, None).rounds] == [(2, 2)]
 
 
 def test_a_damaged_round_of_a_run_that_has_ended_is_named() -> None:

@@ -237,12 +237,12 @@ class Stage:
 
     def _status(self, job: str = "default") -> None:
         view = job_view(self.coordinator.jobs[job], self.now, self.coordinator.trouble)
-        restarts = view["restarts"]
-        self._write(f"{view['run']} {view['state']}, round {view['round']}, world size {view['world_size']}, ", "")
-        self._written[-1] += f"restarts {restarts['used']} of {restarts['max']}: {view['reason']}"
-        for node in view["nodes"]:
-            seen = f"seen {node['last_seen_s']:g} s ago"
-            self._write(f"{node['node']} {node['state']}, ranks {node['ranks']}, {seen}: {node['reason']}", "  ")
+        restarts = view.restarts
+        self._write(f"{view.run} {view.state}, round {view.round}, world size {view.world_size}, ", "")
+        self._written[-1] += f"restarts {restarts.used} of {restarts.max}: {view.reason}"
+        for node in view.nodes:
+            seen = f"seen {node.last_seen_s:g} s ago"
+            self._write(f"{node.node} {node.state}, ranks {list(node.ranks)}, {seen}: {node.reason}", "  ")
 
     # What nodes say
 

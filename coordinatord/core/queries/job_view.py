@@ -1,9 +1,9 @@
-"""The state of jobs as plain data for `GET /v1/jobs` and `nodeclient status`: a pure read."""
+"""The state of jobs as records of the HTTP API, for `GET /v1/jobs` and `nodeclient status`: a pure read."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 from coordinatord.core.queries.reasons import NAMES_MAX, Reasons
 from coordinatord.core.queries.report_builder import current
@@ -12,143 +12,147 @@ from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Health, Run, State
 from coordinatord.core.values.round_history import Round
-from coordinatord.core.values.time_ledger import Activity, Spent
-from coordinatord.hints.other_workers import in_words
-from coordinatord.protocol.exit_codes import describe_exit, shell_exit_code
+from coordinatord.core.values.time_ledger import Spent
+from coordinatord.hints.failure_status import failure_status
+from coordinatord.protocol.api import (
+    DrainedStatus,
+    FailureStatus,
+    JobStatus,
+    JobSummary,
+    LedgerStatus,
+    MissingStatus,
+    NodeStatus,
+    ProgressStatus,
+    RestartsStatus,
+    RoundStatus,
+    SecondsStatus,
+)
 from coordinatord.protocol.messages import Launcher, Phase, Report
+from coordinatord.protocol.schema import fields_of
 
 SPARE = "spare"
 """The state of a node that the round has no place for."""
 
 
-def job_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
+def job_view(run: Run, now: float, trouble: str | None) -> JobStatus:
     """Show the live or last run of a job; `trouble` is why the coordinator cannot decide anything, if so."""
     ready = _ready(run)
-    return {**head_view(run, now, trouble), "nodes": [_node_view(run, member, ready, now) for member in _in_order(run)]}
+    ledger = _ledger(run, now)
+    return JobStatus(
+        job=run.job,
+        run=run.id,
+        state=run.state,
+        health=run.health,
+        reason=_situation(run, trouble),
+        round=run.round,
+        opened_s=ledger.total,
+        state_s=round(max(0.0, now - run.ledger.entered_at), 3),
+        ledger=ledger,
+        world_size=_world_size(run),
+        progress=ProgressStatus(step=run.step, steps_per_s=pace(run, now)),
+        restarts=_restarts(run),
+        spares=_spares(run),
+        missing=_missing(run),
+        failure=None if run.report is None else _failure(run.report, run, now),
+        nodes=tuple(_node_status(run, member, ready, now) for member in _in_order(run)),
+    )
 
 
-def whole_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
+def whole_view(run: Run, now: float, trouble: str | None) -> JobStatus:
     """Show a job with its last rounds as well, for who looks at this one alone."""
-    return {**job_view(run, now, trouble), "rounds": rounds_view(run, now)}
+    return replace(job_view(run, now, trouble), rounds=rounds_view(run, now))
 
 
-def head_view(run: Run, now: float, trouble: str | None) -> dict[str, Any]:
-    """Show a job without its nodes, which costs the same whether it has one or ten thousand."""
-    in_round = run.state in {State.STARTING, State.RUNNING, State.STOPPING}
-    return {
-        "job": run.job,
-        "run": run.id,
-        "state": str(run.state),
-        "health": str(run.health),
-        "reason": Reasons(run).situation if trouble is None else f"nothing can be decided, {trouble}; {run.reason}",
-        "round": run.round,
-        **_time_view(run, now),
-        "world_size": sum(member.offer.workers for member in run.inside) if in_round else 0,
-        "progress": {"step": run.step, "steps_per_s": pace(run, now)},
-        "restarts": {"used": run.restarts_used, "max": _max_restarts(run)},
-        "spares": run.count(MemberState.READY) if _ready(run) == SPARE else 0,
-        "missing": _missing_view(run),
-        "failure": None
-        if run.report is None
-        else {**_failure_view(current(run.report, run, now)), **in_words(run.report)},
-    }
+def summary_view(run: Run, now: float, trouble: str | None) -> JobSummary:
+    """Show a job in a list, which costs the same whether it has one node or ten thousand."""
+    return JobSummary(
+        job=run.job,
+        run=run.id,
+        state=run.state,
+        health=run.health,
+        reason=_situation(run, trouble),
+        round=run.round,
+        world_size=_world_size(run),
+        restarts=_restarts(run),
+        spares=_spares(run),
+        progress=ProgressStatus(step=run.step, steps_per_s=pace(run, now)),
+        nodes=len(run.members),
+        goodput=_ledger(run, now).goodput,
+    )
 
 
-def drained_view(cluster: Cluster) -> list[dict[str, str]]:
+def drained_view(cluster: Cluster) -> tuple[DrainedStatus, ...]:
     """Show which names operators keep out of all jobs, and why."""
-    return [{"node": name, "reason": reason} for name, reason in sorted(cluster.drained.items())]
+    return tuple(DrainedStatus(node=name, reason=reason) for name, reason in sorted(cluster.drained.items()))
 
 
-def rounds_view(run: Run, now: float) -> list[dict[str, Any]]:
+def rounds_view(run: Run, now: float) -> tuple[RoundStatus, ...]:
     """Show the last rounds of a run, oldest first, with what the time of each went to since the one before it ended."""
     so_far = spent(run, now)
     since_end_s = max(0.0, now - run.ledger.entered_at) if run.state.ended else 0.0
-    return [_round_view(one, so_far, so_far.total + since_end_s) for one in run.timeline]
+    return tuple(_round_status(one, so_far, so_far.total + since_end_s) for one in run.timeline)
 
 
-def _round_view(one: Round, so_far: Spent, clock_s: float) -> dict[str, Any]:
+def _round_status(one: Round, so_far: Spent, clock_s: float) -> RoundStatus:
     def ago(at: float | None) -> float | None:
         return None if at is None else round(max(0.0, clock_s - at), 3)
 
-    return {
-        "round": one.number,
-        "nodes": one.nodes,
-        "workers": one.workers,
-        "formed": one.formed,
-        "stopped": one.stopped,
-        "ended": one.ended,
-        "planned": one.planned,
-        "charged": one.charged,
-        "formed_s": ago(one.formed_at),
-        "running_s": ago(one.running_at),
-        "stopped_s": ago(one.stopped_at),
-        "ended_s": ago(one.ended_at),
-        "seconds": _rounded((one.after or so_far).minus(one.before)),
-    }
+    return RoundStatus(
+        round=one.number,
+        nodes=one.nodes,
+        workers=one.workers,
+        formed=one.formed,
+        stopped=one.stopped,
+        ended=one.ended,
+        planned=one.planned,
+        charged=one.charged,
+        formed_s=ago(one.formed_at),
+        running_s=ago(one.running_at),
+        stopped_s=ago(one.stopped_at),
+        ended_s=ago(one.ended_at),
+        seconds=_seconds((one.after or so_far).minus(one.before)),
+    )
 
 
-def _time_view(run: Run, now: float) -> dict[str, Any]:
-    seconds = _rounded(spent(run, now))
-    trained = seconds[Activity.TRAINING]
-    total = round(sum(seconds.values()), 3)  # what is shown adds up to the last digit
-    return {
-        "opened_s": total,
-        "state_s": round(max(0.0, now - run.ledger.entered_at), 3),
-        "ledger": {
-            "seconds": seconds,
-            "total": total,
-            "goodput": round(trained / total, 6) if trained else None,  # not known where no step was ever reported
-        },
-    }
+def _situation(run: Run, trouble: str | None) -> str:
+    return Reasons(run).situation if trouble is None else f"nothing can be decided, {trouble}; {run.reason}"
 
 
-def _rounded(time: Spent) -> dict[str, float]:
-    return {cause: round(seconds, 3) for cause, seconds in time.by_cause().items()}
+def _ledger(run: Run, now: float) -> LedgerStatus:
+    seconds = _seconds(spent(run, now))
+    total = round(sum(fields_of(seconds).values()), 3)  # what is shown adds up to the last digit
+    trained = seconds.training
+    goodput = round(trained / total, 6) if trained else None  # not known where no step was ever reported
+    return LedgerStatus(seconds=seconds, total=total, goodput=goodput)
 
 
-def _missing_view(run: Run) -> dict[str, Any]:
+def _seconds(time: Spent) -> SecondsStatus:
+    return SecondsStatus(**{cause: round(seconds, 3) for cause, seconds in time.by_cause().items()})
+
+
+def _world_size(run: Run) -> int:
+    in_round = run.state in {State.STARTING, State.RUNNING, State.STOPPING}
+    return sum(member.offer.workers for member in run.inside) if in_round else 0
+
+
+def _restarts(run: Run) -> RestartsStatus:
+    """Show the budget; torchrun's agents count for themselves."""
+    counted = run.spec.launcher is not Launcher.TORCHRUN
+    return RestartsStatus(used=run.restarts_used, max=run.spec.max_restarts if counted else None)
+
+
+def _spares(run: Run) -> int:
+    return run.count(MemberState.READY) if _ready(run) == SPARE else 0
+
+
+def _missing(run: Run) -> MissingStatus:
     missing = {} if run.state.ended else run.missing
-    return {"count": len(missing), "nodes": list(islice(missing, NAMES_MAX))}
+    return MissingStatus(count=len(missing), nodes=tuple(islice(missing, NAMES_MAX)))
 
 
-def _max_restarts(run: Run) -> int | None:
-    """Return the budget; None where torchrun's agents count for themselves."""
-    return None if run.spec.launcher is Launcher.TORCHRUN else run.spec.max_restarts
-
-
-def _failure_view(report: Report) -> dict[str, Any]:
-    failure = report.failure
-    return {
-        "round": report.round,
-        "nodes": report.nodes,
-        "node": report.node,
-        "host": report.host,
-        "rank": failure.rank,
-        "local_rank": failure.local_rank,
-        "pid": failure.pid or None,
-        "exit_code": shell_exit_code(failure.exit_code),
-        "how": describe_exit(failure.exit_code),
-        "message": failure.message,
-        "error": failure.error,
-        "last_lines": list(failure.last_lines),
-        "age_s": round(failure.age_s, 3),
-        "consequences": [
-            {
-                "node": other.node,
-                "rank": other.rank,
-                "exit_code": shell_exit_code(other.exit_code),
-                "how": describe_exit(other.exit_code),
-                "same_error": other.same_error,
-            }
-            for other in report.consequences
-        ],
-        "consequences_count": report.consequences_count,
-        "same_error_count": report.same_error_count,
-        "early": [{"node": one.node, "rank": one.rank, "before_s": round(one.before_s, 3)} for one in report.early],
-        "step": report.step,
-        "stragglers": [{"node": one.node, "rank": one.rank, "step": one.step} for one in report.stragglers],
-        "log": failure.log or None,
-    }
+def _failure(report: Report, run: Run, now: float) -> FailureStatus:
+    """Show a failure with the age that it has by now."""
+    return replace(failure_status(report), age_s=round(current(report, run, now).failure.age_s, 3))
 
 
 def _in_order(run: Run) -> list[Member]:
@@ -156,33 +160,27 @@ def _in_order(run: Run) -> list[Member]:
     return sorted(run.members.values(), key=lambda m: (not m.in_round, place.get(m.node, len(place)), m.arrived_at))
 
 
-def _node_view(run: Run, member: Member, ready: str, now: float) -> dict[str, Any]:
+def _node_status(run: Run, member: Member, ready: str, now: float) -> NodeStatus:
+    observed, offer = member.observed, member.offer
     part = run.assignments[member.node] if member.in_round else None
-    workers = member.offer.workers
-    return {
-        "node": member.node,
-        "host": member.offer.host,
-        "address": member.offer.advertise_address or member.peer_address,
-        "state": ready if member.state is MemberState.READY else str(member.state),
-        "reason": _reason(member),
-        "drained": bool(member.drained),
-        "group_rank": None if part is None else part.group_rank,
-        "ranks": [] if part is None else list(range(part.first_rank, part.first_rank + workers)),
-        "last_seen_s": round(max(0.0, now - member.heard_at), 3),
-        "release": member.release or None,
-        "protocol": member.protocol,
-        **_steps_view(run, member, now),
-    }
-
-
-def _steps_view(run: Run, member: Member, now: float) -> dict[str, Any]:
-    observed = member.observed
-    here = (observed.run, observed.round) == (run.id, run.round)
+    seen_s = max(0.0, now - member.heard_at)
+    here = observed.round == run.round and observed.run == run.id
     age_s = observed.step_age_s if here and observed.steps else None
-    return {
-        "steps": list(observed.steps) if here else [],
-        "step_age_s": None if age_s is None else round(max(0.0, now - member.heard_at) + age_s, 3),
-    }
+    return NodeStatus(
+        node=member.node,
+        host=offer.host,
+        address=offer.advertise_address or member.peer_address,
+        state=ready if member.state is MemberState.READY else member.state,
+        reason=_reason(member),
+        drained=bool(member.drained),
+        group_rank=None if part is None else part.group_rank,
+        ranks=() if part is None else tuple(range(part.first_rank, part.first_rank + offer.workers)),
+        last_seen_s=round(seen_s, 3),
+        release=member.release or None,
+        protocol=member.protocol,
+        steps=observed.steps if here else (),
+        step_age_s=None if age_s is None else round(seen_s + age_s, 3),
+    )
 
 
 def pace(run: Run, now: float) -> float | None:

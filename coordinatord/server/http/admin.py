@@ -22,7 +22,8 @@ from coordinatord.core.values.admin_requests import (
     UndrainNode,
     Verdict,
 )
-from coordinatord.protocol.fields import Name, Sentence
+from coordinatord.protocol.api import AdminAnswer, AdminBody, DrainBody
+from coordinatord.protocol.fields import Name
 from coordinatord.protocol.schema import SchemaError, check_for
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.responses import complain, respond
@@ -50,27 +51,12 @@ _STATUSES = {Verdict.UNKNOWN_JOB: 404, Verdict.UNKNOWN_NODE: 404, Verdict.REFUSE
 
 
 @dataclass(frozen=True, slots=True)
-class Petition:
-    """The body of a request: who asks, and why, which may be left out."""
-
-    by: Name
-    reason: Sentence
-
-
-@dataclass(frozen=True, slots=True)
-class DrainPetition(Petition):
-    """The body of a drain, which may be of a name that no node has yet."""
-
-    ahead: bool
-
-
-@dataclass(frozen=True, slots=True)
 class _Target:
     target: Name
 
 
-_check_petition = check_for(Petition)
-_check_drain_petition = check_for(DrainPetition)
+_check_body = check_for(AdminBody)
+_check_drain_body = check_for(DrainBody)
 _check_target = check_for(_Target)
 
 
@@ -122,7 +108,7 @@ class Requests:
         answer = await self._ask(wanted)
         if answer.verdict in _STATUSES:
             return complain(request, _STATUSES[answer.verdict], str(answer.verdict), answer.text)
-        return respond(request, {"done": answer.verdict is Verdict.DONE, "message": answer.text})
+        return respond(request, AdminAnswer(done=answer.verdict is Verdict.DONE, message=answer.text))
 
     async def _ask(self, wanted: Request) -> Answer:
         number = next(self._numbers)
@@ -173,10 +159,10 @@ async def _read(request: web.Request, kind: type[Request]) -> Request:
 def _wanted(kind: type[Request], target: str, body: object) -> Request:
     """Make a request of what its body says. Raises `SchemaError`."""
     if issubclass(kind, DrainNode):
-        drain = _check_drain_petition(_completed(body, reason="", ahead=False), "request")
+        drain = _check_drain_body(_completed(body, reason="", ahead=False), "request")
         return kind(target, drain.by, drain.reason, drain.ahead)
-    petition = _check_petition(_completed(body, reason=""), "request")
-    return kind(target, petition.by, petition.reason)
+    asked = _check_body(_completed(body, reason=""), "request")
+    return kind(target, asked.by, asked.reason)
 
 
 def _completed(body: object, **missing: object) -> object:

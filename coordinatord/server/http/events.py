@@ -6,13 +6,14 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from aiohttp import web
 
 from coordinatord.core.values.records import KINDS, JobForgotten
+from coordinatord.protocol.api import ApiEvent, EventsAnswer
+from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import now
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
@@ -79,8 +80,8 @@ class Happenings:
             chapter = await self._tell(which, after)
         except StoreError as error:
             return complain(request, 503, "cannot_read", f"the records cannot be read: {error}")
-        events = [self._plain(one) for one in chapter.happenings]
-        return respond(request, {"job": job, "events": events, "upto": self._id(chapter.upto)})
+        events = tuple(self._event(one) for one in chapter.happenings)
+        return respond(request, EventsAnswer(job=job, events=events, upto=self._id(chapter.upto)))
 
     async def _follow(self, request: web.Request, which: _Which, after: int | None) -> web.StreamResponse:
         if self._followers >= FOLLOWERS_MAX:
@@ -124,12 +125,24 @@ class Happenings:
             return await told(which.job, None, AT_ONCE_MAX)
         return chapter
 
-    def _plain(self, one: Happening) -> dict[str, Any]:
+    def _event(self, one: Happening) -> ApiEvent:
         kind = KINDS.get(one.kind)
-        return {"id": self._id(one.number)} | asdict(one) | {"what": " ".join(kind.words()) if kind else one.kind}
+        return ApiEvent(
+            id=self._id(one.number),
+            number=one.number,
+            at=one.at,
+            job=one.job,
+            run=one.run,
+            kind=one.kind,
+            what=" ".join(kind.words()) if kind else one.kind,
+            round=one.round,
+            node=one.node,
+            reason=one.reason,
+        )
 
     def _sent(self, one: Happening) -> bytes:
-        return f"id: {self._id(one.number)}\nevent: record\ndata: {json.dumps(self._plain(one))}\n\n".encode()
+        event = self._event(one)
+        return f"id: {event.id}\nevent: record\ndata: {json.dumps(fields_of(event))}\n\n".encode()
 
     def _id(self, number: int) -> str:
         return f"{self._store.identity}-{number}"

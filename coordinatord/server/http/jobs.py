@@ -8,6 +8,7 @@ from functools import partial
 from aiohttp import web
 
 from coordinatord.core.queries.job_view import drained_view, job_view, whole_view
+from coordinatord.protocol.api import IN_LIST, HealthAnswer, JobsAnswer
 from coordinatord.runtime import __version__
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
@@ -36,13 +37,13 @@ class Api:
 
     async def _health(self, request: web.Request) -> web.Response:
         machine = self._driver.machine
-        health = {
-            "status": "ok" if machine.trouble is None else "cannot record",
-            "reason": machine.trouble or "",
-            "version": __version__,
-            "jobs": len(machine.jobs),
-            "sessions": machine.sessions,
-        }
+        health = HealthAnswer(
+            status="ok" if machine.trouble is None else "cannot record",
+            reason=machine.trouble or "",
+            version=__version__,
+            jobs=len(machine.jobs),
+            sessions=machine.sessions,
+        )
         return respond(request, health, status=200 if machine.trouble is None else 503)
 
     async def _jobs(self, request: web.Request) -> web.Response:
@@ -58,7 +59,8 @@ class Api:
     async def _show_all(self, kind: str) -> bytes:
         driver = self._driver
         jobs = [job_view(run, driver.now, driver.machine.trouble) async for run in iterate_jobs(driver, PIECE)]
-        return encoded({"jobs": jobs, "drained": drained_view(driver.machine.cluster)}, kind)
+        answer = JobsAnswer(jobs=tuple(jobs), drained=drained_view(driver.machine.cluster))
+        return encoded(answer, kind, IN_LIST)
 
     async def _show(self, job: str, kind: str) -> bytes | None:
         await self._driver.written()

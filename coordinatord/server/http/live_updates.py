@@ -13,13 +13,16 @@ import json
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 from aiohttp import web
 
-from coordinatord.core.queries.job_view import drained_view, head_view, whole_view
+from coordinatord.core.queries.job_view import drained_view, summary_view, whole_view
 from coordinatord.core.state.run import Run
+from coordinatord.protocol.api import NodeStatus, PageStatus
+from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime import __version__
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
@@ -55,11 +58,13 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-SUMMARY = ("job", "run", "state", "health", "reason", "round", "world_size", "restarts", "spares", "progress")
-"""What of a job is in the list of all."""
+COLUMNS = tuple(field.name for field in fields(NodeStatus))
+"""What is shown of each node."""
 
-Show = Callable[[], tuple[dict[str, Any], bool]]
-"""Returns what is to be shown now, and whether it changes without any record, by the mere clock."""
+_row = attrgetter(*COLUMNS)
+
+Show = Callable[[], tuple[Any, bool]]
+"""Returns the record that is to be shown now, and whether it changes without any record, by the mere clock."""
 
 
 @dataclass(eq=False)
@@ -80,7 +85,7 @@ class _Topic:
     def make(self, version: int, trouble: str | None, now: float) -> None:
         began = time.perf_counter()
         shown, self.lives = self.show()
-        text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(shown, default=fields_of, ensure_ascii=False, separators=(",", ":"))
         self.frame = f"event: {self.name}\ndata: {text}\n\n".encode()
         self.version, self.trouble, self.made_at = version, trouble, now
         self.cost_s = time.perf_counter() - began
@@ -207,26 +212,20 @@ class LiveUpdates:
 
     # What is shown
 
-    def _show_jobs(self) -> tuple[dict[str, Any], bool]:
-        cluster = self._driver.machine.cluster
-        jobs = [self._summary(run) for run in cluster.jobs.values()]
+    def _show_jobs(self) -> tuple[PageStatus, bool]:
+        cluster, now, trouble = self._driver.machine.cluster, self._driver.now, self._driver.machine.trouble
+        jobs = tuple(summary_view(run, now, trouble) for run in cluster.jobs.values())
         lives = any(_lives(run) for run in cluster.jobs.values())
-        return {"version": __version__, "jobs": jobs, "drained": drained_view(cluster)}, lives
-
-    def _summary(self, run: Run) -> dict[str, Any]:
-        head = head_view(run, self._driver.now, self._driver.machine.trouble)
-        summary = {name: head[name] for name in SUMMARY}
-        return summary | {"nodes": len(run.members), "goodput": head["ledger"]["goodput"]}
+        return PageStatus(version=__version__, jobs=jobs, drained=drained_view(cluster)), lives
 
     def _show_job(self, job: str) -> tuple[dict[str, Any], bool]:
         run = self._driver.machine.cluster.jobs.get(job)
         if run is None:
             return {"job": job, "unknown": True}, False
-        view = whole_view(run, self._driver.now, self._driver.machine.trouble)
-        nodes = view["nodes"]
+        shown = whole_view(run, self._driver.now, self._driver.machine.trouble)
         # The names of the fields once, and not with each of a thousand nodes.
-        compact = {"columns": list(nodes[0]) if nodes else [], "rows": [list(node.values()) for node in nodes]}
-        return view | {"nodes": compact}, _lives(run)
+        nodes = {"columns": COLUMNS if shown.nodes else (), "rows": [_row(node) for node in shown.nodes]}
+        return fields_of(shown) | {"nodes": nodes}, _lives(run)
 
 
 def _lives(run: Run) -> bool:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import msgpack
 from aiohttp import web
 from aiohttp.typedefs import Handler
+
+from coordinatord.protocol.api import ErrorAnswer
+from coordinatord.protocol.schema import Without, fields_of
 
 SENDS = "text/event-stream"
 """What a client accepts that wants server-sent events (HTML standard, 9.2)."""
@@ -23,20 +28,23 @@ def wanted(request: web.Request) -> str:
     return MSGPACK if MSGPACK in request.headers.get("Accept", "") else JSON
 
 
-def encoded(body: dict[str, Any], content_type: str) -> bytes:
-    """Encode a map."""
-    return f"{json.dumps(body)}\n".encode() if content_type == JSON else bytes(msgpack.packb(body))
+def encoded(answer: Any, content_type: str, without: Without = MappingProxyType({})) -> bytes:
+    """Encode a record of `protocol.api`, without some fields of those within it."""
+    take_apart = partial(fields_of, without=without)
+    if content_type == JSON:
+        return f"{json.dumps(answer, default=take_apart, check_circular=False)}\n".encode()
+    return bytes(msgpack.packb(answer, default=take_apart))
 
 
-def respond(request: web.Request, body: dict[str, Any], status: int = 200) -> web.Response:
-    """Answer with a map."""
+def respond(request: web.Request, answer: Any, status: int = 200) -> web.Response:
+    """Answer with a record of `protocol.api`."""
     kind = wanted(request)
-    return web.Response(body=encoded(body, kind), status=status, content_type=kind)
+    return web.Response(body=encoded(answer, kind), status=status, content_type=kind)
 
 
 def complain(request: web.Request, status: int, code: str, message: str) -> web.Response:
     """Answer that it cannot be done: a word for programs, and a sentence for people."""
-    return respond(request, {"error": code, "message": message}, status)
+    return respond(request, ErrorAnswer(error=code, message=message), status)
 
 
 def unknown_job(request: web.Request, job: str) -> web.Response:

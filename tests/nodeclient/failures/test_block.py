@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
 from coordinatord.protocol.messages import EarlyEnd, Report, SecondaryFailure
 from nodeclient.diagnosis import report_text
@@ -95,37 +96,39 @@ BLOCKS = [
 
 @pytest.mark.parametrize(("report", "expected"), BLOCKS, ids=["ordinary", "killed", "not started"])
 def test_the_block(report: Report, expected: str) -> None:
-    assert "\n".join(report_text.lines(report, SEEN_AT)) == expected
+    assert "\n".join(report_text.lines(failure_status(report), SEEN_AT)) == expected
 
 
 def test_a_shell_s_way_to_say_a_signal_is_explained() -> None:
     report = a_report(failure=a_failure(exit_code=139))
-    assert "how          exit code 139, as a shell says SIGSEGV, pid 4711" in report_text.lines(report, SEEN_AT)
+    assert "how          exit code 139, as a shell says SIGSEGV, pid 4711" in report_text.lines(
+        failure_status(report), SEEN_AT
+    )
 
 
 def test_it_is_said_that_the_last_lines_of_a_killed_worker_tell_nothing_of_its_end() -> None:
     note = "    (the last that it wrote to stderr before it was killed)"
     for code, error, noted in ((-9, "", True), (137, "", True), (1, "", False), (-9, "OSError: no", False)):
         report = a_report(failure=a_failure(exit_code=code, error=error, last_lines=("step 1",)))
-        assert (note in report_text.lines(report, SEEN_AT)) == noted
+        assert (note in report_text.lines(failure_status(report), SEEN_AT)) == noted
 
 
 def test_a_path_is_on_one_line_however_long_it_is() -> None:
     log = f"/var/log/{'a' * 150}/stderr.log"
     report = a_report(host="gpu-07", failure=a_failure(log=log))
-    assert f"log          {log} (on gpu-07)" in report_text.lines(report, SEEN_AT)
+    assert f"log          {log} (on gpu-07)" in report_text.lines(failure_status(report), SEEN_AT)
 
 
 def test_an_error_that_does_not_stand_right_above_is_said() -> None:
     report = a_report(failure=a_failure(error="ValueError: no", last_lines=("ValueError: no", "closing")))
-    assert "error        ValueError: no" in report_text.lines(report, SEEN_AT)
+    assert "error        ValueError: no" in report_text.lines(failure_status(report), SEEN_AT)
 
 
 @pytest.mark.parametrize(
     ("age_s", "ago"), [(30.0, "30 s"), (119.0, "119 s"), (300.0, "5 min"), (10_000.0, "3 h"), (86_400.0, "24 h")]
 )
 def test_an_age_is_said_in_a_unit_that_fits(age_s: float, ago: str) -> None:
-    said = "\n".join(report_text.lines(a_report(failure=a_failure(age_s=age_s)), SEEN_AT))
+    said = "\n".join(report_text.lines(failure_status(a_report(failure=a_failure(age_s=age_s))), SEEN_AT))
     assert f"({ago} ago)" in said
 
 
@@ -141,7 +144,7 @@ def test_only_other_nodes_can_differ(nodes: int, where: tuple[str, ...], *, alon
         consequences_count=len(followed),
         same_error_count=len(followed),
     )
-    said = "\n".join(report_text.lines(report, SEEN_AT))
+    said = "\n".join(report_text.lines(failure_status(report), SEEN_AT))
     assert ("other nodes had not failed by then" in said) == alone
 
 
@@ -162,7 +165,7 @@ def test_the_largest_report_fits_a_screen() -> None:
         consequences_count=1_000_000,
         early=tuple(EarlyEnd("n" * 128, 1, 1.0) for _ in range(CONSEQUENCES_MAX)),
     )
-    lines = report_text.lines(report, SEEN_AT)
+    lines = report_text.lines(failure_status(report), SEEN_AT)
     assert len(lines) <= report_text.LINES_MAX
     assert lines[-1] == report_text.RULE
     assert sum(line.startswith("    x") for line in lines) >= LAST_LINES_MAX / 4

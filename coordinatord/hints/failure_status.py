@@ -1,0 +1,57 @@
+"""The first cause of a failed round as the HTTP API and terminals show it, with what to do about it. Pure."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from coordinatord.hints import other_workers
+from coordinatord.hints.match import hint
+from coordinatord.protocol.api import EarlyEndStatus, FailureStatus, OtherFailureStatus, StragglerStatus
+from coordinatord.protocol.exit_codes import describe_exit, shell_exit_code
+from coordinatord.protocol.messages import Report
+
+KEPT_MAX = 1_000
+"""As many jobs are remembered, each with one report."""
+
+
+@lru_cache(maxsize=KEPT_MAX)
+def failure_status(report: Report) -> FailureStatus:
+    """Return what there is to show of a failure; kept, since each look at a job shows it."""
+    failure = report.failure
+    return FailureStatus(
+        round=report.round,
+        nodes=report.nodes,
+        node=report.node,
+        host=report.host,
+        rank=failure.rank,
+        local_rank=failure.local_rank,
+        pid=failure.pid or None,
+        exit_code=shell_exit_code(failure.exit_code),
+        how=describe_exit(failure.exit_code),
+        message=failure.message,
+        error=failure.error,
+        last_lines=failure.last_lines,
+        age_s=round(failure.age_s, 3),
+        consequences=tuple(
+            OtherFailureStatus(
+                node=other.node,
+                rank=other.rank,
+                exit_code=shell_exit_code(other.exit_code),
+                how=describe_exit(other.exit_code),
+                same_error=other.same_error,
+            )
+            for other in report.consequences
+        ),
+        consequences_count=report.consequences_count,
+        same_error_count=report.same_error_count,
+        early=tuple(
+            EarlyEndStatus(node=one.node, rank=one.rank, before_s=round(one.before_s, 3)) for one in report.early
+        ),
+        step=report.step,
+        stragglers=tuple(StragglerStatus(node=one.node, rank=one.rank, step=one.step) for one in report.stragglers),
+        log=failure.log or None,
+        hint=hint(report) or "",
+        before=other_workers.early(report),
+        behind=other_workers.stragglers(report),
+        then=other_workers.consequences(report),
+    )

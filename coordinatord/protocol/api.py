@@ -1,0 +1,392 @@
+"""What the HTTP API answers and is asked, as records: the server writes them, the command lines read them.
+
+`fields_of` of the schema takes them apart, as JSON or msgpack; `check_for` and `reader_for` read them. The order of the
+fields is that of the JSON. Names end in `Answer` where a record is the whole body of an answer, and in `Status` where
+it shows something as it is at the moment. Ages and durations are in seconds and count up to that moment.
+
+An older release may lack the fields that have a default, which then says what a reader is to make of it. A newer one
+may have more fields, states and kinds than there are here. Dashboards, the live page and people with curl rely on the
+names: none changes its meaning, and none goes away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from coordinatord.protocol.fields import LINE_MAX, Name, Sentence
+from coordinatord.protocol.schema import Clipped, Length, Range, Token, Without
+
+NUMBER_MAX = 2.0**62
+"""Steps, seconds, times: more is no number that a training job has."""
+
+ITEMS_MAX = 1_000_000
+"""Of a list: ranks are the most numerous, and there are no more of them."""
+
+Number = Annotated[float, Range(-NUMBER_MAX, NUMBER_MAX)]
+Whole = Annotated[int, Range(0, NUMBER_MAX)]
+AnyText = Annotated[str, Clipped(4_096)]
+"""A name or a sentence, made fit for a terminal where it is read; no reason of a coordinator is longer."""
+AnyLine = Annotated[str, Clipped(LINE_MAX)]
+"""A line of what a worker wrote."""
+
+ENDED = frozenset({"succeeded", "failed", "stopped"})
+"""States of a job that it does not leave by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthAnswer:
+    """`GET /healthz`: whether the coordinator does its work."""
+
+    status: AnyText
+    """`ok`, or `cannot record`: then the coordinator decides nothing, and the HTTP status is 503."""
+    reason: AnyText
+    """Why nothing can be recorded; empty if all is well."""
+    version: AnyText
+    """The release of the coordinator."""
+    jobs: Whole
+    sessions: Whole
+    """Nodes that are connected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorAnswer:
+    """Any request that is not carried out, with an HTTP status of 400 or more."""
+
+    error: AnyText
+    """One word for programs, such as `unknown_job`."""
+    message: AnyText
+    """One sentence for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminBody:
+    """The body of an operator's request; path and method say what is asked for."""
+
+    by: Name
+    """Who asks, as this person says."""
+    reason: Sentence
+    """Why; may be left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainBody:
+    """The body of a drain; the first two fields mean what they do in `AdminBody`."""
+
+    by: Name
+    reason: Sentence
+    ahead: bool
+    """The name may be one that no node has yet; may be left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminAnswer:
+    """What became of an operator's request."""
+
+    done: bool
+    """False if everything was so already."""
+    message: AnyText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiEvent:
+    """Something that happened, to a job or to none."""
+
+    id: Annotated[str, Token(128)]
+    """Given back as `Last-Event-ID` or `after`, it leads to what happened since; only its coordinator reads it."""
+    number: Whole
+    """Grows from event to event of one coordinator; another one may begin anew."""
+    at: Number
+    """In seconds since 1970 by the clock of the coordinator's host."""
+    job: AnyText
+    """Empty where the event concerns no job, or all."""
+    run: AnyText
+    kind: AnyText
+    """One word for programs, such as `RoundFormed`."""
+    what: AnyText
+    """The kind for people, such as `round formed`."""
+    round: Whole | None
+    node: AnyText | None
+    reason: AnyText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsAnswer:
+    """`GET /v1/events` and `GET /v1/jobs/{job}/events`, oldest first."""
+
+    job: AnyText | None
+    """None: of all jobs."""
+    events: Annotated[tuple[ApiEvent, ...], Length(0, ITEMS_MAX)]
+    upto: AnyText = ""
+    """The id of the last event that was looked at: to go on after it leaves nothing out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondsStatus:
+    """Where the time of a run or round went, in seconds by cause."""
+
+    training: Number = 0.0
+    running: Number = 0.0
+    """All workers run, and whether they train is not known."""
+    stalled: Number = 0.0
+    waiting: Number = 0.0
+    rendezvous: Number = 0.0
+    starting: Number = 0.0
+    detecting: Number = 0.0
+    """The round was broken, and nobody knew."""
+    stopping: Number = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerStatus:
+    """The time of a run so far."""
+
+    seconds: SecondsStatus = SecondsStatus()
+    total: Number = 0.0
+    """Seconds; the sum of the above."""
+    goodput: Number | None = None
+    """The share that went into training, 0 to 1; None where no step was ever reported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressStatus:
+    """How far the workers have come, as far as they report it."""
+
+    step: Whole | None = None
+    """The last step that all workers have done."""
+    steps_per_s: Number | None = None
+    """None where the round does no steps at present."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartsStatus:
+    """The budget of restarts."""
+
+    used: Whole
+    max: Whole | None
+    """None where torchrun's agents count for themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingStatus:
+    """Nodes that the last round had and that are not back."""
+
+    count: Whole = 0
+    nodes: Annotated[tuple[AnyText, ...], Length(0, ITEMS_MAX)] = ()
+    """The first few of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherFailureStatus:
+    """A worker that failed after the first one."""
+
+    node: AnyText
+    rank: Whole
+    exit_code: Whole
+    """As a shell has it: 128 + n for signal n."""
+    how: AnyText = ""
+    """The exit code in words."""
+    same_error: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyEndStatus:
+    """A worker that had ended with 0 when another one failed."""
+
+    node: AnyText
+    rank: Whole
+    before_s: Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StragglerStatus:
+    """A worker whose last step is behind those of others."""
+
+    node: AnyText
+    rank: Whole
+    step: Whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureStatus:
+    """Why the last round that failed did so."""
+
+    round: Whole
+    nodes: Whole
+    """How many took part in the round."""
+    node: AnyText
+    host: AnyText
+    rank: Whole
+    local_rank: Whole
+    pid: Whole | None
+    """None if the worker was never started."""
+    exit_code: Whole
+    """As a shell has it: 128 + n for signal n."""
+    how: AnyText
+    """The exit code in words, which tell 134 from SIGABRT."""
+    message: AnyText
+    """What the node found out beyond the code."""
+    error: AnyText
+    """The exception that ended the worker, in one line; empty if there was none, or it is not known."""
+    last_lines: Annotated[tuple[AnyLine, ...], Length(0, ITEMS_MAX)] = ()
+    """The end of the traceback, or of what the worker wrote to stderr."""
+    age_s: Number
+    consequences: Annotated[tuple[OtherFailureStatus, ...], Length(0, ITEMS_MAX)] = ()
+    """The first workers that failed later."""
+    consequences_count: Whole
+    """All that are known."""
+    same_error_count: Whole = 0
+    """Of these, those that failed with the same error."""
+    early: Annotated[tuple[EarlyEndStatus, ...], Length(0, ITEMS_MAX)] = ()
+    step: Whole | None = None
+    """The furthest step that any worker had reported."""
+    stragglers: Annotated[tuple[StragglerStatus, ...], Length(0, ITEMS_MAX)] = ()
+    log: AnyText | None = None
+    """The file with all that the worker wrote to stderr, on its host."""
+    hint: AnyText = ""
+    """What to do about it; empty if the cause is none of those that are well known."""
+    before: AnyText = ""
+    """Who had ended before, in words; empty if nobody had."""
+    behind: AnyText = ""
+    """Who was behind, in words, where a worker waited for others."""
+    then: AnyText = ""
+    """Who failed too, in words."""
+
+
+@dataclass(kw_only=True)
+class NodeStatus:
+    """A node of a job.
+
+    An answer may have ten thousand of them. One that is frozen or has slots takes three times as long to make, or to
+    take apart.
+    """
+
+    node: AnyText
+    host: AnyText
+    address: AnyText
+    state: AnyText
+    """Such as `running`, `ready` or `spare`."""
+    reason: AnyText
+    drained: bool = False
+    """An operator wants it to leave."""
+    group_rank: Whole | None = None
+    """None outside a round."""
+    ranks: Annotated[tuple[Whole, ...], Length(0, ITEMS_MAX)] = ()
+    last_seen_s: Number
+    release: AnyText | None = None
+    """Of nodeclient; None if not known."""
+    protocol: Whole | None = None
+    """The version that it speaks."""
+    steps: Annotated[tuple[Whole | None, ...], Length(0, ITEMS_MAX)] = ()
+    """The last step of each of its workers by local rank; empty if none reports any."""
+    step_age_s: Number | None = None
+    """How long ago the newest of them was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundStatus:
+    """One of the last rounds of a run; None for what is not known, or has not happened."""
+
+    round: Whole
+    nodes: Whole
+    workers: Whole
+    formed: AnyText | None
+    """Why, as with the next two."""
+    stopped: AnyText | None
+    ended: AnyText | None
+    planned: bool
+    """It was stopped though nothing had gone wrong."""
+    charged: bool
+    """It counts against the budget of restarts."""
+    formed_s: Number | None
+    """How long ago, as with the next three."""
+    running_s: Number | None
+    stopped_s: Number | None
+    ended_s: Number | None
+    seconds: SecondsStatus
+    """Since the round before it ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """`GET /v1/jobs/{job}`: the live or last run of a job."""
+
+    job: AnyText
+    run: AnyText
+    state: AnyText
+    """`forming`, `starting`, `running`, `stopping`, `succeeded`, `failed` or `stopped`."""
+    health: AnyText = "well"
+    """How a round that goes on does: `well`, or what is wrong."""
+    reason: AnyText
+    round: Whole
+    """The last one; 0 before the first."""
+    opened_s: Number | None = None
+    """How long the run has been on, or was."""
+    state_s: Number | None = None
+    """How long it has been in its state."""
+    ledger: LedgerStatus = LedgerStatus()
+    world_size: Whole
+    """0 without a round."""
+    progress: ProgressStatus = ProgressStatus()
+    restarts: RestartsStatus
+    spares: Whole = 0
+    missing: MissingStatus = MissingStatus()
+    failure: FailureStatus | None = None
+    nodes: Annotated[tuple[NodeStatus, ...], Length(0, ITEMS_MAX)] = ()
+    """Those of the round first, by rank."""
+    rounds: Annotated[tuple[RoundStatus, ...], Length(0, ITEMS_MAX)] = ()
+    """The last ones, oldest first. A list of jobs does not have them."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over: a job that nodes join again under this name is a new run."""
+        return self.state in ENDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainedStatus:
+    """A mark of an operator on a node or host: no round takes it."""
+
+    node: AnyText
+    reason: AnyText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsAnswer:
+    """`GET /v1/jobs`."""
+
+    jobs: Annotated[tuple[JobStatus, ...], Length(0, ITEMS_MAX)]
+    drained: Annotated[tuple[DrainedStatus, ...], Length(0, ITEMS_MAX)] = ()
+
+
+IN_LIST: Without = {JobStatus: frozenset({"rounds"})}
+"""What a list of jobs does not have of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSummary:
+    """A job in the list of the live page; the fields mean what they do in `JobStatus`."""
+
+    job: AnyText
+    run: AnyText
+    state: AnyText
+    health: AnyText
+    reason: AnyText
+    round: Whole
+    world_size: Whole
+    restarts: RestartsStatus
+    spares: Whole
+    progress: ProgressStatus
+    nodes: Whole
+    """How many it has."""
+    goodput: Number | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageStatus:
+    """The event `jobs` of `GET /v1/stream`."""
+
+    version: AnyText
+    """The release of the coordinator."""
+    jobs: Annotated[tuple[JobSummary, ...], Length(0, ITEMS_MAX)]
+    drained: Annotated[tuple[DrainedStatus, ...], Length(0, ITEMS_MAX)]
