@@ -22,12 +22,25 @@ from aiohttp import ClientSession
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.conditions import NAMES
 from coordinatord.core.values.records import KINDS, Record, RoundRemembered
+from coordinatord.protocol import api
 from coordinatord.protocol.codec import TYPES
 from coordinatord.server.app import serve
 from coordinatord.store.memory_store import MemoryStore
 from tests.support.source import Source, sources
 
 FILE = Path(__file__).with_name("public_names.txt")
+
+ANSWERS = (
+    api.HealthAnswer,
+    api.JobsAnswer,
+    api.EventsAnswer,
+    api.AdminBody,
+    api.DrainBody,
+    api.AdminAnswer,
+    api.ErrorAnswer,
+    api.PageStatus,
+)
+"""What a whole body is, or the data of an event; only the fields are public."""
 
 EVENT_AT = {"fields": 0, "_notice": 1, "say": 2, "_log": 2}
 """The functions that are given the name of a log event, and as which of their arguments."""
@@ -43,6 +56,7 @@ async def public_names() -> str:
     chapters = {
         "records of the database, with their fields": [of_class(kind.KIND, kind) for kind in records],
         "messages between node and coordinator, with their fields": [of_class(*one) for one in TYPES.items()],
+        "answers of the HTTP API, with their fields": [of_class(kind.__name__, kind) for kind in ANSWERS],
         "conditions: why a run changes its state": sorted(NAMES.values()),
         "events of the log": sorted({name for source in sources() for name in log_events(source)}),
         "metrics": await metrics(),
