@@ -7,6 +7,7 @@ place. A peer that reads slowly costs one message of memory, and gets the latest
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 GOING_AWAY = 1001
@@ -30,7 +31,7 @@ class LatestFrame:
         self._frame: bytes | None = None
         self._closing = False
         self._attended = False
-        """Who puts something in will also `flush`, so nobody has to be woken for it."""
+        """Who puts something in also sends it, so nobody has to be woken for it."""
         self._filled = asyncio.Event()
 
     def put(self, frame: bytes) -> None:
@@ -40,17 +41,17 @@ class LatestFrame:
             if not self._attended:
                 self._filled.set()
 
-    def attend(self) -> None:
-        """Announce a `flush`: what is put in before it wakes nobody."""
-        self._attended = True
-
-    async def flush(self, socket: WebSocket, transport: asyncio.WriteTransport) -> None:
-        """Send what was put in since `attend`, in the task that heard the peer. Raises `ConnectionError`.
+    async def answer(self, decide: Callable[[], None], socket: WebSocket, transport: asyncio.WriteTransport) -> None:
+        """Send what `decide` puts in, in the task that heard the peer. Raises `ConnectionError`.
 
         So no other task has to be woken for each answer to a heartbeat. This never waits: where the peer reads slowly
         the other task sends it, and this one goes on listening.
         """
-        self._attended = False
+        self._attended = True
+        try:
+            decide()
+        finally:
+            self._attended = False
         if self._frame is None or self._closing:
             return
         if transport.get_write_buffer_size():

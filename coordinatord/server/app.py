@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -18,7 +18,6 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from coordinatord.core.effects import Answer, Effect
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.transitions.apply import HistoryError
@@ -133,11 +132,9 @@ async def serve(
     tasks = Tasks()
     loop.set_exception_handler(partial(_end_for_bugs, tasks))
     counters = Counters()
-    sessions = NodeSessions(counters)
-    requests = Requests()
-    driver = Driver(machine, store, _delivery(sessions, requests), tasks, counters, crashes)
-    sessions.attach(driver)
-    requests.attach(driver)
+    driver = Driver(machine, store, tasks, counters, crashes)
+    sessions = NodeSessions(driver, counters)
+    requests = Requests(driver)
     change_signal = ChangeSignal()
     driver.watchers.append(change_signal.note)
     happenings = Happenings(driver, store, change_signal)
@@ -188,18 +185,6 @@ def _end_for_bugs(tasks: Tasks, loop: asyncio.AbstractEventLoop, context: dict[s
 
 def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
-
-
-def _delivery(sessions: NodeSessions, requests: Requests) -> Callable[[Effect], None]:
-    """Return what carries out an effect: for a node, or for an operator."""
-
-    def deliver(effect: Effect) -> None:
-        if isinstance(effect, Answer):
-            requests.deliver(effect)
-        else:
-            sessions.deliver(effect)
-
-    return deliver
 
 
 async def _restore(machine: Coordinator, store: Store) -> None:

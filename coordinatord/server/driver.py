@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, TypeVar
 
 from coordinatord.core.effects import Effect, Refuse
 from coordinatord.core.events import Event, StoreFailed, StoreRecovered, Tick
@@ -40,6 +41,8 @@ RETRY_S = 1.0
 """Between attempts to write: whoever makes room on a disk sees the jobs go on at once."""
 
 
+Carried = TypeVar("Carried", bound=Effect)
+
 RECORDED = Subject("coordinatord", ("coordinatord.core", "coordinatord.protocol"), code=("_handlers",))
 """The machine, for the recorder of what led to a bug."""
 
@@ -51,16 +54,15 @@ class Driver:
         self,
         machine: Coordinator,
         store: Store,
-        deliver: Callable[[Effect], None],
         tasks: Tasks,
         counters: Counters,
         crashes: Path | None = None,
     ) -> None:
-        """`deliver` carries out one effect, without waiting for anything; `crashes` is where a bug leaves its story."""
+        """`crashes` is where a bug leaves what led to it."""
         self.machine = machine
         self._counters = counters
         self._store = store
-        self._deliver = deliver
+        self._carry_out: dict[type, Callable[[Any], None]] = {}
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
@@ -79,6 +81,10 @@ class Driver:
     def now(self) -> float:
         """The clock that the machine is driven by, in seconds."""
         return self._loop.time()
+
+    def on(self, kind: type[Carried], carry_out: Callable[[Carried], None]) -> None:
+        """Have effects of one kind carried out by this, which must not wait for anything."""
+        self._carry_out[kind] = carry_out
 
     def start(self) -> None:
         """Begin to keep the machine's deadlines."""
@@ -170,7 +176,7 @@ class Driver:
                 if self._refusals.is_news(effect):
                     names = fields("node_refused", job=effect.job, node=effect.node, code=effect.message.code)
                     log.warning("refused: %s", effect.message.message, extra=names)
-            self._deliver(effect)
+            self._carry_out[type(effect)](effect)
 
 
 def _log_records(records: Sequence[Record], _: float) -> None:

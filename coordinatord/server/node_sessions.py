@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from coordinatord.core.effects import Close, Effect, Refuse, ReportDegraded, Send
+from coordinatord.core.effects import Close, Refuse, ReportDegraded, Send
 from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.core.queries.master_address import plain
 from coordinatord.protocol.codec import VersionError, decode, encode
@@ -63,17 +64,18 @@ class _Open:
 class NodeSessions:
     """All nodes' connections."""
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, driver: Driver, counters: Counters) -> None:
+        """Give nodes' messages to this driver, and carry out its effects that are for nodes."""
+        self._driver = driver
         self._counters = counters
         self._open: dict[int, _Open] = {}
         self._numbers = count(1)
-        self._driver: Driver | None = None
+        driver.on(Send, self._deliver)
+        driver.on(ReportDegraded, self._deliver)
+        driver.on(Refuse, self._deliver)
+        driver.on(Close, self._deliver)
 
-    def attach(self, driver: Driver) -> None:
-        """Name the driver that the nodes' messages go to; driver and sessions need each other."""
-        self._driver = driver
-
-    def deliver(self, effect: Effect) -> None:
+    def _deliver(self, effect: Send | ReportDegraded | Refuse | Close) -> None:
         """Carry out an effect; for a session that is already gone there is nothing left to do."""
         session = self._open.get(effect.session)
         if session is None:
@@ -107,7 +109,6 @@ class NodeSessions:
         return socket
 
     async def _serve(self, socket: web.WebSocketResponse, transport: asyncio.WriteTransport, join: Join) -> None:
-        assert self._driver is not None  # noqa: S101 - attached before the first request can come
         session = next(self._numbers)
         opened = self._open[session] = _Open(join.version)
         latest_frame = opened.latest_frame
@@ -130,7 +131,6 @@ class NodeSessions:
     async def _receive(
         self, socket: web.WebSocketResponse, transport: asyncio.WriteTransport, session: int, join: Join
     ) -> None:
-        assert self._driver is not None  # noqa: S101 - see above
         latest_frame = self._open[session].latest_frame
         async for message in socket:
             try:
@@ -142,9 +142,7 @@ class NodeSessions:
                 latest_frame.close(encode(Refused(RefusalCode.MALFORMED, str(error), retry=False), join.version))
             else:
                 self._counters.heartbeats += observed.beat
-                latest_frame.attend()
-                self._driver.submit(Reported(session, observed))
-                await latest_frame.flush(socket, transport)
+                await latest_frame.answer(partial(self._driver.submit, Reported(session, observed)), socket, transport)
 
     async def _receive_join(self, socket: web.WebSocketResponse, request: web.Request) -> Join | None:
         try:

@@ -111,10 +111,12 @@ class Unsent:
 async def test_an_answer_is_sent_at_once_unless_the_peer_reads_slowly(unsent: int, *, sender_wakes: bool) -> None:
     latest_frame, socket = LatestFrame(), SlowSocket()
     socket.allowed.set()
-    latest_frame.attend()
-    latest_frame.put(b"answer")
-    assert not latest_frame._filled.is_set(), "nobody is woken for what is sent at once"
-    await latest_frame.flush(cast("WebSocket", socket), cast("asyncio.WriteTransport", Unsent(unsent)))
+
+    def decide() -> None:
+        latest_frame.put(b"answer")
+        assert not latest_frame._filled.is_set(), "nobody is woken for what is sent at once"
+
+    await latest_frame.answer(decide, cast("WebSocket", socket), cast("asyncio.WriteTransport", Unsent(unsent)))
     assert (socket.sent, latest_frame._filled.is_set()) == ([] if sender_wakes else [b"answer"], sender_wakes)
     latest_frame.close()
     await _carry(latest_frame, socket)
@@ -124,8 +126,7 @@ async def test_an_answer_is_sent_at_once_unless_the_peer_reads_slowly(unsent: in
 async def test_what_comes_after_the_answer_wakes_the_sender_again() -> None:
     latest_frame, socket = LatestFrame(), SlowSocket()
     socket.allowed.set()
-    latest_frame.attend()
-    await latest_frame.flush(cast("WebSocket", socket), cast("asyncio.WriteTransport", Unsent(0)))
+    await latest_frame.answer(lambda: None, cast("WebSocket", socket), cast("asyncio.WriteTransport", Unsent(0)))
     carrying = asyncio.ensure_future(_carry(latest_frame, socket))
     latest_frame.put(b"news")
     await socket.sending.wait()

@@ -15,10 +15,15 @@ from yarl import URL
 
 from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
 from coordinatord.protocol.messages import Goal, Phase, RefusalCode, Refused, Result
+from coordinatord.runtime.tasks import Tasks
+from coordinatord.server.counters import Counters
+from coordinatord.server.driver import Driver
 from coordinatord.server.http import admin
 from coordinatord.server.http.admin import PARSERS, Requests
+from coordinatord.store.memory_store import MemoryStore
 from tests.server.conftest import Start
 from tests.server.test_durability import SlowStore
+from tests.support.builders import a_coordinator
 from tests.support.wire import connect, get, join, until
 
 pytestmark = pytest.mark.asyncio
@@ -189,7 +194,7 @@ async def test_who_waits_for_a_disk_when_the_daemon_ends_is_answered(start: Star
 
 
 async def test_who_asks_at_the_last_moment_is_answered_too() -> None:
-    ending = Requests()
+    ending = Requests(Driver(a_coordinator(), MemoryStore(), Tasks(), Counters()))
     ending.close()
     app = web.Application()
     app.add_routes(ending.routes())

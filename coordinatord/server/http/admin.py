@@ -72,22 +72,19 @@ class _TurnedDownError(Exception):
 class Requests:
     """All requests in progress."""
 
-    def __init__(self) -> None:
-        self._driver: Driver | None = None
+    def __init__(self, driver: Driver) -> None:
+        """Ask this driver, and be given its answers."""
+        self._driver = driver
+        driver.on(Answer, self._deliver)
         self._asking: dict[int, asyncio.Future[Answer]] = {}
         self._numbers = count(-1, -1)  # sessions of nodes are numbered upward
         self._closed = False
-
-    def attach(self, driver: Driver) -> None:
-        """Name the driver that decides; driver and requests need each other."""
-        self._driver = driver
 
     def routes(self) -> list[web.RouteDef]:
         """Return what is served where."""
         return [web.post(path, partial(self._serve, kind)) for path, kind in _PATHS.items()]
 
-    def deliver(self, answer: Answer) -> None:
-        """Let whoever asked know."""
+    def _deliver(self, answer: Answer) -> None:
         asking = self._asking.get(answer.session)
         if asking is not None and not asking.done():
             asking.set_result(answer)
@@ -96,7 +93,7 @@ class Requests:
         """Let nobody wait any longer: the daemon ends."""
         self._closed = True
         for number in self._asking:
-            self.deliver(_ending(number))
+            self._deliver(_ending(number))
 
     async def _serve(self, kind: type[Request], request: web.Request) -> web.Response:
         try:
@@ -114,7 +111,6 @@ class Requests:
         number = next(self._numbers)
         if self._closed:
             return _ending(number)
-        assert self._driver is not None  # noqa: S101 - attached before the first request can come
         asking: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._asking[number] = asking
         try:
