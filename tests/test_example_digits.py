@@ -32,7 +32,7 @@ FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(["sklearn.datasets", "torch._dynamo"])
 """Workers are forked where all that takes long is imported already: it would take each of them three seconds."""
 
-EPOCHS = 30
+EPOCHS = 18
 STEPS_PER_CHECKPOINT = 10
 
 
