@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 
 import pytest
@@ -10,10 +11,13 @@ from hypothesis import settings
 
 LONGEST = (
     "tests/test_demo.py",
-    "tests/test_example_digits.py",
     "tests/test_example_imagenet.py",
-    "tests/torchrun/test_torchrun.py",
+    "tests/sim/test_sim.py::test_many_histories_take_every_row_but_the_rare_ones",
+    "tests/test_example_digits.py",
     "tests/forkserver/test_training.py",
+    "tests/torchrun/test_torchrun.py",
+    "tests/forkserver/test_process_groups.py",
+    "tests/e2e/test_training.py",
     "tests/systemd/test_machine.py",
     "tests/chaos/",
     "tests/surroundings/test_networks.py",
@@ -37,6 +41,7 @@ def pytest_configure() -> None:
     """
     os.environ["SSL_CERT_FILE"] = os.devnull
     settings.load_profile("ci")
+    gc.disable()
 
 
 @pytest.hookimpl(trylast=True)
@@ -49,6 +54,12 @@ def pytest_exception_interact(report: pytest.CollectReport | pytest.TestReport) 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the tests that take long, so that with several workers all have something to do until the end."""
     items.sort(key=_place)
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from now on, and not among the million objects that five thousand tests and torch consist of."""
+    gc.freeze()
+    gc.enable()
 
 
 def _place(item: pytest.Item) -> tuple[int, bool]:

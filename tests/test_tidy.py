@@ -6,8 +6,9 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from tests.conftest import LONGEST
 from tests.support.pages import CELL_MAX, WIDTH_MAX, long_cells, wide_lines
-from tests.support.source import Source, sources
+from tests.support.source import ROOT, Source, sources
 from tests.support.tidy import (
     FILE_LINES_MAX,
     FUNCTION_LINES_MAX,
@@ -160,6 +161,13 @@ def test_the_tree_keeps_the_rule(rule: Rule, tree: list[Source]) -> None:
 )
 def test_the_rules_speak_of_places_that_exist(folder: str, tree: list[Source]) -> None:
     assert any(source.is_python and source.is_in(folder) for source in tree)
+
+
+def test_the_tests_that_begin_first_exist() -> None:
+    for beginning in LONGEST:
+        file, _, test = beginning.partition("::")
+        assert (ROOT / file).exists(), beginning
+        assert not test or f"def {test}(" in (ROOT / file).read_text(), beginning
 
 
 @pytest.mark.parametrize(("check", "path", "text", "line", "what"), VIOLATIONS)
