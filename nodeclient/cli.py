@@ -55,6 +55,7 @@ def _join(chosen: JoinConfig) -> int:
     from nodeclient.shell.embedded_coordinator import EmbeddedCoordinatorError, coordinator_for  # noqa: PLC0415
     from nodeclient.shell.node import Node  # noqa: PLC0415
     from nodeclient.shell.worker_command import LaunchError  # noqa: PLC0415
+    from nodeclient.workers.guard import GuardError  # noqa: PLC0415
     from nodeclient.workers.syscalls import MissingCallError, look_for_pidfds  # noqa: PLC0415
 
     logs.configure(chosen.log_level, "nodeclient", chosen.log_format)  # until the node shares its stderr with workers
@@ -71,6 +72,9 @@ def _join(chosen: JoinConfig) -> int:
     except EmbeddedCoordinatorError as error:
         logs.complain("nodeclient", str(error))
         return ExitCode.UNAVAILABLE
+    except GuardError as error:
+        logs.complain("nodeclient", str(error))
+        return ExitCode.OS_ERROR
     except (LaunchError, MissingCallError) as error:
         logs.complain("nodeclient", str(error))
         return ExitCode.USAGE

@@ -8,6 +8,7 @@ import secrets
 import signal
 import socket
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,7 +63,7 @@ from nodeclient.shell.embedded_coordinator import ALONE, EmbeddedCoordinator
 from nodeclient.shell.master_probe import ProbeListener, look_for_master
 from nodeclient.shell.worker_command import LOCAL_RANK_MACRO, CommandBuilder
 from nodeclient.workers.exit_reporter import ExitReporter
-from nodeclient.workers.guard import Guard
+from nodeclient.workers.guard import READY_WITHIN_S, Guard, GuardError
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.orphans import adopt_orphans, reaping_orphans
 from nodeclient.workers.process_tree import UnkillableError
@@ -133,6 +134,7 @@ class Node:
                     self._remark(Level.INFO, remark)
                 for name, run in (("preload", self._starter), ("accounts", self._accounts)):
                     self._tasks.spawn(run.run(), name=name)
+                self._guard.start()  # which takes a while, in which other things can be done
                 self._systemd.tell("READY=1", status_of(self._standing()))  # nothing is asked of it but to try
                 self._tasks.spawn(self._systemd.keep_alive(), name="watchdog")
                 self._tasks.spawn(self._systemd.keep_informed(self._standing), name="status")
@@ -151,9 +153,23 @@ class Node:
     async def _attend(self) -> None:
         # Not before workers can start: while this node imports, a job that it is to join trains on.
         await self._starter.settled()
+        await self._await_guard()
         self._waiting_for = notices.LOOKING
         self.submit(SearchBegan())  # with which the agent's deadlines begin
         await self._session.run()
+
+    async def _await_guard(self) -> None:
+        """Wait until the guard is up. Raises `GuardError`."""
+        voice = self._guard.voice
+        if voice is not None:
+            heard = asyncio.Event()
+            self._loop.add_reader(voice, heard.set)
+            try:
+                with suppress(TimeoutError):  # which the guard itself knows better
+                    await asyncio.wait_for(heard.wait(), READY_WITHIN_S)
+            finally:
+                self._loop.remove_reader(voice)
+        self._guard.await_ready()
 
     async def _attend_companion(self) -> None:
         if self._companion.ended is not None:
@@ -223,7 +239,7 @@ class Node:
         several = self._config.spec.nodes_max > 1  # the same in all rounds, however many nodes have come
         self._started_at = None
         try:
-            self._guard.start()
+            self._guard.await_ready()
             self._kills = oom.count()
             with self._output.begin(place, own_ranks, several_hosts=several) as streams:
                 self._error_files = [stream.error_file for stream in streams]
@@ -232,6 +248,8 @@ class Node:
                 slots = self._slots.begin(start.run, start.round)
                 self._lingering, self._first_rank = lingering.Lingering(), part.first_rank
                 self._workers.start(self._launcher.commands(start, self._error_files, slots, screens), streams)
+        except GuardError as error:
+            self.submit(StartFailed(0, ExitCode.OS_ERROR, str(error)))
         except SpawnError as error:
             self.submit(StartFailed(error.local_rank, error.exit_code, error.message))
         except OSError as error:

@@ -7,20 +7,46 @@ to the nodeclient is a pipe: the kernel closes it however the nodeclient ends.
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from coordinatord.protocol.exit_codes import describe_exit
+from nodeclient.workers.guard_process import READY
 from nodeclient.workers.process_tree import MARK_VARIABLE, await_ends
 from nodeclient.workers.syscalls import pidfd_open
 
 CLOSE_TIMEOUT_S = 5.0
 """After a clean end the guard finds nothing and exits in milliseconds; this leaves room for an overloaded host."""
 
-_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from nodeclient.workers.guard_process import main; main()"
+READY_WITHIN_S = 30.0
+"""It takes 20 ms; this leaves room for an overloaded host, and for a file system of which somebody else makes use."""
+
+WORDS_MAX = 500
+"""Bytes of what a guard says that cannot begin: an exception's type and its text."""
+
+PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+"""From where the guard imports this package."""
+
+_PROGRAM = """
+import sys
+sys.path.append(sys.argv[1])
+try:
+    from nodeclient.workers.guard_process import main
+except Exception as error:
+    print(f"{type(error).__name__}: {error}")
+    sys.exit(1)
+main()
+"""
 """The path is appended, so that the standard library's modules come before any of that name beside the package."""
+
+
+class GuardError(RuntimeError):
+    """There is no guard, so no worker may be started; the text says why."""
 
 
 class Guard:
@@ -34,6 +60,10 @@ class Guard:
         self._mark = mark
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
+        self._ready = False
+        """It has said that it is up."""
+        self._patience_ends_at = 0.0
+        """Until when it must have, by the monotonic clock."""
 
     @property
     def pid(self) -> int | None:
@@ -43,33 +73,71 @@ class Guard:
     def start(self) -> None:
         """Start the guard, or another one if the last has died; a no-op while it lives.
 
-        To be called before every start of workers. Raises `OSError` if no process can be started.
+        It is not up before `await_ready` has returned. Raises `OSError` if no process can be started.
         """
         if self._process is not None:
             if self._process.poll() is None:
                 return
-            self._pipe(self._process).close()
-            self._process = None
+            self._let_go(self._process)
+        self._ready, self._patience_ends_at = False, time.monotonic() + READY_WITHIN_S
         # It must not carry a mark, its own or that of an outer nodeclient: this one is to be guarded even from that.
         environ = {name: value for name, value in os.environ.items() if name != MARK_VARIABLE}
-        package_parent = str(Path(__file__).resolve().parents[2])
         self._process = subprocess.Popen(  # noqa: S603  # this very Python, no words of a user's
             # Isolated and without site: nothing that the user installed can slow it down or break it.
-            [sys.executable, "-I", "-S", "-c", _PROGRAM, package_parent],
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, str(PACKAGE_PARENT)],
             bufsize=0,
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             env=environ,
             cwd="/",
             start_new_session=True,
         )
-        self._pipe(self._process).write(f"{self._mark}\n".encode() + os.fsencode(self._folder) + b"\n")
+        with suppress(BrokenPipeError):  # it has died already, as `await_ready` will find
+            _pipe(self._process.stdin).write(f"{self._mark}\n".encode() + os.fsencode(self._folder) + b"\n")
+
+    @property
+    def voice(self) -> int | None:
+        """A descriptor that can be read once `await_ready` need not wait; None if it need not now."""
+        return None if self._ready or self._process is None else _pipe(self._process.stdout).fileno()
+
+    def await_ready(self) -> None:
+        """Wait until the guard is up, starting it if need be; a no-op once it is, for as long as it lives.
+
+        To be called before every start of workers. If a guard dies before it is up, another one is tried, once. Raises
+        `GuardError` if that does not come up either, and `OSError` if no process can be started.
+        """
+        self.start()
+        trouble = self._trouble()
+        if trouble:
+            self.start()
+            trouble = self._trouble()
+        if trouble:
+            raise GuardError(f"the guard, which ends the workers should this process be killed, {trouble}")
+
+    def _trouble(self) -> str:
+        """Wait until the guard is up; return what keeps it from that, empty if nothing does."""
+        if self._ready or self._process is None:
+            return ""
+        pipe = _pipe(self._process.stdout)
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        if not poll.poll(max(0.0, self._patience_ends_at - time.monotonic()) * 1000):
+            return f"was not up within {READY_WITHIN_S:g} s"
+        words = os.read(pipe.fileno(), WORDS_MAX)
+        self._ready = words == READY
+        if self._ready:
+            pipe.close()
+            return ""
+        code = self._process.wait()
+        self._let_go(self._process)
+        said = " ".join(words.decode(errors="replace").split())
+        return f"does not start: {said or describe_exit(code)}"
 
     def close(self) -> None:
         """End the guard, which kills what is left of the workers; a no-op if there is none."""
         if self._process is None:
             return
-        self._pipe(self._process).close()
+        _pipe(self._process.stdin).close()
         # Popen's own wait looks again after 1, 2, 4 ... 32 ms, which was half of the time that the end of a job took.
         pidfd = pidfd_open(self._process.pid)
         kills_on = await_ends({pidfd}, time.monotonic() + CLOSE_TIMEOUT_S)
@@ -78,9 +146,14 @@ class Guard:
             self._process.returncode = 0  # keeps Popen from warning that it is left to itself
         else:
             self._process.wait()
+        self._let_go(self._process)
+
+    def _let_go(self, process: subprocess.Popen[bytes]) -> None:
+        _pipe(process.stdin).close()
+        _pipe(process.stdout).close()
         self._process = None
 
-    @staticmethod
-    def _pipe(process: subprocess.Popen[bytes]) -> IO[bytes]:
-        assert process.stdin is not None  # noqa: S101  # it was started with stdin=PIPE
-        return process.stdin
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None  # noqa: S101  # it was started with pipes
+    return stream

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.workers.guard import Guard
+from coordinatord.protocol.exit_codes import ExitCode
+from nodeclient.workers.guard import Guard, GuardError
 from nodeclient.workers.process_tree import MARK_VARIABLE, kill_marked, marked
 from tests.support.programs import TIMEOUT_S, Program, wait_until
 
@@ -160,10 +161,48 @@ def test_a_guard_that_died_is_replaced_at_the_next_start(mark: str) -> None:
     guard.close()
 
 
+def test_no_worker_need_be_started_before_the_guard_is_up(mark: str) -> None:
+    guard = Guard(mark, NOWHERE)
+    guard.await_ready()
+    pidfd = os.pidfd_open(guard.pid or 0)
+    assert signal.SIGTERM in _ignored(pidfd)
+    assert guard.voice is None
+    guard.await_ready()
+    guard.close()
+    _await_end([pidfd])
+
+
+def test_a_guard_that_cannot_begin_is_told_in_one_line(
+    mark: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nodeclient.workers.guard.PACKAGE_PARENT", tmp_path)
+    guard = Guard(mark, NOWHERE)
+    what = "the guard, which ends the workers should this process be killed, does not start"
+    with pytest.raises(GuardError, match=f"^{what}: ModuleNotFoundError: No module named 'nodeclient'$"):
+        guard.await_ready()
+    guard.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_node_that_gets_no_guard_ends_before_it_joins(tmp_path: Path) -> None:
+    broken = (
+        f"import pathlib; from nodeclient.workers import guard; guard.PACKAGE_PARENT = pathlib.Path({str(tmp_path)!r})"
+    )
+    code = f"{broken}; from nodeclient.cli import main; main()"
+    node = Program(sys.executable, "-c", code, "join", "--coord", "127.0.0.1:1", "--", "true")
+    try:
+        assert node.wait() == ExitCode.OS_ERROR
+    finally:
+        node.close()
+    [line] = [line for line in node.lines if "guard" in line or "Error" in line]
+    assert "does not start: ModuleNotFoundError: No module named 'nodeclient'" in line
+    assert "no coordinator" not in node.output
+
+
 def test_the_guard_carries_no_mark(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MARK_VARIABLE, mark)
     guard = Guard(mark, NOWHERE)
-    guard.start()
+    guard.await_ready()
     assert marked(mark) == []
     guard.close()
 
