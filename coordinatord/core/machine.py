@@ -60,7 +60,7 @@ class Coordinator:
         self._leases = leases.Leases()
         self._due: float | None = None
         """When the first of all this is due."""
-        self._handlers: dict[type[Event], Callable[[Any, float, Decision], None]] = {
+        self._handlers: dict[type[Event], Callable[[Any, Decision], None]] = {
             Reported: self._report,
             Connected: self._connect,
             Disconnected: self._disconnect,
@@ -121,7 +121,7 @@ class Coordinator:
             return None
         lease_ends, row_due = self._leases.next(), self._registry.deadlines.next()
         if lease_ends is None:
-            return row_due  # who has nobody to lose may sleep
+            return row_due  # without members there is no deadline
         return min(lease_ends, self._watch_at, lease_ends if row_due is None else row_due)
 
     def handle(self, event: Event, now: float) -> Batch:
@@ -129,7 +129,7 @@ class Coordinator:
         if self.trouble is None:
             self._forgive_stall(now)
         decision = Decision(self.cluster, self.policy, now)
-        self._handlers[type(event)](event, now, decision)
+        self._handlers[type(event)](event, decision)
         for ending in decision.endings:
             self._sessions.pop(ending.session, None)
         self._registry.note_losses(decision.records, now)
@@ -137,7 +137,7 @@ class Coordinator:
         if self.trouble is not None:
             held = (ReportDegraded(session, Degraded(clip(self.trouble))) for session in decision.answers)
             return Batch((), (*decision.endings, *held), hurry=True)
-        return Batch(tuple(decision.records), (*decision.endings, *self._messages(decision, now)))
+        return Batch(tuple(decision.records), (*decision.endings, *self._messages(decision)))
 
     def _forgive_stall(self, now: float) -> None:
         """Condemn nobody for a silence that this process, asleep itself, could not have heard broken.
@@ -165,21 +165,21 @@ class Coordinator:
 
     # Events
 
-    def _connect(self, event: Connected, now: float, decision: Decision) -> None:
+    def _connect(self, event: Connected, decision: Decision) -> None:
         join = event.join
         try:
             admission.check_room(len(self._sessions), self.policy.nodes_max)
-            run = self._run_for(join, now, decision)
-            member = self._enroll(run, event, now, decision)
+            run = self._run_for(join, decision)
+            member = self._enroll(run, event, decision)
         except admission.RefusedError as error:
             decision.endings.append(Refuse(event.session, error.refused, join.job, join.node))
             return
         self._sessions[event.session] = (run, member)
-        self._hear(run, member, join.observed, now)
+        self._hear(run, member, join.observed, decision.now)
         decision.answer(run, member)
-        self._advance(run, now, decision)
+        self._advance(run, decision)
 
-    def _report(self, event: Reported, now: float, decision: Decision) -> None:
+    def _report(self, event: Reported, decision: Decision) -> None:
         run, member = self._sessions.get(event.session, (None, None))
         if run is None or member is None:
             return  # refused or replaced a moment ago
@@ -189,26 +189,26 @@ class Coordinator:
         else:
             decision.tell(run, member)
         if observations.is_as_before(run, member, observed):
-            self._note_heard(run, member, observed, now)
+            self._note_heard(run, member, observed, decision.now)
             if not observations.turns(run):
                 return
         else:
-            self._hear(run, member, observed, now)
-        self._advance(run, now, decision)
+            self._hear(run, member, observed, decision.now)
+        self._advance(run, decision)
 
-    def _disconnect(self, event: Disconnected, now: float, decision: Decision) -> None:
+    def _disconnect(self, event: Disconnected, decision: Decision) -> None:
         run, member = self._sessions.pop(event.session, (None, None))
         if run is None or member is None:
             return
-        member.session, member.closed_at = None, now
+        member.session, member.closed_at = None, decision.now
         run.place(member)
         if member.state is MemberState.DISMISSED or run.state.ended:
             self._forget(run, member, decision)
         else:
-            self._leases.shorten(run, member, self._heartbeat_s, now)
-        self._advance(run, now, decision)
+            self._leases.shorten(run, member, self._heartbeat_s, decision.now)
+        self._advance(run, decision)
 
-    def _ask(self, event: Asked, now: float, decision: Decision) -> None:
+    def _ask(self, event: Asked, decision: Decision) -> None:
         if self.trouble is not None:
             why = f"the coordinator cannot write its state ({self.trouble})"
             text = f"not done: {why}. Earlier requests may still take effect."
@@ -216,15 +216,15 @@ class Coordinator:
             return
         reply = admin.carry_out(event.request, decision)
         for run in reply.touched:
-            self._advance(run, now, decision)
+            self._advance(run, decision)
             self._forget_absent(run, decision)
             self._registry.drop_if_over(run)
         decision.endings.append(Answer(event.session, reply.verdict, reply.text))
 
-    def _store_failed(self, event: StoreFailed, _: float, __: Decision) -> None:
+    def _store_failed(self, event: StoreFailed, _: Decision) -> None:
         self.trouble = event.reason
 
-    def _resume(self, _: StoreRecovered, now: float, decision: Decision) -> None:
+    def _resume(self, _: StoreRecovered, decision: Decision) -> None:
         """Decide all that had to wait; the time during which nobody could be judged counts against nobody.
 
         Nodes were heard meanwhile, so whoever was not has one more lease to be heard, however long the trouble was.
@@ -232,53 +232,53 @@ class Coordinator:
         if self.trouble is None:
             return
         self.trouble = None
-        trouble_s = self._wake(now)
+        trouble_s = self._wake(decision.now)
         for run in self._registry.live.values():
-            self._leases.give_chance(run, self._heartbeat_s, trouble_s, now)
+            self._leases.give_chance(run, self._heartbeat_s, trouble_s, decision.now)
         for run, member in self._sessions.values():
             if not member.expired:  # nothing is asked of one that fell silent before
                 decision.answer(run, member)
         for run in list(self._registry.live.values()):
-            self._advance(run, now, decision)
+            self._advance(run, decision)
 
-    def _change_policy(self, event: PolicyChanged, now: float, decision: Decision) -> None:
+    def _change_policy(self, event: PolicyChanged, decision: Decision) -> None:
         """Decide by other numbers; nodes are told theirs at once, and none is judged by what it has not heard."""
         self.policy = self._registry.policy = event.policy
-        self._watch_at = now + self.policy.heartbeat_s
+        self._watch_at = decision.now + self.policy.heartbeat_s
         for run in self._registry.live.values():
             run.policy = event.policy
         for run, member in self._sessions.values():
             if not member.expired:
-                member.awaited_from, member.deaf_s = now, 0.0
+                member.awaited_from, member.deaf_s = decision.now, 0.0
                 decision.answer(run, member)
         for run in list(self._registry.live.values()):
-            self._advance(run, now, decision)
+            self._advance(run, decision)
 
-    def _tick(self, _: Tick, now: float, decision: Decision) -> None:
+    def _tick(self, _: Tick, decision: Decision) -> None:
         if self.trouble is not None:
             return
         touched: dict[str, Run] = {}
-        for run_id, node in self._leases.pop_due(now):
+        for run_id, node in self._leases.pop_due(decision.now):
             run = self._registry.live[run_id]
             touched[run_id] = run
-            self._expire(run, run.members[node], now, decision)
-        for job in self._registry.deadlines.pop_due(now):
+            self._expire(run, run.members[node], decision)
+        for job in self._registry.deadlines.pop_due(decision.now):
             run = self.jobs[job]
             touched[run.id] = run
         for run in touched.values():
-            self._advance(run, now, decision)  # perhaps into a round, and then nobody has waited in vain
-            for node in run.give_up.pop_due(now):
+            self._advance(run, decision)  # perhaps into a round, and then nobody has waited in vain
+            for node in run.give_up.pop_due(decision.now):
                 member = run.members[node]
                 actions.dismiss(run, member, actions.timed_out(run, member), decision)
-            self._advance(run, now, decision)
+            self._advance(run, decision)
 
     # Members
 
-    def _run_for(self, join: Join, now: float, decision: Decision) -> Run:
+    def _run_for(self, join: Join, decision: Decision) -> Run:
         """Find the run that a node belongs to, or open one. Raises `admission.RefusedError`."""
         admission.check_forgotten(self.cluster, join)
         run = self.jobs.get(join.job)
-        if run is None or admission.begins_anew(run, join, now):
+        if run is None or admission.begins_anew(run, join, decision.now):
             admission.check_drained(self.cluster, join)
             return self._registry.open(join, self.trouble, decision)
         known = run.members.get(join.node)
@@ -290,21 +290,21 @@ class Coordinator:
         admission.check_incarnation(known, join)
         if run.spec != join.spec and run.deserted:
             run.replaced = True
-            self._advance(run, now, decision)
+            self._advance(run, decision)
             return self._registry.open(join, self.trouble, decision)
         admission.check_spec(run, join)
         admission.check_size(run, join)
         return run
 
-    def _enroll(self, run: Run, event: Connected, now: float, decision: Decision) -> Member:
+    def _enroll(self, run: Run, event: Connected, decision: Decision) -> Member:
         """Make the session's node a member, or give a member that comes back its new session. Raises `RefusedError`."""
         join = event.join
         known = run.members.get(join.node)
         if known is None or known.incarnation != join.incarnation:
             younger = observations.newcomer(event)
             if known is not None:
-                self._replace(run, known, younger, now, decision)
-            known = observations.take_in(run, younger, join.observed, now, decision)
+                self._replace(run, known, younger, decision)
+            known = observations.take_in(run, younger, join.observed, decision)
         elif known.session is not None:
             decision.close(known)  # the node has given this session up, only its end was not seen yet
             del self._sessions[known.session]
@@ -313,7 +313,7 @@ class Coordinator:
         known.peer_address, known.local_address = plain(event.peer_address), plain(event.local_address)
         return known
 
-    def _replace(self, run: Run, known: Member, younger: Member, now: float, decision: Decision) -> None:
+    def _replace(self, run: Run, known: Member, younger: Member, decision: Decision) -> None:
         if known.session is not None:
             refused = admission.superseded(run.job, younger)
             decision.endings.append(Refuse(known.session, refused, run.job, known.node))
@@ -323,7 +323,7 @@ class Coordinator:
             self._forget(run, known, decision)
         else:
             reason = f"replaced by a younger nodeclient with the same node id, from {younger.peer_address}"
-            self._lose(run, known, reason, now, decision)
+            self._lose(run, known, reason, decision)
 
     def _hear(self, run: Run, member: Member, observed: Observed, now: float) -> None:
         if run.all_silent:
@@ -352,19 +352,19 @@ class Coordinator:
     def _heartbeat_s(self) -> float:
         return self.policy.heartbeat_for(len(self._sessions))
 
-    def _expire(self, run: Run, member: Member, now: float, decision: Decision) -> None:
+    def _expire(self, run: Run, member: Member, decision: Decision) -> None:
         if run.state.ended or member.state is MemberState.DISMISSED:
             self._forget(run, member, decision)
             return
         member.expired = True
-        run.expired_at = now
+        run.expired_at = decision.now
         run.place(member)
         if member.outcome is None and not (member.in_round and run.state in {State.STARTING, State.RUNNING}):
-            self._lose(run, member, actions.silence(member), now, decision)
+            self._lose(run, member, actions.silence(member), decision)
 
-    def _lose(self, run: Run, member: Member, reason: str, now: float, decision: Decision) -> None:
+    def _lose(self, run: Run, member: Member, reason: str, decision: Decision) -> None:
         self._leases.discard((run.id, member.node))
-        actions.lose(run, member, reason, now, decision)
+        actions.lose(run, member, reason, decision)
 
     def _forget(self, run: Run, member: Member, decision: Decision) -> None:
         """Drop a member that has nothing more to do with the run."""
@@ -375,12 +375,12 @@ class Coordinator:
 
     # Consequences
 
-    def _advance(self, run: Run, now: float, decision: Decision) -> None:
+    def _advance(self, run: Run, decision: Decision) -> None:
         """Decide what follows for a run from what is now known of it, unless that could not be recorded."""
         if self.trouble is not None or run.state.ended:
             return
         observations.settle_claims(run, decision)
-        self._registry.plan(run, take_due_rows(run, now, decision))
+        self._registry.plan(run, take_due_rows(run, decision))
         self._forget_absent(run, decision)
 
     def _forget_absent(self, run: Run, decision: Decision) -> None:
@@ -389,12 +389,12 @@ class Coordinator:
             for member in [member for member in run.members.values() if member.session is None]:
                 self._forget(run, member, decision)
 
-    def _messages(self, decision: Decision, now: float) -> Iterator[Send]:
+    def _messages(self, decision: Decision) -> Iterator[Send]:
         heartbeat_s = self._heartbeat_s
         for session, (run, member) in (decision.news | decision.answers).items():
             if member.session != session:
                 continue
             if session in decision.answers or not is_told(run, member):
                 if member.sent is None or not is_current(run, member, heartbeat_s):
-                    member.sent = desired(run, member, heartbeat_s, now)
+                    member.sent = desired(run, member, heartbeat_s, decision.now)
                 yield Send(session, member.sent)

@@ -43,7 +43,7 @@ from coordinatord.protocol.text import clip
 # Transitions: each leads to a state, for `reason`, at `now`
 
 
-def form(run: Run, reason: Reason, now: float, decision: Decision) -> None:
+def form(run: Run, reason: Reason, decision: Decision) -> None:
     """Give the ready nodes their ranks; nodes beyond the maximum stay as spares."""
     nodes = run.candidates
     decision.record(
@@ -55,53 +55,55 @@ def form(run: Run, reason: Reason, now: float, decision: Decision) -> None:
             nodes=tuple(assign([member.seat for member in nodes])),
             master_address=master_address(nodes[0], nodes),
             master_port=nodes[0].observed.port,
-            spent=spent(run, now),
+            spent=spent(run, decision.now),
         )
     )
     decision.tell_all(run)
 
 
-def proceed(run: Run, reason: Reason, now: float, decision: Decision) -> None:
+def proceed(run: Run, reason: Reason, decision: Decision) -> None:
     """Go on with the same round and the same goals."""
-    decision.record(RoundStarted(run.job, run.id, reason.words, run.round, run.ledger.reports_steps, spent(run, now)))
+    decision.record(
+        RoundStarted(run.job, run.id, reason.words, run.round, run.ledger.reports_steps, spent(run, decision.now))
+    )
 
 
-def stall(run: Run, reason: Reason, now: float, decision: Decision) -> None:
+def stall(run: Run, reason: Reason, decision: Decision) -> None:
     """Put the time since the last step down to a stall; nothing is done about it, as it may be a long evaluation."""
-    decision.record(TrainingStalled(run.job, run.id, reason.words, run.round, spent_without_steps(run, now)))
+    decision.record(TrainingStalled(run.job, run.id, reason.words, run.round, spent_without_steps(run, decision.now)))
 
 
-def resume(run: Run, reason: Reason, now: float, decision: Decision) -> None:
+def resume(run: Run, reason: Reason, decision: Decision) -> None:
     """Put the time from the newest step on down to training again."""
-    decision.record(TrainingResumed(run.job, run.id, reason.words, run.round, spent_with_steps_again(run, now)))
+    decision.record(
+        TrainingResumed(run.job, run.id, reason.words, run.round, spent_with_steps_again(run, decision.now))
+    )
 
 
-def note_silent(run: Run, reason: Reason, now: float, decision: Decision) -> None:
+def note_silent(run: Run, reason: Reason, decision: Decision) -> None:
     """Tell that no node is heard; the round stands."""
-    del now
     decision.record(NodesSilent(run.job, run.id, reason.words, run.round))
 
 
-def note_heard(run: Run, reason: Reason, now: float, decision: Decision) -> None:
+def note_heard(run: Run, reason: Reason, decision: Decision) -> None:
     """Tell that a node is heard again."""
-    del now
     decision.record(NodesHeard(run.job, run.id, reason.words, run.round))
 
 
-def stop_planned(run: Run, reason: Reason, now: float, decision: Decision) -> None:
+def stop_planned(run: Run, reason: Reason, decision: Decision) -> None:
     """End the round on purpose: workers get the time to save their state."""
-    _stop(run, reason, now, decision, planned=True)
+    _stop(run, reason, decision, planned=True)
 
 
-def stop_at_once(run: Run, reason: Reason, now: float, decision: Decision) -> None:
+def stop_at_once(run: Run, reason: Reason, decision: Decision) -> None:
     """End a round that cannot go on: nobody waits for workers that are blocked in a collective."""
-    _stop(run, reason, now, decision, planned=False)
+    _stop(run, reason, decision, planned=False)
 
 
-def reform(run: Run, reason: Reason, now: float, decision: Decision) -> None:
+def reform(run: Run, reason: Reason, decision: Decision) -> None:
     """Judge the round that is over, charge the budget, and let the nodes that are left form the next one."""
-    report = report_on(run, now)
-    charged, repeats = report is not None, repeats_of(run, report, now)
+    report = report_on(run, decision.now)
+    charged, repeats = report is not None, repeats_of(run, report, decision.now)
     pause_s = 0.0 if run.restart_asked else run.policy.pause_after(repeats)
     leaving = [run.members[node] for node in sorted(run.leaving)]
     decision.record(
@@ -113,7 +115,7 @@ def reform(run: Run, reason: Reason, now: float, decision: Decision) -> None:
             charged=charged,
             restarts_used=run.restarts_used + charged,
             report=report,
-            spent=spent(run, now),
+            spent=spent(run, decision.now),
             repeats=repeats,
         )
     )
@@ -123,49 +125,51 @@ def reform(run: Run, reason: Reason, now: float, decision: Decision) -> None:
         decision.close(member)
         run.remove(member)
     for member in run.members_in(MemberState.READY):
-        run.wait(member, now)
+        run.wait(member, decision.now)
     decision.tell_all(run)
 
 
-def leave_behind(run: Run, reason: Reason, now: float, decision: Decision) -> None:
+def leave_behind(run: Run, reason: Reason, decision: Decision) -> None:
     """Go on without the nodes that cannot end their workers; they may come back as new arrivals when they have."""
     for member in list(run.members_in(*MAY_HAVE_WORKERS)):
         decision.record(
             NodeLeftBehind(
-                run.job, run.id, reason.words, member.node, member.incarnation, run.round, _silent_for(member, now)
+                run.job,
+                run.id,
+                reason.words,
+                member.node,
+                member.incarnation,
+                run.round,
+                _silent_for(member, decision.now),
             )
         )
 
 
-def fail_workers(run: Run, reason: Reason, now: float, decision: Decision) -> None:
+def fail_workers(run: Run, reason: Reason, decision: Decision) -> None:
     """End the run because its workers fail for good, with the code of the first cause."""
     verdict = run.verdict
     code = shell_exit_code(verdict.charged.failure.exit_code) if verdict.charged else ExitCode.INTERNAL
     reason = replace(reason, words=f"{reason.words} ({Reasons(run).budget})")
-    end(run, reason, Result.FAILED, code, decision, report_on(run, now))
+    end(run, reason, Result.FAILED, code, decision, report_on(run, decision.now))
 
 
-def end_as_asked(run: Run, reason: Reason, now: float, decision: Decision) -> None:
+def end_as_asked(run: Run, reason: Reason, decision: Decision) -> None:
     """End the run because an operator wants it; its last round has been judged."""
-    del now
     end(run, reason, Result.STOPPED, ExitCode.STOPPED, decision)
 
 
-def fail_abandoned(run: Run, reason: Reason, now: float, decision: Decision) -> None:
+def fail_abandoned(run: Run, reason: Reason, decision: Decision) -> None:
     """End the run because nobody is left to go on with it."""
-    del now
     end(run, reason, Result.FAILED, ExitCode.TEMPFAIL, decision)
 
 
-def end_as_left(run: Run, reason: Reason, now: float, decision: Decision) -> None:
+def end_as_left(run: Run, reason: Reason, decision: Decision) -> None:
     """End the run because its last node left on purpose; a node that was lost before may try again."""
-    del now
     end(run, reason, Result.STOPPED, ExitCode.TEMPFAIL, decision)
 
 
-def succeed(run: Run, reason: Reason, now: float, decision: Decision) -> None:
+def succeed(run: Run, reason: Reason, decision: Decision) -> None:
     """End the run well: everyone is told at once, there is no exit barrier."""
-    del now
     end(run, reason, Result.SUCCEEDED, ExitCode.OK, decision)
 
 
@@ -178,10 +182,10 @@ def dismiss(run: Run, member: Member, outcome: Outcome, decision: Decision) -> N
     decision.tell(run, member)
 
 
-def lose(run: Run, member: Member, reason: str, now: float, decision: Decision) -> None:
+def lose(run: Run, member: Member, reason: str, decision: Decision) -> None:
     """Count a node as gone without a word: evidence of why the round ended, unless it had done its part of it."""
     decision.close(member)
-    silent_s, leaving = _silent_for(member, now), member.observed.leaving
+    silent_s, leaving = _silent_for(member, decision.now), member.observed.leaving
     if member.in_round:
         run.ledger.lost_at = min(run.ledger.lost_at, member.lived_at)
     decision.record(NodeLost(run.job, run.id, reason, member.node, member.incarnation, silent_s, leaving))
@@ -190,15 +194,15 @@ def lose(run: Run, member: Member, reason: str, now: float, decision: Decision) 
 # Parts of the above
 
 
-def _stop(run: Run, reason: Reason, now: float, decision: Decision, *, planned: bool) -> None:
+def _stop(run: Run, reason: Reason, decision: Decision, *, planned: bool) -> None:
     well = planned and not (run.count(MemberState.SILENT) or run.doubtful)
-    so_far = spent(run, now) if well else spent_when_broken(run, now)
-    first = _first_failure(run, now)
+    so_far = spent(run, decision.now) if well else spent_when_broken(run, decision.now)
+    first = _first_failure(run, decision.now)
     decision.record(
         RoundStopped(run.job, run.id, reason.words, run.round, planned, first, so_far, condition=reason.condition)
     )
     for member in [member for member in run.inside if member.expired and member.outcome is None]:
-        lose(run, member, silence(member), now, decision)
+        lose(run, member, silence(member), decision)
     decision.tell_all(run)
 
 

@@ -31,12 +31,12 @@ def newcomer(event: Connected) -> Member:
     return Member(join.node, join.incarnation, join.offer, plain(event.peer_address), plain(event.local_address))
 
 
-def take_in(run: Run, member: Member, observed: Observed, now: float, decision: Decision) -> Member:
+def take_in(run: Run, member: Member, observed: Observed, decision: Decision) -> Member:
     """Make a node a member of a run; return it as the run knows it."""
     if run.state.ended:  # it comes to hear how it ended, which is nothing to be remembered
-        member.heard_at = member.arrived_at = member.awaited_from = now
+        member.heard_at = member.arrived_at = member.awaited_from = decision.now
         if run.outcome is not None and observed.run != run.id:
-            member.outcome = replace(run.outcome, summary=clip(Reasons(run).came_late(now)))
+            member.outcome = replace(run.outcome, summary=clip(Reasons(run).came_late(decision.now)))
         run.add(member)
         return member
     workers = "1 worker" if member.offer.workers == 1 else f"{member.offer.workers} workers"

@@ -21,7 +21,7 @@ from coordinatord.core.values.records import Reason
 TRANSITIONS_MAX = 16
 """No event can need more steps of one run than there are states; a longer chain is a loop in the table."""
 
-Action = Callable[[Run, Reason, float, Decision], None]
+Action = Callable[[Run, Reason, Decision], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +120,17 @@ def next_row(run: Run, now: float) -> tuple[Transition | None, float | None]:
     return None, first
 
 
-def take_due_rows(run: Run, now: float, decision: Decision) -> float | None:
+def take_due_rows(run: Run, decision: Decision) -> float | None:
     """Take rows until none is due; return when the next one is, or None. Raises `TransitionLoopError`."""
     taken: list[str] = []
     while len(taken) < TRANSITIONS_MAX:
-        _note_ready(run, now)
-        row, due = next_row(run, now)
+        _note_ready(run, decision.now)
+        row, due = next_row(run, decision.now)
         if row is None:
             return due
         taken.append(f"{row.source} to {row.target} ({conditions.NAMES[row.when]})")
         reason = Reason(conditions.NAMES[row.when], row.reason.format(reasons=Reasons(run)))
-        row.action(run, reason, now, decision)
+        row.action(run, reason, decision)
     raise TransitionLoopError(f"job {run.job}: still moving after {TRANSITIONS_MAX} steps: {', '.join(taken)}")
 
 

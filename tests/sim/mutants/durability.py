@@ -69,10 +69,10 @@ MUTANTS = (
         "replacement-not-recorded",
         "coordinatord.core.machine",
         "a younger process takes its forerunner's place, of which no record tells",
-        "            known = observations.take_in(run, younger, join.observed, now, decision)\n",
+        "            known = observations.take_in(run, younger, join.observed, decision)\n",
         "                run.add(younger)\n"
         "            else:\n"
-        "                younger = observations.take_in(run, younger, join.observed, now, decision)\n"
+        "                younger = observations.take_in(run, younger, join.observed, decision)\n"
         "            known = younger\n",
     ),
     # What a record says
@@ -80,8 +80,8 @@ MUTANTS = (
         "first-failure-not-kept",
         "coordinatord.core.transitions.actions",
         "the failure that stopped a round is forgotten in a crash if its node is gone too",
-        "first = _first_failure(run, now)",
-        "first = None and _first_failure(run, now)",
+        "first = _first_failure(run, decision.now)",
+        "first = None and _first_failure(run, decision.now)",
     ),
     Mutant(
         "last-failure-kept",
@@ -181,23 +181,23 @@ MUTANTS = (
         "trouble-not-forgiven",
         "coordinatord.core.machine",
         "the time for which nothing could be recorded counts against the nodes",
-        "        trouble_s = self._wake(now)\n"
+        "        trouble_s = self._wake(decision.now)\n"
         "        for run in self._registry.live.values():\n"
-        "            self._leases.give_chance(run, self._heartbeat_s, trouble_s, now)\n",
-        "        self._awake_at = now\n",
+        "            self._leases.give_chance(run, self._heartbeat_s, trouble_s, decision.now)\n",
+        "        self._awake_at = decision.now\n",
     ),
     Mutant(
         "trouble-forgiven-twice",
         "coordinatord.core.machine",
         "a node that is lost while nothing can be recorded is noticed as late after that as it was lost into it",
-        "            self._leases.give_chance(run, self._heartbeat_s, trouble_s, now)\n",
-        "            run.heard_at = max(run.heard_at, now - trouble_s)\n",
+        "            self._leases.give_chance(run, self._heartbeat_s, trouble_s, decision.now)\n",
+        "            run.heard_at = max(run.heard_at, decision.now - trouble_s)\n",
     ),
     Mutant(
         "trouble-for-ever",
         "coordinatord.core.machine",
         "when the disk is well again, nothing is decided as before",
-        "        self.trouble = None\n        trouble_s = self._wake(now)\n",
-        "        trouble_s = self._wake(now)\n",
+        "        self.trouble = None\n        trouble_s = self._wake(decision.now)\n",
+        "        trouble_s = self._wake(decision.now)\n",
     ),
 )

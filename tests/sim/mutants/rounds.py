@@ -219,7 +219,7 @@ MUTANTS = (
         "end-not-heard",
         "coordinatord.core.machine",
         "a node that comes back after the end opens another run in place of hearing how its own ended",
-        "if run is None or admission.begins_anew(run, join, now):",
+        "if run is None or admission.begins_anew(run, join, decision.now):",
         "if run is None or run.state.ended:",
     ),
     Mutant(
