@@ -186,7 +186,8 @@ def test_it_survives_a_restart_of_the_coordinator(lives: Lives, open_page: Open)
 def test_a_thousand_nodes_are_a_few_rows(
     own_coordinator: Callable[..., Coordinator], open_page: Open, picture: Path
 ) -> None:
-    coordinator = own_coordinator()
+    # A node is lost after five heartbeats: with the default, a busy machine would lose some of a thousand.
+    coordinator = own_coordinator("--heartbeat", "10")
     fleet = FleetProgram(coordinator, "big", FLEET)
     try:
         page = open_page(link(coordinator, "big"))
