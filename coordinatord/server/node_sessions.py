@@ -32,6 +32,7 @@ from coordinatord.runtime.latest_frame import LatestFrame
 from coordinatord.runtime.logs import fields
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
+from coordinatord.server.refusal_log import LastSaid
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,8 @@ class NodeSessions:
         self._driver = driver
         self._counters = counters
         self._open: dict[int, _Open] = {}
+        self._refused = LastSaid()
+        """By address: peers that were turned away before they had said who they are."""
         self._numbers = count(1)
         driver.on(Send, self._deliver)
         driver.on(ReportDegraded, self._deliver)
@@ -114,6 +117,7 @@ class NodeSessions:
         latest_frame = opened.latest_frame
         transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         peer, local = _address(transport, "peername"), _address(transport, "sockname")
+        self._refused.forget(peer)
         _note_versions(join)
         self._driver.submit(Connected(session, join, peer, local))
         try:
@@ -157,7 +161,8 @@ class NodeSessions:
         except SchemaError as error:
             refused = Refused(RefusalCode.MALFORMED, str(error), retry=False)
         peer = _address(request.transport, "peername")
-        log.warning("refused: %s", refused.message, extra=fields("peer_refused", peer=peer, code=refused.code))
+        if self._refused.is_news(peer, refused.message):  # a node of another release asks again and again
+            log.warning("refused: %s", refused.message, extra=fields("peer_refused", peer=peer, code=refused.code))
         self._counters.refused[refused.code] += 1
         await socket.send_bytes(encode(refused))
         await socket.close(code=WSCloseCode.POLICY_VIOLATION)

@@ -137,6 +137,22 @@ async def test_another_version_is_refused_by_both_numbers(start: Start) -> None:
         assert f"the coordinator speaks {SPOKEN[0]} and {SPOKEN[1]} of the protocol, this node 7" in refused.message
 
 
+async def test_that_a_host_speaks_another_version_is_logged_once_until_one_of_it_is_let_in(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ask_in_vain() -> int:
+        for _ in range(3):
+            async with connect(server.url, join(version=7)) as peer:
+                await peer.hear(Refused)
+        return sum("refused" in record.msg for record in caplog.records)
+
+    async with start() as server:
+        assert await ask_in_vain() == 1
+        async with connect(server.url, join("a")) as node:
+            await node.hear(Desired)
+        assert await ask_in_vain() == 2
+
+
 async def test_an_oversized_frame_ends_the_session(start: Start) -> None:
     async with start() as server, connect(server.url) as peer:
         await peer.socket.send_bytes(b"x" * (FRAME_BYTES_MAX + 1))
