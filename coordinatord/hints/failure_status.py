@@ -1,4 +1,4 @@
-"""The first cause of a failed round as the HTTP API and terminals show it, with what to do about it. Pure."""
+"""The root cause of a failed round as the HTTP API and terminals show it, with what to do about it. Pure."""
 
 from __future__ import annotations
 

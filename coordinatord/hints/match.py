@@ -14,7 +14,7 @@ CAUSES = (*MEMORY, *LAUNCHING, *GPUS, *NETWORK, *LIMITS, *SIGNALS)
 
 
 def hint(report: Report) -> str | None:
-    """Return one or two sentences about the first cause; None if it is not one of the known ones."""
+    """Return one or two sentences about the root cause; None if it is not one of the known ones."""
     cause = cause_of(report)
     return None if cause is None else _advice(cause, report)
 

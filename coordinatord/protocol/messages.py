@@ -221,7 +221,7 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The first cause of a round's failure, for the people at every node."""
+    """The root cause of a round's failure, for the people at every node."""
 
     round: Counter
     nodes: Count

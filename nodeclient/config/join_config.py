@@ -60,7 +60,7 @@ class JoinConfig:
     preload: tuple[str, ...] = ()
     """Modules that are imported once, for all workers of all rounds."""
     error_file: Path | None = None
-    """Where a scheduler wants to find the first cause (TORCHELASTIC_ERROR_FILE)."""
+    """Where a scheduler wants to find the root cause (TORCHELASTIC_ERROR_FILE)."""
     own_coordinator: bool = False
     """Bring the coordinator along if its address is this host's and nothing listens there yet, as torchrun does."""
     remarks: tuple[str, ...] = ()

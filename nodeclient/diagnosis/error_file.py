@@ -1,4 +1,4 @@
-"""Writes the first cause where a scheduler looks for it: TORCHELASTIC_ERROR_FILE, in the shape that torch gives it."""
+"""Writes the root cause where a scheduler looks for it: TORCHELASTIC_ERROR_FILE, in the shape that torch gives it."""
 
 from __future__ import annotations
 

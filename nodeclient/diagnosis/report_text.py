@@ -1,4 +1,4 @@
-"""The first cause of a failed round, for a person at a terminal: a short block of plain lines. Pure.
+"""The root cause of a failed round, for a person at a terminal: a short block of plain lines. Pure.
 
 What happened comes first, what to do about it last, next to the prompt.
 """
@@ -35,7 +35,7 @@ def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
     """Return the block; `seen_at` is when the failure was told of, in local time."""
     started = failure.pid is not None
     facts = [
-        ("first cause", _who(failure) if started else f"the workers on {_place(failure)} were not started"),
+        ("root cause", _who(failure) if started else f"the workers on {_place(failure)} were not started"),
         ("when", _when(failure.age_s, seen_at)),
         ("how", f"{failure.how}, pid {failure.pid}" if started else ""),
         ("because" if started else "why", failure.message),

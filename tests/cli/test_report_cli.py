@@ -1,4 +1,4 @@
-"""`nodeclient report`: the first cause of the last failure, for whoever has not seen the node's output."""
+"""`nodeclient report`: the root cause of the last failure, for whoever has not seen the node's output."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_where_there_is_no_round_none_is_told_of(
     assert text.endswith(said)
 
 
-def test_status_tells_the_first_cause_of_the_last_failure(cluster: Cluster) -> None:
+def test_status_tells_the_root_cause_of_the_last_failure(cluster: Cluster) -> None:
     broken = ("sh", "-c", "exit $((3 + LOCAL_RANK))")
     node = cluster.join("a", "--nnodes", "1", command=broken)
     assert node.wait() == 3

@@ -1,4 +1,4 @@
-"""The first cause of a failed round is told to every node that it concerns, and shown in the status."""
+"""The root cause of a failed round is told to every node that it concerns, and shown in the status."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Job:
         return self.heard[session].report
 
 
-def test_the_first_cause_is_told_to_every_node_with_its_next_round_until_its_workers_run() -> None:
+def test_the_root_cause_is_told_to_every_node_with_its_next_round_until_its_workers_run() -> None:
     job = Job()
     job.fail()
     for session in (1, 2):
@@ -91,7 +91,7 @@ def test_the_first_cause_is_told_to_every_node_with_its_next_round_until_its_wor
     assert job.report(1) is None
 
 
-def test_a_run_that_ends_of_it_tells_the_first_cause_as_its_last_word() -> None:
+def test_a_run_that_ends_of_it_tells_the_root_cause_as_its_last_word() -> None:
     job = Job(max_restarts=0)
     job.fail()
     for session in (1, 2):

@@ -64,7 +64,7 @@ def test_what_a_worker_that_dies_has_written_is_all_there_and_ends_the_report(cl
     assert node.wait() == 137
     assert [line for line in node.lines if line.startswith("line ")] == lines_of(0)
     assert "the end of 0" in node.lines
-    assert sum("the end of 0" in line for line in node.lines) > 1, "the report of the first cause has it too"
+    assert sum("the end of 0" in line for line in node.lines) > 1, "the report of the root cause has it too"
 
 
 def test_each_round_has_its_own_files_and_they_stay(cluster: Cluster, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Why a round failed, as people and schedulers are told it: the same first cause at every node."""
+"""Why a round failed, as people and schedulers are told it: the same root cause at every node."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_both_terminals_and_both_error_files_show_the_same_cause(cluster: Cluste
     assert "    ValueError: no data for rank 1" in first
     assert "log          none was kept, see --log-dir" in first
     assert any(line.startswith("how          exit code 1, pid ") for line in first)
-    assert any(re.match(r"first cause  rank 1 \(local rank 0\) on host \S+, node [ab]$", line) for line in first)
+    assert any(re.match(r"root cause   rank 1 \(local rank 0\) on host \S+, node [ab]$", line) for line in first)
     told = [in_error_file(file) for file in files.values()]
     for one in told:
         assert one["message"] == "ValueError: no data for rank 1"

@@ -1,4 +1,4 @@
-"""What a node says of a failure, and what it shows of the first cause that it is told."""
+"""What a node says of a failure, and what it shows of the root cause that it is told."""
 
 from __future__ import annotations
 

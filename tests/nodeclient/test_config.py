@@ -135,7 +135,7 @@ def test_dev_null_takes_no_files_and_so_nothing_is_kept_from_the_terminal() -> N
     assert join("--coord", "h", "--job-id", "j", "--log-dir", "/dev/null").remarks == ()
 
 
-def test_a_scheduler_wants_to_find_the_first_cause_in_a_file() -> None:
+def test_a_scheduler_wants_to_find_the_root_cause_in_a_file() -> None:
     assert join("--coord", "h", "--job-id", "j", TORCHELASTIC_ERROR_FILE="/reply.json").error_file == Path(
         "/reply.json"
     )

@@ -131,7 +131,7 @@ class Run:
         """By node: nodes repeat what they said, and all of them may fail of one cause."""
         self.losses: list[LostNode] = []
         self.report: Report | None = None
-        """The first cause of the last round that failed by itself, its age as of `reported_at`."""
+        """The root cause of the last round that failed by itself, its age as of `reported_at`."""
         self.reported_at = 0.0
         self.leaving: set[str] = set()
         """Nodes of the round whose users asked them to leave."""

@@ -146,7 +146,7 @@ def leave_behind(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def fail_workers(run: Run, reason: Reason, decision: Decision) -> None:
-    """End the run because its workers fail for good, with the code of the first cause."""
+    """End the run because its workers fail for good, with the code of the root cause."""
     verdict = run.verdict
     code = shell_exit_code(verdict.charged.failure.exit_code) if verdict.charged else ExitCode.INTERNAL
     reason = replace(reason, words=f"{reason.words} ({Reasons(run).budget})")

@@ -264,7 +264,7 @@ class RoundEnded(Record):
     charged: bool
     restarts_used: Counter
     report: Report | None
-    """The first cause, if a worker failed by itself."""
+    """The root cause, if a worker failed by itself."""
     spent: Spent
     repeats: Counter
     """How often the same error had come right before, round after round, without a step in between."""
@@ -278,7 +278,7 @@ class RunEnded(Record):
 
     outcome: Outcome
     report: Report | None
-    """The first cause, if workers failed for good."""
+    """The root cause, if workers failed for good."""
     spent: Spent
     condition: Condition
     step: Step | None = None

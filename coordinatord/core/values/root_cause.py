@@ -62,7 +62,7 @@ def find_root_cause(
     losses: Collection[LostNode],
     collateral_s: float,
 ) -> RoundVerdict:
-    """Find the first cause.
+    """Find the root cause.
 
     `trigger` is the reason for which the round was stopped, and `planned_at` the time if that was on purpose: workers
     that fail afterwards do so because their peers are going. `collateral_s` is how much later than a worker's failure a

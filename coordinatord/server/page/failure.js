@@ -28,7 +28,7 @@ export function failurePanel() {
 function factsOf(failure) {
   const process = failure.pid === null ? "" : `, process ${failure.pid}`;
   const facts = [
-    { label: "First cause", text: `rank ${failure.rank} (local rank ${failure.local_rank}) of node ${failure.node}, host ${failure.host}` },
+    { label: "Root cause", text: `rank ${failure.rank} (local rank ${failure.local_rank}) of node ${failure.node}, host ${failure.host}` },
     { label: "How", text: `${failure.how}${process}` },
     { label: "Error", text: failure.error },
     { label: "Found out", text: failure.message },

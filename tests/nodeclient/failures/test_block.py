@@ -20,7 +20,7 @@ ORDINARY = """\
       File "/data/train.py", line 7, in <module>
         import apex
     ModuleNotFoundError: No module named 'apex'
-first cause  rank 5 (local rank 1) on host gpu-07, node gpu-07-x4f2
+root cause   rank 5 (local rank 1) on host gpu-07, node gpu-07-x4f2
 when         2026-03-03 23:59:53-05:00 (12 s ago)
 how          exit code 1, pid 4711
 then         3 other workers failed in consequence: rank 0 on gpu-00 (exit code 134, as a shell says SIGABRT),
@@ -33,7 +33,7 @@ hint         apex is not installed for the Python that runs the script on gpu-07
 KILLED = """\
 ---- round 1 failed: rank 0 on n1 ----------------------------------------------
     (it wrote no error to stderr)
-first cause  rank 0 (local rank 0) on host n1
+root cause   rank 0 (local rank 0) on host n1
 when         2026-03-04 00:00:05-05:00
 how          killed by SIGKILL, pid 4711
 because      killed by the kernel's OOM killer (memory limit of its cgroup: 64 GiB)
@@ -45,7 +45,7 @@ hint         the memory was full: have it use less (a smaller batch, fewer DataL
 
 NOT_STARTED = """\
 ---- round 1 failed: no workers on host-n1 -------------------------------------
-first cause  the workers on host host-n1, node n1 were not started
+root cause   the workers on host host-n1, node n1 were not started
 when         2026-03-03 23:55:05-05:00 (5 min ago)
 why          cannot start train.sh: no such program
 then         another worker failed in consequence: rank 8 on n2 (exit code 1)

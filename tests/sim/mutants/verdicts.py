@@ -80,7 +80,7 @@ MUTANTS = (
     Mutant(
         "last-failure-charged",
         "coordinatord.core.values.root_cause",
-        "the last of several failures is taken for the first cause",
+        "the last of several failures is taken for the root cause",
         "first = min(failures, key=lambda failure: failure.at)",
         "first = max(failures, key=lambda failure: failure.at)",
     ),
