@@ -23,7 +23,7 @@ from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_wor
 
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output
-from nodeclient.output.settings import OutputSettings
+from nodeclient.output.output_settings import OutputSettings
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.spawn import WorkerCommand
 

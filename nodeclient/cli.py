@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from coordinatord.runtime.early_signals import settle_signals
 
 if TYPE_CHECKING:
-    from nodeclient.config import JoinConfig, OperateConfig, ReplayConfig
+    from nodeclient.config import CrashReplayConfig, JoinConfig, OperateConfig
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def _run() -> int:
         from nodeclient import config  # noqa: PLC0415
 
         chosen = config.parse()
-        if isinstance(chosen, config.ReplayConfig):
+        if isinstance(chosen, config.CrashReplayConfig):
             return _replay(chosen)
         return _join(chosen) if isinstance(chosen, config.JoinConfig) else _operate(chosen)
     except KeyboardInterrupt:  # after the node has handled its signals
@@ -86,10 +86,10 @@ def _operate(chosen: OperateConfig) -> int:
     return run(chosen)
 
 
-def _replay(chosen: ReplayConfig) -> int:
+def _replay(chosen: CrashReplayConfig) -> int:
     from coordinatord.runtime import flight_recorder  # noqa: PLC0415
     from nodeclient.core.agent import Agent  # noqa: PLC0415
-    from nodeclient.core.settings import Settings  # noqa: PLC0415
+    from nodeclient.core.agent_settings import Settings  # noqa: PLC0415
     from nodeclient.shell.agent_loop import RECORDED  # noqa: PLC0415
 
     an_agent = Agent(Settings(1, 1.0, 1.0, 1.0), 1, 0.0)  # what it starts from is in the file

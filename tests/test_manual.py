@@ -14,13 +14,13 @@ from coordinatord.config import _make_parser as make_coordinatord
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DURATION_S_MAX, LAST_LINES_MAX, LINE_MAX, WORKERS_MAX
-from coordinatord.server.http.admin import ASKING_MAX
-from coordinatord.server.http.events import FOLLOWERS_MAX
+from coordinatord.server.http.admin_api import ASKING_MAX
+from coordinatord.server.http.events_api import FOLLOWERS_MAX
 from coordinatord.server.http.live_updates import VIEWERS_MAX
 from coordinatord.store.retention import ROUNDS_KEPT, RUNS_KEPT
+from nodeclient.config.flag_values import _NAME_MAX
 from nodeclient.config.parse import _SUBCOMMANDS
 from nodeclient.config.parse import _make_parser as make_nodeclient
-from nodeclient.config.values import _NAME_MAX
 from tests.support.source import ROOT
 from workerlib.env import WorkerEnvironment
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections import Counter
 from pathlib import PurePosixPath
 
 import pytest
@@ -76,7 +78,13 @@ VIOLATIONS = [
     (node_imports, "nodeclient/cli.py", "from workerlib.init import init", 1, "workerlib.init"),
     (node_imports, "nodeclient/cli.py", "def f():\n    import numpy", 2, "imports numpy"),
     (node_imports, "nodeclient/torchrun/a.py", "from coordinatord.core import run", 1, "core.run"),
-    (node_imports, "nodeclient/shell/node.py", "from nodeclient.torchrun import node", 1, "nodeclient.torchrun.node"),
+    (
+        node_imports,
+        "nodeclient/shell/node.py",
+        "from nodeclient.torchrun import log",
+        1,
+        "nodeclient.torchrun.log",
+    ),
     (worker_imports, "workerlib/init.py", "import torch", 1, "imports torch when it is loaded"),
     (worker_imports, "workerlib/init.py", "class A:\n    import torch", 2, "when it is loaded"),
     (worker_imports, "workerlib/env.py", CONTRACT_TORCH, 2, "imports torch"),
@@ -184,3 +192,16 @@ def test_what_is_allowed_is_not_found(check: Check, path: str, text: str) -> Non
 
 def test_every_rule_has_a_violation_that_it_finds() -> None:
     assert {check for check, *_ in VIOLATIONS} == set(BY_CHECK)
+
+
+MIRRORS = {"cli", "effects", "events", "table", "Tick"}
+"""What the two programs have each for itself, and named alike on purpose."""
+
+
+def test_no_module_and_no_class_has_the_name_of_another(tree: list[Source]) -> None:
+    own = [one for one in tree if one.is_python and one.is_in("coordinatord", "nodeclient", "workerlib")]
+    modules = Counter(one.path.stem for one in own if not one.path.stem.startswith("__"))
+    classes = Counter(
+        node.name for one in own for node in one.tree.body if isinstance(node, ast.ClassDef) and node.name[0] != "_"
+    )
+    assert {name for name, count in (modules + classes).items() if count > 1} == MIRRORS

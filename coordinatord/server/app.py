@@ -30,10 +30,10 @@ from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.connections import Connections
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
-from coordinatord.server.http.admin import Requests
+from coordinatord.server.http.admin_api import Requests
 from coordinatord.server.http.browser_guard import Browsers, Names
-from coordinatord.server.http.events import Happenings
-from coordinatord.server.http.jobs import Api
+from coordinatord.server.http.events_api import Happenings
+from coordinatord.server.http.jobs_api import Api
 from coordinatord.server.http.live_updates import LiveUpdates
 from coordinatord.server.http.responses import complain_alike
 from coordinatord.server.metrics.scrape import Metrics

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from coordinatord.core.values.records import Record
-from coordinatord.store import connections, migrations, row_codec
+from coordinatord.store import migrations, row_codec, sqlite_connections
 from coordinatord.store.error_texts import explained
 from coordinatord.store.interface import Chapter, Entry, Happening
 from coordinatord.store.migrations import STEPS, Steps
@@ -67,24 +67,24 @@ class Database:
     def open(cls, path: Path, steps: Steps = STEPS) -> Self:
         """Open the database file of a state directory, made if missing. Raises `StoreError`."""
         with explained(path.parent):
-            return cls(connections.connect(path, steps), path.parent)
+            return cls(sqlite_connections.connect(path, steps), path.parent)
 
     @classmethod
     def beside(cls, path: Path) -> Self:
         """Open the database file that another connection of this process writes, to read it. Raises `StoreError`."""
         with explained(path.parent):
-            return cls(connections.connect_to_read(path), path.parent)
+            return cls(sqlite_connections.connect_to_read(path), path.parent)
 
     @classmethod
     def in_memory(cls) -> Self:
         """Make an empty one that no file belongs to."""
-        return cls(connections.connect_in_memory(), "in memory")
+        return cls(sqlite_connections.connect_in_memory(), "in memory")
 
     @classmethod
     def copy_of(cls, path: Path) -> Self:
         """Copy the database file of a state directory into memory, beside whoever writes it. Raises `StoreError`."""
         with explained(path.parent):
-            connection = connections.copy_into_memory(path)
+            connection = sqlite_connections.copy_into_memory(path)
             version = migrations.version_of(connection)
             migrations.migrate(connection)
             return cls(connection, path.parent, version)

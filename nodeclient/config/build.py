@@ -15,11 +15,11 @@ from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import JobSpec
 from coordinatord.runtime.settings import SettingsParser
 from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, JoinConfig
-from nodeclient.core.settings import ABORT_TIMEOUT_S, JOIN_TIMEOUT_S
+from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, JOIN_TIMEOUT_S
 from nodeclient.host.addresses import fresh_node_id
 from nodeclient.host.devices import WorkersPerNodeError, workers_per_node
 from nodeclient.host.schedulers import Found, SchedulerError, found, missed
-from nodeclient.output.settings import Choice, OutputSettings
+from nodeclient.output.output_settings import Choice, OutputSettings
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
 
 STOP_TIMEOUT_S = 30.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from coordinatord.runtime.logs import FORMATS, LEVELS
 from coordinatord.runtime.settings import NUMBER, WHOLE, WHOLE_OR_TEXT, SettingsParser, joined, seconds
-from nodeclient.config import values
+from nodeclient.config import flag_values
 from nodeclient.config.join_config import SIGNALS
 from nodeclient.host import numa
 
@@ -23,7 +23,7 @@ def add_nodes(parser: SettingsParser, *, nodes: str, workers: str, workers_defau
     add = parser.add_setting
     add(
         "--nnodes",
-        type=values.node_range,
+        type=flag_values.node_range,
         toml=WHOLE_OR_TEXT,
         metavar="N|MIN:MAX",
         help=f"nodes of a round; 'MIN:' for no maximum (default: {nodes})",
@@ -37,14 +37,14 @@ def add_nodes(parser: SettingsParser, *, nodes: str, workers: str, workers_defau
     )
     add(
         "--max-restarts",
-        type=values.count,
+        type=flag_values.count,
         toml=WHOLE,
         default=0,
         metavar="N",
         help="worker failures the whole job survives (default: 0)",
     )
-    add("--role", type=values.name, default="default", help="role of this node's workers (default: default)")
-    add("--node-rank", type=values.count, toml=WHOLE, metavar="N", help="the group rank that this node wishes for")
+    add("--role", type=flag_values.name, default="default", help="role of this node's workers (default: default)")
+    add("--node-rank", type=flag_values.count, toml=WHOLE, metavar="N", help="the group rank that this node wishes for")
 
 
 def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], signals_variables: tuple[str, ...]) -> None:
@@ -67,7 +67,7 @@ def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], sign
     add_own(
         parser,
         "--preload",
-        type=values.modules,
+        type=flag_values.modules,
         array=joined,
         default=(),
         metavar="MODULES",
@@ -76,7 +76,7 @@ def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], sign
     parser.add_setting(
         "--signals-to-handle",
         variables=signals_variables,
-        type=values.signals,
+        type=flag_values.signals,
         array=joined,
         metavar="NAMES",
         help=f"signals by which the node leaves (default: {','.join(signum.name for signum in SIGNALS)})",
@@ -88,11 +88,11 @@ def add_output(parser: SettingsParser, *, template_variable: str) -> None:
     add = parser.add_setting
     add(
         "--log-dir",
-        type=values.folder,
+        type=flag_values.folder,
         metavar="DIR",
         help="all output goes into DIR/JOB/RUN/round_N/RANK/{stdout,stderr}.log, and to the terminal as well",
     )
-    which: dict[str, Any] = {"type": values.streams, "toml": WHOLE_OR_TEXT, "metavar": "STREAMS"}
+    which: dict[str, Any] = {"type": flag_values.streams, "toml": WHOLE_OR_TEXT, "metavar": "STREAMS"}
     add(
         "--redirects",
         "-r",
@@ -109,7 +109,7 @@ def add_output(parser: SettingsParser, *, template_variable: str) -> None:
     )
     add(
         "--local-ranks-filter",
-        type=values.local_ranks,
+        type=flag_values.local_ranks,
         toml=WHOLE_OR_TEXT,
         array=joined,
         metavar="RANKS",
@@ -118,8 +118,8 @@ def add_output(parser: SettingsParser, *, template_variable: str) -> None:
     for stream in ("stdout", "stderr"):
         add(
             f"--duplicate-{stream}-filters",
-            type=values.needles,
-            array=values.needles_joined,
+            type=flag_values.needles,
+            array=flag_values.needles_joined,
             default=(),
             metavar="WORDS",
             help=f"lines of {stream} with any of these words also go into filtered_{stream}.log (',,' is a comma)",
@@ -127,7 +127,7 @@ def add_output(parser: SettingsParser, *, template_variable: str) -> None:
     add_own(
         parser,
         "--log-rotate",
-        type=values.size,
+        type=flag_values.size,
         toml=WHOLE_OR_TEXT,
         metavar="SIZE",
         help="begin a new file when one has this size, such as 100MB (default: never)",
@@ -135,7 +135,7 @@ def add_output(parser: SettingsParser, *, template_variable: str) -> None:
     add_own(
         parser,
         "--log-rotations-kept",
-        type=values.count,
+        type=flag_values.count,
         toml=WHOLE,
         default=ROTATIONS_KEPT,
         metavar="N",
@@ -148,14 +148,14 @@ def add_node(parser: SettingsParser) -> None:
     add_own(
         parser,
         "--node-id",
-        type=values.name,
+        type=flag_values.name,
         metavar="ID",
         help="name of this node that outlives a restart (default: host name, random suffix)",
     )
     add_own(
         parser,
         "--topology",
-        type=values.topology,
+        type=flag_values.topology,
         default="",
         metavar="KEY",
         help="nodes with neighbouring keys (rack, switch) get neighbouring ranks",
@@ -171,7 +171,7 @@ def add_node(parser: SettingsParser) -> None:
     add_own(
         parser,
         "--stop-timeout",
-        type=values.seconds_or_none,
+        type=flag_values.seconds_or_none,
         toml=NUMBER,
         metavar="S",
         help="seconds that workers get to save in a planned stop (default: 30)",
@@ -179,7 +179,7 @@ def add_node(parser: SettingsParser) -> None:
     add_own(
         parser,
         "--abort-timeout",
-        type=values.seconds_or_none,
+        type=flag_values.seconds_or_none,
         toml=NUMBER,
         metavar="S",
         help="seconds that they get in any other, where they often hang in a collective (default: 0.5)",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.runtime.settings import SettingsParser, joined
-from nodeclient.config import flags, values
+from nodeclient.config import flag_values, flags
 from nodeclient.config.build import FrontEnd, join_config
 from nodeclient.config.join_config import JoinConfig
 
@@ -49,18 +49,20 @@ def add_join(parser: SettingsParser) -> None:
     add = parser.add_setting
     add(
         "--coord",
-        type=values.endpoints,
+        type=flag_values.endpoints,
         array=joined,
         default=(),
         metavar="HOST[:PORT][,...]",
         help="where coordinatord listens (port: 29400); several are tried in turn",
     )
     add("--standalone", action="store_true", help="bring a coordinator along: a job on this host alone")
-    add("--job-id", type=values.name, metavar="ID", help="nodes with the same id train together (default: default)")
+    add(
+        "--job-id", type=flag_values.name, metavar="ID", help="nodes with the same id train together (default: default)"
+    )
     flags.add_nodes(parser, nodes="1:", workers="one a GPU, else 1")
     add(
         "--advertise-addr",
-        type=values.address,
+        type=flag_values.address,
         metavar="ADDR",
         help="where other nodes reach this one, if found wrong by itself",
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coordinatord.protocol.messages import JobSpec
-from nodeclient.core.settings import ABORT_TIMEOUT_S
-from nodeclient.output.settings import OutputSettings
+from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
+from nodeclient.output.output_settings import OutputSettings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Each asks the node to leave; torchrun handles the same ones."""

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.runtime.settings import SettingsParser, joined
-from nodeclient.config import values
+from nodeclient.config import flag_values
 from nodeclient.config.join_config import Endpoint
 
 
@@ -99,17 +99,19 @@ def add_events(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient events`."""
     _add_coordinators(parser)
     parser.add_setting("--follow", "-f", action="store_true", help="go on as things happen; begins with the last 10")
-    parser.add_setting("--last", type=values.count, variables=(), metavar="N", help="only the newest N, up to 1000")
+    parser.add_setting(
+        "--last", type=flag_values.count, variables=(), metavar="N", help="only the newest N, up to 1000"
+    )
     parser.add_setting(
         "--since",
-        type=values.age,
+        type=flag_values.age,
         variables=(),
         metavar="AGE",
         help="only what happened in the last so many seconds, or 15m, 2h, 3d",
     )
     parser.add_setting(
         "--kind",
-        type=values.names,
+        type=flag_values.names,
         variables=(),
         array=joined,
         default=(),
@@ -150,7 +152,9 @@ def add_for_nodes(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient undrain`."""
     _add_coordinators(parser)
     _add_reason(parser)
-    parser.add_argument("nodes", nargs="+", type=values.name, metavar="NODE", help="the id of a node, or a host's name")
+    parser.add_argument(
+        "nodes", nargs="+", type=flag_values.name, metavar="NODE", help="the id of a node, or a host's name"
+    )
 
 
 def add_for_live_job(parser: SettingsParser) -> None:
@@ -178,7 +182,7 @@ def read_command(parser: SettingsParser, given: argparse.Namespace, _: Mapping[s
 def _add_coordinators(parser: SettingsParser) -> None:
     parser.add_setting(
         "--coord",
-        type=values.endpoints,
+        type=flag_values.endpoints,
         array=joined,
         required=True,
         metavar="HOST[:PORT][,...]",

@@ -11,20 +11,20 @@ from pathlib import Path
 
 from coordinatord.runtime import __version__
 from coordinatord.runtime.settings import SettingsError, SettingsParser, add_completion
-from nodeclient.config import join, operate, run
+from nodeclient.config import join, operate, torchrun_flags
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.operate import OperateConfig
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayConfig:
+class CrashReplayConfig:
     """What `nodeclient replay` is asked for."""
 
     crash: Path
     """A file that a bug of nodeclient left."""
 
 
-Config = JoinConfig | OperateConfig | ReplayConfig
+Config = JoinConfig | OperateConfig | CrashReplayConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,24 @@ def _add_replay(parser: SettingsParser) -> None:
 
 
 def _read_replay(_: SettingsParser, given: argparse.Namespace, __: Mapping[str, str]) -> Config:
-    return ReplayConfig(given.crash)
+    return CrashReplayConfig(given.crash)
 
 
 _SUBCOMMANDS = {
     "join": _Subcommand("join a job and run its workers on this host", join.add_join, join.read_join),
     "run": _Subcommand(
-        "the same, with the command line of torchrun", run.add_run, run.read_run, run.explain, env_prefix="PET"
+        "the same, with the command line of torchrun",
+        torchrun_flags.add_run,
+        torchrun_flags.read_run,
+        torchrun_flags.explain,
+        env_prefix="PET",
     ),
     "launch": _Subcommand(
-        "the same, with that of torch.distributed.launch", run.add_launch, run.read_run, run.explain, env_prefix="PET"
+        "the same, with that of torch.distributed.launch",
+        torchrun_flags.add_launch,
+        torchrun_flags.read_run,
+        torchrun_flags.explain,
+        env_prefix="PET",
     ),
     "status": _Subcommand("show the jobs of a coordinator", operate.add_status, operate.read_status),
     "events": _Subcommand("show what happened to a job, when and why", operate.add_events, operate.read_events),

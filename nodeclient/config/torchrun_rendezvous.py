@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.settings import WHOLE, SettingsParser, joined, port
-from nodeclient.config import values
+from nodeclient.config import flag_values
 from nodeclient.config.join_config import Endpoint
 
 Value = TypeVar("Value")
@@ -80,7 +80,7 @@ def add_rendezvous(parser: SettingsParser) -> None:
         "--rdzv-endpoint",
         "--coord",
         dest="coord",
-        type=values.endpoints_of_torchrun,
+        type=flag_values.endpoints_of_torchrun,
         array=joined,
         default=(),
         metavar="HOST[:PORT][,...]",
@@ -95,13 +95,13 @@ def add_rendezvous(parser: SettingsParser) -> None:
         "--rdzv-id",
         "--job-id",
         dest="job_id",
-        type=values.name,
+        type=flag_values.name,
         metavar="ID",
         help="nodes with the same id train together (default: default)",
     )
     add(
         "--rdzv-conf",
-        type=values.pairs,
+        type=flag_values.pairs,
         array=joined,
         default={},
         metavar="KEY=VALUE,...",
@@ -120,7 +120,7 @@ def add_rendezvous(parser: SettingsParser) -> None:
         "--local-addr",
         "--advertise-addr",
         dest="advertise_addr",
-        type=values.address,
+        type=flag_values.address,
         metavar="ADDR",
         help="where other nodes reach this one, if found wrong by itself",
     )
@@ -131,7 +131,7 @@ def choose(parser: SettingsParser, given: argparse.Namespace, most: int) -> Rend
     backend = given.rdzv_backend or OURS
     if backend not in BACKENDS:
         parser.error(f"--rdzv-backend {backend} is not known here, only {', '.join(BACKENDS)}")
-    is_host = read_conf(parser, given.rdzv_conf, "is_host", values.truth)
+    is_host = read_conf(parser, given.rdzv_conf, "is_host", flag_values.truth)
     named = given.coord
     if given.standalone:
         return Rendezvous(remarks=(f"--standalone: {_listed(named)} is not used",) if named else ())
@@ -163,7 +163,7 @@ def _unnamed(parser: SettingsParser, given: argparse.Namespace, backend: str) ->
     host = (given.master_addr or MASTER_ADDRESS).removeprefix("[").removesuffix("]")
     where = Endpoint(host, MASTER_PORT if given.master_port is None else given.master_port)
     try:
-        return (values.endpoint(str(where)),)
+        return (flag_values.endpoint(str(where)),)
     except argparse.ArgumentTypeError as error:
         parser.error(f"--master-addr and --master-port: {error}")
 

@@ -14,9 +14,9 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import effects, endings, events, notices
+from nodeclient.core.agent_settings import Settings
 from nodeclient.core.connection_state import ConnectionState
 from nodeclient.core.effects import Level
-from nodeclient.core.settings import Settings
 from nodeclient.core.table import TABLE, WORKING, Act, Stimulus, stimulus_of
 from nodeclient.core.worker_group import WorkerGroup
 

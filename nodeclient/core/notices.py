@@ -7,7 +7,7 @@ from signal import Signals
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.messages import Assignment, Failure, Observed, Phase
 from coordinatord.protocol.worker_ends import Killed
-from nodeclient.core.settings import Settings
+from nodeclient.core.agent_settings import Settings
 
 LOOKING = "looking for the coordinator"
 """What a node does first."""

@@ -11,7 +11,7 @@ from coordinatord.protocol.exit_codes import signal_behind
 from coordinatord.protocol.fields import LAST_LINES_MAX
 from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import kernel_log, oom, recorded, tracebacks
-from nodeclient.diagnosis.text import gibibytes, last_lines, own_lines, without_native_frames
+from nodeclient.diagnosis.stderr_text import gibibytes, last_lines, own_lines, without_native_frames
 
 CONTEXT_LINES = 8
 """Shown from before a traceback: what a library warned of there is often the cause."""

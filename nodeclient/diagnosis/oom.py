@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nodeclient.diagnosis.text import gibibytes
+from nodeclient.diagnosis.stderr_text import gibibytes
 
 UNLIMITED = 2**60
 """cgroup v1 writes 2^63 less a page where there is no limit; no host has so much memory."""

@@ -13,7 +13,7 @@ from enum import IntEnum
 from itertools import takewhile
 
 from coordinatord.protocol.fields import MESSAGE_MAX
-from nodeclient.diagnosis.text import is_log_line, is_native_frame
+from nodeclient.diagnosis.stderr_text import is_log_line, is_native_frame
 
 FOLLOWING_LINES_MAX = 20
 """A program that wrote more lines of its own after a traceback had got over that error."""

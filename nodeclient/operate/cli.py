@@ -6,7 +6,7 @@ import io
 import sys
 
 from nodeclient.config import CommandConfig, EventsConfig, OperateConfig, ReportConfig, StatusConfig
-from nodeclient.operate import admin_commands, events, report, status
+from nodeclient.operate import admin_commands, event_log, report, status
 from nodeclient.operate.errors import OperateError
 
 
@@ -26,7 +26,7 @@ def _run(config: OperateConfig) -> int:
         case StatusConfig():
             return status.show(config)
         case EventsConfig():
-            return events.show(config)
+            return event_log.show(config)
         case ReportConfig():
             return report.show(config)
         case CommandConfig():

@@ -15,9 +15,9 @@ from nodeclient.output.descriptors import copy_size, same_place
 from nodeclient.output.files import Troubles
 from nodeclient.output.line_prefix import WorkerLabel
 from nodeclient.output.log_paths import LogPaths, PrivateFolder
+from nodeclient.output.output_settings import OutputSettings, Streams
 from nodeclient.output.pump import Pump
 from nodeclient.output.round import RoundStreams
-from nodeclient.output.settings import OutputSettings, Streams
 from nodeclient.output.terminal import Terminal
 from nodeclient.output.terminal_writer import TerminalWriter
 

@@ -11,7 +11,7 @@ from nodeclient.output.descriptors import harmless, pipe, pseudo_terminal
 from nodeclient.output.files import Filter, LogFile, Rotation, Troubles
 from nodeclient.output.line_prefix import WorkerLabel, colours_wanted, make_prefix
 from nodeclient.output.lines import plain
-from nodeclient.output.settings import OutputSettings, Streams
+from nodeclient.output.output_settings import OutputSettings, Streams
 from nodeclient.output.streams import Prefixed, Raw, Sink, Tail, WorkerStream
 from nodeclient.output.terminal_writer import TerminalWriter
 

@@ -22,6 +22,7 @@ from coordinatord.runtime.tasks import Tasks
 from nodeclient.config import JoinConfig
 from nodeclient.core import lingering, notices
 from nodeclient.core.agent import Agent
+from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import (
     Effect,
     Exit,
@@ -48,7 +49,6 @@ from nodeclient.core.events import (
     Swept,
     WorkersStarted,
 )
-from nodeclient.core.settings import Settings
 from nodeclient.diagnosis import error_file, oom
 from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.forkserver.starter import WorkerStarter

@@ -2,8 +2,8 @@
 
 Every torchrun process is a node like any other: the pure `nodeclient.core` decides for it, and its worker group counts
 as one worker, which torchrun itself starts and ends. `parameters` reads what torchrun was told, `membership` keeps the
-session with the coordinator in a thread of its own, in which `node` is the shell of the agent. `stores` serves each
-round's store, `handler` is what torchrun's agent calls, and `log` writes where torch's own lines go.
+session with the coordinator in a thread of its own, in which `torchrun_node` is the shell of the agent. `stores` serves
+each round's store, `handler` is what torchrun's agent calls, and `log` writes where torch's own lines go.
 
 This file is loaded by every torchrun on a host where this package is installed, also with other backends, and while
 torch's own rendezvous package is still being imported. So it imports nothing before the backend is chosen.

@@ -14,8 +14,8 @@ from contextlib import suppress
 from coordinatord.protocol.exit_codes import ExitCode
 from nodeclient.core.effects import Exit, Start
 from nodeclient.torchrun.log import logger
-from nodeclient.torchrun.node import TorchrunNode
 from nodeclient.torchrun.parameters import TorchrunConfig
+from nodeclient.torchrun.torchrun_node import TorchrunNode
 
 REMIND_S = 30.0
 """Between two words about what is waited for: torchrun shows warnings only, and silence looks like a hang."""

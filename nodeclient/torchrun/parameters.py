@@ -13,10 +13,10 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.messages import JobSpec, Launcher
 from coordinatord.runtime.settings import seconds
+from nodeclient.config.flag_values import address, endpoints, name
 from nodeclient.config.join_config import Endpoint
 from nodeclient.config.torchrun_rendezvous import CONF, unknown_key
-from nodeclient.config.values import address, endpoints, name
-from nodeclient.core.settings import JOIN_TIMEOUT_S
+from nodeclient.core.agent_settings import JOIN_TIMEOUT_S
 from nodeclient.host.addresses import fresh_node_id
 
 Value = TypeVar("Value")

@@ -30,7 +30,7 @@ class Operator:
     def ask(self, verb: str, *arguments: str) -> tuple[int, str, str]:
         """Run a command within this process; return its exit code, output and errors."""
         chosen = config.parse([verb, "--coord", self.coordinator.endpoint, *arguments], {})
-        assert not isinstance(chosen, config.JoinConfig | config.ReplayConfig)
+        assert not isinstance(chosen, config.JoinConfig | config.CrashReplayConfig)
         return (cli.run(chosen), *self._capsys.readouterr())
 
     def do(self, verb: str, *arguments: str) -> str:
@@ -278,7 +278,7 @@ def test_which_job_is_meant_where_none_is_named(
     }
     with canned({"GET /v1/jobs": packed({"jobs": jobs, "drained": []}), **answers}) as (endpoint, _):
         chosen = config.parse([verb, "--coord", endpoint], {})
-        assert not isinstance(chosen, config.JoinConfig | config.ReplayConfig)
+        assert not isinstance(chosen, config.JoinConfig | config.CrashReplayConfig)
         assert cli.run(chosen) == code
     assert capsys.readouterr() == ((f"{said}\n", "") if code == 0 else ("", f"nodeclient: {said}\n"))
 

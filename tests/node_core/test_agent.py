@@ -7,6 +7,7 @@ import pytest
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Goal, Outcome, Phase, Result
 from nodeclient.core.agent import LEAVE_WITHIN_S
+from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
 from nodeclient.core.effects import (
     Exit,
     Kill,
@@ -21,7 +22,6 @@ from nodeclient.core.effects import (
     Waiting,
 )
 from nodeclient.core.events import SearchBegan
-from nodeclient.core.settings import ABORT_TIMEOUT_S
 from tests.support.bench import PORT, SETTINGS, Bench, kinds
 from tests.support.builders import OUTAGE_GRACE_S, an_assignment
 

@@ -8,9 +8,9 @@ import pytest
 
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Goal, Phase, RefusalCode
+from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
 from nodeclient.core.connection_state import HEARTBEAT_S
 from nodeclient.core.effects import Effect, Exit, Kill, Level, Notice, Reconnect, Say, Start, Sweep, Terminate, Waiting
-from nodeclient.core.settings import ABORT_TIMEOUT_S
 from tests.support.bench import SETTINGS, Bench
 from tests.support.builders import OUTAGE_GRACE_S
 

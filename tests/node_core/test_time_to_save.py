@@ -9,8 +9,8 @@ import pytest
 
 from coordinatord.protocol.messages import Goal, Phase, RefusalCode
 from coordinatord.protocol.worker_ends import Killed
+from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
 from nodeclient.core.effects import Kill, Level, Notice, Say, Terminate
-from nodeclient.core.settings import ABORT_TIMEOUT_S
 from tests.support.bench import SETTINGS, Bench
 from tests.support.builders import OUTAGE_GRACE_S
 

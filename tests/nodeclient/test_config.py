@@ -13,8 +13,8 @@ import pytest
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import JobSpec
 from nodeclient.config import Endpoint, JoinConfig, StatusConfig, parse
-from nodeclient.config.values import endpoints, local_ranks, needles, node_range, pairs, signals, size, streams
-from nodeclient.output.settings import Choice, OutputSettings, Streams
+from nodeclient.config.flag_values import endpoints, local_ranks, needles, node_range, pairs, signals, size, streams
+from nodeclient.output.output_settings import Choice, OutputSettings, Streams
 
 PYTHON = sys.executable
 

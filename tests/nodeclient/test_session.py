@@ -10,7 +10,7 @@ from aiohttp import web
 
 from coordinatord.protocol.codec import encode
 from coordinatord.runtime.tasks import Tasks
-from nodeclient.config.values import endpoints
+from nodeclient.config.flag_values import endpoints
 from nodeclient.core.events import Event
 from nodeclient.shell.coordinator_connection import CoordinatorConnection, pause_after
 from tests.support.builders import a_join

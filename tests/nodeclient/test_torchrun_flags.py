@@ -19,7 +19,7 @@ from coordinatord.runtime.settings import SettingsParser
 from nodeclient.config import Endpoint, JoinConfig, parse
 from nodeclient.config.join import TORCHRUN_FLAGS, add_join
 from nodeclient.config.torchrun_rendezvous import CONF
-from nodeclient.output.settings import Choice, Streams
+from nodeclient.output.output_settings import Choice, Streams
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import ClientResponse, ClientSession
 
 from coordinatord.protocol.messages import Goal, Phase
-from coordinatord.server.http import events
+from coordinatord.server.http import events_api
 from coordinatord.store.sqlite_store import SqliteStore
 from tests.server.conftest import Start
 from tests.server.test_requests import AHEAD, ask
@@ -149,7 +149,7 @@ async def test_a_number_that_is_none_is_said(start: Start, after: str) -> None:
 
 
 async def test_silence_is_broken_now_and_then(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "QUIET_S", 0.01)
+    monkeypatch.setattr(events_api, "QUIET_S", 0.01)
     async with (
         start() as server,
         ClientSession(headers={"Accept": "text/event-stream"}) as client,
@@ -161,7 +161,7 @@ async def test_silence_is_broken_now_and_then(start: Start, monkeypatch: pytest.
 
 
 async def test_followers_are_limited(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "FOLLOWERS_MAX", 1)
+    monkeypatch.setattr(events_api, "FOLLOWERS_MAX", 1)
     async with (
         start() as server,
         following(f"{server.url}/v1/events"),

@@ -18,8 +18,8 @@ from coordinatord.protocol.messages import Goal, Phase, RefusalCode, Refused, Re
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
-from coordinatord.server.http import admin
-from coordinatord.server.http.admin import PARSERS, Requests
+from coordinatord.server.http import admin_api
+from coordinatord.server.http.admin_api import PARSERS, Requests
 from coordinatord.store.memory_store import MemoryStore
 from tests.server.conftest import Start
 from tests.server.test_durability import SlowStore
@@ -204,7 +204,7 @@ async def test_who_asks_at_the_last_moment_is_answered_too() -> None:
 
 
 async def test_requests_in_progress_are_limited(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "ASKING_MAX", 1)
+    monkeypatch.setattr(admin_api, "ASKING_MAX", 1)
     store = SlowStore()
     async with start(store) as server:
         first = asyncio.ensure_future(ask(f"{server.url}/v1/nodes/a/drain", AHEAD))

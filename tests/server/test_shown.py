@@ -16,7 +16,7 @@ from coordinatord.core.state.run import Run
 from coordinatord.protocol.api import JobStatus
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.server import driver
-from coordinatord.server.http import jobs, response_cache
+from coordinatord.server.http import jobs_api, response_cache
 from coordinatord.server.job_iteration import iterate_jobs
 from tests.server.conftest import Start
 from tests.server.test_durability import SlowStore
@@ -51,7 +51,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[run.job] += 1
         return job_view(run, now, trouble)
 
-    for module in (jobs, sys.modules[job_view.__module__]):
+    for module in (jobs_api, sys.modules[job_view.__module__]):
         monkeypatch.setattr(module, "job_view", counted)
     return counts
 

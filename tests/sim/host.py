@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Degraded, Desired, Join, NodeSpec, Observed, Refused
 from nodeclient.core.agent import Agent
+from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, Say, Start, Sweep, Terminate
 from nodeclient.core.events import (
     CoordinatorDegraded,
@@ -25,7 +26,6 @@ from nodeclient.core.events import (
     TurnedAway,
     Unreached,
 )
-from nodeclient.core.settings import Settings
 from nodeclient.shell.coordinator_connection import PAUSE_FIRST_S, PAUSE_MOST_S
 from tests.sim.agenda import Alarm, Clock
 from tests.sim.network import DOWN, UP, Said, Session

@@ -14,7 +14,7 @@ from coordinatord.runtime.flight_recorder import Subject
 from coordinatord.runtime.object_graph import attributes, built, copied, written
 from coordinatord.server.driver import RECORDED as COORDINATOR
 from nodeclient.core.agent import Agent
-from nodeclient.core.settings import Settings
+from nodeclient.core.agent_settings import Settings
 from nodeclient.shell.agent_loop import RECORDED as AGENT
 from tests.sim.play import small_world
 

@@ -12,10 +12,10 @@ import pytest
 from coordinatord.commands.offline_replay import replayed
 from coordinatord.core.queries.job_view import whole_view
 from coordinatord.core.values.records import NodeJoined, Record
-from coordinatord.store.connections import connect_in_memory
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
 from coordinatord.store.migrations import STEPS
+from coordinatord.store.sqlite_connections import connect_in_memory
 from tests.support.histories import (
     JOB,
     a_forgetting,

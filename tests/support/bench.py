@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Observed, RefusalCode, Refused
 from nodeclient.core.agent import Agent
+from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import Effect, Exit, Probe, Say, Start, Sweep
 from nodeclient.core.events import (
     CoordinatorDegraded,
@@ -30,7 +31,6 @@ from nodeclient.core.events import (
     WorkerExited,
     WorkersStarted,
 )
-from nodeclient.core.settings import Settings
 from tests.support.builders import a_desired, an_account
 
 EffectT = TypeVar("EffectT", bound=Effect)

@@ -23,6 +23,7 @@ import uvloop
 from coordinatord.protocol.messages import Goal, JobSpec, Join
 from nodeclient.config import Endpoint
 from nodeclient.core.agent import Agent
+from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, Say, Start, Sweep, Terminate
 from nodeclient.core.events import (
     Event,
@@ -34,7 +35,6 @@ from nodeclient.core.events import (
     WorkerExited,
     WorkersStarted,
 )
-from nodeclient.core.settings import Settings
 from nodeclient.shell.agent_loop import AgentLoop
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
 from tests.support.builders import a_join, an_account, an_offer

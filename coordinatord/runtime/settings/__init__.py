@@ -3,14 +3,14 @@
 A flag `--max-restarts` of `nodeclient` is read from `NODECLIENT_MAX_RESTARTS` if it is not given, and from the key
 `max-restarts` of the file that `--config` names if that is not set either. The programs say what they mean.
 
-`setting` is one of them, `values` reads its text, and `parser` has them all. `toml_file` reads the file and
+`setting` is one of them, `setting_values` reads its text, and `parser` has them all. `toml_file` reads the file and
 writes one, and `completion` writes what a shell needs to complete flags.
 """
 
 from coordinatord.runtime.settings.completion import add_completion
 from coordinatord.runtime.settings.parser import SettingsError, SettingsParser
 from coordinatord.runtime.settings.setting import Rank
-from coordinatord.runtime.settings.values import NUMBER, WHOLE, WHOLE_OR_TEXT, joined, port, seconds
+from coordinatord.runtime.settings.setting_values import NUMBER, WHOLE, WHOLE_OR_TEXT, joined, port, seconds
 
 __all__ = [
     "NUMBER",

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.settings.setting import InForce, Rank, Setting
+from coordinatord.runtime.settings.setting_values import TEXT
 from coordinatord.runtime.settings.toml_file import ConfigFile, ConfigFileError, remark, toml_line, toml_value
-from coordinatord.runtime.settings.values import TEXT
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
 """How TOML's types are called in an error."""

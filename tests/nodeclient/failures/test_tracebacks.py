@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeclient.diagnosis import tracebacks
-from nodeclient.diagnosis.text import LINE_LENGTH_MAX, LINES_MAX, last_lines
+from nodeclient.diagnosis.stderr_text import LINE_LENGTH_MAX, LINES_MAX, last_lines
 
 TRACE = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    main()\n'
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output, WorkerStreams
-from nodeclient.output.settings import OutputSettings
+from nodeclient.output.output_settings import OutputSettings
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.spawn import WorkerCommand
 from tests.support.programs import TIMEOUT_S, wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.output.settings import Choice, OutputSettings, Streams
+from nodeclient.output.output_settings import Choice, OutputSettings, Streams
 from tests.nodeclient.output.stage import Screen, log_file, on_stage
 from tests.support.programs import wait_until
 

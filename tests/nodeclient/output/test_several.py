@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodeclient.output import pump, streams
-from nodeclient.output.settings import Choice, OutputSettings, Streams
+from nodeclient.output.output_settings import Choice, OutputSettings, Streams
 from tests.nodeclient.output.stage import Screen, by_rank, log_file, on_stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]

@@ -15,7 +15,7 @@ import pytest
 
 from nodeclient.output import pump
 from nodeclient.output.log_paths import LogPaths
-from nodeclient.output.settings import OutputSettings, Streams
+from nodeclient.output.output_settings import OutputSettings, Streams
 from nodeclient.output.streams import DRAIN_BYTES_MAX
 from nodeclient.output.terminal import UNREAD_BYTES_MAX
 from nodeclient.output.terminal_writer import QUEUE_BYTES_MAX
@@ -86,7 +86,7 @@ async def test_log_lines_do_not_wait_for_a_stopped_terminal_and_do_not_pile_up()
 
 MEMORY = """
 import asyncio, os, resource, sys, threading
-from nodeclient.output.settings import OutputSettings
+from nodeclient.output.output_settings import OutputSettings
 from tests.nodeclient.output.stage import on_stage
 
 async def main():

@@ -17,6 +17,7 @@ from coordinatord.protocol.messages import PROTOCOL_VERSION, Desired, Goal, Join
 from coordinatord.runtime import __version__
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.agent import Agent
+from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import (
     Effect,
     Exit,
@@ -43,7 +44,6 @@ from nodeclient.core.events import (
     WorkerExited,
     WorkersStarted,
 )
-from nodeclient.core.settings import Settings
 from nodeclient.host.addresses import host_id, routable_address
 from nodeclient.host.ports import PortReservation
 from nodeclient.shell.agent_loop import AgentLoop

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from coordinatord.runtime.settings import NUMBER, SettingsParser, seconds
-from nodeclient.config import flags, values
+from nodeclient.config import flag_values, flags
 from nodeclient.config.build import FrontEnd, join_config
 from nodeclient.config.join import MOVED
 from nodeclient.config.join_config import JoinConfig
@@ -73,7 +73,7 @@ def _add_both(parser: SettingsParser) -> None:
     parser.add_setting(
         "--shutdown-timeout",
         variables=("PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
-        type=values.seconds_or_none,
+        type=flag_values.seconds_or_none,
         toml=NUMBER,
         metavar="S",
         help="--stop-timeout and --abort-timeout in one",

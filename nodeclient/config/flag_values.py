@@ -13,7 +13,7 @@ from pathlib import Path
 from coordinatord.protocol.fields import COUNTER_MAX, DURATION_S_MAX, RANKS_MAX
 from coordinatord.protocol.messages import DEFAULT_PORT
 from nodeclient.config.join_config import Endpoint
-from nodeclient.output.settings import Choice, Streams
+from nodeclient.output.output_settings import Choice, Streams
 
 _ENDPOINT = re.compile(
     r"""(?: \[ (?P<bracketed> [0-9a-fA-F:.]+ ) \]  |  (?P<host> [^\s:/\[\],]+ ) )  (?: : (?P<port> \d{1,5} ) )?
