@@ -7,15 +7,12 @@ import os
 import secrets
 import signal
 import socket
-import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.messages import PROTOCOL_VERSION, Assignment, Join, NodeSpec, Observed
-from coordinatord.runtime import __version__
+from coordinatord.protocol.messages import Assignment, Join, NodeSpec, Observed
 from coordinatord.runtime.local_time import now
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks
@@ -60,6 +57,7 @@ from nodeclient.shell.agent_loop import AgentLoop
 from nodeclient.shell.console import REDRAW_S, Console
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
 from nodeclient.shell.embedded_coordinator import ALONE, EmbeddedCoordinator
+from nodeclient.shell.introduction import Introduction
 from nodeclient.shell.master_probe import ProbeListener, look_for_master
 from nodeclient.shell.worker_command import LOCAL_RANK_MACRO, CommandBuilder
 from nodeclient.workers.exit_reporter import ExitReporter
@@ -117,9 +115,7 @@ class Node:
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[int] = self._loop.create_future()
         self._redrawing: asyncio.TimerHandle | None = None
-        # One nodeclient process is younger than another if it began later; see `incarnation` in the protocol.
-        self._incarnation = time.time_ns()
-        self._began_at = self._loop.time()
+        self._introduction = Introduction(config.job, config.node, config.spec, self._loop.time())
 
     async def run(self) -> int:
         """Take part in the job until it is over for this node; return the exit code."""
@@ -350,18 +346,7 @@ class Node:
             stop_timeout_s=max(config.stop_timeout_s, config.abort_timeout_s),
         )
         observed = self._slots.complete(self._agent.observed(self._loop.time(), beat=True))
-        age_s = min(self._loop.time() - self._began_at, DURATION_S_MAX)
-        return Join(
-            version=PROTOCOL_VERSION,
-            job=config.job,
-            node=config.node,
-            incarnation=self._incarnation,
-            spec=config.spec,
-            offer=offer,
-            observed=observed,
-            release=__version__,
-            age_s=age_s,
-        )
+        return self._introduction.join(offer, observed, self._loop.time())
 
     def _standing(self) -> str:
         """Say in a line where this node is, for `systemctl status`."""

@@ -8,13 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
 from typing import Protocol
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.messages import PROTOCOL_VERSION, Desired, Goal, Join, NodeSpec, Phase, Report
-from coordinatord.runtime import __version__
+from coordinatord.protocol.messages import Desired, Goal, Join, NodeSpec, Phase, Report
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
@@ -48,6 +45,7 @@ from nodeclient.host.addresses import host_id, routable_address
 from nodeclient.host.ports import PortReservation
 from nodeclient.shell.agent_loop import AgentLoop
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
+from nodeclient.shell.introduction import Introduction
 from nodeclient.shell.master_probe import ProbeListener, look_for_master
 from nodeclient.torchrun.log import say
 from nodeclient.torchrun.parameters import TorchrunConfig, in_torchrun_words
@@ -87,9 +85,7 @@ class TorchrunNode:
         self._tasks = Tasks()
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[Exit] = self._loop.create_future()
-        # One process is younger than another if it began later; see `incarnation` in the protocol.
-        self._incarnation = time.time_ns()
-        self._began_at = self._loop.time()
+        self._introduction = Introduction(config.job, config.node, config.spec, self._loop.time())
         self._succeeded: tuple[str, int] | None = None
         """The run and the round in which all of torchrun's workers succeeded."""
         self._leaving = False
@@ -243,15 +239,4 @@ class TorchrunNode:
             stop_timeout_s=STOP_TIMEOUT_S,
         )
         observed = self._agent.observed(self._loop.time(), beat=True)
-        age_s = min(self._loop.time() - self._began_at, DURATION_S_MAX)
-        return Join(
-            version=PROTOCOL_VERSION,
-            job=config.job,
-            node=config.node,
-            incarnation=self._incarnation,
-            spec=config.spec,
-            offer=offer,
-            observed=observed,
-            release=__version__,
-            age_s=age_s,
-        )
+        return self._introduction.join(offer, observed, self._loop.time())
