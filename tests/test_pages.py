@@ -5,6 +5,7 @@ How wide a page may be is a rule of the tree: see `test_tidy`.
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import PurePosixPath
 
@@ -64,6 +65,47 @@ def test_the_glossary_has_every_term_once_in_order() -> None:
 def test_the_glossary_has_the_states_of_nodes() -> None:
     states = PAGES["docs/glossary.md"].text.split("| member state | meaning |")[1]
     assert re.findall(r"^\| (\w+) \|", states, re.MULTILINE) == [*MemberState]
+
+
+RETIRED = {
+    "accounts": "diagnosis",
+    "blame": "root cause",
+    "chapter": "event",
+    "door": "nodeclient",
+    "happening": "event",
+    "happenings": "event",
+    "mailbox": "level",
+    "outbox": "batch",
+    "petition": "operator",
+    "reassure": "degraded",
+    "standing": "member state",
+}
+"""Words that the code had for things with another name, which is in the glossary."""
+
+WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def test_no_identifier_has_a_word_of_its_own_for_what_the_glossary_names() -> None:
+    assert set(RETIRED.values()) <= set(TERM.findall(PAGES["docs/glossary.md"].text))
+    found = [
+        f"{source.path}: {name} says {word}, the glossary says {RETIRED[word]}"
+        for source in sources()
+        if source.is_python and source.is_in("coordinatord", "nodeclient", "workerlib")
+        for name in sorted(bound_names(source))
+        for word in map(str.lower, WORD.findall(name))
+        if word in RETIRED
+    ]
+    assert not found, "\n".join(["", *found])
+
+
+def bound_names(source: Source) -> set[str]:
+    """Return all names that a file gives to something."""
+    names = {node.name for node in source.definitions}
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+                names.add(name)
+    return names
 
 
 @pytest.mark.parametrize(

@@ -140,4 +140,4 @@ def _status(server: Server) -> str:
     machine = server.driver.machine
     live = [run for run in machine.jobs.values() if not run.state.ended]
     text = f"serving at http://{server.endpoint}: live jobs {len(live)}, nodes {sum(len(run.members) for run in live)}"
-    return text if machine.trouble is None else f"{text}; nothing can be recorded: {machine.trouble}"
+    return text if machine.store_error is None else f"{text}; nothing can be recorded: {machine.store_error}"

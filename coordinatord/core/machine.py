@@ -47,7 +47,7 @@ class Coordinator:
         self.policy = policy
         self.cluster = Cluster()
         """All that outlives this life of the daemon."""
-        self.trouble: str | None = None
+        self.store_error: str | None = None
         """Why nothing can be recorded at present, and so nothing is decided."""
         self._registry = Registry(self.cluster, policy, epoch)
         self._awake_at = -math.inf
@@ -117,7 +117,7 @@ class Coordinator:
         return self._due
 
     def _first_due(self) -> float | None:
-        if self.trouble is not None:
+        if self.store_error is not None:
             return None
         lease_ends, row_due = self._leases.next(), self._registry.deadlines.next()
         if lease_ends is None:
@@ -126,7 +126,7 @@ class Coordinator:
 
     def handle(self, event: Event, now: float) -> Batch:
         """Take in one event, at `now` in seconds of a clock that never goes back."""
-        if self.trouble is None:
+        if self.store_error is None:
             self._forgive_stall(now)
         decision = Decision(self.cluster, self.policy, now)
         self._handlers[type(event)](event, decision)
@@ -134,8 +134,8 @@ class Coordinator:
             self._sessions.pop(ending.session, None)
         self._registry.note_losses(decision.records, now)
         self._due = self._first_due()
-        if self.trouble is not None:
-            held = (ReportDegraded(session, Degraded(clip(self.trouble))) for session in decision.answers)
+        if self.store_error is not None:
+            held = (ReportDegraded(session, Degraded(clip(self.store_error))) for session in decision.answers)
             return Batch((), (*decision.endings, *held), hurry=True)
         return Batch(tuple(decision.records), (*decision.endings, *self._messages(decision)))
 
@@ -209,8 +209,8 @@ class Coordinator:
         self._advance(run, decision)
 
     def _ask(self, event: Asked, decision: Decision) -> None:
-        if self.trouble is not None:
-            why = f"the coordinator cannot write its state ({self.trouble})"
+        if self.store_error is not None:
+            why = f"the coordinator cannot write its state ({self.store_error})"
             text = f"not done: {why}. Earlier requests may still take effect."
             decision.endings.append(Answer(event.session, Verdict.UNRECORDED, text))
             return
@@ -222,16 +222,16 @@ class Coordinator:
         decision.endings.append(Answer(event.session, reply.verdict, reply.text))
 
     def _store_failed(self, event: StoreFailed, _: Decision) -> None:
-        self.trouble = event.reason
+        self.store_error = event.reason
 
     def _resume(self, _: StoreRecovered, decision: Decision) -> None:
         """Decide all that had to wait; the time during which nobody could be judged counts against nobody.
 
         Nodes were heard meanwhile, so whoever was not has one more lease to be heard, however long the trouble was.
         """
-        if self.trouble is None:
+        if self.store_error is None:
             return
-        self.trouble = None
+        self.store_error = None
         trouble_s = self._wake(decision.now)
         for run in self._registry.live.values():
             self._leases.give_chance(run, self._heartbeat_s, trouble_s, decision.now)
@@ -255,7 +255,7 @@ class Coordinator:
             self._advance(run, decision)
 
     def _tick(self, _: Tick, decision: Decision) -> None:
-        if self.trouble is not None:
+        if self.store_error is not None:
             return
         touched: dict[str, Run] = {}
         for run_id, node in self._leases.pop_due(decision.now):
@@ -280,18 +280,18 @@ class Coordinator:
         run = self.jobs.get(join.job)
         if run is None or admission.begins_anew(run, join, decision.now):
             admission.check_drained(self.cluster, join)
-            return self._registry.open(join, self.trouble, decision)
+            return self._registry.open(join, self.store_error, decision)
         known = run.members.get(join.node)
         if known is None or known.incarnation != join.incarnation:
             # First of all: a refusal for good must not rest on what is not recorded either, such as a younger namesake.
-            admission.check_recording(self.trouble)
+            admission.check_recording(self.store_error)
             if not run.state.ended:  # else it only comes to hear how it ended
                 admission.check_drained(self.cluster, join)
         admission.check_incarnation(known, join)
         if run.spec != join.spec and run.deserted:
             run.replaced = True
             self._advance(run, decision)
-            return self._registry.open(join, self.trouble, decision)
+            return self._registry.open(join, self.store_error, decision)
         admission.check_spec(run, join)
         admission.check_size(run, join)
         return run
@@ -377,7 +377,7 @@ class Coordinator:
 
     def _advance(self, run: Run, decision: Decision) -> None:
         """Decide what follows for a run from what is now known of it, unless that could not be recorded."""
-        if self.trouble is not None or run.state.ended:
+        if self.store_error is not None or run.state.ended:
             return
         observations.settle_claims(run, decision)
         self._registry.plan(run, take_due_rows(run, decision))

@@ -32,7 +32,7 @@ from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.admin_api import Requests
 from coordinatord.server.http.browser_guard import Browsers, Names
-from coordinatord.server.http.events_api import Happenings
+from coordinatord.server.http.events_api import EventsApi
 from coordinatord.server.http.jobs_api import Api
 from coordinatord.server.http.live_updates import LiveUpdates
 from coordinatord.server.http.responses import complain_alike
@@ -137,7 +137,7 @@ async def serve(
     requests = Requests(driver)
     change_signal = ChangeSignal()
     driver.watchers.append(change_signal.note)
-    happenings = Happenings(driver, store, change_signal)
+    events_api = EventsApi(driver, store, change_signal)
     stream = LiveUpdates(driver, change_signal)
     metrics = Metrics(driver, counters)
     names = Names([host, *allowed_hosts])
@@ -146,7 +146,7 @@ async def serve(
     middlewares = [connections.note, Browsers(names).guard, complain_alike]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=middlewares)
     app.add_routes([web.get(SESSION_PATH, sessions.serve), *Api(driver, change_signal).routes()])
-    app.add_routes([*requests.routes(), *happenings.routes()])
+    app.add_routes([*requests.routes(), *events_api.routes()])
     app.add_routes([*page.routes(), *stream.routes(), *metrics.routes()])
     # aiohttp waits for a request once before it cuts it and once more after.
     # Cancellation on disconnect is off by default in production and on in aiohttp's test server: said here, it is one.

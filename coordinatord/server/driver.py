@@ -102,7 +102,7 @@ class Driver:
 
     async def written(self) -> None:
         """Wait until all that the machine has decided is durable, unless that takes so long that it is trouble."""
-        while self._writing and self.machine.trouble is None:
+        while self._writing and self.machine.store_error is None:
             self._written.clear()
             await self._written.wait()
 
@@ -130,7 +130,7 @@ class Driver:
             for watch in self.watchers:
                 watch(records, decided_at)
             self._release(effects)
-            if self.machine.trouble is not None:
+            if self.machine.store_error is not None:
                 log.warning("records can be written again: decisions go on", extra=fields("recording_resumed"))
                 self.submit(StoreRecovered())
         self._writing = False
@@ -163,7 +163,7 @@ class Driver:
         self._store_failed(f"the disk has not answered for {PATIENCE_S:g} s")
 
     def _store_failed(self, why: str) -> None:
-        if self.machine.trouble != why:
+        if self.machine.store_error != why:
             text = "nothing can be recorded: no round is formed, the workers go on: %s"
             log.error(text, why, extra=fields("recording_stopped"))
             self._written.set()  # whoever waits for what is durable is answered with what is known

@@ -16,7 +16,7 @@ from typing import Self
 from coordinatord.core.values.records import Record
 from coordinatord.store import migrations, row_codec, sqlite_connections
 from coordinatord.store.error_texts import explained
-from coordinatord.store.interface import Chapter, Entry, Happening
+from coordinatord.store.interface import Entry, EventPage, LoggedEvent
 from coordinatord.store.migrations import STEPS, Steps
 from coordinatord.store.retention import forget, makes_forget
 
@@ -49,7 +49,7 @@ _LOAD = """
     ORDER BY seq
 """
 
-_TELL = "SELECT seq, at, job, run, kind, node, round, json_extract(body, '$.reason') FROM records"
+_READ_EVENTS = "SELECT seq, at, job, run, kind, node, round, json_extract(body, '$.reason') FROM records"
 
 
 class Database:
@@ -148,9 +148,9 @@ class Database:
             (word,) = self._connection.execute("SELECT word FROM identity").fetchone()
         return str(word)
 
-    def tell(
+    def read_events(
         self, job: str | None, after: int | None, most: int, kinds: Collection[str] = (), since: float = 0.0
-    ) -> Chapter:
+    ) -> EventPage:
         """Tell of the next `most` such records with a greater number than `after`; None: the newest.
 
         Raises `StoreError`.
@@ -163,11 +163,12 @@ class Database:
             # First: what comes meanwhile is looked at the next time.
             (newest,) = self._connection.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()
             rows = self._connection.execute(
-                f"{_TELL} WHERE {which} AND seq > :after AND seq <= {newest:d} ORDER BY seq {order} LIMIT :most", given
+                f"{_READ_EVENTS} WHERE {which} AND seq > :after AND seq <= {newest:d} ORDER BY seq {order} LIMIT :most",
+                given,
             ).fetchall()
-        found = tuple(Happening(*row) for row in (rows if order == "ASC" else reversed(rows)))
+        found = tuple(LoggedEvent(*row) for row in (rows if order == "ASC" else reversed(rows)))
         whole = after is None or len(found) < most
-        return Chapter(found, newest if whole else found[-1].number)
+        return EventPage(found, newest if whole else found[-1].number)
 
     def count(self) -> int:
         """Return how many records there are. Raises `StoreError`."""

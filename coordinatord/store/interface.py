@@ -42,7 +42,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class LoggedEvent:
     """A record as people want to hear of it: what, when, where and why."""
 
     number: int
@@ -59,10 +59,10 @@ class Happening:
 
 
 @dataclass(frozen=True, slots=True)
-class Chapter:
+class EventPage:
     """Some of what happened, oldest first."""
 
-    happenings: tuple[Happening, ...]
+    events: tuple[LoggedEvent, ...]
     upto: int
     """The number of the last record that was looked at: of what was asked for, nothing up to here is left out."""
 
@@ -83,9 +83,9 @@ class Store(Protocol):
         When this returns, a crash can no longer forget them. One append is over before the next begins.
         """
 
-    async def tell(
+    async def read_events(
         self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
-    ) -> Chapter:
+    ) -> EventPage:
         """Tell of the next `most` records with a greater number than `after`; None: of the newest. Raises `StoreError`.
 
         Of one job, or of all and of none; of these kinds, or of all; made at the time `since` or later. Holds up

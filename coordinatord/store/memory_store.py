@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from itertools import count
 
 from coordinatord.core.values.records import Record
-from coordinatord.store.interface import Chapter, Entry, Happening
+from coordinatord.store.interface import Entry, EventPage, LoggedEvent
 
 RECORDS_MAX = 1_000
 """A run leaves about ten a round; one of 10,000 nodes is about a megabyte."""
@@ -36,21 +36,21 @@ class MemoryStore:
         """Keep records."""
         self._kept.extend((next(self._numbers), at, record) for record in records)
 
-    async def tell(
+    async def read_events(
         self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
-    ) -> Chapter:
+    ) -> EventPage:
         """Tell of the next `most` such records with a greater number than `after`; None: of the newest."""
         found = [kept for kept in self._kept if kept[0] > (after or 0) and job in {None, kept[2].job}]
         found = [kept for kept in found if kept[1] >= since and (not kinds or kept[2].KIND in kinds)]
         found = found[-most:] if after is None else found[:most]
         newest = self._kept[-1][0] if self._kept else 0
         whole = after is None or len(found) < most
-        return Chapter(tuple(_happening(*kept) for kept in found), newest if whole else found[-1][0])
+        return EventPage(tuple(_logged_event(*kept) for kept in found), newest if whole else found[-1][0])
 
     async def close(self) -> None:
         """Do nothing: there is nothing to let go of."""
 
 
-def _happening(number: int, at: float, record: Record) -> Happening:
+def _logged_event(number: int, at: float, record: Record) -> LoggedEvent:
     node, of_round = getattr(record, "node", None), getattr(record, "round", None)
-    return Happening(number, at, record.job, record.run, record.KIND, node, of_round, record.reason)
+    return LoggedEvent(number, at, record.job, record.run, record.KIND, node, of_round, record.reason)

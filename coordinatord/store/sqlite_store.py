@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 from coordinatord.core.values.records import Record
 from coordinatord.store.database import Database
 from coordinatord.store.directory import StateDirectory
-from coordinatord.store.interface import Chapter, Entry
+from coordinatord.store.interface import Entry, EventPage
 
 Result = TypeVar("Result")
 
@@ -54,9 +54,9 @@ class SqliteStore:
 
         await self._in_thread(work)
 
-    async def tell(
+    async def read_events(
         self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
-    ) -> Chapter:
+    ) -> EventPage:
         """Tell of the next `most` such records with a greater number than `after`; None: of the newest.
 
         Raises `StoreError`.
@@ -64,7 +64,9 @@ class SqliteStore:
         By a connection and a thread of its own: to look back must not hold up what is to be made durable.
         """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._reading, partial(self._reader.tell, job, after, most, kinds, since))
+        return await loop.run_in_executor(
+            self._reading, partial(self._reader.read_events, job, after, most, kinds, since)
+        )
 
     async def close(self) -> None:
         """Let go of the directory when all that was asked for is done."""

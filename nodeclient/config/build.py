@@ -49,19 +49,19 @@ class FrontEnd:
 
 
 def join_config(
-    parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], door: FrontEnd
+    parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], front_end: FrontEnd
 ) -> JoinConfig:
     """Make the settings, or end the program with a line that says what is wrong."""
     settings_file = () if parser.file is None else (f"settings from {parser.file.absolute()}",)
-    remarks = [*settings_file, *parser.misspelt, *door.remarks, *_unheeded(environ)]
+    remarks = [*settings_file, *parser.misspelt, *front_end.remarks, *_unheeded(environ)]
     said = {} if given.standalone else _scheduler(parser, given, environ)
     job = given.job_id or _take(said, "job_id", "job id", remarks)
-    if job is None and door.remark_if_unnamed:
-        remarks.append(door.remark_if_unnamed)
+    if job is None and front_end.remark_if_unnamed:
+        remarks.append(front_end.remark_if_unnamed)
     if given.nnodes is None and not given.standalone and (advice := missed(environ)):
         remarks.append(advice)
-    nodes = given.nnodes or _nodes(said, remarks) or door.nodes
-    workers = _workers(parser, given, environ, door.command)
+    nodes = given.nnodes or _nodes(said, remarks) or front_end.nodes
+    workers = _workers(parser, given, environ, front_end.command)
     shown = given.local_ranks_filter
     if shown is not None and not any(local_rank < workers for local_rank in shown):
         remarks.append(f"--local-ranks-filter keeps all {workers} workers of this node from the terminal")
@@ -84,15 +84,15 @@ def join_config(
         stop_timeout_s=_first(given.stop_timeout, STOP_TIMEOUT_S),
         abort_timeout_s=_first(given.abort_timeout, ABORT_TIMEOUT_S),
         log_level=given.log_level or "info",
-        command=door.command,
-        group_rank=_group_rank(parser, given, nodes, said, remarks, door.group_rank),
+        command=front_end.command,
+        group_rank=_group_rank(parser, given, nodes, said, remarks, front_end.group_rank),
         output=output_settings(given, remarks),
         signals=given.signals_to_handle or SIGNALS,
         numa=given.numa_binding,
         virtual_local_rank=given.virtual_local_rank,
         preload=given.preload,
         error_file=_error_file(environ),
-        own_coordinator=door.own_coordinator,
+        own_coordinator=front_end.own_coordinator,
         remarks=tuple(remarks),
         log_format=given.log_format,
         file=parser.file,

@@ -102,7 +102,7 @@ def read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mapping
     _translate(parser, given, met)
     given.log_level = given.log_level or _log_level(environ, remarks)
     meets_strangers = met.coordinators and not met.own_coordinator
-    door = FrontEnd(
+    front_end = FrontEnd(
         nodes=NODES,
         command=worker_command(parser, given, environ),
         group_rank=0 if met.static else None,  # as torchrun has it for `static`, and for nothing else
@@ -110,7 +110,7 @@ def read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mapping
         remarks=tuple(remarks),
         remark_if_unnamed=UNNAMED if meets_strangers else "",
     )
-    return join_config(parser, given, environ, door)
+    return join_config(parser, given, environ, front_end)
 
 
 def explain(flag: str) -> str | None:

@@ -200,22 +200,22 @@ class Agent:
 
     def _worker_exited(self, event: events.WorkerExited, now: float) -> None:
         self._group.note_exit(event.local_rank, event.exit_code, now - event.age_s)
-        self._worker_ended(event, event.account, now, event.age_s)
+        self._worker_ended(event, event.diagnosis, now, event.age_s)
 
     def _worker_ended(
         self,
         event: events.StartFailed | events.WorkerExited,
-        account: events.Diagnosis,
+        diagnosis: events.Diagnosis,
         now: float,
         age_s: float = 0.0,
     ) -> None:
         alive = self._group.alive
         if self.phase is Phase.STOPPING:
-            self._group.note_late(event.local_rank, event.exit_code, account, now - age_s)
+            self._group.note_late(event.local_rank, event.exit_code, diagnosis, now - age_s)
             if not alive:
                 self._step(Stimulus.DEAD, now)
         elif event.exit_code != 0:
-            self._group.fail(event.local_rank, event.exit_code, account, now - age_s)
+            self._group.fail(event.local_rank, event.exit_code, diagnosis, now - age_s)
             self._failed(now)
         elif not alive:
             self._step(Stimulus.SUCCEEDED, now)

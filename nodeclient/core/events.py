@@ -101,7 +101,7 @@ class WorkerExited:
 
     local_rank: int
     exit_code: int
-    account: Diagnosis
+    diagnosis: Diagnosis
     age_s: float = 0.0
     """How long ago it ended: to give an account of it takes a moment."""
 

@@ -30,7 +30,7 @@ def ranks(part: Assignment, workers: int) -> str:
     return f"{own} of {part.world_size}"
 
 
-def standing(observed: Observed, part: Assignment | None, workers: int, waiting_for: str) -> str:
+def status(observed: Observed, part: Assignment | None, workers: int, waiting_for: str) -> str:
     """Say where the node is: what it waits for or, since it was given its `part` of the present round, that."""
     if part is None or observed.phase is Phase.IDLE:
         return waiting_for

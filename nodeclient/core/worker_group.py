@@ -80,23 +80,23 @@ class WorkerGroup:
             self.killed = Killed(ranks, len(self.alive), min(kill_at - self._asked_at, DURATION_S_MAX))
         return self.killed
 
-    def fail(self, local_rank: int, exit_code: int, account: Diagnosis, now: float) -> None:
+    def fail(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, now: float) -> None:
         """Note the first failure; what fails later does so in consequence."""
         self._failure = Failure(
             rank=self.rank(local_rank),
             local_rank=local_rank,
             exit_code=exit_code,
-            pid=account.pid,
-            message=clip(account.message, MESSAGE_MAX),
-            error=clip(account.error, MESSAGE_MAX),
-            last_lines=tuple(clip(line, LINE_MAX) for line in account.last_lines[-LAST_LINES_MAX:]),
+            pid=diagnosis.pid,
+            message=clip(diagnosis.message, MESSAGE_MAX),
+            error=clip(diagnosis.error, MESSAGE_MAX),
+            last_lines=tuple(clip(line, LINE_MAX) for line in diagnosis.last_lines[-LAST_LINES_MAX:]),
             followers=(),
             age_s=0.0,
-            log=account.log if account.log.isprintable() and len(account.log) <= LOG_MAX else "",
+            log=diagnosis.log if diagnosis.log.isprintable() and len(diagnosis.log) <= LOG_MAX else "",
         )
         self._failed_at = now
 
-    def note_late(self, local_rank: int, exit_code: int, account: Diagnosis, at: float) -> None:
+    def note_late(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, at: float) -> None:
         """Note the end, at `at`, of a worker that is told of while the workers end.
 
         It is the first failure, told of late, if it was before they were asked to; else it may have followed from one.
@@ -104,12 +104,12 @@ class WorkerGroup:
         failure = self._failure
         if failure is None:
             if exit_code != 0 and self._asked_at is not None and at < self._asked_at:
-                self.fail(local_rank, exit_code, account, at)
+                self.fail(local_rank, exit_code, diagnosis, at)
         elif (
             shell_exit_code(exit_code) not in _ENDED_BY_US | {128 + self.asked_by}
             and len(failure.followers) < CONSEQUENCES_MAX
         ):
-            same = is_same_error(account.error or account.message, failure.error or failure.message)
+            same = is_same_error(diagnosis.error or diagnosis.message, failure.error or failure.message)
             follower = Follower(self.rank(local_rank), exit_code, same)
             self._failure = dataclasses.replace(failure, followers=(*failure.followers, follower))
 

@@ -16,7 +16,7 @@ from nodeclient.forkserver.eligibility import ColdError, check
 from nodeclient.forkserver.server_process import ForkServer, ForkServerError
 from nodeclient.workers.spawn import WorkerCommand, spawn, stdin_of_worker
 
-ALONG = {"torch": ("torch._dynamo",)}
+LAZY_IMPORTS = {"torch": ("torch._dynamo",)}
 """By the module that is named.
 
 Every optimizer, and DistributedDataParallel, imports torch._dynamo when it is made (torch/_compile.py), which takes as
@@ -24,9 +24,9 @@ long as torch itself: 1.2 s for 823 modules (torch 2.13, CPU). After it, what a 
 """
 
 
-def along(modules: Sequence[str]) -> tuple[str, ...]:
+def lazy_imports(modules: Sequence[str]) -> tuple[str, ...]:
     """Return the modules that go along with those named."""
-    return tuple(late for name in modules for late in ALONG.get(name, ()))
+    return tuple(late for name in modules for late in LAZY_IMPORTS.get(name, ()))
 
 
 Say = Callable[[Level, str], None]
@@ -110,7 +110,7 @@ class WorkerStarter:
         began_at = loop.time()
         names = ", ".join(self._modules)
         self._say(Level.INFO, f"preloading {names}")
-        parent = self._parent = ForkServer(self._command, self._modules, along(self._modules))
+        parent = self._parent = ForkServer(self._command, self._modules, lazy_imports(self._modules))
         try:
             count = await parent.prepare()
             took_s = loop.time() - began_at

@@ -24,7 +24,7 @@ REDRAW_S = 1.0
 _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
 
 
-class Voice(Protocol):
+class TerminalLines(Protocol):
     """Where the words go; `nodeclient.output.terminal` has one that shares the terminal with workers."""
 
     @property
@@ -42,15 +42,17 @@ class Voice(Protocol):
 
 
 class Console:
-    """One node's voice. Every line carries the fields that `context` returns: job, round, node."""
+    """One node's terminal. Every line carries the fields that `context` returns: job, round, node."""
 
-    def __init__(self, level: str, form: str, context: Callable[[], dict[str, object]], voice: Voice) -> None:
+    def __init__(
+        self, level: str, form: str, context: Callable[[], dict[str, object]], terminal: TerminalLines
+    ) -> None:
         """`form` is the `--log-format`."""
-        self._voice = voice
+        self._terminal = terminal
         self._for_machines = form == "json"
         self._context = context
         self._waiting: Waiting | None = None
-        install(_Handler(voice, self._forget_wait), level, "nodeclient", form)
+        install(_Handler(terminal, self._forget_wait), level, "nodeclient", form)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
 
     def say(self, level: Level, text: str, event: str, **more: object) -> None:
@@ -64,11 +66,11 @@ class Console:
             self._log(logging.ERROR, f"round {report.round} failed", "round_failed", **told)
         else:
             self._waiting = None
-            self._voice.write_lines("\n".join(report_text.lines(failure_status(report), seen_at)))
+            self._terminal.write_lines("\n".join(report_text.lines(failure_status(report), seen_at)))
 
     def wait(self, waiting: Waiting, now: float) -> None:
         """Say what is waited for, and until when in the clock of `now`: on a terminal live, otherwise as a log line."""
-        if self._voice.is_live and not self._for_machines:
+        if self._terminal.is_live and not self._for_machines:
             self._waiting = waiting
             self.redraw(now)
         else:
@@ -81,15 +83,15 @@ class Console:
 
     def redraw(self, now: float) -> bool:
         """Draw the live line anew; return whether there is one."""
-        if self._waiting is None or not self._voice.is_live:
+        if self._waiting is None or not self._terminal.is_live:
             return False
         reason, limit = self._waiting.reason, ""
         if self._waiting.until is not None:
             left = _duration(self._waiting.until - now)
             limit = f" (workers stop in {left})" if self._waiting.working else f" ({left} left)"
         # Of one row, since only one can be erased; the last column stays free, or the cursor would wrap.
-        room = self._voice.columns() - 1 - len(limit)
-        self._voice.draw(f"{reason[: max(0, room)]}{limit}")
+        room = self._terminal.columns() - 1 - len(limit)
+        self._terminal.draw(f"{reason[: max(0, room)]}{limit}")
         return True
 
     def _log(self, level: int, text: str, event: str, **more: object) -> None:
@@ -100,17 +102,17 @@ class Console:
 
 
 class _Handler(logging.Handler):
-    """Hands log lines to the voice; what was waited for is not drawn any more."""
+    """Hands log lines to the terminal; what was waited for is not drawn any more."""
 
-    def __init__(self, voice: Voice, forget_wait: Callable[[], None]) -> None:
+    def __init__(self, terminal: TerminalLines, forget_wait: Callable[[], None]) -> None:
         super().__init__()
-        self._voice = voice
+        self._terminal = terminal
         self._forget_wait = forget_wait
 
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record)
         self._forget_wait()
-        self._voice.write_lines(line)
+        self._terminal.write_lines(line)
 
 
 def _duration(seconds: float) -> str:

@@ -98,7 +98,7 @@ class Node:
         self._launcher = CommandBuilder(config, os.environ)
         self._starter = WorkerStarter(config.preload, self._launcher.common_command(), LOCAL_RANK_MACRO, self._remark)
         self._workers = LocalWorkers(mark, self._note_exit, self._starter.spawn)
-        self._accounts = ExitReporter(self._account, self.submit)
+        self._exit_reporter = ExitReporter(self._diagnose, self.submit)
         self._output = Output(config.output, socket.gethostname(), config.role, self._complain)
         self._console = Console(config.log_level, config.log_format, self._context, self._output.terminal)
         self._error_files: list[Path] = []
@@ -128,12 +128,12 @@ class Node:
             try:
                 for remark in (*self._config.remarks, *self._launcher.remarks):
                     self._remark(Level.INFO, remark)
-                for name, run in (("preload", self._starter), ("accounts", self._accounts)):
+                for name, run in (("preload", self._starter), ("accounts", self._exit_reporter)):
                     self._tasks.spawn(run.run(), name=name)
                 self._guard.start()  # which takes a while, in which other things can be done
-                self._systemd.tell("READY=1", status_of(self._standing()))  # nothing is asked of it but to try
+                self._systemd.tell("READY=1", status_of(self._status()))  # nothing is asked of it but to try
                 self._tasks.spawn(self._systemd.keep_alive(), name="watchdog")
-                self._tasks.spawn(self._systemd.keep_informed(self._standing), name="status")
+                self._tasks.spawn(self._systemd.keep_informed(self._status), name="status")
                 self._tasks.spawn(self._attend(), name="session")
                 self._tasks.spawn(self._attend_companion(), name="companion")
                 self._tasks.spawn(self._output.watch(), name="output")
@@ -196,10 +196,10 @@ class Node:
             case Start():
                 self._start(effect)
             case Terminate(signum):
-                self._accounts.expect_exits()
+                self._exit_reporter.expect_exits()
                 self._workers.terminate(signum)
             case Kill():
-                self._accounts.expect_exits()
+                self._exit_reporter.expect_exits()
                 self._workers.kill()
             case Sweep():
                 self._tasks.spawn(self._sweep(), name="sweep")
@@ -240,7 +240,7 @@ class Node:
             with self._output.begin(place, own_ranks, several_hosts=several) as streams:
                 self._error_files = [stream.error_file for stream in streams]
                 screens = [stream.screen for stream in streams]
-                self._accounts.begin()
+                self._exit_reporter.begin()
                 slots = self._slots.begin(start.run, start.round)
                 self._lingering, self._first_rank = lingering.Lingering(), part.first_rank
                 self._workers.start(self._launcher.commands(start, self._error_files, slots, screens), streams)
@@ -281,9 +281,9 @@ class Node:
                 self._complain(lingering.words(self._first_rank + local_rank, pid, over[local_rank]))
 
     def _note_exit(self, local_rank: int, exit_code: int) -> None:
-        self._accounts.note(local_rank, exit_code, self._workers.pid_of(local_rank))
+        self._exit_reporter.note(local_rank, exit_code, self._workers.pid_of(local_rank))
 
-    async def _account(self, local_rank: int, exit_code: int) -> Diagnosis:
+    async def _diagnose(self, local_rank: int, exit_code: int) -> Diagnosis:
         stderr = await self._output.end_of_stderr(local_rank)
         pid, file = self._workers.pid_of(local_rank), self._error_files[local_rank]
         # In a thread: it reads files, among them one that the worker made.
@@ -313,7 +313,7 @@ class Node:
         except UnkillableError as error:
             self.submit(SweepFailed(str(error)))
             return
-        await self._accounts.settled()
+        await self._exit_reporter.settled()
         # A fresh port for each round: nothing of an old round can speak to the new one by mistake.
         self._port.close()
         self._port = PortReservation()
@@ -348,12 +348,12 @@ class Node:
         observed = self._slots.complete(self._agent.observed(self._loop.time(), beat=True))
         return self._introduction.join(offer, observed, self._loop.time())
 
-    def _standing(self) -> str:
+    def _status(self) -> str:
         """Say in a line where this node is, for `systemctl status`."""
         observed = self._agent.observed(self._loop.time(), beat=False)
         round_number, part = self._part or (0, None)
         own_part = part if round_number == observed.round else None
-        return notices.standing(observed, own_part, self._config.workers, self._waiting_for)
+        return notices.status(observed, own_part, self._config.workers, self._waiting_for)
 
     def _context(self) -> dict[str, object]:
         return {"job": self._config.job, "node": self._config.node, "round": self._agent.round or None}

@@ -111,11 +111,11 @@ def test_where_a_node_finds_its_coordinator_is_the_strongest_sources_to_say(tmp_
 
 def test_the_command_lines_of_torchrun_take_a_file_in_their_own_words_and_ours(tmp_path: Path) -> None:
     text = "rdzv-endpoint = 'h:5'\nrdzv-conf = ['join_timeout=7', 'timeout=9']\nnnodes = 2\nshutdown-timeout = 3\n"
-    found = join(tmp_path, text, __file__, "--config", "its.own", door="run")
+    found = join(tmp_path, text, __file__, "--config", "its.own", front_end="run")
     assert (found.coordinators, found.spec.nodes_max) == ((Endpoint("h", 5),), 2)
     assert (found.join_timeout_s, found.stop_timeout_s, found.abort_timeout_s) == (7, 3, 3)
     assert found.command[-2:] == ("--config", "its.own")
-    assert join(tmp_path, "coord = 'h:6'\nnnodes = 2", __file__, door="launch").coordinators == (Endpoint("h", 6),)
+    assert join(tmp_path, "coord = 'h:6'\nnnodes = 2", __file__, front_end="launch").coordinators == (Endpoint("h", 6),)
 
 
 @pytest.mark.parametrize(

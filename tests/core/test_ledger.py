@@ -43,7 +43,7 @@ def run_of(stage: Stage) -> Run:
 
 
 def shown(stage: Stage) -> JobStatus:
-    return job_view(run_of(stage), stage.now, stage.coordinator.trouble)
+    return job_view(run_of(stage), stage.now, stage.coordinator.store_error)
 
 
 def ledger(stage: Stage) -> dict[str, float]:

@@ -147,4 +147,4 @@ def test_news_of_the_end_of_trouble_without_trouble_is_none() -> None:
 def test_a_second_reason_takes_the_place_of_the_first() -> None:
     coordinator = in_trouble()
     coordinator.handle(StoreFailed("the disk is gone"), 2.0)
-    assert coordinator.trouble == "the disk is gone"
+    assert coordinator.store_error == "the disk is gone"

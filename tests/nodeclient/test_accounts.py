@@ -10,13 +10,13 @@ import pytest
 
 from nodeclient.core.events import Diagnosis, Event, WorkerExited
 from nodeclient.workers import exit_reporter
-from nodeclient.workers.exit_reporter import ExitReporter, GiveAccount
+from nodeclient.workers.exit_reporter import Diagnose, ExitReporter
 
 pytestmark = pytest.mark.asyncio
 
 
 @asynccontextmanager
-async def told(give: GiveAccount) -> AsyncIterator[tuple[ExitReporter, list[WorkerExited]]]:
+async def told(give: Diagnose) -> AsyncIterator[tuple[ExitReporter, list[WorkerExited]]]:
     """Run the accounts of a round that has begun; yield them, and what is told."""
     events: list[WorkerExited] = []
 
@@ -34,7 +34,7 @@ async def told(give: GiveAccount) -> AsyncIterator[tuple[ExitReporter, list[Work
         await asyncio.wait([running])
 
 
-def giving(error: str, when: Callable[[], Awaitable[object]] | None = None) -> GiveAccount:
+def giving(error: str, when: Callable[[], Awaitable[object]] | None = None) -> Diagnose:
     async def give(local_rank: int, exit_code: int) -> Diagnosis:
         if when is not None:
             await when()
@@ -44,7 +44,7 @@ def giving(error: str, when: Callable[[], Awaitable[object]] | None = None) -> G
 
 
 def facts(events: list[WorkerExited]) -> list[tuple[int, int, str]]:
-    return [(event.local_rank, event.exit_code, event.account.error) for event in events]
+    return [(event.local_rank, event.exit_code, event.diagnosis.error) for event in events]
 
 
 async def test_only_failures_are_worth_an_account_and_no_more_of_them_than_are_compared() -> None:
@@ -54,8 +54,8 @@ async def test_only_failures_are_worth_an_account_and_no_more_of_them_than_are_c
             kept.note(local_rank, 3, pid=7)
         await kept.settled()
     assert facts(events)[0] == (0, 0, "")
-    assert [event.account.error for event in events[1:]] == ["error 3"] * 9 + [""] * 2
-    assert [event.account.pid for event in events[:2]] == [7, 2]
+    assert [event.diagnosis.error for event in events[1:]] == ["error 3"] * 9 + [""] * 2
+    assert [event.diagnosis.pid for event in events[:2]] == [7, 2]
 
 
 async def test_exits_keep_their_order_while_an_account_is_given() -> None:

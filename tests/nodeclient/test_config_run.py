@@ -274,16 +274,16 @@ def test_run_path_gives_the_script_its_name_and_arguments(tmp_path: Path) -> Non
 def test_a_script_is_given_its_local_rank_as_it_spells_the_flag(spelt: str, flag: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(f"parser.add_argument({spelt}, type=int)")
-    assert run(str(script), "a", door="launch").command[3] == flag + "=${local_rank}"
+    assert run(str(script), "a", front_end="launch").command[3] == flag + "=${local_rank}"
 
 
 def test_launch_gives_the_local_rank_before_the_scripts_own_arguments() -> None:
-    assert run(SCRIPT, "a", door="launch").command == (PYTHON, "-u", SCRIPT, "--local-rank=${local_rank}", "a")
-    module = run("-m", "pkg", "a", door="launch").command
+    assert run(SCRIPT, "a", front_end="launch").command == (PYTHON, "-u", SCRIPT, "--local-rank=${local_rank}", "a")
+    module = run("-m", "pkg", "a", front_end="launch").command
     assert module == (PYTHON, "-u", "-m", "pkg", "--local-rank=${local_rank}", "a")
     for flag in ("--use-env", "--use_env"):
-        assert run(flag, SCRIPT, "a", door="launch").command == (PYTHON, "-u", SCRIPT, "a")
-    assert run("--use-env", "--no-python", "true", door="launch").command == ("true",)
+        assert run(flag, SCRIPT, "a", front_end="launch").command == (PYTHON, "-u", SCRIPT, "a")
+    assert run("--use-env", "--no-python", "true", front_end="launch").command == ("true",)
 
 
 def test_a_key_that_no_backend_knows_is_remarked_on_as_torchrun_ignores_it() -> None:

@@ -18,7 +18,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Screen:
-    """Where a console writes to, as `Voice` has it."""
+    """Where a console writes to, as `TerminalLines` has it."""
 
     def __init__(self, *, is_live: bool) -> None:
         self.is_live = is_live

@@ -125,7 +125,7 @@ def test_every_part_of_a_failure_is_shown_as_it_always_was(*, rewrite: bool) -> 
         assert isinstance(report, Report)
         run.report = report
         texts[case] = json.loads(encoded(job_view(run, stage.now, None), JSON))["failure"]
-    stage.coordinator.trouble = "the disk is full"
+    stage.coordinator.store_error = "the disk is full"
     texts["nothing can be decided"] = json.loads(encoded(job_view(run, stage.now, "the disk is full"), JSON))["reason"]
     compare("failures", laid_out(texts), rewrite=rewrite)
 

@@ -63,7 +63,7 @@ async def test_why_nothing_can_be_recorded_is_said_once(start: Start, caplog: py
     store.broken = True
     store.allowed.release()
     async with start(store) as server, connect(server.url, join("a")):
-        await until(lambda: server.driver.machine.trouble is not None)
+        await until(lambda: server.driver.machine.store_error is not None)
     [said] = [record for record in caplog.records if record.__dict__.get("event") == "recording_stopped"]
     assert LineFormatter("coordinatord").format(said).count("the disk is full") == 1
 
@@ -122,7 +122,7 @@ async def test_a_disk_that_does_not_answer_is_trouble_as_well(start: Start, monk
     store = SlowStore()
     async with start(store) as server, connect(server.url, join("a")) as a:
         await store.asked.get()
-        await until(lambda: server.driver.machine.trouble is not None)
+        await until(lambda: server.driver.machine.store_error is not None)
         await a.beat()
         assert (await a.hear(Degraded)).reason == "the disk has not answered for 0.01 s"
         store.allowed.release()

@@ -338,7 +338,7 @@ class BrokenStore(MemoryStore):
 async def test_a_store_that_fails_is_shown_while_it_does(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "RETRY_S", 0.01)
     async with start(BrokenStore()) as server, connect(server.url, join("a")):
-        await until(lambda: server.driver.machine.trouble is not None)
+        await until(lambda: server.driver.machine.store_error is not None)
         shown = await scraped(server)
         assert shown("store_ok") == 0
         assert shown("store_failures_total") >= 1

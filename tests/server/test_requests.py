@@ -168,7 +168,7 @@ async def test_while_nothing_can_be_recorded_nothing_is_done(start: Start) -> No
     async with start(store) as server, connect(server.url, join("a")):
         await store.asked.get()
         store.allowed.release()
-        await until(lambda: server.driver.machine.trouble is not None)
+        await until(lambda: server.driver.machine.store_error is not None)
         status, answer = await ask(f"{server.url}/v1/nodes/a/drain")
         assert (status, answer["error"]) == (503, "cannot_record")
         assert "the disk is full" in answer["message"]

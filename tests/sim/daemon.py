@@ -195,7 +195,7 @@ class Daemon:
     @property
     def idle(self) -> bool:
         """Whether it is up and well, and all that it decided is durable."""
-        well = self.disk.fault is None and self._doom is None and self.machine.trouble is None
+        well = self.disk.fault is None and self._doom is None and self.machine.store_error is None
         return self.up and well and not self._writing and self._asleep is None and not self._knocking
 
     # Events in
@@ -296,7 +296,7 @@ class Daemon:
             self._die_of(CrashPoint.AMONG)
             return
         self._release(effects)
-        if self.machine.trouble is not None:
+        if self.machine.store_error is not None:
             self._world.trace.note("coordinatord can record again")
             self._handle(StoreRecovered())
         self._write_next()
@@ -316,7 +316,7 @@ class Daemon:
         self.crash()
 
     def _store_failed(self, why: str) -> None:
-        if self.machine.trouble != why:
+        if self.machine.store_error != why:
             self._world.trace.note("coordinatord decides nothing: %s", why)
             self._submit(StoreFailed(why))
 

@@ -109,7 +109,7 @@ class AllLaws(EvidenceLaws):
             self._slept_at = now
         if now - self._event_at > machine.policy.heartbeat_s / ROUGHLY:
             self._dozed_at = now
-        self._troubles.hears(event, now, troubled=machine.trouble is not None)
+        self._troubles.hears(event, now, troubled=machine.store_error is not None)
         self._pauses.hears(event)
         self._event_at = now
         self._judge_forgiven()
@@ -132,7 +132,7 @@ class AllLaws(EvidenceLaws):
         """Whoever was not heard since it became possible to decide again is no longer counted on, a lease later."""
         now, machine, policy = self.world.agenda.now, self.world.daemon.machine, self.world.scene.policy
         resumed_at = self._troubles.over_at
-        if resumed_at is None or machine.trouble is not None or self._dozed_at > resumed_at:
+        if resumed_at is None or machine.store_error is not None or self._dozed_at > resumed_at:
             return
         if now - self._began_at < policy.restart_grace_s / ROUGHLY + ALIKE_S:
             return  # whoever is to come back has that time in any case
@@ -366,7 +366,7 @@ class AllLaws(EvidenceLaws):
         super().settled(machine)
         for run_id, node in machine._leases._at:
             self.check(node in machine._registry.live[run_id].members, "%s has a lease, and is no member", node)
-        if machine.trouble is not None or (machine.sessions > 16 and self._settled % 8):
+        if machine.store_error is not None or (machine.sessions > 16 and self._settled % 8):
             return
         for number, (run, member) in machine._sessions.items():
             self.check(member.session == number, "%s has a connection too many", member.node)

@@ -221,7 +221,7 @@ class LedgerLaws(Laws):
         super().settled(machine)
         now = self.world.daemon.clock.read()
         for run in machine.jobs.values():
-            view = job_view(run, now, machine.trouble)
+            view = job_view(run, now, machine.store_error)
             seconds = fields_of(view.ledger.seconds)
             least = min(seconds.values())
             self.check(least >= 0.0, "%s s were spent for %s", least, run.id)

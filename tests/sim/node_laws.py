@@ -109,7 +109,7 @@ class NodeLaws:
     def _hidden(self, host: Host) -> bool:
         """Whether the coordinator cannot tell from what it hears when the workers of a host have ended."""
         daemon, network = self.world.daemon, self.world.scene.network
-        deaf = not daemon.up or daemon.paused or daemon.machine.trouble is not None
+        deaf = not daemon.up or daemon.paused or daemon.machine.store_error is not None
         late = network.harsh or network.spike_chance > 0 or network.spread_s > 0.1 or host.slow_s > 0
         return deaf or late or host.is_cut or host.paused or host.session is None or not host.session.established
 

@@ -87,7 +87,7 @@ class SpendingLaws(LedgerLaws):
         now, machine = self.world.agenda.now, self.world.daemon.machine
         asleep = now - self._event_seen_at > 2 * self.world.scene.policy.heartbeat_s
         self._event_seen_at = now
-        if asleep or machine.trouble is not None:
+        if asleep or machine.store_error is not None:
             self._upset_at = now
         run = machine.jobs.get("job")
         if run is not None and run.state is State.FORMING:
@@ -112,7 +112,7 @@ class SpendingLaws(LedgerLaws):
 
     def _look_at_forming(self, run: Run, now: float) -> None:
         hosts = [host for host in self.world.hosts.values() if host.session is not None and host.session.established]
-        if sum(host.well for host in hosts) < run.spec.nodes_min and self.world.daemon.machine.trouble is None:
+        if sum(host.well for host in hosts) < run.spec.nodes_min and self.world.daemon.machine.store_error is None:
             self._few_at[run.id] = now
         ready = sum(self._evidently_waits(host, run, now) for host in hosts)
         if ready < run.spec.nodes_min or now - self._upset_at < CALM_S or not self._tells_at_once:

@@ -162,7 +162,7 @@ def test_nodes_that_fell_silent_before_the_disk_failed_are_asked_nothing_when_it
     world.go_on(5)
     world.daemon.disk.repair()
     world.go_on(2)
-    assert world.daemon.machine.trouble is None
+    assert world.daemon.machine.store_error is None
 
 
 def test_the_budget_is_not_charged_when_a_node_dies_with_the_coordinator() -> None:

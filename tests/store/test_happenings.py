@@ -12,7 +12,7 @@ import pytest
 
 from coordinatord.core.values.records import NodeDrained, NodeUndrained
 from coordinatord.store.database import Database
-from coordinatord.store.interface import Chapter, Happening
+from coordinatord.store.interface import EventPage, LoggedEvent
 from coordinatord.store.memory_store import MemoryStore
 from coordinatord.store.retention import MARKS_KEPT
 from coordinatord.store.sqlite_store import SqliteStore
@@ -28,7 +28,7 @@ def an_undrain(name: str) -> NodeUndrained:
 
 
 def told(database: Database, job: str | None = None, after: int = 0) -> list[tuple[int, str]]:
-    return [(one.number, one.kind) for one in database.tell(job, after, 1_000).happenings]
+    return [(one.number, one.kind) for one in database.read_events(job, after, 1_000).events]
 
 
 @pytest.mark.asyncio
@@ -46,8 +46,8 @@ async def test_only_of_some_kinds_and_of_some_age(
         ((), 6.0, [3]),
         (("RunOpened",), 6.0, []),
     ):
-        chapter = await store.tell(JOB, None, 10, kinds=kinds, since=since)
-        assert [one.number for one in chapter.happenings] == numbers
+        chapter = await store.read_events(JOB, None, 10, kinds=kinds, since=since)
+        assert [one.number for one in chapter.events] == numbers
         assert chapter.upto == 3
     await store.close()
 
@@ -56,9 +56,9 @@ def test_the_newest_are_told_oldest_first() -> None:
     database = Database.in_memory()
     database.append([an_opening(), *(a_join_of(f"n{number}") for number in range(10))], 5.0)
     assert told(database, after=9) == [(10, "NodeJoined"), (11, "NodeJoined")]
-    assert [one.number for one in database.tell(JOB, None, 2).happenings] == [10, 11]
-    [first] = database.tell(JOB, None, 11).happenings[:1]
-    assert first == Happening(1, 5.0, JOB, RUN, "RunOpened", None, None, "opened by node n1")
+    assert [one.number for one in database.read_events(JOB, None, 2).events] == [10, 11]
+    [first] = database.read_events(JOB, None, 11).events[:1]
+    assert first == LoggedEvent(1, 5.0, JOB, RUN, "RunOpened", None, None, "opened by node n1")
 
 
 def test_of_one_job_only_what_is_its_own_is_told() -> None:
@@ -113,14 +113,14 @@ async def test_who_goes_on_from_a_number_misses_nothing_however_much_there_is(
     seen: list[int] = []
     upto = 0
     for _ in range(5):
-        told_of = store.tell(JOB, upto, 3)
-        chapter = told_of if isinstance(told_of, Chapter) else await told_of
-        seen += [one.number for one in chapter.happenings]
+        told_of = store.read_events(JOB, upto, 3)
+        chapter = told_of if isinstance(told_of, EventPage) else await told_of
+        seen += [one.number for one in chapter.events]
         upto = chapter.upto
     assert (seen, upto) == ([1, *range(3, 13)], 12)
-    quiet = store.tell("other", 2, 3)
-    chapter = quiet if isinstance(quiet, Chapter) else await quiet
-    assert (chapter.happenings, chapter.upto) == ((), 12), "what was looked at in vain is not looked at again"
+    quiet = store.read_events("other", 2, 3)
+    chapter = quiet if isinstance(quiet, EventPage) else await quiet
+    assert (chapter.events, chapter.upto) == ((), 12), "what was looked at in vain is not looked at again"
 
 
 @pytest.mark.asyncio
@@ -136,12 +136,12 @@ async def test_what_is_looked_back_at_holds_up_no_commit(tmp_path: Path) -> None
 
     held = asyncio.get_running_loop().run_in_executor(store._reading, look)
     await asyncio.to_thread(looking.wait)
-    telling = asyncio.ensure_future(store.tell(None, None, 10))
+    telling = asyncio.ensure_future(store.read_events(None, None, 10))
     await store.append([a_join_of("n1")], 1.0)
     assert not telling.done()
     go_on.set()
     await held
-    assert [one.kind for one in (await telling).happenings] == ["RunOpened", "NodeJoined"]
+    assert [one.kind for one in (await telling).events] == ["RunOpened", "NodeJoined"]
     await store.close()
 
 

@@ -236,7 +236,7 @@ class Stage:
         self._handle(StoreRecovered())
 
     def _status(self, job: str = "default") -> None:
-        view = job_view(self.coordinator.jobs[job], self.now, self.coordinator.trouble)
+        view = job_view(self.coordinator.jobs[job], self.now, self.coordinator.store_error)
         restarts = view.restarts
         self._write(f"{view.run} {view.state}, round {view.round}, world size {view.world_size}, ", "")
         self._written[-1] += f"restarts {restarts.used} of {restarts.max}: {view.reason}"

@@ -62,10 +62,10 @@ def begins_anew(run: Run, join: Join, now: float) -> bool:
     return not (run.concluded and run.dated and began_before and join.spec == run.spec)
 
 
-def check_recording(trouble: str | None) -> None:
+def check_recording(store_error: str | None) -> None:
     """Refuse to take a node in while that cannot be recorded. Raises `RefusedError`."""
-    if trouble is not None:
-        text = f"this coordinator cannot record anything, so it takes in no node until it can: {trouble}"
+    if store_error is not None:
+        text = f"this coordinator cannot record anything, so it takes in no node until it can: {store_error}"
         raise RefusedError(Refused(RefusalCode.UNRECORDED, clip(text), retry=True))
 
 

@@ -34,7 +34,7 @@ SPARE = "spare"
 """The state of a node that the round has no place for."""
 
 
-def job_view(run: Run, now: float, trouble: str | None) -> JobStatus:
+def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
     """Show the live or last run of a job; `trouble` is why the coordinator cannot decide anything, if so."""
     ready = _ready(run)
     ledger = _ledger(run, now)
@@ -43,7 +43,7 @@ def job_view(run: Run, now: float, trouble: str | None) -> JobStatus:
         run=run.id,
         state=run.state,
         health=run.health,
-        reason=_situation(run, trouble),
+        reason=_situation(run, store_error),
         round=run.round,
         opened_s=ledger.total,
         state_s=round(max(0.0, now - run.ledger.entered_at), 3),
@@ -58,19 +58,19 @@ def job_view(run: Run, now: float, trouble: str | None) -> JobStatus:
     )
 
 
-def whole_view(run: Run, now: float, trouble: str | None) -> JobStatus:
+def whole_view(run: Run, now: float, store_error: str | None) -> JobStatus:
     """Show a job with its last rounds as well, for who looks at this one alone."""
-    return replace(job_view(run, now, trouble), rounds=rounds_view(run, now))
+    return replace(job_view(run, now, store_error), rounds=rounds_view(run, now))
 
 
-def summary_view(run: Run, now: float, trouble: str | None) -> JobSummary:
+def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
     """Show a job in a list, which costs the same whether it has one node or ten thousand."""
     return JobSummary(
         job=run.job,
         run=run.id,
         state=run.state,
         health=run.health,
-        reason=_situation(run, trouble),
+        reason=_situation(run, store_error),
         round=run.round,
         world_size=_world_size(run),
         restarts=_restarts(run),
@@ -114,8 +114,8 @@ def _round_status(one: Round, so_far: Spent, clock_s: float) -> RoundStatus:
     )
 
 
-def _situation(run: Run, trouble: str | None) -> str:
-    return Reasons(run).situation if trouble is None else f"nothing can be decided, {trouble}; {run.reason}"
+def _situation(run: Run, store_error: str | None) -> str:
+    return Reasons(run).situation if store_error is None else f"nothing can be decided, {store_error}; {run.reason}"
 
 
 def _ledger(run: Run, now: float) -> LedgerStatus:

@@ -132,10 +132,10 @@ class Member:
             return MemberState.SILENT
         if not current:
             return MemberState.ASSIGNED
-        return _STANDING_OF[self.observed.phase]
+        return _STATE_OF[self.observed.phase]
 
 
-_STANDING_OF = {
+_STATE_OF = {
     Phase.IDLE: MemberState.HALTED,
     Phase.STARTING: MemberState.ASSIGNED,
     Phase.RUNNING: MemberState.RUNNING,

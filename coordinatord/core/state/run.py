@@ -22,7 +22,7 @@ from coordinatord.core.values.time_ledger import Activity, Ledger
 from coordinatord.core.values.training_progress import Laggard, TrainingProgress, laggard_of, least_step
 from coordinatord.protocol.messages import Assignment, Failure, JobSpec, Outcome, Report
 
-MAY_HAVE_WORKERS = tuple(standing for standing in MemberState if standing.may_have_workers)
+MAY_HAVE_WORKERS = tuple(state for state in MemberState if state.may_have_workers)
 
 
 class State(StrEnum):
@@ -92,7 +92,7 @@ class Run:
         """That all members bring together."""
         self.replaced = False
         """A run with another spec takes its place."""
-        self._by_state: dict[MemberState, dict[str, Member]] = {standing: {} for standing in MemberState}
+        self._by_state: dict[MemberState, dict[str, Member]] = {state: {} for state in MemberState}
         self._connected: set[str] = set()
         self.heard_at = 0.0
         """When any member last spoke."""

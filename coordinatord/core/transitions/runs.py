@@ -37,9 +37,9 @@ class Registry:
         self.deadlines = DeadlineHeap[str]()
         """By job, when the table of its run may have a row to take, or a node has waited for long enough."""
 
-    def open(self, join: Join, trouble: str | None, decision: Decision) -> Run:
+    def open(self, join: Join, store_error: str | None, decision: Decision) -> Run:
         """Open a run for its first node; `trouble` is why that could not be recorded. Raises `RefusedError`."""
-        admission.check_recording(trouble)
+        admission.check_recording(store_error)
         jobs = self._cluster.jobs
         old = jobs.get(join.job)
         if old is None:

@@ -18,7 +18,7 @@ from coordinatord.runtime.local_time import now
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.responses import SENDS, complain, respond, unknown_job
-from coordinatord.store.interface import Chapter, Happening, Store, StoreError
+from coordinatord.store.interface import EventPage, LoggedEvent, Store, StoreError
 
 AT_ONCE_MAX = 1_000
 """In one answer: some 300 bytes each, and more than a person reads."""
@@ -50,7 +50,7 @@ class _Which:
     """How many of the newest, to begin with."""
 
 
-class Happenings:
+class EventsApi:
     """Tells from the store, where everything durable is."""
 
     def __init__(self, driver: Driver, store: Store, change_signal: ChangeSignal) -> None:
@@ -77,11 +77,11 @@ class Happenings:
         if SENDS in request.headers.get("Accept", ""):
             return await self._follow(request, which, after)
         try:
-            chapter = await self._tell(which, after)
+            page = await self._tell(which, after)
         except StoreError as error:
             return complain(request, 503, "cannot_read", f"the records cannot be read: {error}")
-        events = tuple(self._event(one) for one in chapter.happenings)
-        return respond(request, EventsAnswer(job=job, events=events, upto=self._id(chapter.upto)))
+        events = tuple(self._event(one) for one in page.events)
+        return respond(request, EventsAnswer(job=job, events=events, upto=self._id(page.upto)))
 
     async def _follow(self, request: web.Request, which: _Which, after: int | None) -> web.StreamResponse:
         if self._followers >= FOLLOWERS_MAX:
@@ -98,17 +98,17 @@ class Happenings:
             self._followers -= 1
         return response
 
-    async def _news(self, which: _Which, after: int | None) -> AsyncIterator[Sequence[Happening]]:
+    async def _news(self, which: _Which, after: int | None) -> AsyncIterator[Sequence[LoggedEvent]]:
         """Yield what there is, then what comes, and nothing now and then; ends when the job is forgotten."""
         while not self._change_signal.closed:
             version = self._change_signal.version
-            chapter = await self._tell(which, after)
-            yield chapter.happenings
-            after = chapter.upto
+            page = await self._tell(which, after)
+            yield page.events
+            after = page.upto
             gone = which.job is not None and which.job not in self._driver.machine.jobs
-            if gone and (which.kinds or any(one.kind == JobForgotten.KIND for one in chapter.happenings)):
+            if gone and (which.kinds or any(one.kind == JobForgotten.KIND for one in page.events)):
                 return
-            if len(chapter.happenings) == AT_ONCE_MAX:
+            if len(page.events) == AT_ONCE_MAX:
                 continue  # there may be more
             try:
                 async with asyncio.timeout(QUIET_S):
@@ -116,16 +116,16 @@ class Happenings:
             except TimeoutError:
                 yield ()
 
-    async def _tell(self, which: _Which, after: int | None) -> Chapter:
+    async def _tell(self, which: _Which, after: int | None) -> EventPage:
         """Look into the store; from the beginning again, for whom an older copy of it gave a greater number."""
         most = which.last if after is None else AT_ONCE_MAX
-        told = partial(self._store.tell, kinds=which.kinds, since=which.since)
-        chapter = await told(which.job, after, most)
-        if after is not None and chapter.upto < after:
+        told = partial(self._store.read_events, kinds=which.kinds, since=which.since)
+        page = await told(which.job, after, most)
+        if after is not None and page.upto < after:
             return await told(which.job, None, AT_ONCE_MAX)
-        return chapter
+        return page
 
-    def _event(self, one: Happening) -> ApiEvent:
+    def _event(self, one: LoggedEvent) -> ApiEvent:
         kind = KINDS.get(one.kind)
         return ApiEvent(
             id=self._id(one.number),
@@ -140,7 +140,7 @@ class Happenings:
             reason=one.reason,
         )
 
-    def _sent(self, one: Happening) -> bytes:
+    def _sent(self, one: LoggedEvent) -> bytes:
         event = self._event(one)
         return f"id: {event.id}\nevent: record\ndata: {json.dumps(fields_of(event))}\n\n".encode()
 

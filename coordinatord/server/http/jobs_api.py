@@ -38,13 +38,13 @@ class Api:
     async def _health(self, request: web.Request) -> web.Response:
         machine = self._driver.machine
         health = HealthAnswer(
-            status="ok" if machine.trouble is None else "cannot record",
-            reason=machine.trouble or "",
+            status="ok" if machine.store_error is None else "cannot record",
+            reason=machine.store_error or "",
             version=__version__,
             jobs=len(machine.jobs),
             sessions=machine.sessions,
         )
-        return respond(request, health, status=200 if machine.trouble is None else 503)
+        return respond(request, health, status=200 if machine.store_error is None else 503)
 
     async def _jobs(self, request: web.Request) -> web.Response:
         kind = wanted(request)
@@ -58,7 +58,7 @@ class Api:
 
     async def _show_all(self, kind: str) -> bytes:
         driver = self._driver
-        jobs = [job_view(run, driver.now, driver.machine.trouble) async for run in iterate_jobs(driver, PIECE)]
+        jobs = [job_view(run, driver.now, driver.machine.store_error) async for run in iterate_jobs(driver, PIECE)]
         answer = JobsAnswer(jobs=tuple(jobs), drained=drained_view(driver.machine.cluster))
         return encoded(answer, kind, IN_LIST)
 
@@ -67,6 +67,6 @@ class Api:
         run = self._driver.machine.jobs.get(job)
         if run is None:
             return None
-        shown = whole_view(run, self._driver.now, self._driver.machine.trouble)
+        shown = whole_view(run, self._driver.now, self._driver.machine.store_error)
         await asyncio.sleep(0)  # to encode it takes as long again
         return encoded(shown, kind)

@@ -77,22 +77,22 @@ class _Topic:
     frame: bytes = b""
     version: int = -1
     """Of the change signal, when it was made."""
-    trouble: str | None = None
+    store_error: str | None = None
     made_at: float = -math.inf
     cost_s: float = 0.0
     lives: bool = True
 
-    def make(self, version: int, trouble: str | None, now: float) -> None:
+    def make(self, version: int, store_error: str | None, now: float) -> None:
         began = time.perf_counter()
         shown, self.lives = self.show()
         text = json.dumps(shown, default=fields_of, ensure_ascii=False, separators=(",", ":"))
         self.frame = f"event: {self.name}\ndata: {text}\n\n".encode()
-        self.version, self.trouble, self.made_at = version, trouble, now
+        self.version, self.store_error, self.made_at = version, store_error, now
         self.cost_s = time.perf_counter() - began
 
-    def due_at(self, version: int, trouble: str | None, *, has_seen: bool) -> float:
+    def due_at(self, version: int, store_error: str | None, *, has_seen: bool) -> float:
         """Return when it is worth making again, for a viewer who has seen it or not."""
-        changed = version > self.version or trouble != self.trouble
+        changed = version > self.version or store_error != self.store_error
         if has_seen and not changed and not self.lives:
             return math.inf
         return self.made_at + max(QUICK_S if changed else TURN_S, self.cost_s / SHARE)
@@ -174,10 +174,10 @@ class LiveUpdates:
             return
         await self._driver.written()
         if self._due_at(topic, has_seen=has_seen) <= self._driver.now:  # else another viewer has made it meanwhile
-            topic.make(self._change_signal.version, self._driver.machine.trouble, self._driver.now)
+            topic.make(self._change_signal.version, self._driver.machine.store_error, self._driver.now)
 
     def _due_at(self, topic: _Topic, *, has_seen: bool) -> float:
-        return topic.due_at(self._change_signal.version, self._driver.machine.trouble, has_seen=has_seen)
+        return topic.due_at(self._change_signal.version, self._driver.machine.store_error, has_seen=has_seen)
 
     async def _pause(self, topics: list[_Topic], at_latest: float) -> None:
         """Wait until one of the topics is due: by the clock, or by something that is recorded meanwhile."""
@@ -213,8 +213,8 @@ class LiveUpdates:
     # What is shown
 
     def _show_jobs(self) -> tuple[PageStatus, bool]:
-        cluster, now, trouble = self._driver.machine.cluster, self._driver.now, self._driver.machine.trouble
-        jobs = tuple(summary_view(run, now, trouble) for run in cluster.jobs.values())
+        cluster, now, store_error = self._driver.machine.cluster, self._driver.now, self._driver.machine.store_error
+        jobs = tuple(summary_view(run, now, store_error) for run in cluster.jobs.values())
         lives = any(_lives(run) for run in cluster.jobs.values())
         return PageStatus(version=__version__, jobs=jobs, drained=drained_view(cluster)), lives
 
@@ -222,7 +222,7 @@ class LiveUpdates:
         run = self._driver.machine.cluster.jobs.get(job)
         if run is None:
             return {"job": job, "unknown": True}, False
-        shown = whole_view(run, self._driver.now, self._driver.machine.trouble)
+        shown = whole_view(run, self._driver.now, self._driver.machine.store_error)
         # The names of the fields once, and not with each of a thousand nodes.
         nodes = {"columns": COLUMNS if shown.nodes else (), "rows": [_row(node) for node in shown.nodes]}
         return fields_of(shown) | {"nodes": nodes}, _lives(run)

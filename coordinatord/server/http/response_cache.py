@@ -74,4 +74,4 @@ class ResponseCache:
     @property
     def _version(self) -> tuple[int, str | None]:
         """What changes with all that is recorded, and when nothing can be."""
-        return self._change_signal.version, self._driver.machine.trouble
+        return self._change_signal.version, self._driver.machine.store_error

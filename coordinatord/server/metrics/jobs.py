@@ -162,7 +162,7 @@ def _healths(jobs: Iterable[JobFigures]) -> Rows:
 
 def _nodes(jobs: Iterable[JobFigures]) -> Rows:
     return (
-        ((one.job, standing), count) for one in jobs for standing, count in zip(MemberState, one.nodes, strict=True)
+        ((one.job, state), count) for one in jobs for state, count in zip(MemberState, one.nodes, strict=True)
     )
 
 

@@ -106,7 +106,7 @@ class _Daemon(Collector):
         yield GaugeMetricFamily("coordinatord_sessions", "Nodes that are connected.", machine.sessions)
         drained = len(machine.cluster.drained)
         yield GaugeMetricFamily("coordinatord_drained", "Nodes and hosts that operators keep out of jobs.", drained)
-        recording = machine.trouble is None
+        recording = machine.store_error is None
         yield GaugeMetricFamily("coordinatord_store_ok", "1 if what is decided can be recorded, else 0.", recording)
         yield CounterMetricFamily(
             "coordinatord_store_failures", "Attempts to record something that failed.", counters.store_failures

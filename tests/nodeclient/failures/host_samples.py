@@ -26,12 +26,12 @@ ABORT = "terminate called without an active exception\n"
 ABORTED = "Fatal Python error: Aborted\n\nCurrent thread 0x00007ff4 (most recent call first):\n  <no Python frame>\n"
 
 MEMORY = [
-    Sample("OOM killer", "step 210\n", -9, "docker --memory", account=CONTAINER_FULL),
-    Sample("OOM killer", "Killed\n", 137, "docker --memory", account=CONTAINER_FULL),
+    Sample("OOM killer", "step 210\n", -9, "docker --memory", diagnosis=CONTAINER_FULL),
+    Sample("OOM killer", "Killed\n", 137, "docker --memory", diagnosis=CONTAINER_FULL),
     Sample(
         "OOM killer took a child",
         raised(KILLED_CHILD),
-        account=Diagnosis(message="the kernel's OOM killer ended a process of its cgroup meanwhile (...)"),
+        diagnosis=Diagnosis(message="the kernel's OOM killer ended a process of its cgroup meanwhile (...)"),
         says="the victim",
     ),
     Sample("DataLoader worker killed", raised(KILLED_CHILD), says="dmesg"),
@@ -39,7 +39,7 @@ MEMORY = [
         "DataLoader worker killed, not by the OOM killer",
         raised(KILLED_CHILD),
         says="somebody else killed it",
-        account=Diagnosis(message="some process killed the DataLoader's worker, it was not the kernel's OOM killer"),
+        diagnosis=Diagnosis(message="some process killed the DataLoader's worker, it was not the kernel's OOM killer"),
     ),
     Sample("GPU memory", raised(GPU_FULL), says="smaller batch"),
     Sample("GPU memory", raised("RuntimeError: CUDA error: out of memory\n" + CUDA_NOTES)),
@@ -183,7 +183,7 @@ SIGNALS = [
         "step 210\n",
         -9,
         "systemd-oomd",
-        account=Diagnosis(message="some process sent it, it was not the kernel's OOM killer"),
+        diagnosis=Diagnosis(message="some process sent it, it was not the kernel's OOM killer"),
     ),
     Sample("SIGKILL", "step 210\n", -9, "dmesg"),
     Sample("ended from outside", "step 210\n", -15, "preempts"),

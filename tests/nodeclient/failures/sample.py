@@ -29,7 +29,7 @@ class Sample:
     consequences: int = 3
     early: bool = False
     """Another worker had exited with 0 before."""
-    account: Diagnosis = field(default_factory=Diagnosis)
+    diagnosis: Diagnosis = field(default_factory=Diagnosis)
     """What else was found out."""
 
 

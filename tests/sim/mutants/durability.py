@@ -146,21 +146,21 @@ MUTANTS = (
         "decides-in-trouble",
         "coordinatord.core.machine",
         "decisions go on while nothing can be recorded",
-        "if self.trouble is not None or run.state.ended:",
+        "if self.store_error is not None or run.state.ended:",
         "if run.state.ended:",
     ),
     Mutant(
         "spins-in-trouble",
         "coordinatord.core.machine",
         "what is due while nothing can be decided is looked at again and again",
-        "        if self.trouble is not None:\n            return None\n        lease_ends",
+        "        if self.store_error is not None:\n            return None\n        lease_ends",
         "        lease_ends",
     ),
     Mutant(
         "newcomer-in-trouble",
         "coordinatord.core.machine",
         "a younger process is taken in while that cannot be recorded",
-        "            admission.check_recording(self.trouble)\n            if not run.state.ended:",
+        "            admission.check_recording(self.store_error)\n            if not run.state.ended:",
         "            if not run.state.ended:",
     ),
     Mutant(
@@ -197,7 +197,7 @@ MUTANTS = (
         "trouble-for-ever",
         "coordinatord.core.machine",
         "when the disk is well again, nothing is decided as before",
-        "        self.trouble = None\n        trouble_s = self._wake(decision.now)\n",
+        "        self.store_error = None\n        trouble_s = self._wake(decision.now)\n",
         "        trouble_s = self._wake(decision.now)\n",
     ),
 )

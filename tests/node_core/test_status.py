@@ -16,10 +16,10 @@ WAITING = "waiting for nodes: 3 of 4 joined"
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.IDLE])
 def test_a_node_with_a_part_of_a_round_has_ranks(phase: Phase) -> None:
     observed = an_observed(round=3, phase=phase)
-    assert notices.standing(observed, PART, 8, WAITING) == f"round 3, ranks 8 to 15 of 64: {phase.value}"
-    assert notices.standing(observed, PART, 1, WAITING) == f"round 3, rank 8 of 64: {phase.value}"
+    assert notices.status(observed, PART, 8, WAITING) == f"round 3, ranks 8 to 15 of 64: {phase.value}"
+    assert notices.status(observed, PART, 1, WAITING) == f"round 3, rank 8 of 64: {phase.value}"
 
 
 def test_a_node_without_one_waits() -> None:
-    assert notices.standing(an_observed(round=3, phase=Phase.IDLE), PART, 8, WAITING) == WAITING
-    assert notices.standing(an_observed(round=3, phase=Phase.STOPPED), None, 8, WAITING) == WAITING
+    assert notices.status(an_observed(round=3, phase=Phase.IDLE), PART, 8, WAITING) == WAITING
+    assert notices.status(an_observed(round=3, phase=Phase.STOPPED), None, 8, WAITING) == WAITING
