@@ -50,7 +50,18 @@ def test_parts_add_up_even_if_one_was_over_before_it_began() -> None:
 @pytest.mark.slow
 def test_training_goes_on_after_a_kill_and_every_part_of_the_pause_is_known(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    words = ("--repeat", "1", "--nodes", "1", "--scenarios", "worker", "--sides", "cold", "--patience", str(TIMEOUT_S))
+    words = (
+        "--repeat",
+        "1",
+        "--nodes",
+        "1",
+        "--scenarios",
+        "worker",
+        "--sides",
+        "cold",
+        "--patience",
+        f"{TIMEOUT_S:.0f}",
+    )
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.recovery", *words, "--json", str(report)],
         cwd=ROOT,

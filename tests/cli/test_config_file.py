@@ -31,10 +31,10 @@ def serve(folder: Path, text: str, *flags: str, **environ: str) -> ServeConfig:
     return found
 
 
-def join(folder: Path, text: str, *arguments: str, door: str = "join", **environ: str) -> JoinConfig:
+def join(folder: Path, text: str, *arguments: str, front_end: str = "join", **environ: str) -> JoinConfig:
     (folder / "n.toml").write_text(text)
     names = {"PATH": os.defpath, "NODECLIENT_CONFIG": str(folder / "n.toml"), **environ}
-    found = nodeclient.config.parse([door, *arguments], names)
+    found = nodeclient.config.parse([front_end, *arguments], names)
     assert isinstance(found, JoinConfig)
     return found
 

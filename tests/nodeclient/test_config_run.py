@@ -18,8 +18,8 @@ PYTHON = sys.executable
 AT = ("--nnodes", "2", "--rdzv-endpoint", "10.0.0.1:29400", "--rdzv-id", "mnist")
 
 
-def run(*arguments: str, door: str = "run", **environ: str) -> JoinConfig:
-    config = parse([door, *arguments], {"PATH": "/usr/bin:/bin", **environ})
+def run(*arguments: str, front_end: str = "run", **environ: str) -> JoinConfig:
+    config = parse([front_end, *arguments], {"PATH": "/usr/bin:/bin", **environ})
     assert isinstance(config, JoinConfig)
     return config
 

@@ -161,9 +161,7 @@ def _healths(jobs: Iterable[JobFigures]) -> Rows:
 
 
 def _nodes(jobs: Iterable[JobFigures]) -> Rows:
-    return (
-        ((one.job, state), count) for one in jobs for state, count in zip(MemberState, one.nodes, strict=True)
-    )
+    return (((one.job, state), count) for one in jobs for state, count in zip(MemberState, one.nodes, strict=True))
 
 
 def _rounds(jobs: Iterable[JobFigures]) -> Rows:
