@@ -102,6 +102,7 @@ def test_all_ranks_agree_to_stop_when_one_of_them_got_sigterm(port: int) -> None
 
 HEEDING = """
 import os, signal, workerlib
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background of a shell has it ignored
 for signum in (signal.SIGUSR2, signal.SIGHUP):
     signal.signal(signum, lambda *_: print("the script's own", flush=True))
 with workerlib.init() as ctx:
