@@ -144,7 +144,7 @@ async def test_nothing_is_told_of_a_job_that_has_ended_but_that_the_connection_l
 
 
 async def test_a_state_is_made_once_for_all_viewers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_updates, "TURN_S", 0.02)
+    monkeypatch.setattr(live_updates, "TURN_S", 0.2)  # both viewers have their turn within it, also on a busy machine
     async with (
         start() as server,
         connect(server.url, join("a")),
@@ -152,9 +152,9 @@ async def test_a_state_is_made_once_for_all_viewers(start: Start, monkeypatch: p
         view(server, "?job=job") as other,
     ):
         await one.next("job")  # both look at it now
-        seen = [{block for _, _, block in [await viewer.event() for _ in range(12)]} for viewer in (one, other)]
+        seen = [{block for _, _, block in [await viewer.event() for _ in range(6)]} for viewer in (one, other)]
     # Each says since when the job has been open, to the millisecond: what was made apart is hardly ever the same.
-    assert len(seen[0] & seen[1]) >= 4
+    assert len(seen[0] & seen[1]) >= 3
 
 
 async def test_nobody_is_told_what_is_not_durable(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
