@@ -23,8 +23,8 @@ from coordinatord.runtime.object_graph import GraphError, attributes, built, cop
 STIMULI_MIN = 1_000
 """Between two copies of the state: with a few nodes a copy takes a millisecond, and these some twenty."""
 
-STIMULI_PER_OBJECT = 2
-"""More of them where the state is large, since the copy takes longer: some 5 % of what the machine takes itself."""
+STIMULI_PER_OBJECT = 8
+"""More of them where the state is large, since a copy takes some 10 us of each object: about 1 us of each stimulus."""
 
 OBJECTS_MAX = 12_000
 """Of the state, some 3,000 nodes. A copy of more would hold up the nodes for longer than 0.1 s, so there is none, and
