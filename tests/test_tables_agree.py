@@ -20,14 +20,14 @@ from tests.support.builders import a_desired
 SENT = sorted({goal for standings in GOALS.values() for goal in standings.values()})
 """Every goal that the coordinator can send."""
 
-UNREACHABLE = {MemberState.ABSENT, MemberState.SILENT, MemberState.DISMISSED}
+UNREACHABLE = {MemberState.DISCONNECTED, MemberState.SILENT, MemberState.RELEASED}
 """Standings in which a node cannot be told anything, or is told by its own outcome."""
 
 IN_ROUND = {
     MemberState.ASSIGNED,
     MemberState.RUNNING,
     MemberState.STOPPING,
-    MemberState.HALTED,
+    MemberState.STOPPED,
     MemberState.SUCCEEDED,
     MemberState.SILENT,
 }
@@ -115,7 +115,7 @@ def test_a_node_that_can_be_told_something_has_a_goal(state: State, standing: Me
         expected = None
     elif standing is MemberState.READY:
         expected = Goal.WAIT
-    elif standing is MemberState.STRAGGLING or state is State.STOPPING:
+    elif standing is MemberState.STALE or state is State.STOPPING:
         expected = Goal.STOP
     else:
         expected = Goal.RUN

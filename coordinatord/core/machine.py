@@ -202,7 +202,7 @@ class Coordinator:
             return
         member.session, member.closed_at = None, decision.now
         run.place(member)
-        if member.state is MemberState.DISMISSED or run.state.ended:
+        if member.state is MemberState.RELEASED or run.state.ended:
             self._forget(run, member, decision)
         else:
             self._leases.shorten(run, member, self._heartbeat_s, decision.now)
@@ -269,7 +269,7 @@ class Coordinator:
             self._advance(run, decision)  # perhaps into a round, and then nobody has waited in vain
             for node in run.give_up.pop_due(decision.now):
                 member = run.members[node]
-                actions.dismiss(run, member, actions.timed_out(run, member), decision)
+                actions.release_node(run, member, actions.timed_out(run, member), decision)
             self._advance(run, decision)
 
     # Members
@@ -319,7 +319,7 @@ class Coordinator:
             decision.endings.append(Refuse(known.session, refused, run.job, known.node))
             del self._sessions[known.session]
             known.session = None
-        if run.state.ended or known.state is MemberState.DISMISSED:
+        if run.state.ended or known.state is MemberState.RELEASED:
             self._forget(run, known, decision)
         else:
             reason = f"replaced by a younger nodeclient with the same node id, from {younger.peer_address}"
@@ -353,7 +353,7 @@ class Coordinator:
         return self.policy.heartbeat_for(len(self._sessions))
 
     def _expire(self, run: Run, member: Member, decision: Decision) -> None:
-        if run.state.ended or member.state is MemberState.DISMISSED:
+        if run.state.ended or member.state is MemberState.RELEASED:
             self._forget(run, member, decision)
             return
         member.expired = True

@@ -122,6 +122,13 @@ STEPS: Steps = (
         UPDATE records SET body = json_set(body, '$.spent.stalled', 0.0) WHERE json_type(body, '$.spent') = 'object'
         """,
     ),
+    (
+        "UPDATE records SET kind = 'NodeReleased' WHERE kind = 'NodeDismissed'",
+        """
+        UPDATE records SET body = json_set(body, '$.condition', 'node_stopped')
+        WHERE kind = 'RoundStopped' AND json_extract(body, '$.condition') = 'node_halted'
+        """,
+    ),
 )
 """The statements that lead from version 0, which is empty, to version 1, and so on. Steps are added and never edited,
 since there are databases of every version."""

@@ -11,9 +11,9 @@ import sqlite3
 from coordinatord.core.values.records import (
     ClusterRecord,
     JobForgotten,
-    NodeDismissed,
     NodeLeftBehind,
     NodeLost,
+    NodeReleased,
     NodesHeard,
     NodesSilent,
     NodeSucceeded,
@@ -62,7 +62,7 @@ _OF_ROUNDS = (
 )
 
 _CAUSES = (
-    *(JobForgotten, RunOpened, RoundFormed, NodeLost, NodeDismissed, ClusterRecord),
+    *(JobForgotten, RunOpened, RoundFormed, NodeLost, NodeReleased, ClusterRecord),
     *_TURNS,
 )
 
@@ -81,7 +81,7 @@ def forget(connection: sqlite3.Connection, newest: Record) -> None:
             _forget_runs(connection, newest.job)
         case RoundFormed():
             _forget_rounds(connection, newest.job, newest.run, newest.round - ROUNDS_KEPT)
-        case NodeLost() | NodeDismissed():
+        case NodeLost() | NodeReleased():
             _forget_visitor(connection, newest.job, newest.run, newest.KIND)
         case TrainingStalled() | TrainingResumed() | NodesSilent() | NodesHeard():
             _forget_turn(connection, newest.job, newest.run, newest.KIND)
@@ -150,7 +150,7 @@ def _forget_rounds(connection: sqlite3.Connection, job: str, run: str, last: int
             "DELETE FROM records WHERE job = ? AND run = ? AND kind = ? AND seq < ?", (job, run, kind.KIND, end)
         )
     gone = connection.execute(
-        "SELECT node, max(seq) FROM records WHERE job = ? AND run = ? AND kind IN ('NodeLost', 'NodeDismissed')"
+        "SELECT node, max(seq) FROM records WHERE job = ? AND run = ? AND kind IN ('NodeLost', 'NodeReleased')"
         " AND seq < ? GROUP BY node",
         (job, run, end),
     ).fetchall()

@@ -59,7 +59,7 @@ STATES = {
 }
 """Of jobs."""
 
-TROUBLED = frozenset({"absent", "silent", "straggling", "halted"})
+TROUBLED = frozenset({"disconnected", "silent", "stale", "stopped"})
 """States of nodes that want a look."""
 
 STALLED_S = 5.0

@@ -12,7 +12,7 @@ from coordinatord.core.events import Connected, Disconnected, Event, Reported, T
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.state.run import State
-from coordinatord.core.values.records import NodeDismissed, NodeLost, Record, RoundEnded, RoundFormed, RunEnded
+from coordinatord.core.values.records import NodeLost, NodeReleased, Record, RoundEnded, RoundFormed, RunEnded
 from coordinatord.protocol.messages import Goal, Join, Observed, Phase, RefusalCode
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, an_offer, let_pass
 from tests.support.script import Stage
@@ -104,17 +104,17 @@ def test_a_node_goes_once_in_the_history_however_it_goes() -> None:
     ]
     for event, now in events:
         gone += [
-            record for record in coordinator.handle(event, now).records if isinstance(record, NodeLost | NodeDismissed)
+            record for record in coordinator.handle(event, now).records if isinstance(record, NodeLost | NodeReleased)
         ]
     assert [(record.node, record.reason) for record in gone] == [("n1", "left the job, as asked")]
     assert list(coordinator.jobs["default"].members) == ["n2"]
 
 
-def test_a_silent_node_that_was_dismissed_is_forgotten_without_another_word() -> None:
+def test_a_silent_node_that_was_released_is_forgotten_without_another_word() -> None:
     coordinator = a_coordinator()
     connect(coordinator, 1, a_join("n1", spec=a_spec(2, 2), offer=an_offer("n1", join_timeout_s=1)))
     connect(coordinator, 2, a_join("n2", spec=a_spec(3, 3)))  # refused, so not a member
-    assert [type(record) for record in coordinator.handle(Tick(), 1.0).records] == [NodeDismissed, RunEnded]
+    assert [type(record) for record in coordinator.handle(Tick(), 1.0).records] == [NodeReleased, RunEnded]
     assert let_pass(coordinator, 4.9) == []
     assert coordinator.handle(Tick(), 5.0) == Batch((), (Close(1),))
 

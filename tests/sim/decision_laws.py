@@ -14,10 +14,10 @@ from coordinatord.core.state.leases import lease_s
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run, State
 from coordinatord.core.values.records import (
-    NodeDismissed,
     NodeJoined,
     NodeLeftBehind,
     NodeLost,
+    NodeReleased,
     Record,
     RoundEnded,
     RoundFormed,
@@ -157,7 +157,7 @@ class AllLaws(EvidenceLaws):
                 continue
             early = self._pauses.too_early(record)
             self.check(early is None, "a round follows the same error %.2f s too early", early)
-            if isinstance(record, NodeJoined | NodeLost | NodeLeftBehind | NodeDismissed):
+            if isinstance(record, NodeJoined | NodeLost | NodeLeftBehind | NodeReleased):
                 self._judge_node(run, record, stopped)
             else:
                 self._judge_round(run, record)
@@ -183,8 +183,8 @@ class AllLaws(EvidenceLaws):
                 self._judge_lost(run, record, stopped)
             case NodeLeftBehind():
                 self._judge_left_behind(run, record)
-            case NodeDismissed():
-                self._judge_dismissed(run, record)
+            case NodeReleased():
+                self._judge_released(run, record)
 
     def _judge_opened(self, record: RunOpened) -> None:
         old = self.shadow.jobs.get(record.job)
@@ -210,7 +210,7 @@ class AllLaws(EvidenceLaws):
             self.check(not observed.phase.has_workers, "%s is given a round over its workers", node)
             self.check(not observed.leaving, "%s is given a round, and wants to leave", node)
         if len(nodes) < run.spec.nodes_max:
-            self.check(not run.count(MemberState.ABSENT), "a round is formed without a node that may be back")
+            self.check(not run.count(MemberState.DISCONNECTED), "a round is formed without a node that may be back")
             if new:
                 self._judge_settled(run, new)
         self._arrived_at.pop(run.id, None)
@@ -291,7 +291,7 @@ class AllLaws(EvidenceLaws):
                 late = self.world.scene.network.harsh or self.world.faults["network slow"] > 0
                 self.check(not (well and idle) or late, "%s has no workers and is left behind", record.node)
 
-    def _judge_dismissed(self, run: Run, record: NodeDismissed) -> None:
+    def _judge_released(self, run: Run, record: NodeReleased) -> None:
         if record.outcome.result is Result.TIMED_OUT:
             key = (record.node, record.incarnation)
             since = max(self._came.get(key, 0.0), self._ended_at.get(run.id, 0.0))

@@ -240,7 +240,7 @@ class Laws(NodeLaws):
         if isinstance(message, Degraded):
             return
         if message.goal is Goal.EXIT:
-            mine = self.shadow.dismissed.get((message.run, host.node, session.incarnation))
+            mine = self.shadow.released.get((message.run, host.node, session.incarnation))
             told = {self.shadow.outcomes.get(message.run), mine}
             known = message.outcome in told or self.came_late(session, message)
             self.check(known, "%s hears an outcome that is not durable: %s", host.name, message)

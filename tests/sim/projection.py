@@ -35,7 +35,7 @@ def durable_run(run: Run) -> dict[str, Any]:
 def durable_round(run: Run, members: Iterable[Member]) -> dict[str, Any]:
     """Project a run's round and some of its members."""
     # One that was let go is forgotten when its session ends, of which there is no record.
-    let_go = {member.node for member in run.members_in(MemberState.DISMISSED)}
+    let_go = {member.node for member in run.members_in(MemberState.RELEASED)}
     ended = run.state.ended
     return {
         "order": () if ended else run.order,

@@ -14,7 +14,7 @@ from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions import apply
-from coordinatord.core.values.records import NodeDismissed, Record, RoundFormed, RunEnded
+from coordinatord.core.values.records import NodeReleased, Record, RoundFormed, RunEnded
 from coordinatord.protocol.messages import Outcome
 from tests.sim.projection import differences, durable_jobs, durable_member, durable_run
 
@@ -25,7 +25,7 @@ class Shadow:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self.cluster = Cluster()
-        self.dismissed: dict[tuple[str, str, int], Outcome] = {}
+        self.released: dict[tuple[str, str, int], Outcome] = {}
         """By run, node and incarnation: what each that was let go was let go with."""
         self.outcomes: dict[str, Outcome] = {}
         """By run."""
@@ -43,8 +43,8 @@ class Shadow:
         """Take in what has become durable."""
         for record in records:
             apply.apply(self.cluster, record, at, self._policy)
-            if isinstance(record, NodeDismissed):
-                self.dismissed[record.run, record.node, record.incarnation] = record.outcome
+            if isinstance(record, NodeReleased):
+                self.released[record.run, record.node, record.incarnation] = record.outcome
             if isinstance(record, RunEnded):
                 self.outcomes[record.run] = record.outcome
             node = getattr(record, "node", None)
@@ -72,4 +72,4 @@ class Shadow:
 
 def _members(run: Run, nodes: set[str]) -> dict[str, object]:
     members = [run.members[node] for node in sorted(nodes) if node in run.members]
-    return {one.node: durable_member(one) for one in members if one.state is not MemberState.DISMISSED}
+    return {one.node: durable_member(one) for one in members if one.state is not MemberState.RELEASED}

@@ -14,8 +14,8 @@ from coordinatord.core.events import Event
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.run import Health, Run, State
 from coordinatord.core.values.records import (
-    NodeDismissed,
     NodeLost,
+    NodeReleased,
     Record,
     RoundEnded,
     RoundFormed,
@@ -164,7 +164,7 @@ class SpendingLaws(LedgerLaws):
         self._replaces = any(record.reason.startswith("replaced by") for record in lost)
         super().decided(records)
         for record in records:
-            if isinstance(record, NodeLost | NodeDismissed):
+            if isinstance(record, NodeLost | NodeReleased):
                 self._enough_from.pop(record.run, None)  # there may be too few for a moment
 
     def _judge_spent(self, page: Page | None, record: Accounted) -> None:

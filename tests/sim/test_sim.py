@@ -43,7 +43,7 @@ RARE_ROWS = frozenset(
         "running: the goal is to run a round that this node is not in yet",
         "stopping: the goal is to wait",
         "stopping: the goal is to run a round that this node is not in yet",
-        "starting -> stopping: node_halted",
+        "starting -> stopping: node_stopped",
         "running: the goal is to exit",
         "stopped: the coordinator is out of reach for too long, or the node leaves without it",
         "idle: the goal is to run the round that this node is in",

@@ -87,9 +87,16 @@ OLD_BODIES = {
         },
     },
     "RoundEnded": {"reason": "r", "charged": True, "restarts_used": 1},
+    "NodeDismissed": {
+        "reason": "r",
+        "incarnation": 1,
+        "outcome": {"result": "left", "exit_code": 143, "summary": "s"},
+    },
     "RunEnded": {"reason": "r", "outcome": {"result": "failed", "exit_code": 1, "summary": "s"}},
 }
 """Bodies as the first version of the tables had them."""
+
+NEW_KINDS = {"NodeDismissed": "NodeReleased"}
 
 
 def test_the_records_of_the_first_version_are_read(tmp_path: Path) -> None:
@@ -97,7 +104,7 @@ def test_the_records_of_the_first_version_are_read(tmp_path: Path) -> None:
     Database.open(path, migrations.STEPS[:1]).close()
     with closing(sqlite3.connect(path)) as connection, connection:
         for kind, body in OLD_BODIES.items():
-            node = "a" if kind == "NodeJoined" else None
+            node = "a" if kind in {"NodeJoined", "NodeDismissed"} else None
             number = 1 if kind in {"NodeJoined", "RoundStopped", "RoundEnded"} else None
             values = (1.0, "job", "e-1", kind, node, number, json.dumps(body))
             connection.execute(
@@ -106,7 +113,7 @@ def test_the_records_of_the_first_version_are_read(tmp_path: Path) -> None:
     database = Database.open(path)
     read = [entry.record.KIND for entry in database.history("job", "e-1")]
     database.close()
-    assert read == list(OLD_BODIES)
+    assert read == [NEW_KINDS.get(kind, kind) for kind in OLD_BODIES]
 
 
 BEFORE_LEDGERS = 3
@@ -210,6 +217,22 @@ def test_a_newer_database_is_refused_and_left_as_it_is(path: Path) -> None:
         Database.copy_of(path)
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == ["state.db"]
+
+
+BEFORE_STOPPED = 8
+"""The last version of the tables in which a node whose workers are gone was called halted."""
+
+
+def test_a_condition_is_brought_forward_to_its_new_name(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    Database.open(path, migrations.STEPS[:BEFORE_STOPPED]).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for condition in ("node_halted", "arrived"):
+            values = (1.0, "job", "e-1", "RoundStopped", json.dumps({"condition": condition}))
+            connection.execute("INSERT INTO records (at, job, run, kind, body) VALUES (?, ?, ?, ?, ?)", values)
+    Database.open(path).close()
+    bodies = ask(path, "SELECT body FROM records ORDER BY seq")
+    assert [json.loads(str(body)) for (body,) in bodies] == [{"condition": "node_stopped"}, {"condition": "arrived"}]
 
 
 BEFORE_LOGS = 5

@@ -18,10 +18,10 @@ from coordinatord.core.values.ranks import Seat, assign
 from coordinatord.core.values.records import (
     KINDS,
     JobForgotten,
-    NodeDismissed,
     NodeJoined,
     NodeLeftBehind,
     NodeLost,
+    NodeReleased,
     NodeSucceeded,
     Record,
     RoundEnded,
@@ -40,7 +40,7 @@ from tests.support.messages import values
 
 JOB, RUN = "job", "e-1"
 
-DISMISSED = Outcome(Result.LEFT, 143, "left the job, as asked")
+RELEASED = Outcome(Result.LEFT, 143, "left the job, as asked")
 
 
 def records() -> st.SearchStrategy[Any]:
@@ -162,7 +162,7 @@ class Life:
         if member.in_round or self._random.random() < 0.7:
             yield self._made(a_loss_of(member.node, incarnation=member.incarnation))
         else:
-            yield self._made(NodeDismissed(JOB, RUN, "left", member.node, member.incarnation, DISMISSED))
+            yield self._made(NodeReleased(JOB, RUN, "left", member.node, member.incarnation, RELEASED))
 
     def _wait(self) -> Iterator[Entry]:
         for _ in range(self._random.choice((0, 0, 1, 2, 5))):

@@ -51,7 +51,7 @@ def settled(run: Run) -> float | None:
     An error that comes again and again holds it up. Nor is a node let go for having waited in vain when there are
     enough.
     """
-    if run.count(MemberState.READY) < run.spec.nodes_min or run.count(MemberState.ABSENT):
+    if run.count(MemberState.READY) < run.spec.nodes_min or run.count(MemberState.DISCONNECTED):
         return None
     return _by_patience(run, max(_settle_end(run), _pause_end(run)))
 
@@ -163,14 +163,14 @@ def restart_asked(run: Run) -> float | None:
     return _when(run.restart_asked)
 
 
-def node_halted(run: Run) -> float | None:
+def node_stopped(run: Run) -> float | None:
     """A node of the round has ended its workers unasked, as one does that was cut off for long."""
-    return _when(run.count(MemberState.HALTED))
+    return _when(run.count(MemberState.STOPPED))
 
 
 def exhausted(run: Run) -> float | None:
     """All workers are gone, and the budget does not allow for another round."""
-    return _when(not run.unhalted and run.exhausted)
+    return _when(not run.with_workers and run.exhausted)
 
 
 def given_up(run: Run) -> float | None:
@@ -178,7 +178,7 @@ def given_up(run: Run) -> float | None:
 
     torchrun counts restarts by itself, and leaves when it has none left, so there is nothing to come back.
     """
-    if run.unhalted or run.spec.launcher is not Launcher.TORCHRUN:
+    if run.with_workers or run.spec.launcher is not Launcher.TORCHRUN:
         return None
     cause = run.verdict.charged
     if cause is None:
@@ -187,9 +187,9 @@ def given_up(run: Run) -> float | None:
     return _when(cause.node not in left and len(left) < run.spec.nodes_min)
 
 
-def halted(run: Run) -> float | None:
+def all_stopped(run: Run) -> float | None:
     """All workers of the round are gone."""
-    return _when(not run.unhalted)
+    return _when(not run.with_workers)
 
 
 def stop_overdue(run: Run) -> float | None:
@@ -217,10 +217,10 @@ NAMES: dict[Condition, str] = {
     node_leaving: "node_leaving",
     stop_asked: "stop_asked",
     restart_asked: "restart_asked",
-    node_halted: "node_halted",
+    node_stopped: "node_stopped",
     exhausted: "exhausted",
     given_up: "given_up",
-    halted: "halted",
+    all_stopped: "all_stopped",
     stop_overdue: "stop_overdue",
 }
 """What each condition is called in databases, metrics and over HTTP, whatever its function is called here."""

@@ -14,13 +14,13 @@ from coordinatord.protocol.text import clip
 
 _OUTSIDE = {
     MemberState.READY: Goal.WAIT,
-    MemberState.STRAGGLING: Goal.STOP,
+    MemberState.STALE: Goal.STOP,
 }
 _INSIDE = (
     MemberState.ASSIGNED,
     MemberState.RUNNING,
     MemberState.STOPPING,
-    MemberState.HALTED,
+    MemberState.STOPPED,
     MemberState.SUCCEEDED,
 )
 
@@ -33,7 +33,7 @@ GOALS: dict[State, dict[MemberState, Goal]] = {
     State.FAILED: dict.fromkeys(MemberState, Goal.EXIT),
     State.STOPPED: dict.fromkeys(MemberState, Goal.EXIT),
 }
-"""Nodes that cannot be told anything (absent, silent) have no goal while the run lives."""
+"""Nodes that cannot be told anything (disconnected, silent) have no goal while the run lives."""
 
 
 def goal_of(run: Run, member: Member) -> Goal:
@@ -122,7 +122,7 @@ def _reason(run: Run, member: Member) -> str:
         if run.round_size >= run.spec.nodes_max:
             return f"spare: round {run.round} has its maximum of nodes, {run.spec.nodes_max}"
         return f"round {run.round} is running; the next one will include this node"
-    if member.state is MemberState.STRAGGLING:
+    if member.state is MemberState.STALE:
         if member.observed.run != run.id:
             return "its workers are of a run that this coordinator does not know, or not any more: was its state lost?"
         return "its workers are of a round that is over for this node"

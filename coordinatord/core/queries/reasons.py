@@ -80,9 +80,9 @@ class Reasons:
         return name_some(lost, len(lost))
 
     @property
-    def halted(self) -> str:
+    def stopped(self) -> str:
         """Name the nodes of the round whose workers are dead."""
-        return self._names(MemberState.HALTED)
+        return self._names(MemberState.STOPPED)
 
     @property
     def slow(self) -> str:
@@ -181,7 +181,7 @@ class Reasons:
     def _ending(self) -> str:
         run = self._run
         parts = [run.reason]
-        if run.unhalted:
+        if run.with_workers:
             parts.append(f"waiting for the workers of {self.slow} to end")
         if run.stop_asked and run.stop_asked != run.reason:
             parts.append(f"then it ends: {run.stop_asked}")

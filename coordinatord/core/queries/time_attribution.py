@@ -26,7 +26,7 @@ def spent_when_broken(run: Run, now: float) -> Spent:
     """Return it for a run of which it is seen now that the round is broken: since the first sign, it was not known."""
     signs = [run.ledger.lost_at, *(failure.at for failure in run.failures.values())]
     signs += [member.lived_at for member in run.members_in(MemberState.SILENT)]
-    signs += [member.heard_at - member.observed.idle_s for member in run.members_in(MemberState.HALTED)]
+    signs += [member.heard_at - member.observed.idle_s for member in run.members_in(MemberState.STOPPED)]
     if min(signs) == math.inf:  # whoever is in doubt may only have been out of reach, so any other sign is better
         signs += [member.lived_at for member in run.doubtful]
     return run.ledger.split(min(signs), Activity.DETECTING, now)

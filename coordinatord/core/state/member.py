@@ -15,21 +15,21 @@ class MemberState(StrEnum):
 
     READY = "ready"
     """Outside the round, without workers: can be given the next one."""
-    STRAGGLING = "straggling"
+    STALE = "stale"
     """Outside the round, but with workers of an older one."""
-    ABSENT = "absent"
+    DISCONNECTED = "disconnected"
     """Outside the round, its session closed, its lease not yet over."""
     ASSIGNED = "assigned"
     """In the round, workers not yet reported as running."""
     RUNNING = "running"
     STOPPING = "stopping"
     """In the round, ending its workers."""
-    HALTED = "halted"
+    STOPPED = "stopped"
     """In the round, its workers confirmed dead without all having succeeded."""
     SUCCEEDED = "succeeded"
     SILENT = "silent"
     """In the round, its lease is over."""
-    DISMISSED = "dismissed"
+    RELEASED = "released"
     """Told to exit; no longer counted."""
 
     @property
@@ -58,7 +58,7 @@ class Member:
     succeeded: bool = False
     """All its workers of the current round exited with 0."""
     outcome: Outcome | None = None
-    """Set when it is dismissed while the run goes on."""
+    """Set when it is released while the run goes on."""
 
     heard_at: float = 0.0
     awaited_from: float = 0.0
@@ -85,7 +85,7 @@ class Member:
     """When it was last given more time to be heard, though it had been silent for a lease."""
     drained: str = ""
     """Why an operator wants it to leave, if so."""
-    state: MemberState = MemberState.ABSENT
+    state: MemberState = MemberState.DISCONNECTED
     sent: Desired | None = None
 
     @property
@@ -117,12 +117,12 @@ class Member:
     def state_in(self, run: str, round_number: int) -> MemberState:
         """Work out where the node stands, given the run and its current round."""
         if self.outcome is not None and not self.in_round:
-            return MemberState.DISMISSED
+            return MemberState.RELEASED
         if self.in_round:
             return self._stand_inside(run, round_number)
         if self.expired or self.session is None:
-            return MemberState.ABSENT
-        return MemberState.STRAGGLING if self.observed.phase.has_workers else MemberState.READY
+            return MemberState.DISCONNECTED
+        return MemberState.STALE if self.observed.phase.has_workers else MemberState.READY
 
     def _stand_inside(self, run: str, round_number: int) -> MemberState:
         if self.succeeded:
@@ -136,11 +136,11 @@ class Member:
 
 
 _STATE_OF = {
-    Phase.IDLE: MemberState.HALTED,
+    Phase.IDLE: MemberState.STOPPED,
     Phase.STARTING: MemberState.ASSIGNED,
     Phase.RUNNING: MemberState.RUNNING,
     Phase.STOPPING: MemberState.STOPPING,
-    Phase.STOPPED: MemberState.HALTED,
-    Phase.FAILED: MemberState.HALTED,
+    Phase.STOPPED: MemberState.STOPPED,
+    Phase.FAILED: MemberState.STOPPED,
     Phase.SUCCEEDED: MemberState.RUNNING,  # until that is recorded
 }

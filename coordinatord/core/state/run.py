@@ -287,15 +287,15 @@ class Run:
     @property
     def counted(self) -> int:
         """Members, less those that were told to go."""
-        return len(self.members) - self.count(MemberState.DISMISSED)
+        return len(self.members) - self.count(MemberState.RELEASED)
 
     @property
     def round_size(self) -> int:
         """Nodes that the current round has left."""
-        return self.count(*MAY_HAVE_WORKERS, MemberState.HALTED, MemberState.SUCCEEDED, MemberState.SILENT)
+        return self.count(*MAY_HAVE_WORKERS, MemberState.STOPPED, MemberState.SUCCEEDED, MemberState.SILENT)
 
     @property
-    def unhalted(self) -> int:
+    def with_workers(self) -> int:
         """Nodes of the round that may still have workers."""
         return self.count(*MAY_HAVE_WORKERS)
 

@@ -21,9 +21,9 @@ from coordinatord.core.values.ranks import assign
 from coordinatord.core.values.records import (
     AGE_MAX,
     FirstFailure,
-    NodeDismissed,
     NodeLeftBehind,
     NodeLost,
+    NodeReleased,
     NodesHeard,
     NodesSilent,
     Reason,
@@ -120,8 +120,8 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
         )
     )
     for member in leaving:
-        dismiss(run, member, left(member), decision)
-    for member in [member for member in run.members_in(MemberState.DISMISSED) if member.expired]:
+        release_node(run, member, left(member), decision)
+    for member in [member for member in run.members_in(MemberState.RELEASED) if member.expired]:
         decision.close(member)
         run.remove(member)
     for member in run.members_in(MemberState.READY):
@@ -176,9 +176,9 @@ def succeed(run: Run, reason: Reason, decision: Decision) -> None:
 # Members
 
 
-def dismiss(run: Run, member: Member, outcome: Outcome, decision: Decision) -> None:
+def release_node(run: Run, member: Member, outcome: Outcome, decision: Decision) -> None:
     """Let one node go while the run goes on. One whose workers have all succeeded still counts as that."""
-    decision.record(NodeDismissed(run.job, run.id, outcome.summary, member.node, member.incarnation, outcome))
+    decision.record(NodeReleased(run.job, run.id, outcome.summary, member.node, member.incarnation, outcome))
     decision.tell(run, member)
 
 

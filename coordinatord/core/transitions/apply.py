@@ -18,11 +18,11 @@ from coordinatord.core.state.run import Run, State
 from coordinatord.core.values.records import (
     JobForgotten,
     JobStopAsked,
-    NodeDismissed,
     NodeDrained,
     NodeJoined,
     NodeLeftBehind,
     NodeLost,
+    NodeReleased,
     NodesHeard,
     NodesSilent,
     NodeSucceeded,
@@ -79,9 +79,9 @@ def apply(cluster: Cluster, record: Record, at: float, policy: Policy) -> None:
 
 
 def _node_joined(run: Run, record: NodeJoined, at: float) -> None:
-    dismissed = run.members.get(record.node)
-    if dismissed is not None:  # its goodbye has been recorded, its departure is not worth a record
-        run.remove(dismissed)
+    released = run.members.get(record.node)
+    if released is not None:  # its goodbye has been recorded, its departure is not worth a record
+        run.remove(released)
     run.add(
         Member(
             node=record.node,
@@ -110,7 +110,7 @@ def _node_lost(run: Run, record: NodeLost, at: float) -> None:
         run.emptied_at = None if record.leaving else at
 
 
-def _node_dismissed(run: Run, record: NodeDismissed, at: float) -> None:
+def _node_released(run: Run, record: NodeReleased, at: float) -> None:
     del at
     member = run.members[record.node]
     member.outcome = record.outcome
@@ -269,7 +269,7 @@ def _job_stop_asked(run: Run, record: JobStopAsked, at: float) -> None:
 _CHANGES: dict[type[Record], Callable[[Run, Any, float], None]] = {
     NodeJoined: _node_joined,
     NodeLost: _node_lost,
-    NodeDismissed: _node_dismissed,
+    NodeReleased: _node_released,
     NodeSucceeded: _node_succeeded,
     NodeLeftBehind: _node_left_behind,
     RoundFormed: _round_formed,

@@ -92,7 +92,7 @@ def hear(run: Run, member: Member, observed: Observed) -> None:
     member.observed, member.expired = observed, False
     run.place(member)
     if member.state is MemberState.READY and was is not MemberState.READY:
-        if was is MemberState.ABSENT and member.arrived:
+        if was is MemberState.DISCONNECTED and member.arrived:
             run.wait(member, now)  # to have been out of sight for a moment is not to arrive
         else:
             run.arrive(member, now)
@@ -149,9 +149,9 @@ def _note_first_step(run: Run, members: list[Member], decision: Decision) -> Non
 
 
 def _let_leave(run: Run, member: Member, decision: Decision) -> None:
-    halted = member.state is MemberState.HALTED and run.state is State.STOPPING
-    if member.outcome is None and (halted or member.state in {MemberState.READY, MemberState.SUCCEEDED}):
-        actions.dismiss(run, member, actions.left(member), decision)
+    stopped = member.state is MemberState.STOPPED and run.state is State.STOPPING
+    if member.outcome is None and (stopped or member.state in {MemberState.READY, MemberState.SUCCEEDED}):
+        actions.release_node(run, member, actions.left(member), decision)
     elif member.in_round:
         run.leaving.add(member.node)
 

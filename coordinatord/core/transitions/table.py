@@ -78,10 +78,10 @@ def _rows() -> list[Transition]:
             Transition(state, when.restart_asked, stopping, do.stop_planned, "{reasons.restart_asked}"),
             Transition(
                 state,
-                when.node_halted,
+                when.node_stopped,
                 stopping,
                 do.stop_at_once,
-                "{reasons.halted} had ended the workers, out of touch for too long",
+                "{reasons.stopped} had ended the workers, out of touch for too long",
             ),
             Transition(state, when.outage, failed, do.fail_abandoned, "every node was silent for too long"),
             Transition(state, when.arrived, stopping, do.stop_planned, "{reasons.ready} arrived"),
@@ -93,7 +93,7 @@ def _rows() -> list[Transition]:
         Transition(running, when.resumed, running, do.resume, "workers do steps again"),
         Transition(stopping, when.exhausted, failed, do.fail_workers, "{reasons.verdict}"),
         Transition(stopping, when.given_up, failed, do.fail_workers, "{reasons.verdict}"),
-        Transition(stopping, when.halted, forming, do.reform, "{reasons.verdict}"),
+        Transition(stopping, when.all_stopped, forming, do.reform, "{reasons.verdict}"),
         Transition(
             stopping, when.stop_overdue, stopping, do.leave_behind, "{reasons.slow} could not end the workers in time"
         ),

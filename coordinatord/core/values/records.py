@@ -99,10 +99,10 @@ class NodeLost(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeDismissed(Record):
+class NodeReleased(Record):
     """A member was let go while the run goes on: it asked to leave, or waited in vain."""
 
-    KIND = "NodeDismissed"
+    KIND = "NodeReleased"
 
     node: Name
     incarnation: Incarnation
@@ -329,7 +329,7 @@ KINDS: dict[str, type[Record]] = {
         RunOpened,
         NodeJoined,
         NodeLost,
-        NodeDismissed,
+        NodeReleased,
         NodeSucceeded,
         NodeLeftBehind,
         RoundFormed,

@@ -2,7 +2,7 @@
 
 import { command, copyable } from "./commands.js";
 import { badge, h, keep, name, say, show } from "./dom.js";
-import { count, duration, tone } from "./words.js";
+import { count, duration, toneOfNode } from "./words.js";
 
 const RANKS_MAX = 64; // named one by one; more are left to `nodeclient status --json`
 
@@ -21,7 +21,7 @@ export function nodeDetail(close) {
       show(element, node !== null);
       if (node === null) return;
       say(title, node.node);
-      state.update(node.state, tone(node.state));
+      state.update(node.state, toneOfNode(node.state));
       keep(facts, factsOf(node, most), (each) => each.label, fact);
       drain.update(command(node.drained ? "undrain" : "drain", node.node));
     },

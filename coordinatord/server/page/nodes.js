@@ -3,7 +3,7 @@
 import { badge, h, keep, name, say, set, show, style } from "./dom.js";
 import { nodeDetail } from "./node.js";
 import { laggardFrom, stepsCell } from "./steps.js";
-import { count, duration, spans, tone } from "./words.js";
+import { count, duration, spans, toneOfNode } from "./words.js";
 
 const ROW_PX = 36; // as in style.css
 const SPARE_ROWS = 8; // above and below what is seen, so that quick scrolling shows no gap
@@ -188,7 +188,7 @@ function stateChip(choose) {
     update(chip) {
       state = chip.state;
       say(words, `${count(chip.nodes)} ${chip.state}`);
-      set(element, "data-tone", tone(chip.state));
+      set(element, "data-tone", toneOfNode(chip.state));
       set(element, "aria-pressed", chip.pressed ? "true" : "false");
     },
   };
@@ -219,7 +219,7 @@ function row(choose) {
       set(element, "data-chosen", node.node === chosen);
       show(drained, Boolean(node.drained));
       say(address, node.address);
-      state.update(node.state, tone(node.state));
+      state.update(node.state, toneOfNode(node.state));
       say(reason, node.reason);
       set(reason, "title", node.reason);
       say(ranks, spans(node.ranks));

@@ -82,13 +82,18 @@ const TONES = {
   running: "good", succeeded: "good",
   forming: "wait", spare: "wait", arrived: "wait", ready: "wait",
   stalled: "busy", behind: "busy",
-  starting: "busy", stopping: "busy", assigned: "busy", halted: "busy", straggling: "busy",
-  failed: "bad", silent: "bad", absent: "bad",
-  stopped: "off", dismissed: "off",
+  starting: "busy", stopping: "busy", assigned: "busy", stale: "busy",
+  failed: "bad", silent: "bad", disconnected: "bad",
+  stopped: "off", released: "off",
 };
 
 export function tone(state) {
   return TONES[state] ?? "wait";
+}
+
+// A job that is stopped is over. A node that is stopped waits for the others of its round.
+export function toneOfNode(state) {
+  return state === "stopped" ? "busy" : tone(state);
 }
 
 // The word for the state of a job: of one that is not well, what is wrong with it.

@@ -59,11 +59,11 @@ MUTANTS = (
         "member.succeeded = bool(reason) and NodeSucceeded is not None\n            run.place(member)",
     ),
     Mutant(
-        "dismissal-not-recorded",
+        "release-not-recorded",
         "coordinatord.core.transitions.actions",
         "that a node was let go is known, but no record says so",
-        "decision.record(NodeDismissed(run.job, run.id, outcome.summary, member.node, member.incarnation, outcome))",
-        "member.outcome = outcome if NodeDismissed is not None else None\n    run.place(member)",
+        "decision.record(NodeReleased(run.job, run.id, outcome.summary, member.node, member.incarnation, outcome))",
+        "member.outcome = outcome if NodeReleased is not None else None\n    run.place(member)",
     ),
     Mutant(
         "replacement-not-recorded",

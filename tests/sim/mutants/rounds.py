@@ -79,10 +79,10 @@ MUTANTS = (
         "run.count(MemberState.READY) < run.spec.nodes_min - 1 or",
     ),
     Mutant(
-        "absent-not-waited-for",
+        "disconnected-not-waited-for",
         "coordinatord.core.queries.conditions",
         "a round is formed without a node whose connection has only just closed",
-        "if run.count(MemberState.READY) < run.spec.nodes_min or run.count(MemberState.ABSENT):",
+        "if run.count(MemberState.READY) < run.spec.nodes_min or run.count(MemberState.DISCONNECTED):",
         "if run.count(MemberState.READY) < run.spec.nodes_min:",
     ),
     Mutant(
@@ -132,7 +132,7 @@ MUTANTS = (
         "stragglers-are-ready",
         "coordinatord.core.state.member",
         "a node with workers of an older round is given a new one",
-        "return MemberState.STRAGGLING if self.observed.phase.has_workers else MemberState.READY",
+        "return MemberState.STALE if self.observed.phase.has_workers else MemberState.READY",
         "return MemberState.READY",
     ),
     Mutant(
@@ -179,11 +179,11 @@ MUTANTS = (
         "goal is Goal.STOP and run.state is State.STOPPING and run.planned_at is None",
     ),
     Mutant(
-        "stop-hidden-from-halted",
+        "stop-hidden-from-stale",
         "coordinatord.core.queries.desired_state",
         "stragglers are left to run on",
-        "MemberState.STRAGGLING: Goal.STOP,",
-        "MemberState.STRAGGLING: Goal.WAIT,",
+        "MemberState.STALE: Goal.STOP,",
+        "MemberState.STALE: Goal.WAIT,",
     ),
     # Members
     Mutant(
@@ -265,10 +265,10 @@ MUTANTS = (
         "member.in_round = False",
     ),
     Mutant(
-        "dismissed-not-replaced",
+        "released-not-replaced",
         "coordinatord.core.transitions.apply",
         "a node that comes again after it was let go is counted twice",
-        "        run.remove(dismissed)\n",
+        "        run.remove(released)\n",
         "        pass\n",
     ),
 )
