@@ -17,7 +17,7 @@ from nodeclient.core.connection_state import PROBE_LEASES
 from nodeclient.core.table import TABLE, Act, Stimulus
 from tests.support.builders import a_desired
 
-SENT = sorted({goal for standings in GOALS.values() for goal in standings.values()})
+SENT = sorted(set(GOALS.values()))
 """Every goal that the coordinator can send."""
 
 UNREACHABLE = {MemberState.DISCONNECTED, MemberState.SILENT, MemberState.RELEASED}
@@ -119,7 +119,7 @@ def test_a_node_that_can_be_told_something_has_a_goal(state: State, standing: Me
         expected = Goal.STOP
     else:
         expected = Goal.RUN
-    assert GOALS[state].get(standing) == expected
+    assert GOALS.get((state, standing)) == expected
 
 
 def test_a_node_looks_for_the_master_of_a_round_for_longer_than_any_lease_lasts() -> None:

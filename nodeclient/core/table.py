@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coordinatord.protocol.errors import Table
 from coordinatord.protocol.messages import Desired, Goal, Phase
 
 
@@ -123,4 +124,5 @@ def _table() -> dict[tuple[Phase, Stimulus], Row]:
     return table
 
 
-TABLE = _table()
+TABLE = Table[tuple[Phase, Stimulus], Row]("phases of a node")
+TABLE |= _table()

@@ -15,8 +15,8 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
 from nodeclient.config import CommandConfig, Verb
 from nodeclient.operate.client import Client, read
-from nodeclient.operate.errors import OperateError, UnknownNameError
 from nodeclient.operate.job_lookup import job_path, node_path, only_job, unknown_job
+from nodeclient.operate.request_errors import RequestError, UnknownNameError
 from nodeclient.operate.terminal_info import write
 
 PERSON_MAX = 128
@@ -36,9 +36,9 @@ def carry_out(config: CommandConfig) -> int:
     for node in config.nodes:
         try:
             write([read(AdminAnswer, client.post(f"{node_path(node)}/{config.verb}", body)).message])
-        except OperateError as error:
+        except RequestError as error:
             sys.stderr.write(f"nodeclient: {error}\n")
-            code = code or error.code
+            code = code or error.exit_code
     return code
 
 

@@ -7,7 +7,7 @@ import sys
 
 from nodeclient.config import CommandConfig, EventsConfig, OperateConfig, ReportConfig, StatusConfig
 from nodeclient.operate import admin_commands, event_log, report, status
-from nodeclient.operate.errors import OperateError
+from nodeclient.operate.request_errors import RequestError
 
 
 def run(config: OperateConfig) -> int:
@@ -16,9 +16,9 @@ def run(config: OperateConfig) -> int:
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter shows the others
     try:
         return _run(config)
-    except OperateError as error:
+    except RequestError as error:
         sys.stderr.write(f"nodeclient: {error}\n")
-        return error.code
+        return error.exit_code
 
 
 def _run(config: OperateConfig) -> int:

@@ -1,6 +1,6 @@
 """Asks coordinators over HTTP: reads, commands, and events as they come. Plain `http.client`, and no event loop.
 
-Several addresses are tried in turn. Every failure is an `OperateError`, one line that says which address said or did
+Several addresses are tried in turn. Every failure is an `RequestError`, one line that says which address said or did
 what. `protocol.api` says what the answers mean.
 """
 
@@ -19,7 +19,7 @@ from coordinatord.protocol.api import AdminBody, DrainBody, ErrorAnswer
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.schema import SchemaError, fields_of, reader_for
 from nodeclient.config import Endpoint
-from nodeclient.operate.errors import AnswerError, LostError, OperateError, UnknownNameError
+from nodeclient.operate.request_errors import AnswerError, LostError, RequestError, UnknownNameError
 
 ANSWER_WITHIN_S = 10.0
 """A person waits no longer; a coordinator answers in milliseconds."""
@@ -91,7 +91,7 @@ class Client:
                     return _decoded(connection.getresponse())
                 except (OSError, http.client.HTTPException) as error:
                     words = "so it is not known whether it was done: see nodeclient events"
-                    raise OperateError(f"{coordinator}: {_why(error)}, {words}") from error
+                    raise RequestError(f"{coordinator}: {_why(error)}, {words}") from error
 
         return self._in_turn(ask)
 
@@ -157,7 +157,7 @@ def _decoded(answer: http.client.HTTPResponse) -> Any:
         raise _StrangeError(f"answers with HTTP {answer.status}, not as a coordinatord does") from error
     if told.error == "unknown_job":
         raise UnknownNameError(told.message)
-    raise OperateError(told.message, CODES.get(answer.status, ExitCode.UNAVAILABLE))
+    raise RequestError(told.message, CODES.get(answer.status, ExitCode.UNAVAILABLE))
 
 
 def _check_stream(answer: http.client.HTTPResponse) -> None:

@@ -19,8 +19,8 @@ from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import local, moment
 from nodeclient.config import EventsConfig
 from nodeclient.operate.client import Client, read
-from nodeclient.operate.errors import OperateError, UnknownNameError
 from nodeclient.operate.job_lookup import ask_of_job, job_path, unknown_job
+from nodeclient.operate.request_errors import RequestError, UnknownNameError
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, width, write
 
 TRY_AGAIN_S = 1.0
@@ -95,7 +95,7 @@ def _follow(client: Client, job: str | None, query: str) -> Iterator[ApiEvent]:
                 raise error if job is None else unknown_job(client, job) from None
             sys.stderr.write(f"nodeclient: the coordinator knows job {job} no more\n")
             return
-        except OperateError as error:
+        except RequestError as error:
             if is_over:
                 return
             if last is None:

@@ -10,8 +10,8 @@ from urllib.parse import quote
 from coordinatord.protocol.api import DrainedStatus, JobsAnswer, JobStatus
 from coordinatord.protocol.exit_codes import ExitCode
 from nodeclient.operate.client import Client, read
-from nodeclient.operate.errors import OperateError, UnknownNameError
 from nodeclient.operate.formatting import listed, meant
+from nodeclient.operate.request_errors import RequestError, UnknownNameError
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
     living = [job.job for job in jobs if live and not job.ended]
     names = living or [job.job for job in jobs]
     if not names:
-        raise OperateError("the coordinator has no job")
+        raise RequestError("the coordinator has no job")
     if len(names) > 1:
         which = "jobs that have not ended" if living else "jobs"
-        raise OperateError(f"there are {len(names)} {which}, say which one: {listed(names)}", ExitCode.USAGE)
+        raise RequestError(f"there are {len(names)} {which}, say which one: {listed(names)}", ExitCode.USAGE)
     return names[0]
 
 

@@ -21,8 +21,8 @@ from typing import TypeVar
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.operate.client import Client
-from nodeclient.operate.errors import OperateError
 from nodeclient.operate.formatting import count, duration
+from nodeclient.operate.request_errors import RequestError
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, cut, terminal, write
 
 LOOK_AGAIN_S = 1.0
@@ -52,7 +52,7 @@ def watch_lines(look: Callable[[], Seen], page: Callable[[Seen], list[str]], gis
         select.select([], [], [], LOOK_AGAIN_S)
         try:
             new = look()
-        except OperateError as error:
+        except RequestError as error:
             if str(error) != told:
                 told = str(error)
                 sys.stderr.write(f"nodeclient: {told}; trying again\n")
@@ -79,7 +79,7 @@ def watch_screen(look: Callable[[], Seen], draw: Callable[[Seen, TerminalInfo, i
                     return ExitCode.OK
                 try:
                     seen, seen_at, trouble = look(), time.monotonic(), ""
-                except OperateError as error:
+                except RequestError as error:
                     trouble = str(error)
     except _EndedError as error:
         return 128 + error.signum

@@ -8,6 +8,7 @@ from coordinatord.core.queries.report_builder import report_for
 from coordinatord.core.state.leases import lease_s
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run, State
+from coordinatord.protocol.errors import Table
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Desired, Goal, Outcome, Result
 from coordinatord.protocol.text import clip
@@ -24,7 +25,7 @@ _INSIDE = (
     MemberState.SUCCEEDED,
 )
 
-GOALS: dict[State, dict[MemberState, Goal]] = {
+_GOALS: dict[State, dict[MemberState, Goal]] = {
     State.FORMING: _OUTSIDE,
     State.STARTING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.RUN),
     State.RUNNING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.RUN),
@@ -33,14 +34,16 @@ GOALS: dict[State, dict[MemberState, Goal]] = {
     State.FAILED: dict.fromkeys(MemberState, Goal.EXIT),
     State.STOPPED: dict.fromkeys(MemberState, Goal.EXIT),
 }
+GOALS = Table[tuple[State, MemberState], Goal]("goals of a node")
 """Nodes that cannot be told anything (disconnected, silent) have no goal while the run lives."""
+GOALS |= {(state, standing): goal for state, row in _GOALS.items() for standing, goal in row.items()}
 
 
 def goal_of(run: Run, member: Member) -> Goal:
-    """Return what is asked of a node. Raises `KeyError` for one that cannot be told anything."""
+    """Return what is asked of a node. Raises `InternalError` for one that cannot be told anything."""
     if member.outcome is not None:
         return Goal.EXIT
-    return GOALS[run.state][member.state]
+    return GOALS[run.state, member.state]
 
 
 def is_told(run: Run, member: Member) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from coordinatord.core.values.ranks import Seat
+from coordinatord.protocol.errors import Table
 from coordinatord.protocol.messages import Desired, NodeSpec, Observed, Outcome, Phase
 
 
@@ -135,7 +136,8 @@ class Member:
         return _STATE_OF[self.observed.phase]
 
 
-_STATE_OF = {
+_STATE_OF = Table[Phase, MemberState]("states of a node in its round")
+_STATE_OF |= {
     Phase.IDLE: MemberState.STOPPED,
     Phase.STARTING: MemberState.ASSIGNED,
     Phase.RUNNING: MemberState.RUNNING,

@@ -43,11 +43,15 @@ from coordinatord.core.values.records import (
 )
 from coordinatord.core.values.root_cause import LostNode, WorkerFailure
 from coordinatord.core.values.time_ledger import Activity
+from coordinatord.protocol.errors import InternalError, Table
 from coordinatord.protocol.messages import Assignment, Result
 
 
-class HistoryError(Exception):
-    """A record does not follow from those before it: it was not this program that wrote them. State: as before it."""
+class HistoryError(InternalError):
+    """A record does not follow from those before it. State: as before it.
+
+    Whoever read the records from a file says instead that it was not this program that wrote them.
+    """
 
 
 def apply(cluster: Cluster, record: Record, at: float, policy: Policy) -> None:
@@ -71,11 +75,13 @@ def apply(cluster: Cluster, record: Record, at: float, policy: Policy) -> None:
             return
     run = jobs.get(record.job)
     if run is None or run.id != record.run:
-        raise HistoryError(f"run {record.run} of job {record.job} is not the one that is on")
+        text = f"run {record.run} of job {record.job} is not the one that is on"
+        raise HistoryError(text, table="changes", state=None if run is None else run.id, stimulus=record)
     try:
         _CHANGES[type(record)](run, record, at)
     except KeyError as error:
-        raise HistoryError(f"run {record.run} of job {record.job} knows no node {error}") from error
+        text = f"run {record.run} of job {record.job} knows no node {error}"
+        raise HistoryError(text, table="changes", state=run.state, stimulus=record) from error
 
 
 def _node_joined(run: Run, record: NodeJoined, at: float) -> None:
@@ -266,7 +272,8 @@ def _job_stop_asked(run: Run, record: JobStopAsked, at: float) -> None:
     run.stop_asked = record.reason
 
 
-_CHANGES: dict[type[Record], Callable[[Run, Any, float], None]] = {
+_CHANGES = Table[type[Record], Callable[[Run, Any, float], None]]("changes")
+_CHANGES |= {
     NodeJoined: _node_joined,
     NodeLost: _node_lost,
     NodeReleased: _node_released,

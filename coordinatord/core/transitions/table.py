@@ -17,6 +17,7 @@ from coordinatord.core.state.run import Run, State
 from coordinatord.core.transitions import actions
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.records import Reason
+from coordinatord.protocol.errors import InternalError
 
 TRANSITIONS_MAX = 16
 """No event can need more steps of one run than there are states; a longer chain is a loop in the table."""
@@ -35,8 +36,8 @@ class Transition:
     reason: str
 
 
-class TransitionLoopError(RuntimeError):
-    """The table goes round in circles, which is a bug. State: the run is where the last row left it."""
+class TransitionLoopError(InternalError):
+    """The table goes round in circles. State: the run is where the last row left it."""
 
 
 def _rows() -> list[Transition]:
@@ -131,7 +132,8 @@ def take_due_rows(run: Run, decision: Decision) -> float | None:
         taken.append(f"{row.source} to {row.target} ({conditions.NAMES[row.when]})")
         reason = Reason(conditions.NAMES[row.when], row.reason.format(reasons=Reasons(run)))
         row.action(run, reason, decision)
-    raise TransitionLoopError(f"job {run.job}: still moving after {TRANSITIONS_MAX} steps: {', '.join(taken)}")
+    text = f"job {run.job}: still moving after {TRANSITIONS_MAX} steps"
+    raise TransitionLoopError(text, table="transitions", state=run.state, stimulus=", ".join(taken))
 
 
 def _note_ready(run: Run, now: float) -> None:

@@ -1,0 +1,80 @@
+"""A bug tells its table, its state and its stimulus, in whichever machine it is."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import replace
+
+import pytest
+
+from coordinatord.core.policy import Policy
+from coordinatord.core.queries.desired_state import goal_of
+from coordinatord.core.state import member
+from coordinatord.core.state.cluster import Cluster
+from coordinatord.core.state.member import MemberState
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.transitions import apply, table
+from coordinatord.core.transitions.decision import Decision
+from coordinatord.core.values.records import JobStopAsked
+from coordinatord.protocol.errors import STATE_MAX, InternalError
+from coordinatord.protocol.messages import Goal, Phase
+from nodeclient.core.table import TABLE, Stimulus
+from tests.support.bench import Bench
+from tests.support.builders import a_member, a_spec
+
+
+def a_run() -> Run:
+    return Run("mnist", "e-1", a_spec(), "first", Policy(), 0.0)
+
+
+def test_a_stimulus_that_the_agent_s_table_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(TABLE, (Phase.IDLE, Stimulus.RUN_NEXT))
+    bench = Bench()
+    bench.open()
+    with pytest.raises(InternalError) as caught:
+        bench.told(Goal.RUN, run="e-1", round=1)
+    bug = caught.value
+    assert (bug.table, bug.state, bug.stimulus) == ("phases of a node", Phase.IDLE, Stimulus.RUN_NEXT)
+
+
+def test_a_node_that_cannot_be_told_anything_has_no_goal() -> None:
+    silent = a_member()
+    silent.state = MemberState.SILENT
+    with pytest.raises(InternalError) as caught:
+        goal_of(a_run(), silent)
+    bug = caught.value
+    assert (bug.table, bug.state, bug.stimulus) == ("goals of a node", State.FORMING, MemberState.SILENT)
+
+
+def test_a_phase_that_is_no_state_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(member._STATE_OF, Phase.IDLE)
+    inside = a_member()
+    inside.in_round = True
+    with pytest.raises(InternalError) as caught:
+        inside.state_in("", 0)
+    assert caught.value.stimulus is Phase.IDLE
+
+
+def test_a_record_that_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(apply._CHANGES, JobStopAsked)
+    cluster = Cluster()
+    cluster.jobs["mnist"] = a_run()
+    with pytest.raises(InternalError) as caught:
+        apply.apply(cluster, JobStopAsked("mnist", "e-1", "asked"), 0.0, Policy())
+    assert (caught.value.table, caught.value.stimulus) == ("changes", JobStopAsked)
+
+
+def test_a_table_that_goes_round_in_circles(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = replace(table.ROWS[0], action=lambda *_: None, reason="again")
+    monkeypatch.setattr(table, "next_row", lambda _, now: (row, now))
+    with pytest.raises(table.TransitionLoopError, match="still moving after 16 steps") as caught:
+        table.take_due_rows(a_run(), Decision(Cluster(), Policy(), 0.0))
+    assert caught.value.state is State.FORMING
+
+
+def test_the_report_of_a_bug_tells_all_three_and_bounds_them() -> None:
+    bug = InternalError("no row", table="goals", state=Phase.IDLE, stimulus=["x" * STATE_MAX])
+    *_, text, told = traceback.format_exception(bug)
+    assert text.endswith("InternalError: no row\n")
+    assert told.startswith("table goals, state idle, stimulus ['xxx")
+    assert len(told) < STATE_MAX + 50
