@@ -32,6 +32,8 @@ from tests.support.tidy import (
     worker_imports,
 )
 
+PACKAGES = {("coordinatord",), ("nodeclient",), ("workerlib",)}
+
 BY_CHECK = {rule.findings: rule for rule in RULES}
 
 LATE_TORCH = '''"""Doc."""
@@ -192,6 +194,13 @@ def test_what_is_allowed_is_not_found(check: Check, path: str, text: str) -> Non
 
 def test_every_rule_has_a_violation_that_it_finds() -> None:
     assert {check for check, *_ in VIOLATIONS} == set(BY_CHECK)
+
+
+def test_the_folders_of_tests_mirror_the_rooms(tree: list[Source]) -> None:
+    tests = {one.path.parent for one in tree if one.is_test and one.path.name.startswith("test_")}
+    folders = {folder.relative_to("tests") for folder in tests}
+    rooms = {one.path.parent for one in tree if one.is_python}
+    assert {folder for folder in folders if folder.parts[:1] in PACKAGES} - rooms == set()
 
 
 MIRRORS = {"cli", "effects", "events", "table", "Tick"}

@@ -5,9 +5,9 @@ jobs train. Each session has one version: that of its first message. What is sai
 no more and no less.
 
 To raise the version: add one to `PROTOCOL_VERSION`, a row to `ADDED` for each new field, and a recording of the
-version that was (`tests/protocol`). A new field needs a default that means "not known", since that is what a session
-of the older version takes it for. Three things stay as they are in all versions, or two sides that share none could
-not say so: the `type` of each message, the `version` of a `Join`, and the whole of `Refused`.
+version that was (`tests/coordinatord/protocol`). A new field needs a default that means "not known", since that is
+what a session of the older version takes it for. Three things stay as they are in all versions, or two sides that
+share none could not say so: the `type` of each message, the `version` of a `Join`, and the whole of `Refused`.
 """
 
 from __future__ import annotations

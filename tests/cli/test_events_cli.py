@@ -14,7 +14,7 @@ import pytest
 
 from nodeclient import config
 from nodeclient.operate import cli
-from tests.support.canned import Answer, a_job, body, canned, hang_up, packed
+from tests.support.canned_http import Answer, a_job, body, canned, hang_up, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, Program, kill_quietly, run
 from tests.support.screens import on_terminal

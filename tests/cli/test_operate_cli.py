@@ -11,7 +11,7 @@ import pytest
 
 from nodeclient import config
 from nodeclient.operate import cli
-from tests.support.canned import Answer, a_job, body, canned, hang_up, packed
+from tests.support.canned_http import Answer, a_job, body, canned, hang_up, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, clean_environ, run
 

@@ -22,7 +22,7 @@ from nodeclient.shell import embedded_coordinator
 from nodeclient.shell.embedded_coordinator import coordinator_for
 from tests.support.cluster import Coordinator
 from tests.support.programs import BIN, Program, clean_environ, run
-from tests.support.wire import IDLE, connect, get, join
+from tests.support.raw_session import IDLE, connect, get, join
 
 pytestmark = pytest.mark.slow
 

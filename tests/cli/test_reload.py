@@ -14,7 +14,7 @@ import pytest
 from coordinatord.protocol.messages import Desired
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import kill_quietly, wait_until
-from tests.support.wire import connect, join
+from tests.support.raw_session import connect, join
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pytest
 
 from nodeclient import config
 from nodeclient.operate import cli
-from tests.support.canned import a_job, canned, packed
+from tests.support.canned_http import a_job, canned, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, run
 

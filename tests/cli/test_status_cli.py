@@ -14,7 +14,7 @@ import pytest
 from coordinatord.runtime import __version__
 from nodeclient import config
 from nodeclient.operate import cli
-from tests.support.canned import a_job, a_node, body, canned, packed
+from tests.support.canned_http import a_job, a_node, body, canned, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, Program, run
 from tests.support.screens import on_terminal

@@ -17,7 +17,7 @@ from coordinatord.protocol.messages import Goal, Join, Message, Observed, Outcom
 from coordinatord.protocol.versions import SPOKEN
 from nodeclient.shell.coordinator_connection import PAUSE_FIRST_S, PAUSE_MOST_S
 from tests.support.programs import BIN, Program
-from tests.support.strange import WAIT, Behaviour, strange_coordinator
+from tests.support.strange_coordinator import WAIT, Behaviour, strange_coordinator
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 

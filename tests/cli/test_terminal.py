@@ -23,7 +23,7 @@ from coordinatord.protocol.codec import encode
 from coordinatord.protocol.messages import Goal, Outcome, Result
 from tests.support.cluster import Cluster
 from tests.support.programs import BIN, Program, kill_quietly, wait_until
-from tests.support.strange import WAIT, strange_coordinator
+from tests.support.strange_coordinator import WAIT, strange_coordinator
 
 pytestmark = pytest.mark.slow
 

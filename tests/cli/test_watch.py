@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.canned import a_job, a_node, canned, packed
+from tests.support.canned_http import a_job, a_node, canned, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, Program, kill_quietly
 from tests.support.screens import OnTerminal, on_terminal

@@ -30,29 +30,35 @@ has no build for Python 3.13. The pinned pair, 3.11 and 2.13.0, is what `make te
 PYTHONS = ("3.12", "3.13", "3.14")
 """Other than the one that development is pinned to."""
 
-PURE = ("tests/core", "tests/node_core", "tests/runtime", "tests/store", "tests/protocol")
+PURE = (
+    "tests/coordinatord/core",
+    "tests/nodeclient/core",
+    "tests/coordinatord/runtime",
+    "tests/coordinatord/store",
+    "tests/coordinatord/protocol",
+)
 """What needs neither torch nor any program."""
 
 NEAR_TORCH = (
-    "tests/forkserver",
-    "tests/torchrun",
+    "tests/nodeclient/forkserver",
+    "tests/nodeclient/torchrun",
     "tests/workerlib",
-    "tests/nodeclient/test_torchrun_flags.py",
+    "tests/nodeclient/config/test_torchrun_flags.py",
     "tests/e2e/test_training.py",
     "tests/test_example_ddp.py",
 )
 """What torch is imported for, or compared with, and warm workers, which depend on how Python starts."""
 
 SUITE = (
-    *PURE,
-    *NEAR_TORCH,
+    "tests/coordinatord",
+    "tests/nodeclient",
+    "tests/workerlib",
     "tests/cli",
     "tests/e2e",
-    "tests/nodeclient",
-    "tests/server",
+    "tests/test_example_ddp.py",
     "tests/test_example_digits.py",
 )
-"""What may depend on Python or torch: not the simulation, systemd, containers, the page, nor what is only slow."""
+"""What may depend on Python or torch: not the simulation, systemd, containers, nor what is only slow."""
 
 TOOLS = (
     "hypothesis>=6.100",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.sim.scene import Scene, Workers
+from tests.sim.scenario import Scenario, Workers
 from tests.sim.world import World
 
 CALM = Workers(stubborn=0.0, slow_to_die=0.0)
@@ -24,14 +24,14 @@ LEASE_S = 5.0
 def furnish(hosts: int, **settings: Any) -> World:
     """Return a world in which nothing runs yet: calm and with room for all, unless `settings` say otherwise."""
     calm: dict[str, Any] = {"nodes_max": hosts, "arrive_within_s": 0.5, "workers": CALM}
-    return World(seed=1, scene=Scene(hosts=hosts, **(calm | settings)))
+    return World(seed=1, scenario=Scenario(hosts=hosts, **(calm | settings)))
 
 
 def begin(hosts: int, **settings: Any) -> World:
     """Return a world in which the first round runs, and all others wait."""
     world = furnish(hosts, **settings)
     world.boot()
-    world.go_on(world.scene.arrive_within_s)
+    world.go_on(world.scenario.arrive_within_s)
     world.until(runs(world, 1))
     return world
 

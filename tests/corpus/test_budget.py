@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinatord.core.state.run import State
 from tests.corpus.support import AT_ONCE, begin, furnish, runs
-from tests.sim.scene import Network, Workers
+from tests.sim.scenario import Network, Workers
 
 
 def test_all_nodes_count_the_same_restarts() -> None:

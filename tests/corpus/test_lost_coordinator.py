@@ -7,7 +7,7 @@ import pytest
 from coordinatord.core.state.run import State
 from tests.corpus.support import AT_ONCE, LEASE_S, begin, furnish, trains
 from tests.sim.daemon import CrashPoint
-from tests.sim.scene import Workers
+from tests.sim.scenario import Workers
 from tests.sim.world import World
 
 
@@ -42,7 +42,7 @@ def test_a_coordinator_that_was_stopped_for_a_lease_or_longer_has_lost_nobody() 
         world.daemon.wake()
         world.go_on(20)
     assert world.run.round == 1
-    assert world.laws.records["NodeLost"] == 0
+    assert world.invariants.records["NodeLost"] == 0
 
 
 def test_a_coordinator_that_is_cut_off_from_all_nodes_has_lost_nobody() -> None:

@@ -99,7 +99,7 @@ def test_every_round_has_a_number_and_a_port_of_its_own_also_after_the_coordinat
             world.daemon.start()
         world.hosts["n1"].workers.fail()
         world.until(runs(world, number))
-    rounds = world.laws.formed.values()
+    rounds = world.invariants.formed.values()
     assert [formed.round for formed in rounds] == [1, 2, 3, 4, 5, 6, 7]
     assert len({formed.master_port for formed in rounds}) == 7
 
@@ -124,7 +124,7 @@ def test_survivors_below_the_minimum_wait_without_workers_and_go_on_when_there_a
 def test_survivors_below_the_minimum_are_let_go_in_the_end_and_told_who_is_missing() -> None:
     world = begin(3, nodes_min=3)
     world.hosts["n3"].vanish()
-    world.until(world.is_over, within=LEASE_S + AT_ONCE + world.scene.join_timeout_s)
+    world.until(world.is_over, within=LEASE_S + AT_ONCE + world.scenario.join_timeout_s)
     for name in ("n1", "n2"):
         last_word = world.hosts[name].exit
         assert last_word is not None

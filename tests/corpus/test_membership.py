@@ -6,7 +6,7 @@ import signal
 
 from coordinatord.core.state.run import State
 from tests.corpus.support import AT_ONCE, BLOCKED, begin, furnish, runs, trains
-from tests.sim.scene import Workers
+from tests.sim.scenario import Workers
 
 HOUR_S = 3600.0
 
@@ -49,7 +49,7 @@ def test_nodes_that_arrive_shortly_after_each_other_are_in_one_round() -> None:
 def test_a_trickle_of_arrivals_does_not_hold_a_round_up_for_ever() -> None:
     world = furnish(30, nodes_min=1, nodes_max=40)
     for number, host in enumerate(world.hosts.values()):
-        world.agenda.plan(number * 1.5, host.boot)
+        world.queue.plan(number * 1.5, host.boot)
     world.until(runs(world, 1), within=10 + AT_ONCE)
 
 
@@ -75,7 +75,7 @@ def test_a_preempted_node_saves_and_goes_and_the_others_go_on_for_free() -> None
     world = begin(3, nodes_min=2, stop_timeout_s=100.0, workers=Workers(saves_within_s=60.0, stubborn=0.0))
     world.hosts["n2"].leave()
     world.until(runs(world, 2))
-    assert (world.run.id, 1) in world.laws.stopped_on_purpose
+    assert (world.run.id, 1) in world.invariants.stopped_on_purpose
     assert world.run.restarts_used == 0
     assert world.hosts["n2"].exit is not None
     assert world.hosts["n2"].exit.code == 128 + signal.SIGUSR1, "as its user asked it to"

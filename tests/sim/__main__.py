@@ -1,6 +1,6 @@
 """`python -m tests.sim`: play simulated histories for as long as told, and say what they came to.
 
-Ends with 1 if a law was broken; then the last of that history is printed, with the command that repeats it.
+Ends with 1 if an invariant was broken; then the last of that history is printed, with the command that repeats it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _play_one(seed: int, nodes: int, *, loud: bool) -> int:
     except Exception as error:  # noqa: BLE001 - whatever breaks it is the answer
         sys.stdout.write(f"{explain(seed, error)}\n")
         return 1
-    sys.stdout.write(f"seed {seed}: no law is broken in {world.agenda.time:.0f} s; {world.situation}\n")
+    sys.stdout.write(f"seed {seed}: no invariant is broken in {world.queue.time:.0f} s; {world.situation}\n")
     return 0
 
 
@@ -61,8 +61,8 @@ def report(found: Findings, first: int) -> str:
     lines = [
         *found.failed.values(),
         "",
-        f"seeds from {first}: {found.seeds:,}, of which {len(found.failed)} broke a law",
-        f"simulated: {hours:,.1f} cluster-hours, {found.lulls_s / 3600:,.1f} of them lulls; {found.events:,} events",
+        f"seeds from {first}: {found.seeds:,}, of which {len(found.failed)} broke an invariant",
+        f"simulated: {hours:,.1f} cluster-hours, {found.skipped_s / 3600:,.1f} of them idle; {found.events:,} events",
         f"speed: {hours / max(cpu_minutes, 1e-9):,.0f} cluster-hours per CPU-minute",
         f"faults: {found.faults.total():,}: {kinds}",
         f"records: {found.records.total():,}: {records}",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from coordinatord.core.queries import conditions
 from coordinatord.core.transitions.table import ROWS
 from nodeclient.core.table import TABLE
-from tests.sim.play import large_world, small_world
+from tests.sim.history import large_world, small_world
 from tests.sim.world import World
 from tests.support.rows import node_rows_taken, run_rows_taken
 
@@ -33,7 +33,7 @@ class Findings:
     seconds: float = 0.0
     """Of simulated time."""
     cpu_s: float = 0.0
-    lulls_s: float = 0.0
+    skipped_s: float = 0.0
     """Of the simulated time, what was skipped."""
     faults: Counter[str] = field(default_factory=Counter)
     records: Counter[str] = field(default_factory=Counter)
@@ -51,7 +51,7 @@ class Findings:
         self.events += other.events
         self.seconds += other.seconds
         self.cpu_s += other.cpu_s
-        self.lulls_s += other.lulls_s
+        self.skipped_s += other.skipped_s
         self.faults.update(other.faults)
         self.records.update(other.records)
         self.charged += other.charged
@@ -62,13 +62,13 @@ class Findings:
 
     def count(self, world: World) -> None:
         """Take in a history that came to its end."""
-        self.events += world.agenda.events
-        self.seconds += world.agenda.time
-        self.lulls_s += world.agenda.skipped
+        self.events += world.queue.events
+        self.seconds += world.queue.time
+        self.skipped_s += world.queue.skipped
         self.faults.update(world.faults)
-        self.records.update(world.laws.records)
-        self.charged += sum(world.laws.charged.values())
-        self.charged_unseen += world.laws.charged_unseen
+        self.records.update(world.invariants.records)
+        self.charged += sum(world.invariants.charged.values())
+        self.charged_unseen += world.invariants.charged_unseen
 
     @property
     def rows_never_taken(self) -> list[str]:
@@ -85,7 +85,7 @@ class Findings:
 def explore(first: int, step: int, seconds: float, nodes: int = LARGE_NODES, most: int | None = None) -> Findings:
     """Play the histories of the seeds `first`, `first + step` and so on, until the time is up or `most` are played.
 
-    `seconds` are of the wall clock; `nodes` is the size of the large clusters, 0 for none. A broken law ends it.
+    `seconds` are of the wall clock; `nodes` is the size of the large clusters, 0 for none. A broken invariant ends it.
     """
     found = Findings()
     gc.set_threshold(GARBAGE)

@@ -29,8 +29,8 @@ from coordinatord.core.values.records import Record
 from coordinatord.protocol.messages import Join, Observed
 from coordinatord.server.driver import PATIENCE_S, RETRY_S
 from coordinatord.store.interface import StoreError
-from tests.sim.agenda import Alarm, Clock
 from tests.sim.disk import Disk, Fault
+from tests.sim.event_queue import Alarm, Clock
 from tests.sim.network import DOWN, Said, Session
 
 if TYPE_CHECKING:  # the world imports its daemon
@@ -50,9 +50,9 @@ class Daemon:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._agenda = world.agenda
+        self._queue = world.queue
         self.disk = Disk()
-        self.clock = Clock(world.agenda)
+        self.clock = Clock(world.queue)
         self.host_up = True
         """Whether somebody is there to say that the port is closed."""
         self.wall_offset = 1.7e9
@@ -86,24 +86,24 @@ class Daemon:
         if self.up:
             return
         if self.disk.fault is not None:
-            self._agenda.after(RETRY_S, self.start)
+            self._queue.after(RETRY_S, self.start)
             return
         world = self._world
         self.life += 1
         self.up = self.host_up = True
-        self.clock = Clock(self._agenda, world.chance.uniform(0.0, 1e5), world.draw_rate())
-        self.started_at = self._agenda.now
-        self.machine = Coordinator(world.scene.policy, f"life{self.life}")
+        self.clock = Clock(self._queue, world.chance.uniform(0.0, 1e5), world.draw_rate())
+        self.started_at = self._queue.now
+        self.machine = Coordinator(world.scenario.policy, f"life{self.life}")
         self._journal, self._writing, self._doom, self._asleep = Journal(), 0, None, None
         self._knocking = []
         machine = self.machine
-        self._alarm = Alarm(self._agenda, self.clock, machine.next_deadline, lambda: self._ring(machine))
+        self._alarm = Alarm(self._queue, self.clock, machine.next_deadline, lambda: self._ring(machine))
         entries = self.disk.load()
         now, wall_now = self.clock.read(), self.wall
         if entries:  # as `server/app.py` does it
             self.machine.restore([(now - max(0.0, wall_now - entry.at), entry.record) for entry in entries], now)
         world.trace.note("coordinatord starts, life %d, with %d records", self.life, len(entries))
-        world.laws.restored(self.machine)
+        world.invariants.restored(self.machine)
         self._alarm.arm()
 
     def crash(self, *, host: bool = False) -> None:
@@ -119,7 +119,7 @@ class Daemon:
         for session in [*sessions.values(), *self._knocking]:
             world.wires.lose_coordinator(session, told=not host)
         self._knocking = []
-        world.laws.crashed()
+        world.invariants.crashed()
         world.touch()
 
     def doom(self, point: CrashPoint) -> None:
@@ -132,7 +132,7 @@ class Daemon:
         self.crash()
         self.disk.set_back(copy)
         self._world.trace.note("the store is set back")
-        self._world.laws.set_back([entry.record for entry in self.disk.load()], self.clock.read())
+        self._world.invariants.set_back([entry.record for entry in self.disk.load()], self.clock.read())
 
     def spare(self) -> None:
         """Take back that it is to be killed."""
@@ -190,7 +190,7 @@ class Daemon:
     @property
     def wall(self) -> float:
         """What its host's clock on the wall shows."""
-        return self.wall_offset + self._agenda.time
+        return self.wall_offset + self._queue.time
 
     @property
     def idle(self) -> bool:
@@ -217,7 +217,7 @@ class Daemon:
             self._numbers += 1
             session.number = self._numbers
             self._sessions[session.number] = session
-            self._world.laws.joined(said)
+            self._world.invariants.joined(said)
             self._world.trace.note("%s joins, session %d, round %d", said.node, session.number, said.observed.round)
             self._submit(Connected(session.number, said, session.host.address, "10.255.0.1"))
         elif session.number in self._sessions:
@@ -240,11 +240,11 @@ class Daemon:
         self._handle(event)
 
     def _handle(self, event: Event) -> None:
-        self._world.laws.hears(event)
+        self._world.invariants.hears(event)
         batch = self.machine.handle(event, self.clock.read())
         self._alarm.arm()
         if batch.records:
-            self._world.laws.decided(batch.records)
+            self._world.invariants.decided(batch.records)
             self._world.touch()
         self._release(self._journal.take(batch, self.clock.read()))
         if batch.records and not self._writing and self.up:
@@ -258,14 +258,14 @@ class Daemon:
             self._try_to_write()
         else:
             self._writing = 0
-            self._world.laws.settled(self.machine)
+            self._world.invariants.settled(self.machine)
 
     def _try_to_write(self) -> None:
         self._attempts += 1
         self._writing = self._attempts
-        self._agenda.after(PATIENCE_S, self._lose_patience, self._writing)
-        takes = self._world.chance.random() * self._world.scene.commit_s
-        self._agenda.after(takes, self._written, self._writing)
+        self._queue.after(PATIENCE_S, self._lose_patience, self._writing)
+        takes = self._world.chance.random() * self._world.scenario.commit_s
+        self._queue.after(takes, self._written, self._writing)
 
     def _lose_patience(self, attempt: int) -> None:
         if self.up and self._writing == attempt:
@@ -275,7 +275,7 @@ class Daemon:
         if not self.up or self._writing != attempt:
             return
         if self.disk.fault is Fault.HANGS or self.paused:
-            self._agenda.after(0.1, self._written, attempt)
+            self._queue.after(0.1, self._written, attempt)
             return
         if self._doom is CrashPoint.BEFORE:
             self._die_of(CrashPoint.BEFORE)
@@ -284,7 +284,7 @@ class Daemon:
             self._make_durable()
         except StoreError as error:
             self._writing = self._attempts = self._attempts + 1
-            self._agenda.after(RETRY_S, self._retry, self._writing)
+            self._queue.after(RETRY_S, self._retry, self._writing)
             self._store_failed(str(error))
             return
         if self._doom is CrashPoint.AFTER:
@@ -308,7 +308,7 @@ class Daemon:
     def _make_durable(self) -> None:
         self.disk.append(self._records, self.wall - (self.clock.read() - self._journal.decided_at))
         self._world.trace.records("durable", self._records)
-        self._world.laws.durable(self._records, self.clock.read())
+        self._world.invariants.durable(self._records, self.clock.read())
 
     def _die_of(self, point: CrashPoint) -> None:
         self._writing = 0
@@ -327,21 +327,21 @@ class Daemon:
         for effect in effects:
             if isinstance(effect, Answer):
                 self._world.trace.note("operator is answered: %s: %s", effect.verdict, effect.text)
-                self._world.laws.answered(*self._asking.pop(effect.session), effect)
+                self._world.invariants.answered(*self._asking.pop(effect.session), effect)
                 continue
             session = self._sessions.get(effect.session)
             if session is None:
                 continue
             if isinstance(effect, Send | ReportDegraded):
-                self._world.laws.said(session, effect.message)
+                self._world.invariants.said(session, effect.message)
                 wires.send(session, DOWN, effect.message)
                 continue
             if isinstance(effect, Refuse):
-                self._world.laws.refused(session, effect.message)
+                self._world.invariants.refused(session, effect.message)
                 wires.send(session, DOWN, effect.message)
             del self._sessions[effect.session]
             wires.send(session, DOWN, None)
-            self._agenda.after(0.0, self._closed, self.life, effect.session)
+            self._queue.after(0.0, self._closed, self.life, effect.session)
 
     def _closed(self, life: int, number: int) -> None:
         """Hear from the shell that its end of a session is closed."""

@@ -45,7 +45,7 @@ def _worker_fails(world: World) -> None:
 
 def _two_workers_fail(world: World) -> None:
     _worker_fails(world)
-    world.agenda.plan(world.chance.random(), _worker_fails, world)
+    world.queue.plan(world.chance.random(), _worker_fails, world)
 
 
 def _workers_hang(world: World) -> None:
@@ -76,14 +76,14 @@ def _two_hosts_gone(world: World) -> None:
 
 def _maybe_boot(world: World, host: Host) -> None:
     if world.chance.random() < world.comes_back:
-        world.agenda.plan(_soon(world), host.boot)
+        world.queue.plan(_soon(world), host.boot)
 
 
 def _leaves(world: World) -> None:
     host = _victim(world)
     host.leave()
     if world.chance.random() < 0.3:
-        world.agenda.plan(world.chance.uniform(0.0, 2.0), host.leave)  # impatient
+        world.queue.plan(world.chance.uniform(0.0, 2.0), host.leave)  # impatient
     _maybe_boot(world, host)
 
 
@@ -103,7 +103,7 @@ def _arrives(world: World) -> None:
 def _node_stops(world: World) -> None:
     host = _victim(world)
     host.pause()
-    world.agenda.plan(_soon(world), host.wake)
+    world.queue.plan(_soon(world), host.wake)
 
 
 # Operators
@@ -115,7 +115,7 @@ def _operator_drains(world: World) -> None:
         world.daemon.doom(CrashPoint.AFTER)
         _start_later(world, _soon(world))
     world.daemon.ask(DrainNode(host.node, "operator", "", ahead=world.chance.random() < 0.5))
-    world.agenda.plan(_soon(world), world.daemon.ask, UndrainNode(host.node, "operator", ""))
+    world.queue.plan(_soon(world), world.daemon.ask, UndrainNode(host.node, "operator", ""))
     _maybe_boot(world, host)
 
 
@@ -163,7 +163,7 @@ def _cut_off_one_way(world: World) -> None:
 
 def _cut(world: World, host: Host, *, up: bool, down: bool) -> None:
     host.cut_off(up=up, down=down)
-    world.agenda.plan(_soon(world), host.heal)
+    world.queue.plan(_soon(world), host.heal)
 
 
 def _switch_fails(world: World) -> None:
@@ -173,17 +173,17 @@ def _switch_fails(world: World) -> None:
 
 
 def _coordinator_cut_off(world: World) -> None:
-    lasts = world.chance.choice([_soon(world), 2 * world.scene.policy.outage_grace_s * world.chance.random()])
+    lasts = world.chance.choice([_soon(world), 2 * world.scenario.policy.outage_grace_s * world.chance.random()])
     for host in world.hosts.values():
         host.cut_off()
-        world.agenda.plan(lasts, host.heal)
+        world.queue.plan(lasts, host.heal)
 
 
 def _slow_network(world: World) -> None:
     for host in world.hosts.values():
         host.slow_s = world.chance.choice([0.2, 1.0, 3.0]) * world.chance.random()
         host.trouble()
-        world.agenda.plan(_soon(world), _quicken, host)
+        world.queue.plan(_soon(world), _quicken, host)
 
 
 def _quicken(host: Host) -> None:
@@ -196,14 +196,14 @@ def _other_settings(world: World) -> None:
     world.spec = replace(world.spec, max_restarts=world.spec.max_restarts + 1)
     for host in world.hosts.values():
         host.kill()
-        world.agenda.plan(_soon(world), host.boot)
+        world.queue.plan(_soon(world), host.boot)
 
 
 # The coordinator
 
 
 def _start_later(world: World, seconds: float) -> None:
-    world.agenda.plan(seconds, world.daemon.start)
+    world.queue.plan(seconds, world.daemon.start)
 
 
 def _crash(world: World) -> None:
@@ -215,7 +215,7 @@ def _doom(world: World) -> None:
     world.daemon.doom(world.chance.choice(list(CrashPoint)))
     # A commit is the more likely if something happens.
     strike(world, world.chance.choice(["worker fails", "node killed", "leaves", "arrives"]))
-    world.agenda.plan(3.0, world.daemon.crash)
+    world.queue.plan(3.0, world.daemon.crash)
     _start_later(world, 3.0 + _soon(world))
 
 
@@ -226,20 +226,20 @@ def _host_of_coordinator_gone(world: World) -> None:
 
 def _long_gone(world: World) -> None:
     world.daemon.crash()
-    _start_later(world, world.chance.uniform(0.5, 1.5) * world.scene.policy.outage_grace_s)
+    _start_later(world, world.chance.uniform(0.5, 1.5) * world.scenario.policy.outage_grace_s)
 
 
 def _flaps(world: World) -> None:
     at = 0.0
     for _ in range(world.chance.randint(2, 5)):
-        world.agenda.plan(at, world.daemon.crash)
+        world.queue.plan(at, world.daemon.crash)
         _start_later(world, at + 0.3)
         at += world.chance.uniform(0.3, 3.0)
 
 
 def _stalls(world: World) -> None:
     world.daemon.pause()
-    world.agenda.plan(world.chance.choice([_soon(world), world.chance.uniform(4.0, 7.0)]), world.daemon.wake)
+    world.queue.plan(world.chance.choice([_soon(world), world.chance.uniform(4.0, 7.0)]), world.daemon.wake)
 
 
 def _wall_clock_steps(world: World) -> None:
@@ -251,22 +251,22 @@ def _wall_clock_steps(world: World) -> None:
 
 def _disk_fails(world: World) -> None:
     world.daemon.disk.break_down(world.chance.choice([Fault.FULL, Fault.READ_ONLY]))
-    world.agenda.plan(_soon(world), world.daemon.disk.repair)
+    world.queue.plan(_soon(world), world.daemon.disk.repair)
 
 
 def _disk_fails_for_long(world: World) -> None:
     """Let something be decided that cannot be recorded for long, and a host be lost in the middle of it."""
     lasts = world.chance.uniform(10.0, DISK_FAILS_S_MAX)
     world.daemon.disk.break_down(world.chance.choice(list(Fault)))
-    world.agenda.plan(lasts, world.daemon.disk.repair)
+    world.queue.plan(lasts, world.daemon.disk.repair)
     strike(world, world.chance.choice(["worker fails", "node killed", "leaves", "arrives"]))
     strike_later = world.chance.choice(["host gone", "cut off", "node killed"])
-    world.agenda.plan(lasts * world.chance.random(), strike, world, strike_later)
+    world.queue.plan(lasts * world.chance.random(), strike, world, strike_later)
 
 
 def _disk_hangs(world: World) -> None:
     world.daemon.disk.break_down(Fault.HANGS)
-    world.agenda.plan(_soon(world), world.daemon.disk.repair)
+    world.queue.plan(_soon(world), world.daemon.disk.repair)
 
 
 FAULTS: dict[str, Strike] = {

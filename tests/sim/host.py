@@ -27,7 +27,7 @@ from nodeclient.core.events import (
     Unreached,
 )
 from nodeclient.shell.coordinator_connection import PAUSE_FIRST_S, PAUSE_MOST_S
-from tests.sim.agenda import Alarm, Clock
+from tests.sim.event_queue import Alarm, Clock
 from tests.sim.network import DOWN, UP, Said, Session
 from tests.sim.workers import LocalWorkers, Round
 
@@ -48,13 +48,13 @@ class Host:
 
     def __init__(self, world: World, name: str, node: str, number: int) -> None:
         self._world = world
-        self._agenda = world.agenda
+        self._queue = world.queue
         self.name = name
         self.node = node
         """Its node id: its own name, unless somebody gave two hosts the same."""
         self.address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
-        self.clock = Clock(world.agenda, world.chance.uniform(0.0, 1e5), world.draw_rate())
-        self._wall_skew_ns = int(world.chance.uniform(-10.0, 10.0) * 1e9) if world.scene.skew else 0
+        self.clock = Clock(world.queue, world.chance.uniform(0.0, 1e5), world.draw_rate())
+        self._wall_skew_ns = int(world.chance.uniform(-10.0, 10.0) * 1e9) if world.scenario.skew else 0
         self.cut = [False, False]
         """Nothing gets through from it, or to it."""
         self.slow_s = 0.0
@@ -76,19 +76,19 @@ class Host:
         self._offer = NodeSpec(
             host=f"host-{name}",
             host_id=f"boot-{name}",
-            workers=world.scene.workers.each,
+            workers=world.scenario.workers.each,
             role="default",
             topology="",
             group_rank=None,
             advertise_address=None,
             routable_address=None,
             probe_port=1,
-            join_timeout_s=world.scene.join_timeout_s,
-            stop_timeout_s=world.scene.stop_timeout_s,
+            join_timeout_s=world.scenario.join_timeout_s,
+            stop_timeout_s=world.scenario.stop_timeout_s,
         )
         self._number = number
         """No two processes begin in the same nanosecond."""
-        self._spec = world.scene.spec
+        self._spec = world.scenario.spec
         self._alarm: Alarm
         self._begun: Round = ("", 0)
         """The round in which this life of the nodeclient last started workers."""
@@ -104,17 +104,17 @@ class Host:
         if self.agent is not None:
             return
         world = self._world
-        scene = world.scene
-        self.incarnation = BIRTH_NS + int(self._agenda.time * 1e9) + self._wall_skew_ns + self._number
+        scenario = world.scenario
+        self.incarnation = BIRTH_NS + int(self._queue.time * 1e9) + self._wall_skew_ns + self._number
         world.trace.note("%s: nodeclient starts, incarnation %d", self.name, self.incarnation)
         world.touch()
         self.exit, self.gone, self._asleep = None, False, None
-        self.booted_at, self._booted_at = self._agenda.now, self.clock.read()
+        self.booted_at, self._booted_at = self._queue.now, self.clock.read()
         self._begun = ("", 0)
-        settings = Settings(scene.workers.each, scene.join_timeout_s, scene.stop_timeout_s)
+        settings = Settings(scenario.workers.each, scenario.join_timeout_s, scenario.stop_timeout_s)
         agent = Agent(settings, self.draw_port(), self.clock.read())
         self.agent = agent
-        self._alarm = Alarm(self._agenda, self.clock, agent.next_deadline, lambda: self._ring(agent))
+        self._alarm = Alarm(self._queue, self.clock, agent.next_deadline, lambda: self._ring(agent))
         self._alarm.arm()
         self._pause_s = PAUSE_FIRST_S
         self._spec = world.spec
@@ -138,7 +138,7 @@ class Host:
             self._end()
 
     def leave(self) -> None:
-        """Send the nodeclient a signal; it is not SIGTERM, so that the laws can tell the two apart."""
+        """Send the nodeclient a signal; it is not SIGTERM, so that the invariants can tell the two apart."""
         if self.agent is not None:
             self._world.trace.note("%s: nodeclient is asked to leave", self.name)
             self._world.touch()
@@ -204,7 +204,7 @@ class Host:
 
     def trouble(self, seconds: float = 0.0) -> None:
         """Take note that its word may be kept from the coordinator for so long."""
-        self.troubled_until = max(self.troubled_until, self._agenda.now + seconds)
+        self.troubled_until = max(self.troubled_until, self._queue.now + seconds)
         self._world.touch()
 
     # The session, as `nodeclient/shell/coordinator_connection.py` has it
@@ -212,7 +212,7 @@ class Host:
     def _dial(self, agent: Agent) -> None:
         if self.agent is agent and self.session is None:
             if self._asleep is not None:
-                self._agenda.after(0.5, self._dial, agent)
+                self._queue.after(0.5, self._dial, agent)
                 return
             self._welcome = False
             self.session = Session(self, self.incarnation)
@@ -230,9 +230,9 @@ class Host:
         if self.session is not session or agent is None:
             return
         if self._asleep is not None:
-            self._agenda.after(0.5, self.opened, session)
+            self._queue.after(0.5, self.opened, session)
             return
-        session.established, self.joined_at = True, self._agenda.now
+        session.established, self.joined_at = True, self._queue.now
         observed = self._with_steps(agent.observed(self.clock.read(), beat=True))
         age_s = self.clock.read() - self._booted_at
         join = Join(
@@ -275,7 +275,7 @@ class Host:
             self.submit(SessionClosed(reason))
             self._pause_s = PAUSE_FIRST_S if self._welcome else min(2 * self._pause_s, PAUSE_MOST_S)
             if self.agent is not None:
-                self._agenda.after(self._pause_s * self._world.chance.uniform(0.5, 1.0), self._dial, self.agent)
+                self._queue.after(self._pause_s * self._world.chance.uniform(0.5, 1.0), self._dial, self.agent)
 
     # The agent, as `nodeclient/shell/node.py` has it
 
@@ -293,9 +293,9 @@ class Host:
             return
         while events:
             event = events[0]
-            self._world.laws.happens(self, event)
+            self._world.invariants.happens(self, event)
             if isinstance(event, Told):
-                self._world.laws.told(self, event.desired)
+                self._world.invariants.told(self, event.desired)
             for effect in agent.handle(event, self.clock.read()):
                 self._carry_out(effect)
             if events:
@@ -308,22 +308,22 @@ class Host:
             self.submit(Tick())
 
     def _carry_out(self, effect: Effect) -> None:
-        self._world.laws.does(self, effect)
+        self._world.invariants.does(self, effect)
         match effect:
             case Say(observed):
                 if self.session is not None:
                     self._world.wires.send(self.session, UP, self._with_steps(observed))
             case Probe():
-                self._agenda.after(
+                self._queue.after(
                     0.005 * self._world.chance.random(), self._probe, self.agent, effect, effect.patience_s
                 )
             case Start():
                 self._world.trace.note("%s: starts round %d of %s", self.name, effect.round, effect.run)
-                self._world.laws.starts(self, effect)
+                self._world.invariants.starts(self, effect)
                 self._begun = (effect.run, effect.round)
                 self.workers.start(effect)
             case Terminate():
-                self._world.laws.stops(self)
+                self._world.invariants.stops(self)
                 self.workers.terminate()
             case Kill():
                 self.workers.kill()
@@ -331,10 +331,10 @@ class Host:
                 self.workers.sweep()
             case Reconnect(reason):
                 self._world.touch()
-                self._agenda.after(0.0, self._give_up, self.session, reason)
+                self._queue.after(0.0, self._give_up, self.session, reason)
             case Exit():
                 self._world.trace.note("%s: nodeclient exits with %d: %s", self.name, effect.code, effect.message)
-                self._world.laws.exits(self, effect)
+                self._world.invariants.exits(self, effect)
                 self.exit = effect
                 self._end()
 
@@ -346,9 +346,9 @@ class Host:
             if stepped is not None:
                 step, age_s = stepped
                 observed = replace(observed, steps=(step,) * self._offer.workers, step_age_s=age_s)
-            elif self._world.scene.workers.announces:
+            elif self._world.scenario.workers.announces:
                 observed = replace(observed, steps=(None,) * self._offer.workers)
-        self._world.laws.says(self, observed)
+        self._world.invariants.says(self, observed)
         return observed
 
     def _probe(self, agent: Agent, probe: Probe, left_s: float) -> None:
@@ -360,7 +360,7 @@ class Host:
         if any(host.node == node and host.agent is not None and host._asleep is None for host in hosts):
             self.submit(Reached(probe.run, probe.round))
         elif left_s > 0:
-            self._agenda.after(1.0, self._probe, agent, probe, left_s - 1.0)
+            self._queue.after(1.0, self._probe, agent, probe, left_s - 1.0)
         else:
             self.submit(Unreached(probe.run, probe.round, f"it cannot reach node {node}"))
 
@@ -380,7 +380,7 @@ class Host:
             # The kernel closes what a process leaves behind when it gets to it, which may be after its memory.
             chance = self._world.chance
             lingers = LINGERS_S * chance.random() if chance.random() < LINGERS_CHANCE else 0.0
-            self._agenda.after(lingers, self._world.wires.close_up, session)
+            self._queue.after(lingers, self._world.wires.close_up, session)
 
     def draw_port(self) -> int:
         """Reserve a port."""

@@ -77,8 +77,8 @@ class Wires:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._agenda = world.agenda
-        self._manners = world.scene.network
+        self._queue = world.queue
+        self._manners = world.scenario.network
         self._random = world.chance.random
         self._torn: list[Session] = []
 
@@ -86,8 +86,8 @@ class Wires:
 
     def dial(self, session: Session) -> None:
         """Try to connect; the host hears of it, or gives up after a while."""
-        self._agenda.after(self._delay(session.host), self._knock, session)
-        self._agenda.after(CONNECT_WITHIN_S, session.host.dial_failed, session, "no answer within 5 s")
+        self._queue.after(self._delay(session.host), self._knock, session)
+        self._queue.after(CONNECT_WITHIN_S, session.host.dial_failed, session, "no answer within 5 s")
 
     def _knock(self, session: Session) -> None:
         host = session.host
@@ -97,12 +97,12 @@ class Wires:
         if daemon.up:
             daemon.knock(session)
         elif daemon.host_up:
-            self._agenda.after(self._delay(host), host.dial_failed, session, "connection refused")
+            self._queue.after(self._delay(host), host.dial_failed, session, "connection refused")
 
     def welcome(self, session: Session, life: int) -> None:
         """Let the host know that the coordinator answers."""
         session.life = life
-        self._agenda.after(self._delay(session.host), self._opened, session)
+        self._queue.after(self._delay(session.host), self._opened, session)
 
     def _opened(self, session: Session) -> None:
         if not session.host.is_cut and not session.broken:
@@ -114,7 +114,7 @@ class Wires:
         """Carry a message, or the end of the connection."""
         if session.broken:
             return
-        now = self._agenda.now
+        now = self._queue.now
         at, mail = session.last[way]
         if at == now and mail[0] is not None and said is not None and not isinstance(mail[0], Join):
             if not isinstance(said, Degraded):
@@ -131,11 +131,11 @@ class Wires:
             in_order = True
         if in_order:
             arrives = session.arrives[way] = max(arrives, session.arrives[way])
-        self._agenda.after(arrives - now, self._arrive, session, way, mail)
+        self._queue.after(arrives - now, self._arrive, session, way, mail)
 
     def _is_lost(self, session: Session, way: int, mail: Mail) -> bool:
         if self._random() < self._manners.repeats:
-            self._agenda.after(self._delay(session.host) + self._random(), self._arrive, session, way, mail)
+            self._queue.after(self._delay(session.host) + self._random(), self._arrive, session, way, mail)
         lost = self._random() < self._manners.loss
         if lost:
             session.host.trouble()
@@ -192,14 +192,14 @@ class Wires:
     def reset(self, session: Session) -> None:
         """Tear a connection: what is on its way is lost, and both sides see its end."""
         self._break(session)
-        self._agenda.after(self._delay(session.host), self._reset_seen, session)
+        self._queue.after(self._delay(session.host), self._reset_seen, session)
         session.host.ended(session)
 
     def lose_host(self, session: Session) -> None:
         """Let a host be gone without a word: the coordinator may see it when nothing it sends is acknowledged."""
         self._break(session)
         session.open_at_host = False
-        self._agenda.after(UNACKNOWLEDGED_S, self._reset_seen, session)
+        self._queue.after(UNACKNOWLEDGED_S, self._reset_seen, session)
 
     def lose_coordinator(self, session: Session, *, told: bool) -> None:
         """Let the coordinator's process be gone; `told`: its kernel says so, after what it had sent or in its place."""
@@ -208,7 +208,7 @@ class Wires:
             return
         self._break(session)
         if told:
-            self._agenda.after(self._delay(session.host), self._end_seen, session)
+            self._queue.after(self._delay(session.host), self._end_seen, session)
 
     def _break(self, session: Session) -> None:
         session.broken = True

@@ -71,12 +71,12 @@ def test_a_mutant_of_that_name_must_exist(capsys: pytest.CaptureFixture[str]) ->
 
 def test_too_many_survivors_or_a_broken_law_without_a_mutant_are_a_failure() -> None:
     unchanged = Fate(UNCHANGED, 10, 1.0)
-    killed = [Fate(mutant.name, 1, 0.1, Death.LAW, 3, "a law") for mutant in MUTANTS]
+    killed = [Fate(mutant.name, 1, 0.1, Death.INVARIANT, 3, "an invariant") for mutant in MUTANTS]
     spared = [Fate(mutant.name, 10, 1.0) for mutant in MUTANTS]
     most = int(len(MUTANTS) * (1 - SCORE_MIN))
     assert is_enough([unchanged, *spared[:most], *killed[most:]])
     assert not is_enough([unchanged, *spared[: most + 1], *killed[most + 1 :]])
-    assert not is_enough([Fate(UNCHANGED, 1, 0.1, Death.LAW, 0, "a law"), *killed])
+    assert not is_enough([Fate(UNCHANGED, 1, 0.1, Death.INVARIANT, 0, "an invariant"), *killed])
     assert f"survived: {MUTANTS[0].name}: {MUTANTS[0].breaks}" in summary([unchanged, spared[0], *killed[1:]], MUTANTS)
 
 

@@ -16,7 +16,7 @@ from coordinatord.server.driver import RECORDED as COORDINATOR
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
 from nodeclient.shell.agent_loop import RECORDED as AGENT
-from tests.sim.play import small_world
+from tests.sim.history import small_world
 
 STIMULI = 10
 """To a twin, which is then made anew: often enough that each kind of stimulus comes soon after it was."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from coordinatord.core.values.records import Record, RoundEnded, RoundFormed
-from tests.sim.agenda import Agenda
+from tests.sim.event_queue import EventQueue
 
 LINES_KEPT = 40
 """A screen: the cause is most often in the last ten."""
@@ -18,16 +18,16 @@ LINES_KEPT = 40
 class Trace:
     """The history of one world. Lines are made only of what is shown."""
 
-    def __init__(self, agenda: Agenda, *, loud: bool = False, digested: bool = False) -> None:
+    def __init__(self, queue: EventQueue, *, loud: bool = False, digested: bool = False) -> None:
         """`loud` prints every line at once; `digested` makes a digest of all of them."""
-        self._agenda = agenda
+        self._queue = queue
         self._loud = loud
         self._digest = hashlib.sha256() if digested else None
         self._lines: deque[tuple[float, str, tuple[Any, ...]]] = deque(maxlen=LINES_KEPT)
 
     def note(self, text: str, *arguments: Any) -> None:
         """Write a line: a text with `%` where the arguments go, which must not change any more."""
-        line = (self._agenda.time, text, arguments)
+        line = (self._queue.time, text, arguments)
         self._lines.append(line)
         if self._loud:
             sys.stdout.write(f"{_line(line)}\n")

@@ -36,8 +36,8 @@ class Training:
     def __init__(self, world: World, key: Round) -> None:
         self._world = world
         self.key = key
-        self.started_at = world.agenda.time
-        self.began_at = world.agenda.now
+        self.started_at = world.queue.time
+        self.began_at = world.queue.now
         self.hosts: dict[str, Host] = {}
         self.whole_at: float | None = None
         """When workers had been started on all of its nodes."""
@@ -50,28 +50,28 @@ class Training:
         """From when to when it did no step, though nothing was broken."""
         self.exited_well = 0
         """Workers that exited with 0."""
-        self._left_s = world.work_left.get(key[0], world.scene.workers.work_s)
-        world.agenda.plan(self._left_s, self._done)
+        self._left_s = world.work_left.get(key[0], world.scenario.workers.work_s)
+        world.queue.plan(self._left_s, self._done)
 
     def join(self, host: Host) -> None:
         """Take in the workers that a host has started."""
         self.hosts[host.name] = host
-        if len(self.hosts) == len(self._world.laws.formed[self.key].nodes):
-            self.whole_at = self._world.agenda.now
-            manners, chance = self._world.scene.workers, self._world.chance
+        if len(self.hosts) == len(self._world.invariants.formed[self.key].nodes):
+            self.whole_at = self._world.queue.now
+            manners, chance = self._world.scenario.workers, self._world.chance
             if manners.first_step_s is not None and chance.random() < manners.stalls:
                 after = manners.first_step_s + chance.uniform(1.0, 16.0)
                 stall_s = chance.choice([chance.uniform(1.0, 8.0), chance.uniform(12.0, 40.0)])
-                self._world.agenda.plan(after, self._stall, stall_s)
+                self._world.queue.plan(after, self._stall, stall_s)
         if self.broken:
             host.workers.lose_peer()
 
     def stepped(self) -> tuple[int, float] | None:
         """Return the last step that all workers have taken, and how long ago; None before there is one to report."""
-        first_s = self._world.scene.workers.first_step_s
+        first_s = self._world.scenario.workers.first_step_s
         if self.whole_at is None or first_s is None:
             return None
-        now = self._world.agenda.now
+        now = self._world.queue.now
         until = min(now, self.broken_at, self.done_at)
         if until < self.whole_at + first_s:
             return None
@@ -91,7 +91,7 @@ class Training:
         return self.stalls[-1][1] if self.stalls else -math.inf
 
     def _stall(self, seconds: float) -> None:
-        now = self._world.agenda.now
+        now = self._world.queue.now
         if self.stepped() is not None and not self.broken and now > self.stalls_until:
             self._world.trace.note("the training of round %d stalls for %.1f s", self.key[1], seconds)
             self.stalls.append((now, now + seconds))
@@ -100,7 +100,7 @@ class Training:
         """Let a worker be gone that the others need. What they did so far was saved."""
         if self.broken:
             return
-        self.broken, self.broken_at = True, self._world.agenda.now
+        self.broken, self.broken_at = True, self._world.queue.now
         self._world.work_left[self.key[0]] = max(1.0, self._to_do_s)
         for host in self.hosts.values():
             if host.workers.training is self:
@@ -109,17 +109,17 @@ class Training:
     @property
     def _to_do_s(self) -> float:
         """Seconds of training that are left: a stall does none of it."""
-        stalled_s = self.stalled_s(self._world.agenda.now)
-        return self._left_s - (self._world.agenda.time - self.started_at - stalled_s)
+        stalled_s = self.stalled_s(self._world.queue.now)
+        return self._left_s - (self._world.queue.time - self.started_at - stalled_s)
 
     def _done(self) -> None:
         if self.broken or not all(host.workers.training is self for host in self.hosts.values()):
             return
-        whole = len(self.hosts) == len(self._world.laws.formed[self.key].nodes)
-        if not whole or self._world.agenda.now < self.stalls_until or self._to_do_s > STEP_S:
-            self._world.agenda.plan(max(LAST_STEP_S, self._to_do_s), self._done)  # a step takes all of them
+        whole = len(self.hosts) == len(self._world.invariants.formed[self.key].nodes)
+        if not whole or self._world.queue.now < self.stalls_until or self._to_do_s > STEP_S:
+            self._world.queue.plan(max(LAST_STEP_S, self._to_do_s), self._done)  # a step takes all of them
         else:
-            self.done_at = self._world.agenda.now
+            self.done_at = self._world.queue.now
             self._world.touch()
             self._world.trace.note("the training of round %d is done", self.key[1])
             for host in self.hosts.values():
@@ -131,7 +131,7 @@ class LocalWorkers:
 
     def __init__(self, host: Host, world: World) -> None:
         self._host, self._world = host, world
-        self._manners = world.scene.workers
+        self._manners = world.scenario.workers
         self.alive: set[int] = set()
         """By local rank."""
         self.round: Round = ("", 0)
@@ -157,7 +157,7 @@ class LocalWorkers:
         if manners.cannot_start and random() < manners.cannot_start:
             at = int(random() * manners.each)
             self.alive = set(range(at))
-            world.laws.failed(self._host, self.round)
+            world.invariants.failed(self._host, self.round)
             training.breaks()
             training.join(self._host)
             self._host.submit(StartFailed(at, ExitCode.OS_ERROR, "no such program"))
@@ -167,9 +167,9 @@ class LocalWorkers:
         self._slow = {rank for rank in ranks if random() < manners.slow_to_die}
         training.join(self._host)
         if manners.fails_at_once and random() < manners.fails_at_once:
-            world.agenda.plan(0.01 * random(), self._fail, self._starts, 0, 1)
+            world.queue.plan(0.01 * random(), self._fail, self._starts, 0, 1)
         if manners.starts_within_s:
-            world.agenda.plan(random() * manners.starts_within_s, self._started, self._starts)
+            world.queue.plan(random() * manners.starts_within_s, self._started, self._starts)
         else:
             self._host.submit(WorkersStarted())
 
@@ -191,7 +191,7 @@ class LocalWorkers:
         """Kill all that is left, and tell the agent when nothing is."""
         takes = max((self._death_s(rank) for rank in sorted(self.alive)), default=0.0)
         takes += 0.005 * self._world.chance.random()
-        self._world.agenda.plan(min(takes, UNKILLABLE_S), self._swept, self._starts, takes)
+        self._world.queue.plan(min(takes, UNKILLABLE_S), self._swept, self._starts, takes)
 
     def _death_s(self, rank: int) -> float:
         quick = 0.005 * self._world.chance.random()
@@ -230,7 +230,7 @@ class LocalWorkers:
         """Let their collectives break: they fail, or hang until they are killed."""
         if self.alive and self._world.chance.random() < self._manners.breaks:
             after = 0.01 + 0.3 * self._world.chance.random()
-            self._world.agenda.plan(after, self._ended, self._starts, min(self.alive), 1)
+            self._world.queue.plan(after, self._ended, self._starts, min(self.alive), 1)
         else:
             self._stubborn |= self.alive
 
@@ -238,7 +238,7 @@ class LocalWorkers:
         """Die with the nodeclient, or the host, without a word."""
         self._starts += 1
         if self.alive:
-            self._world.laws.gone(self._host)
+            self._world.invariants.gone(self._host)
             self.alive.clear()
             if self.training is not None:
                 self.training.breaks()
@@ -247,11 +247,11 @@ class LocalWorkers:
     def _fail(self, start: int, rank: int, exit_code: int) -> None:
         if start == self._starts and rank in self.alive:
             self._world.trace.note("%s: worker %d fails of itself with %d", self._host.name, rank, exit_code)
-            self._world.laws.failed(self._host, self.round)
+            self._world.invariants.failed(self._host, self.round)
             self._end(rank, exit_code)
 
     def _end_later(self, rank: int, seconds: float, exit_code: int) -> None:
-        self._world.agenda.plan(seconds, self._ended, self._starts, rank, exit_code)
+        self._world.queue.plan(seconds, self._ended, self._starts, rank, exit_code)
 
     def _ended(self, start: int, rank: int, exit_code: int) -> None:
         if start == self._starts and rank in self.alive:
@@ -264,6 +264,6 @@ class LocalWorkers:
             if exit_code == 0:
                 training.exited_well += 1
             elif not training.broken:
-                self._world.laws.gone(self._host)
+                self._world.invariants.gone(self._host)
                 training.breaks()
         self._host.submit(WorkerExited(rank, exit_code, an_account()))

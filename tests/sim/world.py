@@ -2,7 +2,7 @@
 
 How to play a scenario by hand::
 
-    world = World(seed=1, scene=Scene(hosts=4, nodes_min=2, nodes_max=4))
+    world = World(seed=1, scenario=Scenario(hosts=4, nodes_min=2, nodes_max=4))
     world.boot()                                        # a nodeclient on every host: "n1" to "n4"
     world.until(world.is_running)                       # or BrokenError, with the history so far
     assert world.run.round == 1
@@ -15,9 +15,9 @@ How to play a scenario by hand::
     world.until(world.is_over)
     assert world.hosts["n1"].exit.code == 0             # and `world.run.restarts_used`, `world.run.outcome` ...
 
-Every step is checked against `laws`; `world.laws` knows what happened (`formed`, `ended`, `charged`). The same seed
-gives the same history. What a world is furnished with is in `scene`, what goes wrong by chance in `faults`, a whole
-history with both in `play`.
+Every step is checked against `invariants`; `world.invariants` knows what happened (`formed`, `ended`, `charged`). The
+same seed gives the same history. What a world is furnished with is in `scenario`, what goes wrong by chance in
+`faults`, a whole history with both in `history`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from collections.abc import Callable
 
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.state.run import Run, State
-from tests.sim.agenda import Agenda
 from tests.sim.daemon import Daemon
-from tests.sim.decision_laws import AllLaws
+from tests.sim.event_queue import EventQueue
 from tests.sim.host import Host
-from tests.sim.lulls import Lulls
+from tests.sim.idle_skip import IdleSkip
+from tests.sim.invariants.decisions import AllInvariants
 from tests.sim.network import Wires
-from tests.sim.scene import Scene
+from tests.sim.scenario import Scenario
 from tests.sim.trace import Trace
 from tests.sim.workers import Round, Training
 
@@ -49,20 +49,22 @@ class BrokenError(AssertionError):
 class World:
     """Everything there is."""
 
-    def __init__(self, seed: int, scene: Scene | None = None, *, loud: bool = False, digested: bool = False) -> None:
+    def __init__(
+        self, seed: int, scenario: Scenario | None = None, *, loud: bool = False, digested: bool = False
+    ) -> None:
         """`loud` prints the history as it happens, `digested` makes a digest of it."""
         self.seed = seed
-        self.scene = scene or Scene()
+        self.scenario = scenario or Scenario()
         self.chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
-        self.agenda = Agenda()
-        self.trace = Trace(self.agenda, loud=loud, digested=digested)
+        self.queue = EventQueue()
+        self.trace = Trace(self.queue, loud=loud, digested=digested)
         self.touched_at = 0.0
-        """When something last happened beside heartbeats, in the agenda's `now`."""
+        """When something last happened beside heartbeats, in the queue's `now`."""
         self.end = 0.0
-        """Up to when the agenda is run at present, in `time`."""
+        """Up to when the queue is run at present, in `time`."""
         self.work_left: dict[str, float] = {}
         """Seconds of training that each run still needs, once a round of it was broken."""
-        self.spec = self.scene.spec
+        self.spec = self.scenario.spec
         """What nodeclients that are started from now on want of the run."""
         self.faults: Counter[str] = Counter()
         """What went wrong so far, by name: see `faults`."""
@@ -72,11 +74,11 @@ class World:
         """What the workers of each round have in common, once one has started."""
         self.wires = Wires(self)
         self.daemon = Daemon(self)
-        self.laws = AllLaws(self)
+        self.invariants = AllInvariants(self)
         self.hosts: dict[str, Host] = {}
-        for number in range(1, self.scene.hosts + 1):
+        for number in range(1, self.scenario.hosts + 1):
             self.add_host(f"n{number}")
-        self.lulls = Lulls(self) if self.scene.lulls else None
+        self.idle_skip = IdleSkip(self) if self.scenario.skips_idle else None
         self.daemon.start()
 
     # Building
@@ -88,9 +90,9 @@ class World:
         return host
 
     def boot(self) -> None:
-        """Start a nodeclient on every host, within the time that the scene gives."""
+        """Start a nodeclient on every host, within the time that the scenario gives."""
         for host in self.hosts.values():
-            self.agenda.plan(self.chance.random() * self.scene.arrive_within_s, host.boot)
+            self.queue.plan(self.chance.random() * self.scenario.arrive_within_s, host.boot)
 
     # Going on
 
@@ -108,9 +110,9 @@ class World:
         return self._run(within, done)
 
     def _run(self, seconds: float, done: Callable[[], bool] | None) -> bool:
-        self.end = self.agenda.time + seconds
+        self.end = self.queue.time + seconds
         try:
-            return self.agenda.run(self.end, done)
+            return self.queue.run(self.end, done)
         except BrokenError:
             raise
         except Exception as error:
@@ -157,7 +159,7 @@ class World:
 
     def touch(self) -> None:
         """Take note that something happens beside heartbeats."""
-        self.touched_at = self.agenda.now
+        self.touched_at = self.queue.now
 
     def training(self, key: Round) -> Training:
         """Return what the workers of a round have in common."""
@@ -167,4 +169,4 @@ class World:
 
     def draw_rate(self) -> float:
         """Draw how fast a clock goes."""
-        return 1.0 + self.chance.uniform(-self.scene.skew, self.scene.skew)
+        return 1.0 + self.chance.uniform(-self.scenario.skew, self.scenario.skew)

@@ -5,14 +5,14 @@ They are mistakes that could have been made: a condition left out, a bound off b
 
 from __future__ import annotations
 
-from tests.sim.mutants import durability, node, operators, progress, rounds, seconds, verdicts
+from tests.sim.mutants import durability, node, operators, progress, root_cause, rounds, time_ledger
 
 MUTANTS = (
     *rounds.MUTANTS,
-    *verdicts.MUTANTS,
+    *root_cause.MUTANTS,
     *durability.MUTANTS,
     *operators.MUTANTS,
     *node.MUTANTS,
     *progress.MUTANTS,
-    *seconds.MUTANTS,
+    *time_ledger.MUTANTS,
 )

@@ -1,8 +1,8 @@
 """Plays seeds against one mutant until the simulation breaks, and says by what.
 
-Not everything that ends a history is a discovery. A law that is broken is, and so is an error that the daemon or the
-node would have ended with, or a machine that turns round on the spot. An error within the simulation is none: its
-laws would have been fooled, only not by what they look at.
+Not everything that ends a history is a discovery. An invariant that is broken is, and so is an error that the daemon or
+the node would have ended with, or a machine that turns round on the spot. An error within the simulation is none: its
+invariants would have been fooled, only not by what they look at.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GARBAGE = 200_000
 class Death(StrEnum):
     """What a mutant died of."""
 
-    LAW = "law"
+    INVARIANT = "invariant"
     ERROR = "error"
     """Of the coordinator's or the node's own: the program would have ended with it."""
     SPINS = "spins"
@@ -66,7 +66,7 @@ def hunt(name: str, mutant: Mutant | None, first: int, most: int) -> Fate:
     """Plant a mutant, or none, into this process, which must be new, and play up to `most` seeds from `first`."""
     if mutant is not None:
         plant(mutant)
-    play = importlib.import_module("tests.sim.play")  # now, so that it has the mistake
+    play = importlib.import_module("tests.sim.history")  # now, so that it has the mistake
     gc.set_threshold(GARBAGE)
     signal.signal(signal.SIGPROF, _give_up)
     began = time.process_time()
@@ -96,7 +96,7 @@ def _judge(error: Exception) -> tuple[Death, str]:
     what = str(error).splitlines()[-1].partition(": ")[2]  # after "seed 7: "
     cause = error.__cause__
     if cause is None:
-        return Death.LAW, what
+        return Death.INVARIANT, what
     innermost = traceback.extract_tb(cause.__traceback__)[-1]
     place = Path(innermost.filename).relative_to(ROOT)
     ours = place.parts[0] in {"coordinatord", "nodeclient"}

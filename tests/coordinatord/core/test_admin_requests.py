@@ -1,0 +1,191 @@
+"""Operators' requests across lives of the coordinator, and beside trouble; the rest is in the transcripts."""
+
+from __future__ import annotations
+
+from coordinatord.core.effects import Answer, Batch, Refuse
+from coordinatord.core.events import Asked, StoreFailed, StoreRecovered
+from coordinatord.core.state.run import State
+from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode, Verdict
+from coordinatord.protocol.messages import Goal, Phase, RefusalCode, Result
+from tests.coordinatord.core.test_restore import HERE, Life, a_running_pair
+
+JOB = "default"
+
+
+def ask(life: Life, request: StopJob | RestartJob | ForgetJob | DrainNode | UndrainNode) -> Answer:
+    """Ask, and return the answer."""
+    [answer] = [effect for effect in _asked(life, request).effects if isinstance(effect, Answer)]
+    return answer
+
+
+def _asked(life: Life, request: StopJob | RestartJob | ForgetJob | DrainNode | UndrainNode) -> Batch:
+    return life._take(Asked(-1, request))
+
+
+def test_a_node_that_is_drained_leaves_though_the_coordinator_starts_again_meanwhile() -> None:
+    first = a_running_pair()
+    assert ask(first, DrainNode("n2", "alice", "")).verdict is Verdict.DONE
+    assert first.run.state is State.STOPPING
+    second = first.next_life()
+    assert second.coordinator.cluster.drained == {"n2": "n2 drained by alice"}
+    for number in (1, 2):
+        second.connect(number, **HERE)
+        assert second.told[number].goal is Goal.STOP
+    for number in (1, 2):
+        second.report(number, run="e-1", round=1, phase=Phase.STOPPED)
+    outcome = second.told[2].outcome
+    assert outcome is not None
+    assert (outcome.result, outcome.summary) == (Result.LEFT, "left the job: n2 drained by alice")
+    assert second.told[1].goal is Goal.WAIT
+
+
+def test_a_drained_node_is_kept_out_by_the_next_coordinator_as_well() -> None:
+    first = a_running_pair()
+    ask(first, DrainNode("host-n3", "alice", "broken", ahead=True))
+    second = first.next_life()
+    [refuse] = second.connect(3).effects
+    assert isinstance(refuse, Refuse)
+    assert (refuse.message.code, refuse.message.retry) == (RefusalCode.DRAINED, True)
+    assert (
+        refuse.message.message == "host-n3 drained by alice: broken; it is taken in after: nodeclient undrain host-n3"
+    )
+    ask(second, UndrainNode("host-n3", "alice", ""))
+    third = second.next_life()
+    third.connect(3)
+    assert "n3" in third.run.members
+
+
+def test_a_run_that_is_to_end_ends_though_the_coordinator_starts_again_meanwhile() -> None:
+    first = a_running_pair()
+    ask(first, StopJob(JOB, "alice", ""))
+    second = first.next_life()
+    for number in (1, 2):
+        second.connect(number, **HERE)
+    for number in (1, 2):
+        second.report(number, run="e-1", round=1, phase=Phase.STOPPED)
+    assert second.run.state is State.STOPPED
+    assert second.told[1].goal is Goal.EXIT
+
+
+def test_a_node_that_comes_back_to_a_stopped_run_hears_how_it_ended() -> None:
+    life = a_running_pair()
+    life.drop(2)
+    life.tick_until(life.now + 2.0)  # lost
+    ask(life, StopJob(JOB, "alice", ""))
+    life.report(1, run="e-1", round=1, phase=Phase.STOPPED)
+    assert life.run.state is State.STOPPED
+    ask(life, DrainNode("n2", "alice", ""))
+    life.connect(2, run="e-1", round=1, phase=Phase.STOPPED)
+    outcome = life.told[2].outcome
+    assert outcome is not None
+    assert outcome.result is Result.STOPPED
+
+
+def test_nothing_is_done_while_nothing_can_be_recorded() -> None:
+    life = a_running_pair()
+    life._take(StoreFailed("the disk is full"))
+    batch = _asked(life, StopJob(JOB, "alice", ""))
+    [answer] = [effect for effect in batch.effects if isinstance(effect, Answer)]
+    assert (answer.verdict, batch.records, batch.hurry) == (Verdict.UNRECORDED, (), True)
+    assert "the disk is full" in answer.text
+    life._take(StoreRecovered())
+    assert life.run.state is State.RUNNING
+    assert ask(life, StopJob(JOB, "alice", "")).verdict is Verdict.DONE
+
+
+def a_deserted_job() -> Life:
+    """Return a life with a run that no node is left of, and which is not over yet."""
+    life = a_running_pair()
+    life.drop(2)
+    life.tick_until(life.now + 2.0)  # lost
+    life.report(1, run="e-1", round=1, phase=Phase.STOPPED)
+    life.drop(1)
+    life.tick_until(life.now + 2.0)
+    assert (life.run.state, life.run.members) == (State.FORMING, {})
+    return life
+
+
+def test_a_job_is_not_forgotten_while_its_nodes_may_be_back_with_their_workers() -> None:
+    life = a_running_pair()
+    for number in (1, 2):
+        life.drop(number)
+    life.tick_until(life.now + 10.0)
+    assert life.run.all_silent
+    assert ask(life, ForgetJob(JOB, "alice", "")).verdict is Verdict.REFUSED
+    assert ask(life, StopJob(JOB, "alice", "")).verdict is Verdict.DONE
+    assert ask(life, ForgetJob(JOB, "alice", "")).verdict is Verdict.DONE
+
+
+def test_a_job_that_is_forgotten_leaves_nothing_behind() -> None:
+    life = a_deserted_job()
+    assert ask(life, ForgetJob(JOB, "alice", "")).verdict is Verdict.DONE
+    assert (life.coordinator.jobs, life.coordinator._registry.live) == ({}, {})
+    assert life.coordinator.next_deadline() is None
+    assert life.next_life().coordinator.jobs == {}
+
+
+def test_a_node_that_comes_back_to_a_forgotten_run_does_not_begin_the_job_anew() -> None:
+    first = a_deserted_job()
+    ask(first, ForgetJob(JOB, "alice", ""))
+    for life in (first, first.next_life()):
+        [refuse] = life.connect(1, **HERE).effects
+        assert isinstance(refuse, Refuse)
+        assert (refuse.message.code, refuse.message.retry) == (RefusalCode.FORGOTTEN, False)
+        assert refuse.message.message.endswith("is over, and was forgotten by alice")
+        assert life.coordinator.jobs == {}
+    first.connect(2, incarnation=2)
+    assert list(first.coordinator.jobs) == [JOB], "a nodeclient that is started again begins anew"
+
+
+def test_workers_that_an_operators_stop_reaches_late_get_their_time_as_well() -> None:
+    life = a_running_pair()
+    life.drop(2)
+    life.tick_until(life.now + 2.0)  # lost, though it lives
+    life.report(1, run="e-1", round=1, phase=Phase.STOPPED)
+    ask(life, StopJob(JOB, "alice", ""))
+    assert life.run.state is State.STOPPED
+    life.connect(2, **HERE)
+    assert (life.told[2].goal, life.told[2].planned) == (Goal.EXIT, True)
+
+
+def test_what_a_drain_says_is_so_also_where_the_host_is_drained_already() -> None:
+    life = a_running_pair()
+    ask(life, DrainNode("host-n1", "alice", ""))
+    assert ask(life, DrainNode("n1", "alice", "")).text.startswith("node n1 will leave job default")
+    undrained = ask(life, UndrainNode("n1", "alice", ""))
+    assert undrained.text == "n1 is drained no more, but still kept out: host-n1 drained by alice"
+
+
+def test_a_name_that_no_node_has_is_taken_for_a_slip() -> None:
+    life = a_running_pair()
+    answer = ask(life, DrainNode("host-n11", "alice", ""))
+    how = "To keep out one that is to come later, drain it with --ahead"
+    assert answer.verdict is Verdict.UNKNOWN_NODE
+    assert answer.text == f"no job has a node or a host 'host-n11'; did you mean host-n1? {how}"
+    assert ask(life, DrainNode("elsewhere", "alice", "")).text == f"no job has a node or a host 'elsewhere'. {how}"
+    assert life.coordinator.cluster.drained == {}
+
+
+def test_a_node_that_is_to_come_later_is_drained_ahead() -> None:
+    life = a_running_pair()
+    answer = ask(life, DrainNode("n7", "alice", "", ahead=True))
+    assert answer.verdict is Verdict.DONE
+    assert answer.text == "n7 is in no job, and none takes it in until it is undrained"
+    assert ask(life, DrainNode("n7", "alice", "")).verdict is Verdict.NOTHING
+
+
+def test_the_name_of_a_node_that_has_left_is_no_slip() -> None:
+    life = a_running_pair()
+    ask(life, DrainNode("n2", "alice", ""))
+    for number in (1, 2):
+        life.report(number, run="e-1", round=1, phase=Phase.STOPPED)
+    ask(life, UndrainNode("n2", "alice", ""))
+    assert ask(life, DrainNode("n2", "alice", "")).text == "n2 is in no job, and none takes it in until it is undrained"
+
+
+def test_to_undrain_what_is_not_drained_names_what_is() -> None:
+    life = a_running_pair()
+    assert ask(life, UndrainNode("n2", "alice", "")).text == "n2 is not drained (nothing is)"
+    ask(life, DrainNode("host-n2", "alice", ""))
+    said = ask(life, UndrainNode("n2", "alice", "")).text
+    assert said == "n2 is not drained; drained names are host-n2, and that of a host holds for its nodes"

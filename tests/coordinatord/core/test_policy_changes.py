@@ -1,0 +1,137 @@
+"""An operator changes the settings while jobs run: what is decided from then on goes by them, and nobody is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from coordinatord.core.effects import Send
+from coordinatord.core.events import (
+    Asked,
+    Connected,
+    Disconnected,
+    PolicyChanged,
+    Reported,
+    StoreFailed,
+    StoreRecovered,
+    Tick,
+)
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.policy import Policy
+from coordinatord.core.state.run import State
+from coordinatord.core.values.admin_requests import StopJob
+from coordinatord.core.values.records import NodeLost, RoundFormed
+from coordinatord.protocol.messages import Phase
+from tests.corpus.support import begin
+from tests.sim.world import World
+from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, let_pass
+
+SETTLED_S = 60.0
+"""Many heartbeats and leases, of either length."""
+
+
+def change(world: World, **numbers: Any) -> Policy:
+    """Have the coordinator of a simulated world decide by other numbers."""
+    policy = dataclasses.replace(world.daemon.machine.policy, **numbers)
+    world.scenario = dataclasses.replace(world.scenario, policy=policy)
+    world.daemon.change_policy(policy)
+    return policy
+
+
+@pytest.mark.parametrize("heartbeats", [(1.0, 6.0), (6.0, 1.0), (1.0, 0.2), (0.2, 1.0), (6.0, 1.0, 6.0, 0.2)])
+@pytest.mark.parametrize("waits_s", [0.1, 0.9, 3.3, 5.9])
+def test_a_changed_heartbeat_loses_nobody_and_nodes_go_by_it(heartbeats: tuple[float, ...], waits_s: float) -> None:
+    first, *others = heartbeats
+    world = begin(4, nodes_max=3, policy=Policy(heartbeat_s=first))
+    world.go_on(20.0)
+    for heartbeat_s in others:
+        world.go_on(waits_s)
+        change(world, heartbeat_s=heartbeat_s)
+        world.go_on(SETTLED_S if heartbeat_s == others[-1] else waits_s)
+    machine = world.daemon.machine
+    [run] = machine.jobs.values()
+    assert (run.state, run.round, len(run.members)) == (State.RUNNING, 1, 4)
+    for member in run.members.values():
+        assert member.sent is not None
+        assert (member.sent.heartbeat_s, member.sent.lease_s) == (others[-1], 5 * others[-1])
+    for host in world.hosts.values():
+        assert host.agent is not None
+        assert host.agent._connection.heartbeat_s == others[-1]
+
+
+def test_a_host_that_goes_later_is_lost_by_the_lease_of_then() -> None:
+    world = begin(3, nodes_max=2, policy=Policy(heartbeat_s=4.0))
+    change(world, heartbeat_s=1.0)
+    world.go_on(10.0)
+    world.hosts["n1"].vanish()
+    world.until(lambda: world.run.round == 2, within=5.0 + 2.0)
+
+
+def a_run(coordinator: Coordinator, *, nodes: int = 1) -> None:
+    for number in range(1, nodes + 1):
+        join = a_join(f"n{number}", spec=a_spec(nodes, nodes + 1))
+        coordinator.handle(Connected(number, join, "10.0.0.1", "10.0.0.254"), 0.0)
+
+
+def test_the_coordinator_looks_at_the_clock_each_heartbeat_of_now() -> None:
+    coordinator = a_coordinator(heartbeat_s=20.0, settle_s=50.0, settle_max_s=50.0)
+    a_run(coordinator)
+    assert coordinator.next_deadline() == 20.0
+    coordinator.handle(PolicyChanged(Policy(settle_s=50.0, settle_max_s=50.0)), 3.0)
+    assert coordinator.next_deadline() == 4.0
+
+
+def test_a_round_waits_for_the_settle_window_of_now() -> None:
+    coordinator = a_coordinator(settle_s=5.0)
+    a_run(coordinator)
+    assert not let_pass(coordinator, 1.0)
+    batch = coordinator.handle(PolicyChanged(Policy(settle_s=1.5)), 1.0)
+    assert not batch.records
+    assert [type(record) for record in let_pass(coordinator, 1.5)] == [RoundFormed]
+
+
+def test_a_window_that_is_over_by_now_forms_the_round_at_once() -> None:
+    coordinator = a_coordinator(settle_s=5.0)
+    a_run(coordinator)
+    assert not let_pass(coordinator, 3.0)
+    batch = coordinator.handle(PolicyChanged(Policy(settle_s=2.0)), 3.0)
+    assert [type(record) for record in batch.records] == [RoundFormed]
+
+
+def test_nodes_that_train_are_told_of_another_outage_grace_at_once() -> None:
+    coordinator = a_coordinator(settle_s=0.5)
+    a_run(coordinator)
+    let_pass(coordinator, 0.5)
+    [run] = coordinator.jobs.values()
+    coordinator.handle(Reported(1, an_observed(run=run.id, round=1, phase=Phase.RUNNING)), 0.6)
+    assert run.state is State.RUNNING
+    batch = coordinator.handle(PolicyChanged(Policy(settle_s=0.5, outage_grace_s=77.0)), 1.0)
+    assert [effect.message.outage_grace_s for effect in batch.effects if isinstance(effect, Send)] == [77.0]
+
+
+def test_while_nothing_can_be_recorded_nothing_is_decided_by_the_new_numbers_either() -> None:
+    coordinator = a_coordinator(settle_s=5.0)
+    a_run(coordinator)
+    let_pass(coordinator, 3.0)
+    coordinator.handle(StoreFailed("disk full"), 3.0)
+    assert not coordinator.handle(PolicyChanged(Policy(settle_s=1.0, heartbeat_s=0.5)), 3.5).records
+    assert not let_pass(coordinator, 60.0)
+    batch = coordinator.handle(StoreRecovered(), 60.0)
+    assert [type(record) for record in batch.records] == [RoundFormed]
+    assert not any(isinstance(record, NodeLost) for record in batch.records)
+
+
+def test_a_connection_that_ends_after_its_lease_has_ended_gives_no_other_lease() -> None:
+    """A longer heartbeat may make its node look punctual again; if it is gone next, nobody would be left to lose."""
+    coordinator = a_coordinator()
+    coordinator.handle(Connected(1, a_join("n1", spec=a_spec(1, 1)), "10.0.0.1", "10.0.0.254"), 0.0)
+    coordinator.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.RUNNING)), 0.0)
+    let_pass(coordinator, 6.0)
+    assert coordinator.jobs["default"].members["n1"].expired
+    coordinator.handle(PolicyChanged(Policy(heartbeat_s=20.0)), 6.0)
+    coordinator.handle(Disconnected(1), 6.0)
+    coordinator.handle(Asked(2, StopJob("default", "operator", "")), 6.0)
+    coordinator.handle(Tick(), 6.0)
+    assert coordinator.jobs["default"].state is State.STOPPED

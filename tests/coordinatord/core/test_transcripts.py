@@ -1,0 +1,30 @@
+"""What the coordinator does in each situation, as transcripts that a person can read; `--rewrite` writes them anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordinatord.core.queries import conditions
+from coordinatord.core.transitions.table import ROWS
+from tests.support.golden import SCRIPTS, transcribe
+from tests.support.rows import run_rows_taken
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_the_coordinator_acts_as_the_transcript_says(script: Path, *, rewrite: bool) -> None:
+    expected = script.read_text()
+    actual = transcribe(expected)
+    if rewrite:
+        script.write_text(actual)
+    else:
+        assert actual == expected, "read the difference; if it is right, run `pytest --rewrite tests/coordinatord/core`"
+
+
+def test_the_transcripts_take_every_row_of_the_run_table() -> None:
+    with run_rows_taken() as taken:
+        for script in SCRIPTS:
+            transcribe(script.read_text())
+    left = [f"{row.source}: {conditions.NAMES[row.when]}" for row in ROWS if row not in taken]
+    assert not left

@@ -1,0 +1,60 @@
+"""Each known cause is recognised in what is really written when it strikes, and nothing else is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinatord.hints.match import CAUSES, _advice, hint
+from coordinatord.protocol.messages import EarlyEnd, Report
+from nodeclient.core.worker_group import WorkerGroup
+from nodeclient.diagnosis.diagnose import diagnose
+from nodeclient.diagnosis.oom import OomKills
+from tests.coordinatord.hints.host_samples import ABORT, ABORTED, HOST_SAMPLES, ORDINARY
+from tests.coordinatord.hints.network_samples import NETWORK_SAMPLES
+from tests.coordinatord.hints.sample import Sample, raised
+from tests.support.builders import a_report
+
+SAMPLES = [*HOST_SAMPLES, *NETWORK_SAMPLES]
+
+
+def report_on(sample: Sample) -> Report:
+    """Report a sample as it comes to the nodes: clipped, and after its stderr was understood."""
+    told = diagnose(sample.exit_code, 4_711, None, sample.stderr.encode(), OomKills())
+    group = WorkerGroup()
+    group.fail(0, sample.exit_code, replace(told, message=sample.diagnosis.message), 0.0)
+    early = (EarlyEnd("n2", 3, 0.2),) if sample.early else ()
+    return a_report(failure=group.failure(0.0), consequences_count=sample.consequences, nodes=sample.nodes, early=early)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: f"{sample.cause}: {sample.stderr[-40:]!r}")
+def test_the_cause_is_recognised(sample: Sample) -> None:
+    report = report_on(sample)
+    assert next(cause.name for cause in CAUSES if _advice(cause, report) is not None) == sample.cause
+    said = hint(report)
+    assert said is not None
+    assert sample.says in said
+
+
+@pytest.mark.parametrize("stderr", ORDINARY, ids=lambda stderr: stderr[-40:])
+def test_an_ordinary_error_gets_no_hint(stderr: str) -> None:
+    report = report_on(Sample("", stderr))
+    assert hint(report) is None
+
+
+@pytest.mark.parametrize("after", [ABORT, f"{ABORT}\n{ABORTED}"], ids=["abort", "and a fault handler"])
+def test_an_exception_that_an_abort_follows_is_an_ordinary_error(after: str) -> None:
+    report = report_on(Sample("", raised("ValueError: loss is nan at step 17") + after, -6))
+    assert report.failure.error == "ValueError: loss is nan at step 17"
+    assert hint(report) is None
+
+
+def test_every_cause_has_a_true_message() -> None:
+    assert {sample.cause for sample in SAMPLES} == {cause.name for cause in CAUSES}
+    assert len({cause.name for cause in CAUSES}) == len(CAUSES)
+
+
+def test_no_advice_is_longer_than_four_rows() -> None:
+    longest = max((hint(report_on(sample)) or "" for sample in SAMPLES), key=len)
+    assert len(longest) <= 4 * 97, longest

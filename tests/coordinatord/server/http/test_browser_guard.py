@@ -1,0 +1,95 @@
+"""Browsers are let in by names that are ours, and programs by any; no page opens a session or asks for anything."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from aiohttp import ClientSession, WSServerHandshakeError
+
+from coordinatord.core.policy import Policy
+from coordinatord.protocol.messages import SESSION_PATH
+from coordinatord.server.app import serve
+from coordinatord.server.http.browser_guard import Names
+from coordinatord.store.memory_store import MemoryStore
+from tests.coordinatord.server.conftest import Start
+
+CHROMIUM = {"User-Agent": "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36", "Accept-Language": "en-US"}
+
+PROGRAMS = ("curl/8.5.0", "Prometheus/3.1.0", "kube-probe/1.31", "Go-http-client/1.1", "Python/3.11 aiohttp/3.14")
+
+NOBODYS = (
+    "127.0.0.1",
+    "10.0.0.7",
+    "::1",
+    "fd00::5",
+    "localhost",
+    "coordinatord",
+    "coord.local",
+    "coordinatord.training.svc.cluster.local",
+    "ip-10-0-0-7.eu-west-1.compute.internal",
+)
+
+
+async def status_of(url: str, host: str, **headers: str) -> tuple[int, str]:
+    """Ask by another name than that in the URL; return the status and what is said."""
+    async with ClientSession() as client, client.get(url, headers={"Host": host, **headers}) as answer:
+        return answer.status, await answer.text()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", ""])
+async def test_no_page_opens_a_session(start: Start, origin: str) -> None:
+    async with start() as server, ClientSession(headers={"Origin": origin}) as client:
+        with pytest.raises(WSServerHandshakeError) as refused:
+            await client.ws_connect(f"{server.url}{SESSION_PATH}")
+        assert refused.value.status == 403
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("path", ["/", "/v1/jobs", "/v1/events", "/v1/stream", "/metrics", "/healthz", "/nowhere"])
+async def test_a_browser_reads_nothing_by_a_name_that_may_be_anybodys(start: Start, path: str) -> None:
+    async with start() as server:
+        for name in ("evil.example", "evil.example.", "127.0.0.1.evil.example", "local.evil.example"):
+            for mark in ({"Accept-Language": ""}, {"Sec-Fetch-Site": "none"}, CHROMIUM):
+                status, text = await status_of(f"{server.url}{path}", f"{name}:29400", **mark)
+                assert (status, "does not know the name" in text) == (403, True)
+
+
+@pytest.mark.asyncio
+async def test_programs_ask_by_any_name(start: Start) -> None:
+    async with start() as server:
+        for program in PROGRAMS:
+            assert (await status_of(f"{server.url}/healthz", "coord.corp.example:80", **{"User-Agent": program}))[
+                0
+            ] == 200
+
+
+@pytest.mark.asyncio
+async def test_a_browser_is_let_in_by_the_names_that_are_given() -> None:
+    async with serve("127.0.0.1", 0, Policy(), MemoryStore(), allowed_hosts=["page.corp.example"]) as server:
+        assert (await status_of(server.url, "page.corp.example", **CHROMIUM))[0] == 200
+        assert (await status_of(server.url, "other.corp.example", **CHROMIUM))[0] == 403
+
+
+@pytest.mark.parametrize("name", NOBODYS)
+def test_names_that_nobody_can_register_are_ours(name: str) -> None:
+    assert Names().has(name)
+
+
+def test_a_name_with_a_dot_in_front_stands_for_all_below_it() -> None:
+    names = Names([".corp.example", "Page.Other.Example."])
+    for name, ours in (
+        ("a.corp.example", True),
+        ("A.B.Corp.Example.", True),
+        ("corp.example", False),
+        ("evilcorp.example", False),
+        ("page.other.example", True),
+        ("a.page.other.example", False),
+    ):
+        assert names.has(name) is ours, name
+
+
+def test_the_names_of_this_host_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "gpu1.corp.example")
+    assert Names().has("GPU1.corp.example")

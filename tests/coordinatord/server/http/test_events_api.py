@@ -1,0 +1,179 @@
+"""What happened, over HTTP: as a list, and as server-sent events that go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientResponse, ClientSession
+
+from coordinatord.protocol.messages import Goal, Phase
+from coordinatord.server.http import events_api
+from coordinatord.store.sqlite_store import SqliteStore
+from tests.coordinatord.server.conftest import Start
+from tests.coordinatord.server.http.test_admin_api import AHEAD, ask
+from tests.support.programs import TIMEOUT_S
+from tests.support.raw_session import connect, get, join
+
+pytestmark = pytest.mark.asyncio
+
+
+@asynccontextmanager
+async def following(url: str, after: str | None = None) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+    """Follow what happens; yield an iterator over the events."""
+    headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": after} if after is not None else {})
+    async with ClientSession(headers=headers) as client, client.get(url) as answer:
+        assert (answer.status, answer.content_type) == (200, "text/event-stream")
+        yield _events(answer)
+
+
+async def _events(answer: ClientResponse) -> AsyncIterator[dict[str, Any]]:
+    async with asyncio.timeout(TIMEOUT_S):
+        async for line in answer.content:
+            if line.startswith(b"data: "):
+                yield json.loads(line.removeprefix(b"data: "))
+
+
+async def test_a_list_tells_what_happened_in_words(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", job="mnist")) as a:
+        run = await a.hear_goal(Goal.RUN)
+        status, _, body = await get(f"{server.url}/v1/jobs/mnist/events", "application/json")
+        assert (status, body["job"]) == (200, "mnist")
+        events = body["events"]
+        assert [event["what"] for event in events] == ["run opened", "node joined", "round formed"]
+        assert [event["number"] for event in events] == [1, 2, 3]
+        assert events[2] == events[2] | {
+            "kind": "RoundFormed",
+            "job": "mnist",
+            "run": run.run,
+            "node": None,
+            "round": 1,
+            "reason": "formed of node a, its maximum",
+        }
+        _, _, rest = await get(f"{server.url}/v1/jobs/mnist/events?after=2", "application/json")
+        assert rest["events"] == events[2:]
+
+
+async def test_a_list_is_narrowed_to_the_newest_to_kinds_and_to_an_age(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", job="mnist")) as a:
+        await a.hear_goal(Goal.RUN)
+
+        async def told(query: str) -> list[str]:
+            _, _, body = await get(f"{server.url}/v1/jobs/mnist/events?{query}")
+            return [event["kind"] for event in body["events"]]
+
+        assert await told("last=1") == ["RoundFormed"]
+        assert await told("kind=node-joined&kind=RunOpened") == ["RunOpened", "NodeJoined"]
+        assert await told("kind=Round%20Formed,node_lost&since=600") == ["RoundFormed"]
+        assert await told("since=0") == []
+        async with following(f"{server.url}/v1/jobs/mnist/events?last=2") as events:
+            assert [(await anext(events))["number"] for _ in range(2)] == [2, 3]
+
+
+@pytest.mark.parametrize("query", ["last=0", "last=1001", "last=x", "since=-1", "since=nan", "kind=", "kind=NodeLust"])
+async def test_what_narrows_nothing_is_said(start: Start, query: str) -> None:
+    async with start() as server:
+        status, _, body = await get(f"{server.url}/v1/events?{query}")
+        assert (status, body["error"]) == (400, "malformed")
+
+
+async def test_who_follows_hears_what_was_and_what_comes(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a")) as a:
+        run = await a.hear_goal(Goal.RUN)
+        async with following(f"{server.url}/v1/jobs/job/events") as events:
+            for what in ("run opened", "node joined", "round formed"):
+                assert (await anext(events))["what"] == what
+            await a.report(Phase.RUNNING, run)
+            last = await anext(events)
+            assert (last["what"], last["number"]) == ("round started", 4)
+        async with following(f"{server.url}/v1/jobs/job/events", after="3") as events:
+            assert (await anext(events))["number"] == 4
+
+
+async def test_of_all_jobs_and_of_none(start: Start) -> None:
+    async with start() as server:
+        async with connect(server.url, join("a", job="one")) as a, connect(server.url, join("b", job="two")) as b:
+            await a.hear_goal(Goal.RUN)
+            await b.hear_goal(Goal.RUN)
+        await ask(f"{server.url}/v1/nodes/gpu1/drain", AHEAD)
+        _, _, body = await get(f"{server.url}/v1/events")
+        assert {event["job"] for event in body["events"]} >= {"one", "two", ""}
+        [drained] = [event for event in body["events"] if event["job"] == ""]
+        assert (drained["what"], drained["node"]) == ("node drained", "gpu1")
+
+
+async def test_the_last_thing_that_is_heard_of_a_job_is_that_it_is_forgotten(start: Start, tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path / "state")
+    async with start(store) as server:
+        async with connect(server.url, join("a")) as a:
+            run = await a.hear_goal(Goal.RUN)
+            await a.report(Phase.SUCCEEDED, run)
+            await a.hear_goal(Goal.EXIT)
+        async with following(f"{server.url}/v1/jobs/job/events") as events:
+            numbers = [(await anext(events))["number"] for _ in range(6)]
+            await ask(f"{server.url}/v1/jobs/job/forget")
+            forgotten = [event async for event in events]
+        assert [event["what"] for event in forgotten] == ["job forgotten"]
+        assert (await get(f"{server.url}/v1/jobs/job/events"))[0] == 404
+        async with connect(server.url, join("b", nodes=2)) as b:
+            await b.hear_goal(Goal.WAIT)
+            _, _, body = await get(f"{server.url}/v1/jobs/job/events?after={numbers[-1]}")
+        assert [event["what"] for event in body["events"]] == ["job forgotten", "run opened", "node joined"]
+    await store.close()
+
+
+async def test_what_has_not_happened_yet_is_not_told(start: Start) -> None:
+    async with start() as server:
+        assert (await get(f"{server.url}/v1/jobs/nosuch/events"))[0] == 404
+
+
+async def test_a_number_of_another_store_is_no_reason_to_say_nothing(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a")) as a:
+        await a.hear_goal(Goal.RUN)
+        _, _, body = await get(f"{server.url}/v1/jobs/job/events?after=900")
+        assert len(body["events"]) == 3
+        async with following(f"{server.url}/v1/jobs/job/events", after="900") as events:
+            assert (await anext(events))["number"] == 1
+
+
+@pytest.mark.parametrize("after", ["-1", "x", "1.5", "%C2%B2", "9" * 21])
+async def test_a_number_that_is_none_is_said(start: Start, after: str) -> None:
+    async with start() as server:
+        status, _, body = await get(f"{server.url}/v1/events?after={after}", "application/json")
+        assert (status, body["error"]) == (400, "malformed")
+
+
+async def test_silence_is_broken_now_and_then(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_api, "QUIET_S", 0.01)
+    async with (
+        start() as server,
+        ClientSession(headers={"Accept": "text/event-stream"}) as client,
+        client.get(f"{server.url}/v1/events") as answer,
+        asyncio.timeout(TIMEOUT_S),
+    ):
+        for _ in range(3):
+            assert await answer.content.readuntil(b"\n\n") == b": nothing new\n\n"
+
+
+async def test_followers_are_limited(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_api, "FOLLOWERS_MAX", 1)
+    async with (
+        start() as server,
+        following(f"{server.url}/v1/events"),
+        ClientSession(headers={"Accept": "text/event-stream"}) as client,
+        client.get(f"{server.url}/v1/events") as answer,
+    ):
+        assert answer.status == 503
+
+
+async def test_who_follows_is_let_go_when_the_server_ends(start: Start) -> None:
+    async with start() as server:
+        stream = following(f"{server.url}/v1/events")
+        events = await stream.__aenter__()
+    assert [event async for event in events] == []
+    await stream.__aexit__(None, None, None)

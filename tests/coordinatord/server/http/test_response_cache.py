@@ -1,0 +1,159 @@
+"""Answers that many ask for: made once for all, and not too often; durable, and not older than what was recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import pytest
+from aiohttp import ClientSession
+
+from coordinatord.core.queries.job_view import job_view
+from coordinatord.core.state.run import Run
+from coordinatord.protocol.api import JobStatus
+from coordinatord.protocol.messages import Goal, Phase
+from coordinatord.server import driver
+from coordinatord.server.http import jobs_api, response_cache
+from coordinatord.server.job_iteration import iterate_jobs
+from tests.coordinatord.server.conftest import Start
+from tests.coordinatord.server.http.test_admin_api import AHEAD, ask
+from tests.coordinatord.server.test_durability import SlowStore
+from tests.support.raw_session import connect, get, join, until
+
+pytestmark = pytest.mark.asyncio
+
+NEVER_S = 3_600.0
+
+JSON = "application/json"
+
+
+@pytest.fixture
+def dear(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Return what makes each answer one that has to rest for so many seconds."""
+
+    def rest(seconds: float) -> None:
+        monkeypatch.setattr(response_cache, "CHEAP_S", 0.0)
+        monkeypatch.setattr(response_cache, "SHARE", 1e-12)
+        monkeypatch.setattr(response_cache, "REST_S", seconds)
+
+    return rest
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the views of jobs that are made, by job."""
+    counts: Counter[str] = Counter()
+
+    def counted(run: Run, now: float, trouble: str | None) -> JobStatus:
+        counts[run.job] += 1
+        return job_view(run, now, trouble)
+
+    for module in (jobs_api, sys.modules[job_view.__module__]):
+        monkeypatch.setattr(module, "job_view", counted)
+    return counts
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/mnist"])
+async def test_what_many_ask_for_is_made_once(
+    start: Start, dear: Callable[[float], None], made: Counter[str], path: str
+) -> None:
+    dear(NEVER_S)
+    async with start() as server, connect(server.url, join("a", job="mnist", nodes=2)) as a:
+        await a.hear_goal(Goal.WAIT)
+        async with ClientSession(headers={"Accept": JSON}) as client:
+
+            async def read() -> bytes:
+                async with client.get(f"{server.url}{path}") as answer:
+                    assert (answer.status, answer.content_type) == (200, JSON)
+                    return await answer.read()
+
+            bodies = await asyncio.gather(*(read() for _ in range(20)))
+        assert (len(set(bodies)), made) == (1, {"mnist": 1})
+        await get(f"{server.url}{path}", "application/msgpack")
+        assert made == {"mnist": 2}, "once more, encoded otherwise"
+
+
+async def test_what_was_recorded_before_somebody_asks_is_shown(start: Start, dear: Callable[[float], None]) -> None:
+    dear(0.02)
+    async with start() as server:
+        for node in "abc":
+            await ask(f"{server.url}/v1/nodes/{node}/drain", AHEAD)
+            told = (await get(f"{server.url}/v1/jobs", JSON))[2]
+            assert told["drained"][-1]["node"] == node
+
+
+async def test_what_is_dear_is_made_anew_after_its_rest_alone(
+    start: Start, dear: Callable[[float], None], made: Counter[str]
+) -> None:
+    dear(NEVER_S)
+    async with start() as server, connect(server.url, join("a", nodes=2)) as a:
+        await a.hear_goal(Goal.WAIT)
+        await get(f"{server.url}/v1/jobs")
+        await ask(f"{server.url}/v1/nodes/x/drain", AHEAD)
+        asked = asyncio.ensure_future(get(f"{server.url}/v1/jobs"))
+        for _ in range(10):  # others are served meanwhile
+            assert (await get(f"{server.url}/healthz"))[0] == 200
+        assert (asked.done(), made) == (False, {"job": 1})
+        asked.cancel()
+
+
+async def test_what_is_cheap_says_how_it_is_right_then(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_cache, "CHEAP_S", NEVER_S)
+    async with start() as server, connect(server.url, join("a")) as a:
+        run = await a.hear_goal(Goal.RUN)
+        for phase in (Phase.STARTING, Phase.STOPPING):  # neither is recorded
+            await a.report(phase, run)
+            await a.beat()
+            await a.hear_goal(Goal.RUN)
+            [node] = (await get(f"{server.url}/v1/jobs/job"))[2]["nodes"]
+            assert node["state"] == {Phase.STARTING: "assigned", Phase.STOPPING: "stopping"}[phase]
+
+
+async def test_an_unknown_job_is_looked_for_again_each_time(start: Start, dear: Callable[[float], None]) -> None:
+    dear(NEVER_S)
+    async with start() as server:
+        assert (await get(f"{server.url}/v1/jobs/job"))[0] == 404
+        async with connect(server.url, join("a", nodes=2)) as a:
+            await a.hear_goal(Goal.WAIT)
+            assert (await get(f"{server.url}/v1/jobs/job"))[0] == 200
+
+
+async def test_jobs_are_read_in_pieces_and_one_that_is_forgotten_meanwhile_is_not_read(start: Start) -> None:
+    async with start() as server:
+        for job in "xyz":
+            async with connect(server.url, join("a", job=job)) as a:
+                run = await a.hear_goal(Goal.RUN)
+                await a.report(Phase.SUCCEEDED, run)
+                await a.hear_goal(Goal.EXIT)
+        await until(lambda: not any(run.members for run in server.driver.machine.jobs.values()))
+        read = iterate_jobs(server.driver, 0)
+        assert (await anext(read)).job == "x"
+        assert (await ask(f"{server.url}/v1/jobs/y/forget"))[0] == 200
+        others: list[str] = []
+        asyncio.get_running_loop().call_soon(others.append, "had their turn")
+        assert ((await anext(read)).job, others) == ("z", ["had their turn"])
+        assert [run async for run in read] == []
+
+
+async def test_what_is_read_after_a_pause_is_durable_as_well(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "PATIENCE_S", NEVER_S)
+    store = SlowStore()
+    async with start(store) as server, AsyncExitStack() as stack:
+        for job in "xy":
+            store.allowed.release()
+            node = await stack.enter_async_context(connect(server.url, join("a", job=job, nodes=2)))
+            await node.hear_goal(Goal.WAIT)
+            await store.asked.get()
+        read = iterate_jobs(server.driver, 0)
+        assert (await anext(read)).job == "x"
+        asking = asyncio.ensure_future(ask(f"{server.url}/v1/nodes/b/drain", AHEAD))
+        await store.asked.get()
+        following = asyncio.ensure_future(anext(read))
+        assert (await get(f"{server.url}/healthz"))[0] == 200
+        assert not following.done()
+        store.allowed.release()
+        assert (await following).job == "y"
+        assert (await asking)[0] == 200

@@ -1,0 +1,359 @@
+"""`GET /metrics`: what is counted, under which names, and that it goes when its job goes."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+
+import pytest
+from aiohttp import ClientSession
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from coordinatord.core.policy import Policy
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.values.records import (
+    NodeJoined,
+    RoundFormed,
+    RoundStarted,
+    RunOpened,
+)
+from coordinatord.core.values.time_ledger import Activity, Spent
+from coordinatord.protocol.messages import Desired, Goal, JobSpec, Phase, Refused
+from coordinatord.runtime import __version__
+from coordinatord.server import driver
+from coordinatord.server.app import Server
+from coordinatord.server.counters import Counters, LagProbe
+from coordinatord.server.metrics.jobs import figures_of
+from coordinatord.server.metrics.rounds import REASONS, JobTally
+from coordinatord.store.interface import Entry, StoreError
+from coordinatord.store.memory_store import MemoryStore
+from tests.coordinatord.server.conftest import Start
+from tests.support.builders import a_failure
+from tests.support.raw_session import IDLE, Peer, connect, join, until
+from tests.support.scrapes import Scrape
+
+asynchronous = pytest.mark.asyncio
+
+
+async def scraped(server: Server) -> Scrape:
+    """Scrape a server."""
+    async with ClientSession() as client, client.get(f"{server.url}/metrics") as answer:
+        assert answer.status == 200
+        return Scrape(await answer.text())
+
+
+async def run_round(*peers: Peer, after: int = 0) -> Desired:
+    """Let the nodes of a job start the workers of its next round."""
+    for peer in peers:
+        while (desired := await peer.hear_goal(Goal.RUN)).round <= after:
+            pass
+        await peer.report(Phase.RUNNING, desired)
+    return desired
+
+
+# The exposition
+
+
+@asynchronous
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("", "text/plain; version=0.0.4; charset=utf-8"),
+        ("text/html", "text/plain; version=0.0.4; charset=utf-8"),
+        ("application/openmetrics-text;version=1.0.0,text/plain;q=0.5", "application/openmetrics-text; version=1.0.0"),
+    ],
+)
+async def test_who_asks_gets_the_format_that_it_can_read(start: Start, accept: str, kind: str) -> None:
+    async with start() as server, ClientSession() as client:
+        async with client.get(f"{server.url}/metrics", headers={"Accept": accept}) as answer:
+            assert answer.headers["Content-Type"].startswith(kind)
+            text = await answer.text()
+        if "openmetrics" in kind:
+            assert list(text_string_to_metric_families(text))  # type: ignore[no-untyped-call]
+        else:
+            assert Scrape(text)("build_info", version=__version__) == 1
+
+
+@asynchronous
+async def test_a_coordinator_without_jobs_shows_itself_and_its_process(start: Start) -> None:
+    async with start() as server:
+        shown = await scraped(server)
+        assert shown("sessions") == 0
+        assert shown("store_ok") == 1
+        assert {shown("jobs", state=state) for state in State} == {0}
+        assert ("process_resident_memory_bytes", frozenset()) in shown.samples
+        assert not list(shown.named("job_state"))
+        assert all(text.endswith(".") for name, text in shown.helps.items() if name.startswith("coordinatord_"))
+
+
+@asynchronous
+async def test_two_servers_in_one_process_do_not_mix(start: Start) -> None:
+    async with start() as one, start() as other, connect(one.url, join("a", nodes=2)) as a:
+        await a.hear_goal(Goal.WAIT)
+        assert (await scraped(one))("sessions") == 1
+        assert (await scraped(other))("sessions") == 0
+
+
+@asynchronous
+async def test_any_name_of_a_job_is_a_label(start: Start) -> None:
+    job = 'ä "quoted" \\ back'
+    async with start() as server, connect(server.url, join("a", job=job, nodes=2)) as a:
+        await a.hear_goal(Goal.WAIT)
+        assert (await scraped(server))("job_state", job_id=job, state="forming") == 1
+
+
+# Jobs
+
+
+@asynchronous
+async def test_a_job_that_waits_shows_how_many_nodes_it_has_and_needs(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", nodes=3)) as a:
+        await a.hear_goal(Goal.WAIT)
+        shown = await scraped(server)
+        assert shown("jobs", state="forming") == 1
+        assert shown("nodes", job_id="job", state="ready") == 1
+        assert shown("job_nodes_min", job_id="job") == shown("job_nodes_max", job_id="job") == 3
+        assert shown("restarts_total", job_id="job") == shown("job_restarts_max", job_id="job") == 0
+        assert shown("job_seconds_total", job_id="job", cause="training") == 0
+        assert shown("round_formation_seconds_count") == 0
+
+
+@asynchronous
+async def test_a_failed_worker_is_a_round_a_restart_and_a_recovery(start: Start) -> None:
+    spec = JobSpec(nodes_min=1, nodes_max=1, max_restarts=2)
+    async with start() as server, connect(server.url, join("a", spec=spec)) as a:
+        first = await run_round(a)
+        await a.report(Phase.STOPPED, first, a_failure())
+        second = await run_round(a, after=first.round)
+        await a.beat()
+        await until(lambda: server.driver.machine.jobs["job"].state is State.RUNNING)
+        shown = await scraped(server)
+        assert second.round == first.round + 1
+        assert shown("rounds_total", job_id="job", reason="worker_failed") == 1
+        assert sum(shown("rounds_total", job_id="job", reason=reason) for reason in REASONS) == 1
+        assert shown("restarts_total", job_id="job") == 1
+        assert shown("round_formation_seconds_count") == shown("round_start_seconds_count") == 2
+        assert shown("recovery_seconds_count", planned="false") == 1
+        assert shown("recovery_seconds_count", planned="true") == 0
+        assert shown("heartbeats_total") == 1
+        assert shown("store_commit_seconds_count") >= 2
+        assert shown("job_state", job_id="job", state="running") == 1
+
+
+@asynchronous
+async def test_a_worker_that_failed_because_a_node_had_gone_is_a_node_lost(start: Start) -> None:
+    async with (
+        start(reconnect_grace_s=0.0) as server,
+        connect(server.url, join("a", nodes=2)) as a,
+        connect(server.url, join("b", nodes=2)) as b,
+    ):
+        desired = await run_round(a, b)
+        await a.report(Phase.STOPPED, desired, a_failure())
+        await b.hear_goal(Goal.STOP)
+        await b.socket.close()
+        await a.hear_goal(Goal.WAIT)
+        shown = await scraped(server)
+        assert shown("nodes_lost_total", job_id="job") == 1
+        assert shown("rounds_total", job_id="job", reason="node_lost") == 1
+        assert shown("rounds_total", job_id="job", reason="worker_failed") == 0
+        assert shown("restarts_total", job_id="job") == 0
+
+
+@asynchronous
+async def test_what_an_operator_does_has_reasons_of_its_own(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a")) as a, ClientSession() as client:
+        first = await run_round(a)
+        await client.post(f"{server.url}/v1/jobs/job/restart", json={"by": "ann", "reason": "lost nodes a arrived"})
+        await a.hear_goal(Goal.STOP)
+        await a.report(Phase.STOPPED, first)
+        second = await run_round(a, after=first.round)
+        await until(lambda: server.driver.machine.jobs["job"].state is State.RUNNING)
+        await client.post(f"{server.url}/v1/jobs/job/stop", json={"by": "ann", "reason": ""})
+        await a.hear_goal(Goal.STOP)
+        await a.report(Phase.STOPPED, second)
+        await a.hear_goal(Goal.EXIT)
+        shown = await scraped(server)
+        assert shown("rounds_total", job_id="job", reason="restart_asked") == 1
+        assert shown("rounds_total", job_id="job", reason="stop_asked") == 1
+        assert shown("recovery_seconds_count", planned="true") == 1
+        assert shown("job_state", job_id="job", state="stopped") == 1
+
+
+@asynchronous
+async def test_a_job_has_as_many_series_whatever_its_nodes(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", job="small", nodes=2)) as a:
+        await a.hear_goal(Goal.WAIT)
+        async with AsyncExitStack() as stack:
+            for number in range(20):
+                node = await stack.enter_async_context(connect(server.url, join(f"n{number}", job="large", nodes=30)))
+                await node.hear_goal(Goal.WAIT)
+            shown = await scraped(server)
+        small, large = ([1 for _, labels in shown.samples if ("job_id", job) in labels] for job in ("small", "large"))
+        assert len(small) == len(large) < 50
+        assert shown("nodes", job_id="large", state="ready") == 20
+
+
+@asynchronous
+async def test_steps_and_where_the_time_went_are_shown(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a")) as a:
+        desired = await run_round(a)
+        running = dataclasses.replace(IDLE, run=desired.run, round=desired.round, phase=Phase.RUNNING)
+        await a.say(dataclasses.replace(running, steps=(41,), step_age_s=0.0))
+        await until(lambda: server.driver.machine.jobs["job"].step == 41)
+        shown = await scraped(server)
+        assert shown("job_step", job_id="job") == 41
+        spent = [shown("job_seconds_total", job_id="job", cause=cause) for cause in Activity]
+        assert sum(spent) > 0
+        assert all(seconds is not None for seconds in spent)
+
+
+@asynchronous
+async def test_what_ended_is_shown_for_a_while_and_what_is_forgotten_is_gone(start: Start) -> None:
+    async with start(jobs_max=1) as server:
+        async with connect(server.url, join("a", job="first")) as a:
+            desired = await run_round(a)
+            await a.report(Phase.SUCCEEDED, desired)
+            await a.hear_goal(Goal.EXIT)
+        shown = await scraped(server)
+        assert shown("job_state", job_id="first", state="succeeded") == 1
+        assert shown("rounds_total", job_id="first", reason="all_succeeded") == 1
+        assert not list(shown.named("nodes"))
+        async with connect(server.url, join("a", job="second", nodes=2)) as a:
+            await a.hear_goal(Goal.WAIT)
+            shown = await scraped(server)
+        jobs = {job for labels in shown.labels.values() for job in labels.get("job_id", ())}
+        assert jobs == {"second"}
+
+
+def test_a_job_that_ended_long_ago_has_no_series() -> None:
+    run = a_run()
+    run.state = State.FAILED
+    run.ledger.settle(Spent(), None, 100.0)
+    assert figures_of(run, JobTally(), 100.0 + 900.0).is_shown
+    assert not figures_of(run, JobTally(), 100.0 + 900.1).is_shown
+
+
+# Counters
+
+
+def a_run() -> Run:
+    """Have a run of no nodes."""
+    return Run("job", "e-1", JobSpec(nodes_min=1, nodes_max=1, max_restarts=0), "a", Policy(), 0.0)
+
+
+def test_seconds_that_turn_out_to_be_lost_make_no_counter_fall() -> None:
+    run, tally = a_run(), JobTally()
+    run.ledger.settle(Spent(waiting=1.0), Activity.TRAINING, 1.0)
+    training = list(Activity).index(Activity.TRAINING)
+    assert figures_of(run, tally, 101.0).seconds[training] == 100.0
+    run.ledger.settle(Spent(waiting=1.0, training=95.0, detecting=5.0), Activity.STOPPING, 101.0)
+    figures = figures_of(run, tally, 101.0)
+    assert figures.seconds[training] == 100.0
+    assert sum(figures.seconds) == 101.0, "each second is told once, if to the wrong cause for now"
+    run.ledger.settle(Spent(waiting=1.0, training=95.0, detecting=5.0), Activity.TRAINING, 101.0)
+    assert sum(figures_of(run, tally, 201.0).seconds) == 201.0, "and then no more"
+
+
+def test_counters_add_up_to_the_time_that_passed_and_never_fall_whatever_turns_out() -> None:
+    run, tally = a_run(), JobTally()
+    run.ledger.settle(Spent(), Activity.RUNNING, 0.0)
+    shown = [0.0] * len(Activity)
+    for second in range(1, 120):
+        if second == 30:
+            run.ledger.settle(Spent(starting=29.5), Activity.TRAINING, 29.5)  # its first step is heard of
+        if second == 60:
+            run.ledger.settle(Spent(starting=29.5, training=20.5, detecting=10.0), Activity.STOPPING, 60.0)
+        seconds = figures_of(run, tally, float(second)).seconds
+        assert sum(seconds) == pytest.approx(second)
+        assert all(now >= before for now, before in zip(seconds, shown, strict=True))
+        shown = list(seconds)
+    truth = {Activity.STARTING: 29.5, Activity.TRAINING: 20.5, Activity.DETECTING: 10.0, Activity.STOPPING: 59.0}
+    excess = {cause: shown[index] - truth.get(cause, 0.0) for index, cause in enumerate(Activity)}
+    assert excess[Activity.RUNNING] == pytest.approx(29.0), "what was told stays told"
+
+
+def test_the_next_run_of_a_job_counts_its_seconds_anew() -> None:
+    tally = JobTally()
+    run = a_run()
+    run.ledger.settle(Spent(training=50.0), None, 50.0)
+    assert sum(figures_of(run, tally, 60.0).seconds) == 50.0
+    run.id = "e-2"
+    run.ledger.settle(Spent(), Activity.WAITING, 60.0)
+    assert sum(figures_of(run, tally, 61.0).seconds) == 1.0
+
+
+@asynchronous
+async def test_the_end_of_a_round_of_an_earlier_life_is_counted(start: Start) -> None:
+    store = RestoredStore()
+    async with start(store) as first, connect(first.url, join("a")) as a:
+        desired = await run_round(a)
+        await until(lambda: any(isinstance(record, RoundStarted) for record in store.records))
+    assert {type(record) for record in store.records} >= {RunOpened, NodeJoined, RoundFormed, RoundStarted}
+    async with start(store) as second, connect(second.url, join("a")) as a:
+        await a.report(Phase.SUCCEEDED, desired)
+        await a.hear_goal(Goal.EXIT)
+        shown = await scraped(second)
+        assert shown("rounds_total", job_id="job", reason="all_succeeded") == 1
+        assert shown("round_formation_seconds_count") == 0
+
+
+class RestoredStore(MemoryStore):
+    """Gives back what it was given."""
+
+    async def load(self) -> list[Entry]:
+        """Return all records."""
+        return [Entry(datetime.now(UTC).timestamp(), record) for record in self.records]
+
+
+# What is of no job
+
+
+@asynchronous
+async def test_what_is_refused_is_counted_by_its_code(start: Start) -> None:
+    async with start() as server:
+        async with connect(server.url) as stranger:
+            await stranger.socket.send_str("no join")
+            await stranger.hear(Refused)
+        async with connect(server.url, join("a", nodes=2)) as a, connect(server.url, join("b", nodes=3)) as b:
+            await b.hear(Refused)
+            await a.hear_goal(Goal.WAIT)
+            await a.socket.send_bytes(b"nonsense")
+            await a.hear(Refused)
+        shown = await scraped(server)
+        assert shown("refused_total", code="malformed") == 2
+        assert shown("refused_total", code="spec_differs") == 1
+        assert shown("refused_total", code="version") == 0
+
+
+class BrokenStore(MemoryStore):
+    """Cannot keep anything."""
+
+    async def append(self, *_: object) -> None:
+        """Fail."""
+        raise StoreError("the disk is full")
+
+
+@asynchronous
+async def test_a_store_that_fails_is_shown_while_it_does(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "RETRY_S", 0.01)
+    async with start(BrokenStore()) as server, connect(server.url, join("a")):
+        await until(lambda: server.driver.machine.store_error is not None)
+        shown = await scraped(server)
+        assert shown("store_ok") == 0
+        assert shown("store_failures_total") >= 1
+
+
+@asynchronous
+async def test_how_late_the_loop_is_is_looked_at_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinatord.server.counters.LOOK_EVERY_S", 0.001)
+    counters = Counters()
+    probe = LagProbe(counters)
+
+    def looks() -> float:
+        [lag] = counters.lag.collect()
+        return next(sample.value for sample in lag.samples if sample.name.endswith("_count"))
+
+    probe.start()
+    await until(lambda: looks() >= 3)
+    probe.close()

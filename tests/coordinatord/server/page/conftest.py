@@ -1,0 +1,49 @@
+"""Fixtures of the page's tests: a real server, a real browser, and pages that must have nothing to complain of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.coordinatord.server.conftest import pytest_asyncio_loop_factories, start
+from tests.support.browser import CHROMIUM, Browser, Page
+from tests.support.fixtures import cluster, coordinator, own_coordinator
+
+__all__ = ["cluster", "coordinator", "own_coordinator", "pytest_asyncio_loop_factories", "start"]
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all tests."""
+    if CHROMIUM is None:
+        pytest.skip("needs a browser: apt-get install chromium")
+    program = Browser(tmp_path_factory.mktemp("browser"))
+    try:
+        yield program
+    finally:
+        program.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Open]:
+    """Open pages; none of them may have complained of anything when the test ends."""
+    pages: list[Page] = []
+
+    def opened(url: str, **options: int | str) -> Page:
+        pages.append(browser.open(url, **options))  # type: ignore[arg-type]  # they are those of `open`
+        return pages[-1]
+
+    yield opened
+    for page in pages:
+        page.close()
+    assert [complaint for page in pages for complaint in page.complaints] == []
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    """Return where a picture may be put."""
+    return tmp_path / "page.png"

@@ -1,0 +1,278 @@
+"""The live page in a real browser, with real nodes: it shows, it keeps up without a reload, it survives what it shows.
+
+Every test ends with a look at what the page has complained of, which must be nothing; see `conftest`.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from coordinatord.server.http.live_updates import VIEWERS_MAX
+from tests.coordinatord.server.page.conftest import Open
+from tests.support.browser import Page
+from tests.support.cluster import QUICK, Cluster, Coordinator
+from tests.support.lives import FleetProgram, Lives
+from tests.support.programs import BIN, run
+
+pytestmark = pytest.mark.slow
+
+STEPPING = """
+import signal, threading, workerlib
+step, ended = 0, threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: ended.set())
+while not ended.wait(0.02):
+    step += 1
+    workerlib.step(step)
+"""
+"""A training that does nothing but count."""
+
+FLAGS = ("--nnodes", "1:4", "--max-restarts", "3")
+
+HOSTILE = "<img/src=x/onerror=\"document.title='owned'\">$(id)'\"&amp;</script>"
+"""What a job or a node may be called, and what a worker may write."""
+
+RAISING = f"raise ValueError({HOSTILE!r} * 3)"
+
+UNREACHABLE = re.compile(
+    r"network: Failed to load resource: net::ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING) "
+)
+"""What a browser says of a coordinator that is away, and the one thing that no page can keep it from saying."""
+
+FLEET = 1_000
+
+ROWS = "document.querySelectorAll('.scroller tbody tr:not(.spacer)').length"
+
+ROWS_MAX = 60
+"""Of the nodes' table that are there at a time: what is seen of it and a few more."""
+
+CONTRAST = 4.5
+"""Of text to its ground at least (WCAG 2.2, 1.4.3)."""
+
+CONTRASTS = """(() => {
+  const canvas = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
+  const luminance = (colour) => {
+    canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    const linear = [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).map((byte) => byte / 255)
+      .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  };
+  const root = getComputedStyle(document.documentElement);
+  const of = (name) => luminance(root.getPropertyValue('--' + name));
+  const worst = {};
+  for (const text of ['text', 'muted', 'accent', 'good', 'wait', 'busy', 'bad', 'off']) {
+    const ratios = ['ground', 'panel', 'raised', 'bad-ground']
+      .map((ground) => [of(text), of(ground)].sort((a, b) => b - a))
+      .map(([light, dark]) => (light + 0.05) / (dark + 0.05));
+    worst[text] = Math.min(...ratios);
+  }
+  return { worst, ground: of('ground') };
+})()"""
+
+MUTATIONS = """new Promise((resolve) => {
+  let changes = 0, first = null;
+  const told = document.querySelector('.meta');
+  const watcher = new MutationObserver((records) => {
+    changes += records.length;
+    if (records.some((record) => told.contains(record.target))) {
+      if (first !== null) { watcher.disconnect(); resolve(changes - first); }
+      else first = changes;
+    }
+  });
+  watcher.observe(document.body, { subtree: true, childList: true, characterData: true, attributes: true });
+})"""
+"""Counts what changes in the page from one state that is told to the next."""
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Iterator[Lives]:
+    """One coordinatord at one port, over one state directory, that may be killed and started again."""
+    found = Lives(tmp_path, *QUICK)
+    yield found
+    found.close()
+
+
+def link(coordinator: Coordinator, job: str) -> str:
+    return f"{coordinator.url}/#job={job}"
+
+
+def is_as_wide_as_the_window(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
+
+
+def test_a_page_without_jobs_says_how_to_begin(own_coordinator: Callable[..., Coordinator], open_page: Open) -> None:
+    coordinator = own_coordinator()
+    page = open_page(coordinator.url)
+    page.wait_for_text("No jobs yet")
+    assert f"nodeclient join --coord {coordinator.endpoint} -- python train.py" in page.text()
+    run(BIN / "nodeclient", "drain", "--coord", coordinator.endpoint, "--reason", "its fan is loud", "--ahead", "gpu7")
+    page.wait_for_text("its fan is loud")
+    assert f"nodeclient undrain --coord {coordinator.endpoint} gpu7" in page.text()
+    edge = "document.querySelector('{}').getBoundingClientRect().{}"
+    above, below = edge.format("main .empty", "bottom"), edge.format("main > .panel", "top")
+    assert page.evaluate(f"{below} - {above}") >= 8, "they do not touch"
+    first = Cluster(coordinator, "first")
+    try:
+        first.join("a", "--nnodes", "2")
+        page.wait_for_text("waiting for nodes: 1 of 2 joined (node a)", ".reason")
+        assert page.evaluate("location.hash") == "#job=first"
+    finally:
+        first.close()
+
+
+def test_it_keeps_up_without_a_reload_when_a_node_dies(cluster: Cluster, open_page: Open) -> None:
+    for name in "ab":
+        cluster.join(name, *FLAGS, command=(sys.executable, "-c", STEPPING))
+    page = open_page(link(cluster.coordinator, cluster.job))
+    page.evaluate("window.mark = 'the same'")
+    page.wait("/Workers\\s+2\\s/.test(document.querySelector('.figures')?.innerText)")
+    page.wait("[...document.querySelectorAll('td.steps')].every((cell) => /^[\\d,]+/.test(cell.innerText.trim()))")
+    assert page.evaluate(ROWS) == 2
+    before = page.text(".figures")
+    page.wait(f"document.querySelector('.figures').innerText !== {before!r}")
+    last = page.text(".rounds h3")
+    cluster.nodes[1].process.kill()
+    page.wait_for_text("lost node b", ".rounds")
+    page.wait(f"{ROWS} === 1")
+    page.wait_for_text("running", ".heading .badge")
+    number = int(page.text(".rounds h3").removeprefix("Round "))
+    assert number == int(last.removeprefix("Round ")) + 1
+    assert page.evaluate("document.querySelectorAll('.band > div').length") == number
+    assert page.evaluate("window.mark") == "the same"
+    assert re.search(r"Detecting\n[\d.]+\s%", page.text(".legend"))
+    assert page.evaluate("document.title") == f"{cluster.job}: running"
+
+
+def test_the_last_failure_is_shown_whole(cluster: Cluster, open_page: Open) -> None:
+    cluster.join("a", command=(sys.executable, "-c", "raise LookupError('no such shard')"))
+    page = open_page(link(cluster.coordinator, cluster.job))
+    page.wait_for_text("Round 1 failed: rank 0 on ", ".failure")
+    assert "LookupError: no such shard" in page.text(".failure dl")
+    assert page.text(".failure pre").splitlines()[-1] == "LookupError: no such shard"
+    assert page.text(".heading .badge") == "failed"
+
+
+def test_it_survives_a_restart_of_the_coordinator(lives: Lives, open_page: Open) -> None:
+    nodes = Cluster(lives.now, f"job-{secrets.token_hex(4)}")
+    try:
+        nodes.join("a")
+        nodes.await_round(1)
+        page = open_page(link(lives.now, nodes.job))
+        page.evaluate("window.mark = 'the same'")
+        page.wait_for_text("running", ".heading .badge")
+        lives.kill()
+        page.wait_for_text("The coordinator cannot be reached since", "#banner")
+        assert page.text("#link") == "no connection"
+        coordinator = lives.start()
+        page.wait("document.getElementById('banner').hidden")
+        page.wait_for_text("live", "#link")
+        nodes.join("b", "--nnodes", "1:")
+        coordinator.await_job(nodes.job, round=2, state="running")
+        page.wait_for_text("Round 2", ".rounds")
+        page.wait(f"{ROWS} === 2")
+        assert page.evaluate("window.mark") == "the same"
+        page.complaints[:] = [complaint for complaint in page.complaints if not UNREACHABLE.match(complaint)]
+    finally:
+        nodes.close()
+
+
+def test_a_thousand_nodes_are_a_few_rows(
+    own_coordinator: Callable[..., Coordinator], open_page: Open, picture: Path
+) -> None:
+    # A node is lost after five heartbeats: with the default, a busy machine would lose some of a thousand.
+    coordinator = own_coordinator("--heartbeat", "10")
+    fleet = FleetProgram(coordinator, "big", FLEET)
+    try:
+        page = open_page(link(coordinator, "big"))
+        page.wait_for_text("running", ".heading .badge")
+        page.wait_for_text("1,000", ".nodes header")
+        assert 10 < page.evaluate(ROWS) < ROWS_MAX
+        page.evaluate("document.querySelector('.scroller').scrollTop = 1e9")
+        page.wait_for_text("sim-0999", ".scroller")
+        assert page.evaluate(ROWS) < ROWS_MAX
+        assert page.evaluate(MUTATIONS) < 10 * ROWS_MAX
+        page.evaluate("""(() => {
+          const filter = document.querySelector('.nodes input');
+          filter.value = '617';
+          filter.dispatchEvent(new Event('input'));
+        })()""")
+        page.wait_for_text("sim-0617", ".scroller")
+        page.picture(picture)
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        page.resize(390, 844, mobile=True)
+        assert is_as_wide_as_the_window(page)
+    finally:
+        fleet.close()
+
+
+def test_hostile_names_and_words_do_nothing(coordinator: Coordinator, open_page: Open) -> None:
+    hostile = Cluster(coordinator, HOSTILE)
+    try:
+        hostile.join(HOSTILE, command=(sys.executable, "-c", RAISING)).wait()
+        page = open_page(coordinator.url)
+        page.evaluate(f"location.hash = 'job=' + encodeURIComponent({HOSTILE!r})")
+        page.wait_for_text(HOSTILE, ".heading h1")
+        page.wait_for_text(f"ValueError: {HOSTILE}", ".failure pre")
+        page.evaluate("document.querySelector('details').open = true")
+        quoted = HOSTILE.replace("'", "'\\''")
+        assert f"report --coord {coordinator.endpoint} '{quoted}'" in page.text(".commands")
+        assert page.evaluate("document.querySelectorAll('img').length") == 1
+        assert "owned" not in page.evaluate("document.title").replace(HOSTILE, "")
+    finally:
+        hostile.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_words_can_be_read_in_light_and_dark(coordinator: Coordinator, open_page: Open, scheme: str) -> None:
+    page = open_page(coordinator.url, scheme=scheme)
+    seen = page.evaluate(CONTRASTS)
+    assert min(seen["worst"].values()) >= CONTRAST, seen
+    assert (seen["ground"] > 0.5) == (scheme == "light")
+
+
+def test_each_job_has_an_address_and_the_back_button_works(
+    own_coordinator: Callable[..., Coordinator], open_page: Open
+) -> None:
+    coordinator = own_coordinator()
+    jobs = [Cluster(coordinator, name) for name in ("one", "team/two")]
+    try:
+        for job in jobs:
+            job.join("a", "--nnodes", "2")
+        page = open_page(link(coordinator, "one"), width=390, height=844)
+        page.wait_for_text("waiting for nodes: 1 of 2 joined", ".reason")
+        assert is_as_wide_as_the_window(page)
+        page.wait_for_text("team/two", ".jobs")
+        page.evaluate("[...document.querySelectorAll('.jobs a')].find((a) => a.innerText.includes('team/two')).click()")
+        page.wait_for_text("team/two", "h1")
+        assert page.evaluate("location.hash") == "#job=team%2Ftwo"
+        assert page.text("[aria-current]").startswith("team/two")
+        page.evaluate("history.back()")
+        page.wait("document.querySelector('h1')?.innerText === 'one'")
+        page.evaluate("location.hash = 'job=nosuch'")
+        page.wait_for_text("No job nosuch is known here")
+    finally:
+        for job in jobs:
+            job.close()
+
+
+def test_a_page_that_is_one_too_many_says_so_and_waits(
+    own_coordinator: Callable[..., Coordinator], open_page: Open
+) -> None:
+    coordinator = own_coordinator()
+    with ExitStack() as others:
+        for _ in range(VIEWERS_MAX):
+            viewer = others.enter_context(socket.create_connection(("127.0.0.1", coordinator.port)))
+            viewer.sendall(b"GET /v1/stream HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert viewer.recv(len(b"HTTP/1.1 200")) == b"HTTP/1.1 200"
+        page = open_page(coordinator.url)
+        page.wait_for_text(f"{VIEWERS_MAX} pages are open already", "#banner")
+    page.wait_for_text("No jobs yet")
+    assert page.evaluate("document.getElementById('banner').hidden")
+    page.complaints[:] = [complaint for complaint in page.complaints if "status of 503" not in complaint]

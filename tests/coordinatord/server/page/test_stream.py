@@ -1,0 +1,276 @@
+"""What the page is told: whole states, soon, of what is durable alone, made once for all, and with bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import ClientResponse, ClientSession, ClientTimeout
+
+from coordinatord.protocol.api import JobSummary
+from coordinatord.protocol.fields import LAST_LINES_MAX, LINE_MAX
+from coordinatord.protocol.messages import Goal, Phase
+from coordinatord.server import app, driver
+from coordinatord.server.app import Server
+from coordinatord.server.http import live_updates
+from tests.coordinatord.server.conftest import Start
+from tests.coordinatord.server.test_durability import SlowStore
+from tests.support.builders import a_failure, a_spec
+from tests.support.programs import TIMEOUT_S
+from tests.support.raw_session import IDLE, connect, get, join
+
+pytestmark = pytest.mark.asyncio
+
+NEVER_S = 3_600.0
+
+JSON = "application/json"
+
+
+class Viewer:
+    """One page that is open, without a browser."""
+
+    def __init__(self, answer: ClientResponse) -> None:
+        self.answer = answer
+
+    async def event(self) -> tuple[str, Any, bytes]:
+        """Return the next event: its kind, what it says, and its very bytes; an end if there is none."""
+        block = b""
+        async with asyncio.timeout(TIMEOUT_S):
+            while not block.startswith(b"event: "):
+                block = await self.answer.content.readuntil(b"\n\n")
+                if not block:
+                    return "end", None, b""
+        kind, data = block.decode().removesuffix("\n\n").split("\n")
+        return kind.removeprefix("event: "), json.loads(data.removeprefix("data: ")), block
+
+    async def next(self, kind: str) -> Any:
+        """Return what the next event of a kind says."""
+        while True:
+            found, told, _ = await self.event()
+            assert found != "end"
+            if found == kind:
+                return told
+
+
+@asynccontextmanager
+async def view(server: Server, query: str = "") -> AsyncIterator[Viewer]:
+    """Look at a server's stream."""
+    timeout = ClientTimeout(total=None)
+    async with (
+        ClientSession(timeout=timeout, read_bufsize=2**20) as client,
+        client.get(f"{server.url}/v1/stream{query}") as answer,
+    ):
+        assert answer.status == 200
+        yield Viewer(answer)
+
+
+def nodes_of(told: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the nodes of a job's event as `GET /v1/jobs/{job}` has them."""
+    return [dict(zip(told["nodes"]["columns"], row, strict=True)) for row in told["nodes"]["rows"]]
+
+
+def timeless(told: dict[str, Any]) -> dict[str, Any]:
+    """Return what does not change from one moment to the next."""
+    nodes = [{**node, "last_seen_s": 0} for node in told["nodes"]]
+    return {**told, "opened_s": 0, "state_s": 0, "ledger": 0, "nodes": nodes, "rounds": len(told.get("rounds", ()))}
+
+
+async def test_a_viewer_is_told_all_at_once(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", job="mnist")) as a:
+        run = await a.hear_goal(Goal.RUN)
+        await a.report(Phase.RUNNING, run)
+        await a.beat()
+        await a.hear_goal(Goal.RUN)
+        async with view(server, "?job=mnist") as viewer:
+            assert viewer.answer.content_type == "text/event-stream"
+            jobs, job = await viewer.next("jobs"), await viewer.next("job")
+        _, _, whole = await get(f"{server.url}/v1/jobs/mnist", JSON)
+        assert timeless({**job, "nodes": nodes_of(job)}) == timeless({"rounds": [{}], **whole})
+        [summary] = jobs["jobs"]
+        assert summary == {name: whole[name] for name in JobSummary.__slots__ if name in whole} | {
+            "nodes": 1,
+            "goodput": summary["goodput"],
+        }
+        [one] = job["rounds"]
+        assert (one["round"], one["formed"]) == (1, "formed of node a, its maximum")
+
+
+async def test_what_is_recorded_is_told_without_waiting_for_a_turn(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_updates, "TURN_S", NEVER_S)
+    async with start() as server, view(server, "?job=job") as viewer:
+        assert (await viewer.next("jobs"))["jobs"] == []
+        assert await viewer.next("job") == {"job": "job", "unknown": True}
+        async with connect(server.url, join("a")):
+            while (told := await viewer.next("job")).get("round") != 1:
+                pass
+            assert [node["node"] for node in nodes_of(told)] == ["a"]
+
+
+async def test_what_is_not_recorded_is_told_at_the_next_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_updates, "TURN_S", 0.01)
+    async with start() as server, connect(server.url, join("a")) as a, view(server, "?job=job") as viewer:
+        run = await a.hear_goal(Goal.RUN)
+        seen = replace(IDLE, run=run.run, round=1, phase=Phase.RUNNING)
+        for step in (7, 8):
+            await a.say(replace(seen, steps=(step,), step_age_s=0.0, beat=True))
+            while nodes_of(await viewer.next("job"))[0]["steps"] != [step]:
+                pass
+
+
+async def test_nothing_is_told_of_a_job_that_has_ended_but_that_the_connection_lives(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start() as server:
+        async with connect(server.url, join("a")) as a:
+            run = await a.hear_goal(Goal.RUN)
+            await a.report(Phase.SUCCEEDED, run)
+            await a.hear_goal(Goal.EXIT)
+        while (await get(f"{server.url}/v1/jobs/job", JSON))[2]["nodes"]:
+            pass
+        monkeypatch.setattr(live_updates, "TURN_S", 0.0)
+        monkeypatch.setattr(live_updates, "ALIVE_S", 0.01)
+        async with view(server, "?job=job") as viewer:
+            kinds = [(await viewer.event())[0] for _ in range(6)]
+    assert kinds == ["jobs", "job", "alive", "alive", "alive", "alive"]
+
+
+async def test_a_state_is_made_once_for_all_viewers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_updates, "TURN_S", 0.2)  # both viewers have their turn within it, also on a busy machine
+    async with (
+        start() as server,
+        connect(server.url, join("a")),
+        view(server, "?job=job") as one,
+        view(server, "?job=job") as other,
+    ):
+        await one.next("job")  # both look at it now
+        seen = [{block for _, _, block in [await viewer.event() for _ in range(6)]} for viewer in (one, other)]
+    # Each says since when the job has been open, to the millisecond: what was made apart is hardly ever the same.
+    assert len(seen[0] & seen[1]) >= 3
+
+
+async def test_nobody_is_told_what_is_not_durable(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "PATIENCE_S", NEVER_S)
+    monkeypatch.setattr(live_updates, "TURN_S", 0.0)
+    store = SlowStore()
+    async with start(store) as server, connect(server.url, join("a", nodes=3)):
+        store.allowed.release()
+        async with view(server, "?job=job") as viewer:
+            await _until_nodes(viewer, 1)
+            await store.asked.get()
+            async with connect(server.url, join("b", nodes=3)):
+                await store.asked.get()
+                seen = asyncio.ensure_future(_until_nodes(viewer, 2))
+                for _ in range(30):  # meanwhile others are served, each time with a turn for the viewer
+                    assert (await get(f"{server.url}/healthz"))[0] == 200
+                assert not seen.done()
+                store.allowed.release()
+                await seen
+
+
+async def _until_nodes(viewer: Viewer, size: int) -> None:
+    while len(nodes_of(await viewer.next("job"))) != size:
+        pass
+
+
+async def test_one_viewer_too_many_is_refused_until_another_one_goes(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_updates, "VIEWERS_MAX", 1)
+    async with start() as server:
+        async with view(server) as viewer:
+            await viewer.next("jobs")
+            status, _, told = await get(f"{server.url}/v1/stream")
+            assert (status, told["error"]) == (503, "busy")
+            assert told["message"] == "1 pages are open already, and this is one too many: close another one"
+        async with asyncio.timeout(TIMEOUT_S), ClientSession() as client:
+            while True:
+                async with client.get(f"{server.url}/v1/stream") as answer:
+                    if answer.status == 200:
+                        break
+
+
+async def test_the_end_of_the_server_is_a_clean_end_of_the_stream(start: Start) -> None:
+    async with ClientSession() as client:
+        async with start() as server:
+            viewer = Viewer(await client.get(f"{server.url}/v1/stream"))
+            await viewer.next("jobs")
+        assert (await viewer.event())[0] == "end"  # what is cut off raises instead
+
+
+@asynccontextmanager
+async def talkative(server: Server) -> AsyncIterator[None]:
+    """Have a job of which there is so much to tell that a few hundred states fill every buffer of the kernel."""
+    lines = ("\N{GRINNING FACE}" * LINE_MAX,) * LAST_LINES_MAX
+    async with connect(server.url, join("a", spec=a_spec(1, 1, max_restarts=1))) as a:
+        run = await a.hear_goal(Goal.RUN)
+        await a.report(Phase.FAILED, run, a_failure(last_lines=lines))
+        while (await a.hear_goal(Goal.RUN)).round < 2:
+            pass
+        yield
+
+
+@asynccontextmanager
+async def idler(server: Server) -> AsyncIterator[asyncio.StreamReader]:
+    """Ask for the stream, and do not read it."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    made.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(made, ("127.0.0.1", server.port))
+    reader, writer = await asyncio.open_connection(sock=made, limit=4_096)
+    writer.write(b"GET /v1/stream?job=job HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+    yield reader
+    writer.close()
+
+
+@pytest.fixture
+def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the server tell as often as it can."""
+    monkeypatch.setattr(live_updates, "TURN_S", 0.0)
+    monkeypatch.setattr(live_updates, "SHARE", 100.0)
+
+
+@pytest.mark.usefixtures("in_haste")
+async def test_who_reads_slowly_skips_what_it_missed(start: Start) -> None:
+    async with start() as server, talkative(server), idler(server) as slow, view(server, "?job=job") as quick:
+        made = 300
+        for _ in range(made):
+            newest = await quick.next("job")
+        got, told = 0, b""
+        async with asyncio.timeout(TIMEOUT_S):
+            while _last_opened_s(told) <= newest["opened_s"]:
+                told += await slow.read(2**20)
+                *whole, rest = told.split(b"event: job\n")
+                got += len(whole)
+                told = rest
+        assert 0 < got < made
+
+
+def _last_opened_s(told: bytes) -> float:
+    found = re.search(rb'"opened_s":([\d.]+),', told)
+    return float(found[1]) if found else 0.0
+
+
+@pytest.mark.usefixtures("in_haste")
+async def test_who_does_not_read_at_all_is_let_go(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "UNACKNOWLEDGED_MS", 200)
+    monkeypatch.setattr(live_updates, "VIEWERS_MAX", 1)
+    async with start() as server, talkative(server), idler(server):
+        assert await _status(server) == 503
+        async with asyncio.timeout(TIMEOUT_S):
+            while await _status(server) == 503:
+                pass
+
+
+async def _status(server: Server) -> int:
+    async with ClientSession() as client, client.get(f"{server.url}/v1/stream") as answer:
+        return answer.status

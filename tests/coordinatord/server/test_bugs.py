@@ -1,0 +1,71 @@
+"""A bug ends the daemon, with all there is to know, instead of letting it decide by what it no longer knows."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+
+import pytest
+
+from coordinatord.core.journal import Journal
+from coordinatord.core.machine import Coordinator
+from tests.coordinatord.server.conftest import Start
+from tests.support.programs import TIMEOUT_S
+from tests.support.raw_session import connect, get, join
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_an_exception_in_the_machine_ends_the_server(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+    def stumble(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Coordinator, "handle", stumble)
+    async with start() as server, connect(server.url, join()):
+        ended = asyncio.get_running_loop().create_future()
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(server.until(ended), TIMEOUT_S)
+
+
+async def test_an_exception_while_somebody_is_told_something_ends_the_server(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+    def stumble(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Journal, "take", stumble)
+    async with start() as server, connect(server.url, join()):
+        ended = asyncio.get_running_loop().create_future()
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(server.until(ended), TIMEOUT_S)
+
+
+async def test_an_exception_in_any_callback_ends_the_server(start: Start) -> None:
+    loop = asyncio.get_running_loop()
+    async with start() as server:
+        loop.call_soon(divmod, 1, 0)
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(server.until(loop.create_future()), TIMEOUT_S)
+
+
+async def test_what_the_system_refuses_one_connection_ends_no_other(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "no descriptor left")
+
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    async with start() as server:
+        loop.call_soon(refuse)
+        loop.call_later(0.01, ended.set_result, None)
+        await asyncio.wait_for(server.until(ended), TIMEOUT_S)
+        assert (await get(f"{server.url}/healthz"))[0] == 200
+    assert "no descriptor left" in caplog.text

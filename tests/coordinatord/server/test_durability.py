@@ -1,0 +1,213 @@
+"""Persist, then speak: nobody hears of what a crash could forget."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, tzinfo
+
+import pytest
+
+from coordinatord.core.values.records import NodeJoined, Record, RoundFormed
+from coordinatord.protocol.messages import Degraded, Desired, Goal, Phase, RefusalCode, Refused
+from coordinatord.runtime.logs import LineFormatter
+from coordinatord.server import driver
+from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
+from coordinatord.store.memory_store import MemoryStore
+from tests.coordinatord.server.conftest import Start
+from tests.support.builders import an_observed, an_offer
+from tests.support.raw_session import connect, get, join, until
+
+pytestmark = pytest.mark.asyncio
+
+DECADES_S = 50 * 365 * 86_400.0
+
+
+class SlowStore(MemoryStore):
+    """Makes records durable when it is allowed to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: asyncio.Queue[Sequence[Record]] = asyncio.Queue()
+        self.allowed = asyncio.Semaphore(0)
+        self.broken = False
+
+    async def append(self, records: Sequence[Record], at: float) -> None:
+        """Keep records, late."""
+        self.asked.put_nowait(records)
+        await self.allowed.acquire()
+        if self.broken:
+            raise StoreError("the disk is full")
+        await super().append(records, at)
+
+
+async def test_no_node_hears_of_a_round_before_it_is_durable(start: Start) -> None:
+    store = SlowStore()
+    async with start(store) as server, connect(server.url, join("a")) as a:
+        [*_, formed] = await store.asked.get()
+        assert isinstance(formed, RoundFormed)
+        # A session that needs no record is served meanwhile, so what is said travels: only `a` hears nothing.
+        async with connect(server.url) as other:
+            await other.socket.send_str("no join")
+            await other.hear(Refused)
+        silent = asyncio.ensure_future(a.hear(Desired))
+        await asyncio.sleep(0)
+        assert not silent.done()
+        store.allowed.release()
+        assert (await silent).goal is Goal.RUN
+        assert formed in store.records
+
+
+async def test_why_nothing_can_be_recorded_is_said_once(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    store = SlowStore()
+    store.broken = True
+    store.allowed.release()
+    async with start(store) as server, connect(server.url, join("a")):
+        await until(lambda: server.driver.machine.store_error is not None)
+    [said] = [record for record in caplog.records if record.__dict__.get("event") == "recording_stopped"]
+    assert LineFormatter("coordinatord").format(said).count("the disk is full") == 1
+
+
+async def test_what_happens_during_a_commit_waits_for_the_next_one(start: Start) -> None:
+    store = SlowStore()
+    async with (
+        start(store) as server,
+        connect(server.url, join("a", nodes=3)) as a,
+    ):
+        await store.asked.get()
+        async with connect(server.url, join("b", nodes=3)) as b, connect(server.url, join("c", nodes=3)) as c:
+            await until(lambda: sum(len(group.effects) for group in server.driver._journal._waiting) == 3)
+            assert store.asked.empty()
+            store.allowed.release()
+            assert (await a.hear(Desired)).goal is Goal.WAIT
+            second = await store.asked.get()
+            assert isinstance(second[-1], RoundFormed)
+            assert [record.reason for record in store.records] != []
+            assert all(record not in store.records for record in second)
+            store.allowed.release()
+            for peer in (a, b, c):
+                assert (await peer.hear_goal(Goal.RUN)).round == 1
+
+
+async def test_while_the_store_fails_nodes_are_held_newcomers_turned_away_and_nothing_is_forgotten(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "RETRY_S", 0.01)
+    store = SlowStore()
+    store.broken = True
+    async with start(store) as server, connect(server.url, join("a")) as a:
+        first = await store.asked.get()
+        store.allowed.release()
+        assert await store.asked.get() == first, "the same records are tried again"
+        await a.beat()
+        assert (await a.hear(Degraded)).reason == "the disk is full"
+        async with connect(server.url, join("b")) as b:
+            refused = await b.hear(Refused)
+        assert (refused.code, refused.retry) == (RefusalCode.UNRECORDED, True)
+        status, _, health = await get(f"{server.url}/healthz")
+        assert (status, health["status"], health["reason"]) == (503, "cannot record", "the disk is full")
+        _, _, jobs = await get(f"{server.url}/v1/jobs")
+        assert jobs["jobs"][0]["reason"].startswith("nothing can be decided, the disk is full; ")
+
+        store.broken = False
+        store.allowed.release()
+        assert (await a.hear_goal(Goal.RUN)).round == 1
+        assert list(store.records) == list(first)
+        status, _, health = await get(f"{server.url}/healthz")
+        assert (status, health["status"]) == (200, "ok")
+
+
+async def test_a_disk_that_does_not_answer_is_trouble_as_well(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "PATIENCE_S", 0.01)
+    store = SlowStore()
+    async with start(store) as server, connect(server.url, join("a")) as a:
+        await store.asked.get()
+        await until(lambda: server.driver.machine.store_error is not None)
+        await a.beat()
+        assert (await a.hear(Degraded)).reason == "the disk has not answered for 0.01 s"
+        store.allowed.release()
+        assert (await a.hear_goal(Goal.RUN)).round == 1
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/job"])
+async def test_what_people_are_shown_is_durable_as_well(
+    start: Start, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(driver, "PATIENCE_S", 3_600.0)
+    store = SlowStore()
+    async with start(store) as server, connect(server.url, join("a")):
+        await store.asked.get()
+        shown = asyncio.ensure_future(get(f"{server.url}{path}"))
+        for _ in range(10):  # meanwhile others are served, who asked later
+            assert (await get(f"{server.url}/healthz"))[0] == 200
+        assert not shown.done()
+        store.allowed.release()
+        _, _, answer = await shown
+        assert answer.get("jobs", [answer])[0]["round"] == 1
+
+
+class FullStore(MemoryStore):
+    """Holds what an earlier life of the daemon has recorded."""
+
+    def __init__(self, *entries: Entry) -> None:
+        super().__init__()
+        self._entries = entries
+
+    async def load(self) -> Sequence[Entry]:
+        """Return the history."""
+        return self._entries
+
+
+async def test_a_server_goes_on_from_what_its_store_holds(start: Start) -> None:
+    first = MemoryStore()
+    async with start(first) as server, connect(server.url, join("a")) as a:
+        run = (await a.hear_goal(Goal.RUN)).run
+    entries = [Entry(1_000_000.0, record) for record in first.records]
+    second = FullStore(*entries)
+    async with start(second) as server:
+        assert server.driver.machine.jobs["job"].id == run
+        observed = an_observed(run=run, round=1, phase=Phase.RUNNING)
+        async with connect(server.url, join("a", observed=observed)) as a:
+            assert (await a.hear_goal(Goal.RUN)).round == 1
+    assert not any(isinstance(record, NodeJoined) for record in second.records)
+
+
+class DatedStore(MemoryStore):
+    """Remembers when records are said to have been decided."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: list[float] = []
+
+    async def append(self, records: Sequence[Record], at: float) -> None:
+        """Keep records, and their time."""
+        self.times.append(at)
+        await super().append(records, at)
+
+
+async def test_records_have_the_time_of_a_clock_that_is_set_after_the_start(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a host that boots in 1970 and hears of the time later."""
+    store = DatedStore()
+    async with start(store) as server:
+        async with connect(server.url, join("a", nodes=2)) as a:
+            await a.hear_goal(Goal.WAIT)
+        begun = store.times[-1]
+
+        class Later(datetime):
+            @classmethod
+            def now(cls, tz: tzinfo | None = None) -> Later:
+                return cls.fromtimestamp(begun + DECADES_S, tz)
+
+        monkeypatch.setattr(driver, "datetime", Later)
+        async with connect(server.url, join("b", nodes=2)) as b:
+            await b.hear_goal(Goal.WAIT)
+    assert store.times[-1] == pytest.approx(begun + DECADES_S, abs=60.0)
+
+
+async def test_a_history_that_contradicts_itself_is_an_error_that_says_so(start: Start) -> None:
+    joined = NodeJoined("default", "e-1", "host a", "a", 1, an_offer("a"), "10.0.0.1", "10.0.0.2", 0)
+    with pytest.raises(UnreadableStoreError, match=r"run e-1 of job default is not the one that is on"):
+        async with start(FullStore(Entry(1_000_000.0, joined))):
+            raise AssertionError("it serves")

@@ -1,0 +1,287 @@
+"""Nodes' sessions over real sockets: what is let in, what is refused, and who is told what."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import msgpack
+import pytest
+
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.messages import (
+    FRAME_BYTES_MAX,
+    PROTOCOL_VERSION,
+    Desired,
+    Goal,
+    JobSpec,
+    Phase,
+    RefusalCode,
+    Refused,
+    Result,
+)
+from coordinatord.protocol.versions import SPOKEN
+from coordinatord.runtime import __version__
+from coordinatord.runtime.latest_frame import LatestFrame
+from coordinatord.runtime.logs import LineFormatter
+from coordinatord.server import node_sessions
+from tests.coordinatord.server.conftest import Start
+from tests.support.builders import a_failure
+from tests.support.raw_session import IDLE, connect, join
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_a_node_joins_gets_its_round_and_ends_well(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", nodes=2)) as a:
+        alone = await a.hear_goal(Goal.WAIT)
+        assert alone.reason == "waiting for nodes: 1 of 2 joined (node a)"
+        async with connect(server.url, join("b", nodes=2)) as b:
+            run = await b.hear_goal(Goal.RUN)
+            assert run.assignment is not None
+            assert (run.assignment.group_rank, run.assignment.world_size) == (1, 2)
+            assert run == await a.hear_goal(Goal.RUN) or run.round == 1
+            for peer in (a, b):
+                await peer.report(Phase.RUNNING, run)
+                await peer.report(Phase.SUCCEEDED, run)
+            for peer in (a, b):
+                told = await peer.hear_goal(Goal.EXIT)
+                assert told.outcome is not None
+                assert told.outcome.result is Result.SUCCEEDED
+
+
+async def test_a_failed_worker_ends_everybody_with_its_code(start: Start) -> None:
+    async with (
+        start() as server,
+        connect(server.url, join("a", nodes=2)) as a,
+        connect(server.url, join("b", nodes=2)) as b,
+    ):
+        run = await a.hear_goal(Goal.RUN)
+        await b.hear_goal(Goal.RUN)
+        await a.report(Phase.FAILED, run, a_failure(exit_code=-9))
+        assert (await b.hear_goal(Goal.STOP)).planned is False
+        await b.report(Phase.STOPPED, run)
+        for peer in (a, b):
+            outcome = (await peer.hear_goal(Goal.EXIT)).outcome
+            assert outcome is not None
+            assert outcome.exit_code == 137
+
+
+async def test_a_heartbeat_is_answered_and_a_plain_report_is_not(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", nodes=2)) as a:
+        first = await a.hear(Desired)
+        await a.report(Phase.IDLE, first)
+        await a.beat()
+        await a.hear(Desired)
+        await a.socket.ping(b"after")
+        frame = await a.socket.receive(timeout=10)
+        assert frame.data == b"after", "only one answer"
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (b"", "the frame is not msgpack"),
+        (b"\xc1", "the frame is not msgpack"),
+        (b"\x93\x01\x02\x03", "the frame does not hold a map"),
+        (b"\x91" * 15_000, "the frame is not msgpack"),
+        (msgpack.packb({"type": "observed"}), "expected a message of type join, not 'observed'"),
+        (msgpack.packb({"type": ["join"]}), "expected a message of type join"),
+        (msgpack.packb({"type": "join", "version": PROTOCOL_VERSION}), "join lacks age_s, incarnation, job, node"),
+        (encode(join(node="")), "join.node must be within 1 and 128 characters"),
+        (encode(join(spec=JobSpec(0, 1, 0))), "join.spec.nodes_min must be within 1"),
+        (encode(join(offer=None)), "join.offer must be a map, not None"),
+        (encode(join()) + b"\x00", "the frame is not msgpack"),
+    ],
+)
+async def test_a_malformed_join_is_refused_in_words(start: Start, frame: bytes, words: str) -> None:
+    async with start() as server, connect(server.url) as peer:
+        await peer.socket.send_bytes(frame)
+        refused = await peer.hear(Refused)
+        assert refused.code is RefusalCode.MALFORMED
+        assert words in refused.message
+        await peer.hear_end()
+        assert not server.driver.machine.jobs
+
+
+@pytest.mark.parametrize("character", ["\0", "\n", "\r", "\x1b[2J", "\x7f", "\x9b"], ids=ascii)
+@pytest.mark.parametrize("field", ["node", "job"])
+async def test_a_join_that_would_steer_a_terminal_is_refused_in_one_clean_line(
+    start: Start, caplog: pytest.LogCaptureFixture, field: str, character: str
+) -> None:
+    texts = {"node": "a", "job": "job"} | {field: f"a{character}b"}
+    frame = encode(join(texts["node"], job=texts["job"]))
+    async with start() as server, connect(server.url) as peer:
+        await peer.socket.send_bytes(frame)
+        refused = await peer.hear(Refused)
+        assert refused.code is RefusalCode.MALFORMED
+        assert refused.message.startswith(f"join.{field} must consist of printable characters")
+        await peer.hear_end()
+        assert not server.driver.machine.jobs
+    [line] = [LineFormatter("coordinatord").format(record) for record in caplog.records if "refused" in record.msg]
+    assert line.isprintable()
+    assert f"join.{field}" in line
+
+
+async def test_a_text_frame_is_refused(start: Start) -> None:
+    async with start() as server, connect(server.url) as peer:
+        await peer.socket.send_str("hello")
+        assert "expected a binary frame, not text" in (await peer.hear(Refused)).message
+        await peer.hear_end()
+
+
+async def test_another_version_is_refused_by_both_numbers(start: Start) -> None:
+    async with start() as server, connect(server.url, join(version=7)) as peer:
+        refused = await peer.hear(Refused)
+        assert (refused.code, refused.retry) == (RefusalCode.VERSION, False)
+        assert f"the coordinator speaks {SPOKEN[0]} and {SPOKEN[1]} of the protocol, this node 7" in refused.message
+
+
+async def test_that_a_host_speaks_another_version_is_logged_once_until_one_of_it_is_let_in(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ask_in_vain() -> int:
+        for _ in range(3):
+            async with connect(server.url, join(version=7)) as peer:
+                await peer.hear(Refused)
+        return sum("refused" in record.msg for record in caplog.records)
+
+    async with start() as server:
+        assert await ask_in_vain() == 1
+        async with connect(server.url, join("a")) as node:
+            await node.hear(Desired)
+        assert await ask_in_vain() == 2
+
+
+async def test_an_oversized_frame_ends_the_session(start: Start) -> None:
+    async with start() as server, connect(server.url) as peer:
+        await peer.socket.send_bytes(b"x" * (FRAME_BYTES_MAX + 1))
+        await peer.hear_end()
+    assert peer.socket.close_code == 1009, "message too big (RFC 6455)"
+
+
+async def test_a_malformed_report_ends_the_session(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", nodes=2)) as peer:
+        await peer.hear(Desired)
+        await peer.say(join("a", nodes=2))
+        refused = await peer.hear(Refused)
+        assert "expected a message of type observed, not 'join'" in refused.message
+        await peer.hear_end()
+        async with connect(server.url, join("a", nodes=2)) as again:
+            assert (await again.hear(Desired)).goal is Goal.WAIT
+
+
+async def test_who_does_not_say_who_it_is_is_sent_away(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_sessions, "JOIN_WITHIN_S", 0.05)
+    async with start() as server, connect(server.url) as peer:
+        refused = await peer.hear(Refused)
+        assert refused == Refused(RefusalCode.MALFORMED, "no join within 0.05 s", retry=True)
+        await peer.hear_end()
+
+
+async def test_who_leaves_before_saying_a_word_leaves_no_trace(start: Start) -> None:
+    async with start() as server:
+        async with connect(server.url):
+            pass
+        async with connect(server.url, join("a", nodes=2)) as peer:
+            await peer.hear(Desired)
+            assert list(server.driver.machine.jobs["job"].members) == ["a"]
+
+
+async def test_a_refusal_is_heard_before_the_session_ends(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", nodes=2)) as a:
+        await a.hear(Desired)
+        async with connect(server.url, join("b", nodes=3)) as b:
+            refused = await b.hear(Refused)
+            assert (refused.code, refused.retry) == (RefusalCode.SPEC_DIFFERS, False)
+            assert "--nnodes is 3 on this node (b), but 2 on a" in refused.message
+            await b.hear_end()
+
+
+async def test_a_superseded_session_is_told_so_and_the_younger_one_goes_on(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", nodes=2)) as older:
+        await older.hear(Desired)
+        async with connect(server.url, join("a", nodes=2, incarnation=2)) as younger:
+            assert (await older.hear(Refused)).code is RefusalCode.SUPERSEDED
+            await older.hear_end()
+            assert (await younger.hear(Desired)).goal is Goal.WAIT
+            async with connect(server.url, join("a", nodes=2)) as again:
+                assert (await again.hear(Refused)).code is RefusalCode.SUPERSEDED
+            await younger.beat()
+            await younger.hear(Desired)
+
+
+async def test_a_node_that_comes_back_in_its_round_is_still_in_it(start: Start) -> None:
+    async with start() as server:
+        async with connect(server.url, join("a")) as peer:
+            run = await peer.hear_goal(Goal.RUN)
+            await peer.report(Phase.RUNNING, run)
+            await peer.beat()
+            await peer.hear(Desired)
+        observed = dataclasses.replace(join().observed, run=run.run, round=run.round, phase=Phase.RUNNING)
+        async with connect(server.url, join("a", observed=observed)) as peer:
+            told = await peer.hear(Desired)
+            assert (told.goal, told.run, told.round) == (Goal.RUN, run.run, run.round)
+
+
+async def test_more_nodes_than_the_limit_are_asked_to_come_later(start: Start) -> None:
+    async with start(nodes_max=1) as server, connect(server.url, join("a", nodes=2)) as a:
+        await a.hear(Desired)
+        async with connect(server.url, join("b", nodes=2)) as b:
+            refused = await b.hear(Refused)
+            assert (refused.code, refused.retry) == (RefusalCode.LIMIT, True)
+
+
+async def _is_stuck(latest_frame: LatestFrame) -> bool:
+    for _ in range(10):
+        await asyncio.sleep(0)
+        if latest_frame._frame is None:
+            return False
+    return True
+
+
+async def test_a_slow_reader_costs_one_message_and_hears_the_latest_word(start: Start) -> None:
+    async with (
+        start(heartbeat_s=3600.0) as server,
+        connect(server.url, join("slow", nodes=3), buffer_bytes=4096) as slow,
+    ):
+        await slow.hear(Desired)
+        transport = slow.socket._conn.transport  # type: ignore[union-attr]  # how else to stop reading
+        assert transport is not None
+        transport.pause_reading()
+        [latest_frame] = [session.latest_frame for session in server.sessions._open.values()]
+        while not await _is_stuck(latest_frame):  # until all buffers in between are full
+            await slow.beat()
+        unsent = latest_frame._frame
+        async with connect(server.url, join("b", nodes=3)) as b, connect(server.url, join("c", nodes=3)):
+            await b.hear_goal(Goal.RUN)
+            assert latest_frame._frame != unsent, "the newer word took its place"
+            transport.resume_reading()
+            assert (await slow.hear_goal(Goal.RUN)).round == 1
+
+
+async def test_the_end_of_the_server_ends_the_sessions(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", nodes=2)) as peer:
+        await peer.hear(Desired)
+        sessions_of_server = server.sessions
+        sessions_of_server.close()
+        await peer.hear_end()
+
+
+@pytest.mark.parametrize("version", SPOKEN)
+async def test_a_node_is_spoken_to_in_its_version_and_the_log_names_one_that_differs(
+    start: Start, caplog: pytest.LogCaptureFixture, version: int
+) -> None:
+    caplog.set_level("INFO")
+    async with start() as server, connect(server.url) as peer:
+        release = __version__ if version == PROTOCOL_VERSION else ""
+        await peer.socket.send_bytes(encode(join("a", version=version, release=release), version))
+        frame = await peer.socket.receive_bytes()
+        desired = decode(frame, Desired, version=version)
+        assert desired.goal is Goal.RUN
+        observed = dataclasses.replace(IDLE, run=desired.run, round=1, phase=Phase.SUCCEEDED)
+        await peer.socket.send_bytes(encode(observed, version))
+        assert decode(await peer.socket.receive_bytes(), Desired, version=version).goal is Goal.EXIT
+    told = [record.getMessage() for record in caplog.records if "of the protocol" in record.getMessage()]
+    differs = f"node a of job job: release not known, version {version} of the protocol; this coordinator: release"
+    assert [differs in text for text in told] == ([] if version == PROTOCOL_VERSION else [True])

@@ -1,0 +1,19 @@
+"""Fixtures of the tests of warm workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.nodeclient.forkserver.support import Stage
+from tests.support.cluster import Coordinator
+from tests.support.fixtures import cluster, coordinator, own_coordinator
+
+__all__ = ["cluster", "coordinator", "own_coordinator", "stage"]
+
+
+@pytest.fixture
+def stage(tmp_path: Path, coordinator: Coordinator) -> Stage:
+    """Yield a folder to run jobs in."""
+    return Stage(tmp_path, coordinator)

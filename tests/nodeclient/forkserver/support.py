@@ -1,0 +1,265 @@
+"""Runs one command as a job twice, its workers started cold and then warm, and says what each of them came to.
+
+Both run in the same folder with the same files, so that nothing but the way of starting differs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.cluster import Coordinator
+from tests.support.fixtures import NODE_TRACEBACK
+from tests.support.programs import BIN, TIMEOUT_S, TOKEN_VARIABLE, carriers, clean_environ, kill_quietly, wait_until
+
+LIBRARY = Path(__file__).with_name("library")
+"""Modules that every script here can import."""
+
+LIGHT = "json,decimal"
+"""What is preloaded where it does not matter what."""
+
+DESCRIBE = '''"""A program that tells everything about itself."""
+answer: int = 42
+found = dict(globals())
+import describe, tell
+tell.tell(**describe.everything(found))
+'''
+"""Also without its docstring, as text on the command line."""
+
+SHOWN = 300
+"""So much of a line is enough to see how two of them differ."""
+
+LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z \w+ +nodeclient: (.*)\n")
+"""A line of the nodeclient's own among what its workers write to stderr."""
+
+OURS = re.compile(r"(?<!/tests)/nodeclient/")
+"""In a path: a file of nodeclient, and none of its tests. It broke, or stands between Python and the user's script."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one worker has told by `tell`."""
+
+    round: int
+    rank: int
+    warm: bool
+    parent: int
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One job that is over, seen from outside."""
+
+    code: int
+    stdout: str
+    stderr: str
+    """What the workers wrote, and the nodeclient's reports, without what differs from one run to the next."""
+    log: list[str]
+    """The lines of the nodeclient's own."""
+    told: list[Told]
+    """In the order of the rounds, and then of the ranks."""
+    files: dict[str, str]
+    """What is in the log directory, by path inside the folder of the run."""
+
+    @property
+    def facts(self) -> list[dict[str, Any]]:
+        """What each worker has told."""
+        return [told.facts for told in self.told]
+
+    @property
+    def seen(self) -> dict[str, Any]:
+        """All that must be the same, however the workers were started."""
+        told = [{"round": one.round, "rank": one.rank, **one.facts} for one in self.told]
+        return {"code": self.code, "stdout": self.stdout, "stderr": self.stderr, "files": self.files, "told": told}
+
+
+class Stage:
+    """A folder with a user's files, and the jobs that run there."""
+
+    def __init__(self, folder: Path, coordinator: Coordinator) -> None:
+        self.folder = folder
+        self._coordinator = coordinator
+
+    @property
+    def loaded_by(self) -> list[int]:
+        """The processes that have loaded the beacon in the last run."""
+        return [int(line) for line in self._beacon.read_text().split()] if self._beacon.exists() else []
+
+    @property
+    def _beacon(self) -> Path:
+        return self.folder / "beacon.txt"
+
+    @property
+    def _told(self) -> Path:
+        return self.folder / "told.jsonl"
+
+    def write(self, name: str, text: str) -> Path:
+        """Write one of the user's files."""
+        path = self.folder / name
+        assert path.is_relative_to(self.folder)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def environ(self, **extra: str) -> dict[str, str]:
+        """Return the environment of a nodeclient on this stage."""
+        own = {"BEACON": str(self._beacon), "TOLD": str(self._told), "PYTHONPATH": str(LIBRARY)}
+        return {**clean_environ(), **own, "NODECLIENT_NODE_ID": "a", **extra}
+
+    def command(
+        self, *command: str | Path, preload: str = "", flags: Sequence[str] = (), door: Sequence[str] = ("join",)
+    ) -> tuple[str, ...]:
+        """Return the command line of a nodeclient that is alone in a job of its own; `door` is how it is called."""
+        job, where = f"preload-{secrets.token_hex(4)}", self._coordinator.endpoint
+        if door[0] == "join":
+            where_and_what: tuple[str, ...] = ("--coord", where, "--job-id", job, "--nnodes", "1")
+            separator: tuple[str, ...] = ("--",)
+        else:
+            where_and_what, separator = ("--rdzv-endpoint", where, "--rdzv-id", job), ()
+        warm = ("--preload", preload) if preload else ()
+        name, *more = door
+        return (str(BIN / "nodeclient"), name, *where_and_what, *warm, *flags, *more, *separator, *map(str, command))
+
+    def run(
+        self,
+        *command: str | Path,
+        preload: str = "",
+        flags: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        words: str = "",
+        before: Callable[[], None] | None = None,
+        door: Sequence[str] = ("join",),
+        prefix: Sequence[str] = (),
+    ) -> Result:
+        """Run a job to its end; nothing of it may be left.
+
+        `before` is called in its process before it is one, and `prefix` comes before its command line.
+        """
+        self.clear()
+        logs = self.folder / f"log-{secrets.token_hex(4)}"
+        token = secrets.token_hex(16)
+        logging = [str(logs) if flag == "LOGS" else flag for flag in flags]
+        process = subprocess.Popen(
+            [*prefix, *self.command(*command, preload=preload, flags=logging, door=door)],
+            cwd=self.folder,
+            env={**self.environ(**(environ or {})), TOKEN_VARIABLE: token},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=before,  # noqa: PLW1509 - it makes plain calls of the system alone
+        )
+        try:
+            stdout, stderr = process.communicate(words, TIMEOUT_S)
+            wait_until("the end of all that it started", lambda: not carriers(token))
+        finally:
+            process.kill()
+            process.wait()
+            for pid in carriers(token):
+                kill_quietly(pid)
+        told = self.told()
+        assert not NODE_TRACEBACK.search(stderr), stderr
+        assert {one.parent for one in told} <= {process.pid}, "a worker is a child of its nodeclient"
+        return Result(
+            process.returncode, stdout, plain(LOG_LINE.sub("", stderr)), LOG_LINE.findall(stderr), told, _files(logs)
+        )
+
+    def both(
+        self, *command: str | Path, preload: str = LIGHT, prepare: Callable[[], None] | None = None, **how: Any
+    ) -> tuple[Result, Result]:
+        """Run a job with cold workers, and another one with warm workers; `prepare` the folder before each."""
+        if prepare is not None:
+            prepare()
+        cold = self.run(*command, **how)
+        if prepare is not None:
+            prepare()
+        warm = self.run(*command, preload=f"beacon,{preload}", **how)
+        assert cold.told, cold.stderr
+        assert warm.told, warm.stderr
+        assert not any(one.warm for one in cold.told)
+        assert all(one.warm for one in warm.told), "\n".join(warm.log)
+        return cold, warm
+
+    def clear(self) -> None:
+        """Forget what the last run has left."""
+        self._beacon.unlink(missing_ok=True)
+        self._told.unlink(missing_ok=True)
+
+    def told(self) -> list[Told]:
+        """Return what has been told since the last run began."""
+        if not self._told.exists():
+            return []
+        told = [Told(**json.loads(line)) for line in self._told.read_text().splitlines()]
+        return sorted(told, key=lambda one: (one.round, one.rank))
+
+
+def python(*words: str | Path) -> tuple[str, ...]:
+    """Return the command of a Python program that this Python runs."""
+    return (sys.executable, *map(str, words))
+
+
+def differences(cold: Any, warm: Any, where: str = "") -> list[str]:
+    """Return a line for each place at which two descriptions differ."""
+    if isinstance(cold, dict) and isinstance(warm, dict):
+        names = sorted({*cold, *warm}, key=str)
+        return [line for name in names for line in differences(cold.get(name), warm.get(name), f"{where}/{name}")]
+    if isinstance(cold, list | tuple) and isinstance(warm, list | tuple) and len(cold) == len(warm):
+        pairs = enumerate(zip(cold, warm, strict=True))
+        return [line for index, (one, other) in pairs for line in differences(one, other, f"{where}/{index}")]
+    if isinstance(cold, str) and isinstance(warm, str) and "\n" in cold + warm:
+        changes = difflib.ndiff(cold.splitlines(keepends=True), warm.splitlines(keepends=True))
+        return [f"{where}: {line[:SHOWN]!a}" for line in changes if not line.startswith("  ")]
+    return [] if cold == warm else [f"{where}: cold {cold!a}, warm {warm!a}"]
+
+
+def assert_same(cold: Result, warm: Result) -> None:
+    """Fail with all differences between two jobs."""
+    found = differences(cold.seen, warm.seen)
+    assert not found, "\n".join(["", *found])
+
+
+def assert_same_start(cold: Result, warm: Result, *, with_macro: bool = False) -> None:
+    """Fail with all differences between two jobs whose workers have described themselves.
+
+    Warm workers all have the command line of their parent in /proc, so that a macro stays in it.
+    """
+    for before, after in zip(cold.facts, warm.facts, strict=True):
+        forgive_more_modules(before, after)
+        if with_macro:
+            assert before["process"].pop("command") != after["process"].pop("command")
+    assert_same(cold, warm)
+
+
+def forgive_more_modules(cold: dict[str, Any], warm: dict[str, Any]) -> None:
+    """Make sure that a warm worker has all modules of a cold one, and none of ours; leave the rest to be compared."""
+    modules, more = cold.pop("modules"), warm.pop("modules")
+    missing = modules.items() - more.items()
+    assert not missing
+    ours = {name: file for name, file in more.items() - modules.items() if OURS.search(file) or "custom" in name}
+    assert not ours
+    importers, others = set(cold.pop("importers")), set(warm.pop("importers"))
+    assert importers <= others
+    assert not [place for place in others - importers if OURS.search(place)]
+
+
+def plain(text: str) -> str:
+    """Return a report without what differs from one run to the next."""
+    text = re.sub(r"\bpid \d+", "pid N", text)
+    text = re.sub(r"0x[0-9a-f]+", "0x", text)
+    text = re.sub(r"log-\w+/preload-\w+/\w+-\d+", "LOGS", text)
+    return re.sub(r"(?m)^when .*$", "when", text)
+
+
+def _files(folder: Path) -> dict[str, str]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {"/".join(path.relative_to(folder).parts[2:]): plain(path.read_text()) for path in paths}

@@ -1,0 +1,190 @@
+"""The life of the parent interpreter: who dies with whom, who lives on, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.nodeclient.forkserver.support import Stage, Told, assert_same, python
+from tests.support.programs import Program, await_end, wait_until, zombies
+
+pytestmark = pytest.mark.slow
+
+WAIT = """
+import os, signal, sys, tell
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
+signal.signal(signal.SIGUSR2, lambda *_: sys.exit(17))
+def save(*_):
+    print("saved")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+if os.fork() == 0:
+    if os.fork() == 0:
+        os.setsid()
+    os._exit(0)
+os.wait()
+tell.tell(pid=os.getpid())
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+while True: signal.pause()
+"""
+"""Says that it is there and waits for a word; before that it leaves an orphan behind."""
+
+
+class Job:
+    """A job whose workers wait."""
+
+    def __init__(self, stage: Stage, preload: str = "beacon,json") -> None:
+        self._stage = stage
+        stage.clear()
+        flags = ("--max-restarts", "9", "--stop-timeout", "1000")
+        command = stage.command(*python(stage.write("train.py", WAIT)), preload=preload, flags=flags)
+        self.node = Program(*command, environ=stage.environ(), cwd=stage.folder)
+
+    @property
+    def parent(self) -> int:
+        """The youngest parent interpreter."""
+        return self._stage.loaded_by[-1]
+
+    def await_round(self, number: int) -> Told:
+        """Wait until the worker of a round is there."""
+        what = f"round {number} of:\n{self.node.output}"
+        told = wait_until(what, lambda: next((one for one in self._stage.told() if one.round == number), None))
+        assert told.parent == self.node.pid
+        return told
+
+    def end_round(self, told: Told) -> None:
+        """Let the worker fail; it must be alive."""
+        os.kill(told.facts["pid"], signal.SIGUSR2)
+        self.node.await_line(rf"how +exit code 17, pid {told.facts['pid']}$")
+
+    def end(self, told: Told) -> None:
+        """Let the worker succeed, and see that nothing stays behind."""
+        os.kill(told.facts["pid"], signal.SIGUSR1)
+        assert self.node.wait() == 0
+        assert self.node.leftovers() == []
+
+
+@pytest.fixture
+def job(stage: Stage) -> Iterator[Job]:
+    """Yield a job with a warm worker."""
+    started = Job(stage)
+    try:
+        yield started
+    finally:
+        started.node.close()
+
+
+def test_a_parent_that_is_killed_takes_nobody_along_and_is_replaced(job: Job) -> None:
+    first = job.await_round(1)
+    assert first.warm
+    parent = job.parent
+    os.kill(parent, signal.SIGKILL)
+    await_end(parent)
+    job.end_round(first)
+    second = job.await_round(2)
+    assert not second.warm
+    job.node.await_line(r"the interpreter ended \(killed by SIGKILL\): workers start cold until there is another one")
+    wait_until("another parent", lambda: job.node.output.count("workers start warm") == 2)
+    assert job.parent != parent
+    job.end_round(second)
+    third = job.await_round(3)
+    assert third.warm
+    job.end(third)
+
+
+def test_a_parent_that_hangs_is_replaced(job: Job) -> None:
+    first = job.await_round(1)
+    parent = job.parent
+    os.kill(parent, signal.SIGSTOP)
+    job.end_round(first)
+    second = job.await_round(2)
+    assert not second.warm
+    job.node.await_line("starts cold: .* no answer within")
+    await_end(parent)
+    wait_until("another parent", lambda: job.node.output.count("workers start warm") == 2)
+    job.end_round(second)
+    third = job.await_round(3)
+    assert third.warm
+    job.end(third)
+
+
+def test_all_die_with_a_nodeclient_that_is_killed(job: Job) -> None:
+    worker = job.await_round(1).facts["pid"]
+    job.node.process.kill()
+    for pid in (worker, job.parent):
+        await_end(pid)
+    job.node.await_no_leftovers()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_a_node_that_ends_while_it_preloads_leaves_nothing(stage: Stage, signum: signal.Signals) -> None:
+    stage.write("slow.py", "import time; time.sleep(1e6)")
+    job = Job(stage, preload="beacon,slow")
+    try:
+        wait_until("the parent", lambda: stage.loaded_by)
+        job.node.signal(signum)
+        assert job.node.wait() == 128 + signum
+        await_end(job.parent)
+        job.node.await_no_leftovers()
+    finally:
+        job.node.close()
+
+
+def test_a_warm_worker_saves_its_state_when_the_node_is_to_leave(job: Job) -> None:
+    assert job.await_round(1).warm
+    assert job.node.stop() == 143
+    assert "saved" in job.node.lines
+    assert job.node.leftovers() == []
+
+
+def test_orphans_are_reaped(job: Job) -> None:
+    first = job.await_round(1)
+    wait_until("the end of all zombies", lambda: zombies(job.node.pid) == [])
+    job.end(first)
+
+
+LEAVE = '''"""Leaves processes behind in all ways, and looks in the next round what has become of them."""
+import os, pathlib, signal, subprocess, sys, tell
+
+def left(new_session):
+    """Fork twice, so that the child is an orphan, deaf to all that can be ignored; return its number."""
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        if new_session: os.setsid()
+        if os.fork() == 0:
+            if new_session: os.setsid()
+            for signum in signal.SIGTERM, signal.SIGINT, signal.SIGHUP: signal.signal(signum, signal.SIG_IGN)
+            os.write(writing, b"%d" % os.getpid())
+            while True: signal.pause()
+        os._exit(0)
+    os.wait()
+    return int(os.read(reading, 20))
+
+pids = pathlib.Path("pids.txt")
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    program = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    clean = subprocess.Popen(["sleep", "1000"], env={})
+    found = [program.pid, clean.pid, left(new_session=False), left(new_session=True)]
+    pids.write_text(" ".join(map(str, found)))
+    tell.tell(left=len(found))
+    sys.exit(1)
+
+def lives(pid):
+    try:
+        return pathlib.Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+tell.tell(alive=list(filter(lives, pids.read_text().split())))
+'''
+
+
+def test_what_a_worker_leaves_behind_ends_with_its_round_and_the_parent_stays(stage: Stage) -> None:
+    cold, warm = stage.both(*python(stage.write("train.py", LEAVE)), flags=("--max-restarts", "1"))
+    assert warm.facts == [{"left": 4}, {"alive": []}]
+    assert len(stage.loaded_by) == 1
+    assert_same(cold, warm)

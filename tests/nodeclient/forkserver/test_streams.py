@@ -1,0 +1,104 @@
+"""What workers write comes out in the same order and the same pieces cold and warm, and nothing of it twice."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import termios
+from typing import Any
+
+import pytest
+
+from tests.nodeclient.forkserver.support import DESCRIBE, Stage, assert_same, differences, forgive_more_modules, python
+from tests.support.programs import Program
+
+pytestmark = pytest.mark.slow
+
+CHATTY = """
+import logging, sys
+out = sys.stdout
+log = logging.getLogger("chatty")
+log.addHandler(logging.StreamHandler())
+def say(text):
+    out.write(text)
+    log.warning("warned of %r", text)
+"""
+"""Holds on to the streams that it finds when it is loaded, as a logger does."""
+
+SPEAK = """
+import chatty, ctypes, os, sys, tell
+tell.tell()
+c = ctypes.CDLL(None)
+if os.environ["RANK"] == "0":
+    for size in (1, 10, 1000, 1023, 4096, 8191, 8192, 9000, 20_000):
+        for stream in sys.stdout, sys.stderr:
+            stream.write("." * size)
+            os.write(stream.fileno(), b"<>")
+            print(size, file=stream)
+            os.write(stream.fileno(), b"<>")
+    for _ in range(100):
+        sys.stdout.buffer.write(b"-" * 90)
+        os.write(1, b"<>")
+    chatty.say("captured")
+    c.puts(b"said in C")
+    chatty.say("captured again\\n")
+    sys.stdout.buffer.write(b"bytes\\n")
+    print("h\\u00e9", end="", flush=True)
+    sys.stderr.write("without an end")
+    sys.stderr.write("\\n")
+    sys.stdout.write("the last words")
+    tell.tell(heard=[sys.stdin.readline(), sys.stdin.buffer.read1(3).decode(), sys.stdin.read()])
+"""
+
+
+@pytest.mark.parametrize(("workers", "unbuffered"), [("1", "0"), ("1", "1"), ("2", "0")])
+def test_words_come_in_the_same_order(stage: Stage, workers: str, unbuffered: str) -> None:
+    stage.write("chatty.py", CHATTY)
+    script = stage.write("train.py", SPEAK)
+    flags, environ = ("--nproc-per-node", workers, "--log-dir", "LOGS"), {"PYTHONUNBUFFERED": unbuffered}
+    assert_same(
+        *stage.both(*python(script), preload="chatty", flags=flags, environ=environ, words="tea\r\nmilk\rand\n")
+    )
+
+
+def on_a_terminal(stage: Stage, *command: str, preload: str = "") -> tuple[str, dict[str, Any]]:
+    """Run a job on a terminal, type tea when it asks; return what its worker drew between its marks, and has told."""
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 99, 0, 0))
+    streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+    node = Program(*stage.command(*command, preload=preload), environ=stage.environ(PYTHONUNBUFFERED="0"), **streams)
+    os.close(terminal)
+    drawn = ""
+    stage.clear()
+    try:
+        while "succeeded" not in drawn.partition("}}}")[2]:
+            drawn += os.read(controller, 65_536).decode()
+            if drawn.endswith("drink? "):
+                os.write(controller, b"tea\n")
+        assert node.wait() == 0
+    finally:
+        node.close()
+        os.close(controller)
+    [told] = stage.told()
+    assert told.warm == bool(preload)
+    return drawn.partition("{{{")[2].partition("}}}")[0], told.facts
+
+
+def test_a_lone_worker_on_a_terminal_speaks_and_listens(stage: Stage) -> None:
+    ask = """
+print("{{{", os.isatty(1), os.get_terminal_size(), end=" ")
+os.write(1, b"<>")
+print("ends a line")
+os.write(1, b"<>")
+print(input("which drink? ").upper(), end="")
+sys.stderr.write("}}}")
+"""
+    script = stage.write("train.py", f"{DESCRIBE}import os, sys{ask}")
+    cold, facts = on_a_terminal(stage, *python(script))
+    warm, others = on_a_terminal(stage, *python(script), preload="beacon,json")
+    assert warm == cold
+    assert "TEA" in warm
+    forgive_more_modules(facts, others)
+    assert differences(facts, others) == []

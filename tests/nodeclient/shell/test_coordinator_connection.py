@@ -1,0 +1,74 @@
+"""At which of several coordinators a node tries after a session has ended."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from coordinatord.protocol.codec import encode
+from coordinatord.runtime.tasks import Tasks
+from nodeclient.config.flag_values import endpoints
+from nodeclient.core.events import Event
+from nodeclient.shell.coordinator_connection import CoordinatorConnection, pause_after
+from tests.support.builders import a_join
+from tests.support.raw_session import until
+from tests.support.strange_coordinator import WAIT, strange_coordinator
+
+pytestmark = pytest.mark.asyncio
+
+
+async def welcome(socket: web.WebSocketResponse) -> None:
+    """Let a node in, and lose the connection."""
+    await socket.send_bytes(encode(WAIT))
+
+
+async def turn_away(socket: web.WebSocketResponse) -> None:
+    """End the session without a word."""
+    del socket
+
+
+@asynccontextmanager
+async def attending(addresses: Sequence[str]) -> AsyncIterator[list[Event]]:
+    """Let a session be had with whichever of these answers; yield what is heard."""
+    heard: list[Event] = []
+    session = CoordinatorConnection(endpoints(",".join(addresses)), a_join, heard.append)
+    tasks = Tasks()
+    tasks.spawn(session.run(), name="session")
+    try:
+        yield heard
+    finally:
+        await tasks.cancel()
+
+
+async def test_a_coordinator_that_had_let_the_node_in_is_the_first_to_be_tried_again() -> None:
+    async with (
+        strange_coordinator(welcome) as (first, joins_of_first),
+        strange_coordinator(welcome) as (second, joins_of_second),
+        attending([first, second]),
+    ):
+        await until(lambda: len(joins_of_first) == 3)
+        assert joins_of_second == []
+
+
+async def test_one_that_did_not_is_followed_by_the_others_in_turn() -> None:
+    async with (
+        strange_coordinator(turn_away) as (first, joins_of_first),
+        strange_coordinator(turn_away) as (second, joins_of_second),
+        attending([first, second]),
+    ):
+        await until(lambda: len(joins_of_second) == 2)
+        assert len(joins_of_first) == 2
+
+
+@pytest.mark.parametrize(("turned_away", "most_s"), [(False, 1.0), (True, 10.0)])
+async def test_pauses_grow_up_to_a_bound_and_further_where_there_is_no_place(turned_away: bool, most_s: float) -> None:
+    pauses = [0.1]
+    for _ in range(10):
+        pauses.append(pause_after(pauses[-1], welcome=False, turned_away=turned_away))
+    assert pauses[:3] == [0.1, 0.2, 0.4]
+    assert pauses[-1] == most_s
+    assert pause_after(most_s, welcome=True, turned_away=False) == 0.1
+    assert pause_after(10.0, welcome=False, turned_away=False) == 1.0

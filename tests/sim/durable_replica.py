@@ -1,0 +1,75 @@
+"""What the store holds, replayed as it grows: the state that a crash at this moment would lead back to.
+
+It is made of records that have become durable and of nothing else, so whatever the machine keeps beside them shows as a
+difference; and what is told to anybody is measured by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.policy import Policy
+from coordinatord.core.state.cluster import Cluster
+from coordinatord.core.state.member import MemberState
+from coordinatord.core.state.run import Run
+from coordinatord.core.transitions import apply
+from coordinatord.core.values.records import NodeReleased, Record, RoundFormed, RunEnded
+from coordinatord.protocol.messages import Outcome
+from tests.sim.projection import differences, durable_jobs, durable_member, durable_run
+
+
+class DurableReplica:
+    """The durable state of all jobs."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.cluster = Cluster()
+        self.released: dict[tuple[str, str, int], Outcome] = {}
+        """By run, node and incarnation: what each that was let go was let go with."""
+        self.outcomes: dict[str, Outcome] = {}
+        """By run."""
+        self._named: set[str] = set()
+        """Nodes that were spoken of since the last comparison."""
+        self._all = False
+        """All of them were."""
+
+    @property
+    def jobs(self) -> dict[str, Run]:
+        """The live or last run of each job."""
+        return self.cluster.jobs
+
+    def apply(self, records: Sequence[Record], at: float) -> None:
+        """Take in what has become durable."""
+        for record in records:
+            apply.apply(self.cluster, record, at, self._policy)
+            if isinstance(record, NodeReleased):
+                self.released[record.run, record.node, record.incarnation] = record.outcome
+            if isinstance(record, RunEnded):
+                self.outcomes[record.run] = record.outcome
+            node = getattr(record, "node", None)
+            if node is not None:
+                self._named.add(node)
+            else:
+                self._all = self._all or isinstance(record, RoundFormed)
+
+    def compare(self, machine: Coordinator, *, whole: bool) -> list[str]:
+        """Say how the machine differs from this; in nodes that no record spoke of only if `whole` is asked for."""
+        whole, self._all = whole or self._all, False
+        named, self._named = self._named, set()
+        found = differences(machine.cluster.drained, self.cluster.drained, "drained ")
+        if whole:
+            return found + differences(durable_jobs(machine.jobs), durable_jobs(self.jobs))
+        for job, run in machine.jobs.items():
+            other = self.jobs.get(job)
+            if other is None:
+                return [f"job {job} is not in the store"]
+            found += differences(durable_run(run), durable_run(other))
+            if not run.state.ended:
+                found += differences(_members(run, named), _members(other, named))
+        return found
+
+
+def _members(run: Run, nodes: set[str]) -> dict[str, object]:
+    members = [run.members[node] for node in sorted(nodes) if node in run.members]
+    return {one.node: durable_member(one) for one in members if one.state is not MemberState.RELEASED}

@@ -1,0 +1,84 @@
+"""Whole histories: a world is made from a seed, goes wrong for a while, is calmed, and must come to rest."""
+
+from __future__ import annotations
+
+import random
+
+from coordinatord.core.values.admin_requests import UndrainNode
+from tests.sim.faults import FAULTS, strike
+from tests.sim.scenario import draw_scenario, large_scenario
+from tests.sim.world import World
+
+FAULTS_FOR_S = 40.0
+"""In a small world, faults begin within this time."""
+
+LAST_S = 45.0
+"""The longest that a fault lasts there."""
+
+SETTLED_WITHIN_S = 180.0
+"""After the last fault: an outage grace, a restart grace, a lease, a join timeout, two stops, and two rounds, each at
+its longest."""
+
+FAULT_EVERY_S = 60.0
+"""In a large cluster, on average."""
+
+
+def small_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of a few nodes. Raises `BrokenError` if an invariant is broken."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    world = World(seed, draw_scenario(chance), loud=loud, digested=digested)
+    world.boot()
+    world.comes_back = chance.choice([0.3, 0.7, 1.0])
+    names = chance.sample(list(FAULTS), chance.randint(1, len(FAULTS)))
+    for _ in range(chance.randint(0, 10)):
+        world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), strike, world, chance.choice(names))
+    world.go_on(FAULTS_FOR_S)
+    world.go_on(chance.uniform(0.0, LAST_S))
+    come_to_rest(world)
+    return world
+
+
+def large_world(seed: int, nodes: int, hours: float, *, loud: bool = False) -> World:
+    """Play some hours of a cluster of `nodes`, with a fault every minute or so."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    world = World(seed, large_scenario(nodes), loud=loud)
+    world.boot()
+    at = 20.0
+    while at < hours * 3600.0:
+        world.queue.plan(at, strike, world, chance.choice(LARGE_FAULTS))
+        world.queue.plan(at + FAULT_EVERY_S / 2, start_again, world)
+        at += chance.expovariate(1.0 / FAULT_EVERY_S)
+    world.go_on(hours * 3600.0)
+    return world
+
+
+LARGE_FAULTS = [name for name in FAULTS if name not in {"coordinator gone for long", "namesake", "other settings"}]
+"""Not those that take half an hour of hand-work to put right."""
+
+
+def start_again(world: World) -> None:
+    """Do what the people do who run a cluster: start what is down, and another run when the last one is over."""
+    for host in world.hosts.values():
+        if host.node == host.name:
+            host.boot()
+
+
+def come_to_rest(world: World) -> None:
+    """End all faults, and see that everything comes to its end or goes on. Raises `BrokenError`."""
+    daemon = world.daemon
+    world.trace.note("-- all faults are over")
+    world.wires.calm()
+    daemon.disk.repair()
+    daemon.wake()
+    daemon.start()
+    daemon.spare()
+    for host in world.hosts.values():
+        host.slow_s = 0.0
+        host.wake()
+        host.heal()
+        if host.gone:
+            host.boot()
+    for name in list(daemon.machine.cluster.drained):
+        daemon.ask(UndrainNode(name, "operator", ""))
+    world.try_until(world.is_over, SETTLED_WITHIN_S)
+    world.invariants.judge_end()

@@ -1,0 +1,92 @@
+"""Quiet time, which is skipped: a cluster in which all is well does the same every second, for hours.
+
+When nothing but heartbeats goes on, the world's `time` is moved to shortly before the next thing that comes from
+outside. `now` is not: no clock has seen the time between. To the machines it is as if the quiet time had been a second
+long, and in quiet time each second leads to the state that it began with. Whether the world is quiet is asked of its
+state: every node that lives is connected, and its agent has no deadline but its heartbeat and its lease; no row of the
+run's table will be due by itself, and nobody waits for the end of its patience; nothing is being written, cut off or
+stopped. What is on its way then, a heartbeat or its answer, arrives when the quiet time is over.
+
+What is not seen that way is what time alone does to a cluster that is well: nothing, if the claim holds. Half of the
+small worlds skip nothing, so the claim is tested too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from coordinatord.core.state.member import MemberState
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.transitions.table import next_row
+from coordinatord.protocol.messages import Goal, Phase
+
+if TYPE_CHECKING:  # the world has one of these
+    from tests.sim.host import Host
+    from tests.sim.world import World
+
+WATCH_S = 0.25
+"""How often it is looked whether all is quiet."""
+
+QUIET_S = 0.4
+"""It must have been quiet for so long before time is skipped."""
+
+ENDS_BEFORE_S = 0.4
+"""The quiet is over within this time before the next thing happens, at any moment between two heartbeats."""
+
+
+class IdleSkip:
+    """Skips a world's quiet time."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.skipped = 0
+        """How many."""
+        world.queue.after(WATCH_S, self._watch)
+
+    def _watch(self) -> None:
+        world = self._world
+        queue = world.queue
+        if queue.now - world.touched_at >= QUIET_S:
+            left = min(queue.next_planned, world.end) - queue.time - ENDS_BEFORE_S * world.chance.random()
+            if left > 0 and self.is_quiet():
+                queue.skip(left)
+                self.skipped += 1
+                world.touch()
+        queue.after(WATCH_S, self._watch)
+
+    def is_quiet(self) -> bool:
+        """Whether nothing but heartbeats goes on."""
+        world = self._world
+        daemon = world.daemon
+        if not daemon.idle or not all(self._is_calm(run) for run in daemon.machine.jobs.values()):
+            return False
+        nodes = 0
+        for host in world.hosts.values():
+            if host.agent is not None:
+                nodes += 1
+                if not self._is_well(host):
+                    return False
+        return nodes == daemon.machine.sessions
+
+    def _is_calm(self, run: Run) -> bool:
+        if run.state.ended:
+            return not run.members
+        if run.state is not State.RUNNING or next_row(run, -math.inf)[1] is not None or run.give_up.next() is not None:
+            return False
+        return run.count(MemberState.RUNNING, MemberState.READY, MemberState.SUCCEEDED) == len(run.members)
+
+    def _is_well(self, host: Host) -> bool:
+        agent, session = host.agent, host.session
+        if agent is None or session is None or host.is_cut or host.paused or host.slow_s:
+            return False
+        desired, contact = agent._desired, agent._connection
+        if desired is None or not contact.connected or not contact._heard or session.broken:
+            return False
+        run = self._world.daemon.machine.jobs.get("job")
+        known = None if run is None else run.members.get(host.node)
+        if known is None or known.observed.phase is not agent.phase:
+            return False  # word of it is on its way
+        if agent.phase is Phase.RUNNING:
+            return desired.goal is Goal.RUN and (desired.run, desired.round) == (agent.run, agent.round)
+        return not agent.phase.has_workers and agent._leave_by is None and desired.goal in {Goal.WAIT, Goal.RUN}

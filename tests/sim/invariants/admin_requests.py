@@ -1,0 +1,94 @@
+"""What must be true of operators' requests: what they were answered is durable, and everybody keeps to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from coordinatord.core.effects import Answer
+from coordinatord.core.state.run import State
+from coordinatord.core.values.admin_requests import (
+    DrainNode,
+    ForgetJob,
+    Request,
+    RestartJob,
+    StopJob,
+    UndrainNode,
+    Verdict,
+)
+from coordinatord.core.values.records import JobStopAsked, NodeDrained, NodeJoined, NodeUndrained, Record, RoundFormed
+from tests.sim.invariants.rounds import RoundInvariants
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.world import World
+
+
+class AdminInvariants(RoundInvariants):
+    """Watches what operators are told, and whether it holds."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._to_end: set[str] = set()
+        """Runs that an operator wants to end."""
+        self._drained: set[str] = set()
+        self._undrained: set[str] = set()
+        """Names that an operator ever drained, and took back."""
+
+    def decided(self, records: Sequence[Record]) -> None:
+        """Check that nobody decides against an operator."""
+        super().decided(records)
+        cluster = self.world.daemon.machine.cluster
+        for record in records:
+            match record:
+                case NodeJoined():
+                    why = cluster.why_drained(record.node, record.offer.host)
+                    self.check(why is None, "%s is let in: %s", record.node, why)
+                case RoundFormed():
+                    members = cluster.jobs[record.job].members
+                    for ranks in record.nodes:
+                        why = cluster.why_drained(ranks.node, members[ranks.node].offer.host)
+                        self.check(why is None, "%s is given a round: %s", ranks.node, why)
+
+    def durable(self, records: Sequence[Record], now: float) -> None:
+        """Check that no round follows when an operator wants a run to end."""
+        for record in records:
+            if isinstance(record, JobStopAsked):
+                self._to_end.add(record.run)
+            elif isinstance(record, NodeDrained):
+                self._drained.add(record.node)
+            elif isinstance(record, NodeUndrained):
+                self._undrained.add(record.node)
+            elif isinstance(record, RoundFormed):
+                self.check(record.run not in self._to_end, "run %s is to end, and a round is formed", record.run)
+        super().durable(records, now)
+
+    def set_back(self, records: Sequence[Record], now: float) -> None:
+        """Take note that some of it is forgotten."""
+        super().set_back(records, now)
+        self._to_end = {record.run for record in records if isinstance(record, JobStopAsked)}
+
+    def answered(self, request: Request, run_id: str | None, answer: Answer) -> None:
+        """Check that what an operator is told rests on what is durable; the run is that of when it asked."""
+        self.check(bool(answer.text), "%s is answered without a word", request)
+        if answer.verdict is Verdict.UNKNOWN_NODE:
+            members = [member for run in self.world.daemon.machine.jobs.values() for member in run.members.values()]
+            known = any(request.target in {member.node, member.offer.host} for member in members)
+            self.check(not known, "%s is answered %s", request, answer)
+        if answer.verdict is not Verdict.DONE:
+            return
+        cluster = self.replica.cluster
+        run = cluster.jobs.get(request.target)
+        match request:
+            case DrainNode():
+                done = request.target in self._drained
+            case UndrainNode():
+                done = request.target in self._undrained
+            case StopJob():
+                done = run_id in self._to_end
+            case RestartJob():
+                done = run is not None and run.state is not State.RUNNING
+            case ForgetJob():
+                done = run is None
+            case _:
+                done = False
+        self.check(done, "%s is answered %s, and that is not durable", request, answer)

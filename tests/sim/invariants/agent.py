@@ -1,0 +1,239 @@
+"""What must be true of how a node carries out what it is told: when its workers end, what it says, when it gives up.
+
+Measured by what happens on its host, in its own clock. How nodes stand to rounds is in `nodes`.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
+from nodeclient.core import events
+from nodeclient.core.agent import LEAVE_WITHIN_S
+from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, Say, Start, Terminate
+from tests.sim.invariants.nodes import NodeInvariants
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.host import Host
+    from tests.sim.world import World
+
+SLACK_S = 1.0
+"""An alarm rings at its time, but what it leads to may wait for another: seconds for that, far below every grace."""
+
+CONNECTING_S = 6.0
+"""While a node tries to connect it does not know yet whether it is alone: one attempt, and the pause before it. Nor
+does it while a connection stands in which nothing is said, for as long as the lease that it was granted last."""
+
+FOR_GOOD = {RefusalCode.SUPERSEDED, RefusalCode.SPEC_DIFFERS, RefusalCode.FORGOTTEN}
+"""Refusals that waiting does not help against."""
+
+
+class Conduct:
+    """What one nodeclient has done, and what was done to it."""
+
+    def __init__(self, host: Host) -> None:
+        now = host.clock.read()
+        self.port = host.agent._port if host.agent else 0
+        """That it holds."""
+        self.alone_since: float | None = now
+        self.heard = False
+        """The coordinator spoke in the present session."""
+        self.leave_asked_at: float | None = None
+        self.leave_signal: int = signal.SIGTERM
+        """By which it was asked to."""
+        self.asked_at = 0.0
+        """When its workers were last asked to end, and whether on purpose."""
+        self.planned = False
+        self.cut_off = False
+        """They were, because the coordinator was out of reach for too long."""
+        self.failed_at: float | None = None
+        """When a worker of the present round first failed."""
+        self.said: tuple[object, ...] | None = None
+        """What it last said of itself, without what changes by itself."""
+        self.refused_for_good = False
+
+
+class AgentInvariants(NodeInvariants):
+    """Watches what each nodeclient does."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._conducts: dict[tuple[str, int], Conduct] = {}
+        self._slept_at = 0.0
+        """When the coordinator last woke from a sleep."""
+
+    def conduct(self, host: Host) -> Conduct:
+        """Return what the nodeclient of a host has done."""
+        key = (host.name, host.incarnation)
+        if key not in self._conducts:
+            self._conducts[key] = Conduct(host)
+        return self._conducts[key]
+
+    # What happens to it
+
+    def happens(self, host: Host, event: events.Event) -> None:
+        """Check how things stand with a node that is about to handle an event."""
+        agent, conduct, now = host.agent, self.conduct(host), host.clock.read()
+        assert agent is not None
+        self._judge_patience(host, conduct, now)
+        news = _ageless(agent.observed(now, beat=False))
+        kept = agent._connection.connected and conduct.said is not None and _is_due(news, conduct.said)
+        self.check(not kept, "%s keeps to itself that it is %s", host.name, news)
+        if isinstance(event, events.WorkerExited | events.StartFailed):
+            if event.exit_code and agent.phase in {Phase.STARTING, Phase.RUNNING} and conduct.failed_at is None:
+                conduct.failed_at = now
+            return
+        self._note(host, conduct, event, now)
+
+    def _note(self, host: Host, conduct: Conduct, event: events.Event, now: float) -> None:
+        agent = host.agent
+        assert agent is not None
+        match event:
+            case events.SessionOpened():
+                conduct.heard = False
+                conduct.said = _ageless(agent.observed(now, beat=False))
+            case events.Told() | events.CoordinatorDegraded():
+                conduct.heard, conduct.alone_since = True, None
+            case events.SessionClosed():
+                if conduct.heard:
+                    conduct.heard, conduct.alone_since = False, now
+            case events.LeaveAsked():
+                conduct.leave_asked_at = now if conduct.leave_asked_at is None else conduct.leave_asked_at
+                conduct.leave_signal = event.signum
+            case events.Swept(port):
+                conduct.port = port
+            case events.TurnedAway(refused) if not refused.retry:
+                self.check(refused.code in FOR_GOOD, "%s is refused for good: %s", host.name, refused.message)
+                conduct.refused_for_good = True
+
+    def _judge_patience(self, host: Host, conduct: Conduct, now: float) -> None:
+        agent = host.agent
+        assert agent is not None
+        working = agent.phase in {Phase.STARTING, Phase.RUNNING}
+        recently = self.world.queue.now - host.troubled_until < SLACK_S
+        if conduct.alone_since is not None and not agent._connection.connected and not recently:
+            alone = now - conduct.alone_since
+            connecting = max(CONNECTING_S, agent._connection.lease_s + SLACK_S)
+            grace = self.world.scenario.policy.outage_grace_s
+            told = agent._desired is not None
+            self.check(
+                not (working and told) or alone < grace + connecting,
+                "%s lets its workers go on, cut off for %.1f s",
+                host.name,
+                alone,
+            )
+            # Those of another round may live by now: nobody is promised more time beside them than this.
+            ended = self.world.scenario.stop_timeout_s + grace + connecting
+            told_to = agent.phase is Phase.STOPPING and agent._group.kill_at is None
+            self.check(
+                not (agent.phase.has_workers and told) or told_to or alone < ended,
+                "%s lets its workers live, cut off for %.1f s",
+                host.name,
+                alone,
+            )
+            waited = now - max(conduct.alone_since, agent._resting_since)
+            most = self.world.scenario.join_timeout_s + connecting
+            self.check(agent.phase.has_workers or waited < most, "%s looks for %.1f s", host.name, waited)
+        if conduct.leave_asked_at is not None and not recently:
+            left = now - conduct.leave_asked_at
+            heard = agent._desired is not None and agent._desired.goal in {Goal.STOP, Goal.EXIT}
+            late = working and not heard and (left > LEAVE_WITHIN_S + SLACK_S or not agent._connection.connected)
+            self.check(not late, "%s was asked to leave %.1f s ago, and works on", host.name, left)
+
+    # What it does
+
+    def does(self, host: Host, effect: Effect) -> None:
+        """Check an effect that is about to be carried out."""
+        conduct, now = self.conduct(host), host.clock.read()
+        match effect:
+            case Probe():
+                conduct.failed_at = None  # another round, which may fail before a worker of it is started
+            case Start():
+                self._judge_start(host, conduct, effect)
+            case Terminate(signum):
+                self.check(signum == conduct.leave_signal, "%s sends its workers signal %d", host.name, signum)
+                agent = host.agent
+                assert agent is not None
+                conduct.asked_at = now
+                conduct.planned = _is_planned(agent._desired)
+                conduct.cut_off = not agent._connection.connected and conduct.failed_at is None
+            case Kill():
+                self._judge_kill(host, conduct, now)
+            case Say(observed):
+                conduct.said = _ageless(observed)
+                self._judge_report(host, conduct, observed, now)
+            case Reconnect():
+                self._judge_doubt(host)
+            case Exit(code):
+                for_good = code != ExitCode.REFUSED or conduct.refused_for_good
+                self.check(for_good, "%s ends for a refusal that was not for good", host.name)
+
+    def _judge_start(self, host: Host, conduct: Conduct, start: Start) -> None:
+        self.check(host.workers.training is None, "%s starts a round before all is swept", host.name)
+        part = start.assignment
+        held = part.group_rank != 0 or part.master_port == conduct.port
+        self.check(held or self.world.scenario.network.harsh, "%s does not hold port %d", host.name, part.master_port)
+
+    def _judge_kill(self, host: Host, conduct: Conduct, now: float) -> None:
+        agent = host.agent
+        assert agent is not None
+        waited, most = now - conduct.asked_at, self.world.scenario.stop_timeout_s
+        recently = self.world.queue.now - host.troubled_until < most + SLACK_S
+        self.check(waited < most + SLACK_S or recently, "%s kills its workers after %.1f s", host.name, waited)
+        in_peace = (conduct.planned and _is_planned(agent._desired)) or conduct.cut_off
+        in_peace = in_peace and not agent._hurry
+        self.check(not in_peace or waited > most * 0.99, "%s lets its workers save for %.1f s", host.name, waited)
+
+    def _judge_report(self, host: Host, conduct: Conduct, observed: Observed, now: float) -> None:
+        over = not observed.phase.has_workers
+        swept = host.workers.training is None
+        self.check(swept or not over, "%s says that it is %s before all is swept", host.name, observed.phase)
+        leaves = observed.leaving == (conduct.leave_asked_at is not None)
+        self.check(leaves, "%s says nothing of that it was asked to leave", host.name)
+        if observed.failure is not None and conduct.failed_at is not None:
+            age = now - conduct.failed_at
+            self.check(abs(observed.failure.age_s - age) < 0.01, "%s says that it failed just now", host.name)
+
+    def _judge_doubt(self, host: Host) -> None:
+        """A node that was well has no reason to doubt a coordinator that is."""
+        daemon, network = self.world.daemon, self.world.scenario.network
+        assert host.agent is not None
+        patience_s = host.agent._connection.lease_s + SLACK_S
+        quiet = host.well and self.world.queue.now - host.troubled_until > patience_s
+        awake = daemon.up and not daemon.paused and self.world.queue.now - self._slept_at > patience_s
+        session = host.session
+        here = session is not None and session.life == daemon.life and session.number in daemon.machine._sessions
+        fair = not (quiet and awake and here) or network.harsh or network.spike_chance > 0
+        self.check(fair, "%s doubts a coordinator that is well", host.name)
+
+    def judge_end(self) -> None:
+        """Check that every nodeclient which lives is in touch, and does what it was told."""
+        super().judge_end()
+        for host in self.world.hosts.values():
+            agent, session = host.agent, host.session
+            if agent is None:
+                continue
+            in_touch = session is not None and not session.broken and agent._connection.connected
+            self.check(in_touch, "stuck: %s is out of touch; %s", host.name, self.world.situation)
+            gone = agent._desired is not None and agent._desired.goal is Goal.EXIT
+            self.check(not gone, "stuck: %s was told to exit; %s", host.name, self.world.situation)
+
+
+def _ageless(observed: Observed) -> tuple[object, ...]:
+    """Leave out what changes by itself."""
+    failed = observed.failure is not None
+    return observed.run, observed.round, str(observed.phase), observed.port, observed.leaving, failed
+
+
+def _is_due(news: tuple[object, ...], said: tuple[object, ...]) -> bool:
+    """Whether a node has to say this at once, after it said that: where it only goes as it was told, it may wait."""
+    if news[2] in {Phase.IDLE, Phase.STARTING, Phase.STOPPING}:
+        failed = bool(news[5]) and (*news[:2], news[5]) != (*said[:2], said[5])
+        return failed or news[3:5] != said[3:5]  # port, leaving
+    return news != said
+
+
+def _is_planned(desired: Desired | None) -> bool:
+    return desired is not None and desired.goal is Goal.STOP and desired.planned

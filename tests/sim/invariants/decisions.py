@@ -1,0 +1,400 @@
+"""What must be true of what the coordinator decides, beside what it records: whom it waits for, gives up and lets in.
+
+Measured by what it was told and when, and by what happened in the world. What follows from records alone is in
+`rounds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from coordinatord.core.events import Connected, Event, Reported
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.state.leases import lease_s
+from coordinatord.core.state.member import Member, MemberState
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.values.records import (
+    NodeJoined,
+    NodeLeftBehind,
+    NodeLost,
+    NodeReleased,
+    Record,
+    RoundEnded,
+    RoundFormed,
+    RoundStopped,
+    RunEnded,
+    RunOpened,
+)
+from coordinatord.protocol.messages import Degraded, Desired, Goal, Join, RefusalCode, Refused, Result
+from tests.sim.invariants.retry_pause import RetryPauses
+from tests.sim.invariants.root_cause import REMEMBERED_S, ROUGHLY, RootCauseInvariants
+from tests.sim.invariants.rounds import WELL_FOR_S
+from tests.sim.invariants.store_outages import StoreOutages
+from tests.sim.network import Session
+from tests.sim.workers import Round
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.world import World
+
+IN_FLIGHT_S = 2.0
+"""The word of a node that is well has come after so long."""
+
+ALIKE_S = 0.05
+"""Two readings of the coordinator's clock in the same moment differ by less."""
+
+GOAL_OF = {
+    State.STARTING: Goal.RUN,
+    State.RUNNING: Goal.RUN,
+    State.STOPPING: Goal.STOP,
+}
+"""What a node of the round is to hear."""
+
+
+class AllInvariants(RootCauseInvariants):
+    """Watches one world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._pauses = RetryPauses(world)
+        self._joins: dict[tuple[str, int], tuple[Join, float]] = {}
+        """By node and incarnation: what it came with, and when it first did."""
+        self._came: dict[tuple[str, int], float] = {}
+        """When each first came in this life of the coordinator."""
+        self._heard: dict[tuple[str, int], float] = {}
+        """When each node is known to have heard and to have been heard."""
+        self._spoke: dict[str, float] = {}
+        """When each node last said anything to the coordinator."""
+        self._dated: dict[tuple[str, int, str], float] = {}
+        """By run, round and node: when its worker failed, by what it first said of it."""
+        self._event_at = 0.0
+        """When the coordinator last heard anything."""
+        self._outages = StoreOutages()
+        self._dozed_at = 0.0
+        """When it last heard something later than it looks at its clock."""
+        self._rounds: dict[str, int] = {}
+        """The last round of each run that was decided on."""
+        self._revived: dict[tuple[str, str], float] = {}
+        """By run and node: when it was silent, as all were, and another one was heard again."""
+        self._stopped: dict[Round, float] = {}
+        """When each round was stopped, as far as the coordinator was awake since."""
+        self._arrived_at: dict[str, float] = {}
+        """When the first node came to each run since its last round was formed; it may have gone since."""
+        self._ended_at: dict[str, float] = {}
+        """When the last round of each run ended."""
+        self._out: set[tuple[Round, str, int]] = set()
+        """Who was lost or left behind in a round."""
+        self._last_said: dict[tuple[int, int], Desired] = {}
+        """By life and session."""
+        self._remembered: dict[str, int] = {}
+        """By run: the latest round that a node came with."""
+        self._recorded_at = 0.0
+        self._began_at, self._last_at = 0.0, 0.0
+        """When the coordinator last started, and when its forerunners last recorded anything."""
+
+    # Events
+
+    def joined(self, join: Join) -> None:
+        """Take note that a node has come, or come back."""
+        super().joined(join)
+        key = (join.node, join.incarnation)
+        first = self._joins[key][1] if key in self._joins else self.world.queue.now
+        self._joins[key] = (join, first)
+        self._came.setdefault(key, self.world.queue.now)
+
+    def hears(self, event: Event) -> None:
+        """Take note of what the coordinator is about to hear."""
+        super().hears(event)
+        now, machine = self.world.queue.now, self.world.daemon.machine
+        if now - self._event_at > 2 * self.world.scenario.policy.heartbeat_s:
+            self._slept_at = now
+        if now - self._event_at > machine.policy.heartbeat_s / ROUGHLY:
+            self._dozed_at = now
+        self._outages.hears(event, now, troubled=machine.store_error is not None)
+        self._pauses.hears(event)
+        self._event_at = now
+        self._judge_forgiven()
+        if isinstance(event, Connected):
+            node, incarnation, observed = event.join.node, event.join.incarnation, event.join.observed
+        elif isinstance(event, Reported) and event.session in machine._sessions:
+            member = machine._sessions[event.session][1]
+            node, incarnation, observed = member.node, member.incarnation, event.observed
+        else:
+            return
+        run = machine.jobs.get("job")
+        if run is not None and run.all_silent:
+            self._revived |= {(run.id, member.node): now for member in run.members_in(MemberState.SILENT)}
+        self._heard[node, incarnation], self._spoke[node] = now - observed.heard_s, now
+        if observed.failure is not None:
+            failed_at = self.world.daemon.clock.read() - observed.failure.age_s
+            self._dated.setdefault((observed.run, observed.round, node), failed_at)
+
+    def _judge_forgiven(self) -> None:
+        """Whoever was not heard since it became possible to decide again is no longer counted on, a lease later."""
+        now, machine, policy = self.world.queue.now, self.world.daemon.machine, self.world.scenario.policy
+        resumed_at = self._outages.over_at
+        if resumed_at is None or machine.store_error is not None or self._dozed_at > resumed_at:
+            return
+        if now - self._began_at < policy.restart_grace_s / ROUGHLY + ALIKE_S:
+            return  # whoever is to come back has that time in any case
+        for run in machine.jobs.values():
+            for node, member in run.members.items():
+                since = max(resumed_at, self._revived.get((run.id, node), 0.0))
+                granted = 0.0 if member.sent is None else member.sent.lease_s
+                lease = max(granted, lease_s(member, policy, policy.heartbeat_s))
+                late = self._spoke.get(node, -1.0) < since and now - since > lease / ROUGHLY + ALIKE_S
+                self.check(not late or member.expired, "%s is counted on %.1f s after trouble", node, now - since)
+
+    # Decisions
+
+    def decided(self, records: Sequence[Record]) -> None:
+        """Check what was decided by the state of the world at this moment, durable or not."""
+        super().decided(records)
+        jobs = self.world.daemon.machine.jobs
+        stopped = next((record for record in records if isinstance(record, RoundStopped)), None)
+        for record in records:
+            run = jobs.get(record.job)
+            if run is None or run.id != record.run:
+                continue
+            early = self._pauses.too_early(record)
+            self.check(early is None, "a round follows the same error %.2f s too early", early)
+            if isinstance(record, NodeJoined | NodeLost | NodeLeftBehind | NodeReleased):
+                self._judge_node(run, record, stopped)
+            else:
+                self._judge_round(run, record)
+
+    def _judge_round(self, run: Run, record: Record) -> None:
+        match record:
+            case RunOpened():
+                self._judge_opened(record)
+            case RoundFormed():
+                self._judge_forming(run, record)
+            case RoundStopped():
+                self._judge_stopping(run, record)
+            case RoundEnded():
+                self._judge_over(record)
+            case RunEnded():
+                self._judge_outcome(run, record)
+
+    def _judge_node(self, run: Run, record: Record, stopped: RoundStopped | None) -> None:
+        match record:
+            case NodeJoined():
+                self._judge_joined(run, record)
+            case NodeLost():
+                self._judge_lost(run, record, stopped)
+            case NodeLeftBehind():
+                self._judge_left_behind(run, record)
+            case NodeReleased():
+                self._judge_released(run, record)
+
+    def _judge_opened(self, record: RunOpened) -> None:
+        old = self.replica.jobs.get(record.job)
+        joins = [join for (node, _), (join, _) in self._joins.items() if node == record.opener]
+        again = old is not None and joins[-1].observed.run == old.id and old.spec == record.spec
+        self.check(not again, "%s opens a run again that it was in", record.opener)
+
+    def _judge_joined(self, run: Run, record: NodeJoined) -> None:
+        join, _ = self._joins[record.node, record.incarnation]
+        self.check(join.spec == run.spec, "%s is let in with %s", record.node, join.spec)
+        self._arrived_at.setdefault(run.id, self.world.queue.now)
+
+    def _judge_forming(self, run: Run, record: RoundFormed) -> None:
+        self._rounds[run.id] = record.round
+        nodes = {ranks.node for ranks in record.nodes}
+        known = self.replica.jobs.get(record.job)
+        before = set(known.order) if known is not None and known.id == run.id else set()
+        new = nodes - before
+        left = {member.node for member in run.members_in(MemberState.READY)}
+        self.check(not (new and left & before), "%s are left out for newcomers", left & before)
+        for node in nodes:
+            observed = run.members[node].observed
+            self.check(not observed.phase.has_workers, "%s is given a round over its workers", node)
+            self.check(not observed.leaving, "%s is given a round, and wants to leave", node)
+        if len(nodes) < run.spec.nodes_max:
+            self.check(not run.count(MemberState.DISCONNECTED), "a round is formed without a node that may be back")
+            if new:
+                self._judge_settled(run, new)
+        self._arrived_at.pop(run.id, None)
+
+    def _judge_settled(self, run: Run, new: set[str]) -> None:
+        now, policy, scenario = self.world.queue.now, self.world.scenario.policy, self.world.scenario
+        came = [self._joins[node, run.members[node].incarnation][1] for node in new]
+        last, first = now - max(came), now - min(*came, self._arrived_at.get(run.id, now))
+        waited = max(first, now - self._ended_at.get(run.id, now))
+        settled = last >= ROUGHLY * policy.settle_s or first >= ROUGHLY * policy.settle_max_s
+        settled = settled or waited >= ROUGHLY * scenario.join_timeout_s
+        self.check(settled, "a round is formed %.2f s after an arrival", last)
+
+    def _judge_stopping(self, run: Run, record: RoundStopped) -> None:
+        key = (record.run, record.round)
+        self._stopped[key] = self.world.queue.now
+        self._life_of_stop[key] = self.world.daemon.life
+        if record.planned and not run.leaving and not run.stop_asked:
+            done = any(member.in_round and member.succeeded for member in run.members.values())
+            self.check(not done, "round %d is stopped for arrivals, and about to succeed", record.round)
+        if run.round != record.round or run.state is not State.STOPPING:
+            return  # there is more in these records
+        for node, failure in run.failures.items():
+            said = self._dated.get((run.id, run.round, node), failure.at)
+            self.check(abs(failure.at - said) < ALIKE_S, "%s failed %.2f s earlier", node, failure.at - said)
+        first = record.first_failure
+        self.check(first is not None or not run.failures, "what failed in round %d is not recorded", record.round)
+        if first is not None:
+            earliest = min(failure.at for failure in run.failures.values())
+            at = self.world.daemon.clock.read() - first.failure.age_s
+            self.check(at <= earliest + 0.01, "the first failure of round %d is not recorded", record.round)
+
+    def _judge_lost(self, run: Run, record: NodeLost, stopped: RoundStopped | None) -> None:
+        now, policy = self.world.queue.now, self.world.scenario.policy
+        key = (run.id, self._rounds.get(run.id, 0))
+        self._out.add((key, record.node, record.incarnation))
+        self._lost_of.add(key)
+        if record.reason.startswith("replaced by"):
+            return
+        least = ROUGHLY * policy.reconnect_grace_s
+        closed = record.reason.startswith("its connection")
+        heard = self._heard.get((record.node, record.incarnation), 0.0)
+        patient = record.silent_s >= least or now - heard >= ROUGHLY * policy.leases_per_heartbeat * policy.heartbeat_s
+        self.check(not closed or patient, "%s was lost %.2f s after it closed", record.node, record.silent_s)
+        stops = stopped is not None and stopped.reason.startswith("lost")
+        in_touch = any(member.session is not None and not member.expired for member in run.members.values())
+        self.check(not stops or in_touch, "%s is lost when nobody is in touch", record.node)
+        if closed or not stops:
+            return
+        others = [self._spoke.get(node, -1.0) for node in [*run.order, *run.members] if node != record.node]
+        last = max(others, default=-1.0)
+        alone = now - last > 2 * policy.heartbeat_s / ROUGHLY + 0.2
+        self.check(not (alone and others), "%s is lost when nobody is heard for %.1f s", record.node, now - last)
+        revived = self._revived.get((run.id, record.node))
+        if revived is not None and heard < revived:
+            lease = ROUGHLY * policy.leases_per_heartbeat * policy.heartbeat_s
+            self.check(now - revived > lease, "%s is lost, and all were silent until now", record.node)
+
+    def _since(self, at: float) -> float:
+        """Return a time such that what is left since then is what the coordinator was there for, by its records."""
+        return at + self._began_at - max(self._last_at, at) if at < self._began_at else at
+
+    def _judge_left_behind(self, run: Run, record: NodeLeftBehind) -> None:
+        key = (record.run, record.round)
+        self._out.add((key, record.node, record.incarnation))
+        self._lost_of.add(key)
+        least = self.world.scenario.stop_timeout_s + self.world.scenario.policy.stop_limit_s
+        waited = self._outages.untroubled_s(self._since(self._stopped.get(key, 0.0)), self.world.queue.now)
+        self.check(waited >= ROUGHLY * least, "%s is left behind after %.1f s", record.node, waited)
+        for host in self.world.hosts.values():
+            if (host.node, host.incarnation) == (record.node, record.incarnation):
+                member = run.members.get(record.node)
+                well = host.well and self.world.queue.now - host.troubled_until > WELL_FOR_S
+                well = well and member is not None and member.session is not None and not member.expired
+                agent = host.agent
+                idle = agent is not None and not agent.phase.has_workers
+                idle = idle and agent is not None and host.clock.read() - agent._resting_since > IN_FLIGHT_S
+                late = self.world.scenario.network.harsh or self.world.faults["network slow"] > 0
+                self.check(not (well and idle) or late, "%s has no workers and is left behind", record.node)
+
+    def _judge_released(self, run: Run, record: NodeReleased) -> None:
+        if record.outcome.result is Result.TIMED_OUT:
+            key = (record.node, record.incarnation)
+            since = max(self._came.get(key, 0.0), self._ended_at.get(run.id, 0.0))
+            waited = self._outages.untroubled_s(since, self.world.queue.now)
+            least = ROUGHLY * self.world.scenario.join_timeout_s
+            self.check(waited >= least, "%s was let go after %.1f s", record.node, waited)
+
+    def _judge_over(self, record: RoundEnded) -> None:
+        """A round is over when nothing of it lives, but on nodes that are given up."""
+        key, now = (record.run, record.round), self.world.queue.now
+        self._ended_at[record.run] = now
+        training = self.world.trainings.get(key)
+        for host in training.hosts.values() if training is not None else ():
+            alive = host.workers.round == key and host.workers.alive and host.agent is not None
+            given_up = (key, host.node, host.incarnation) in self._out
+            self.check(not alive or given_up, "round %d is over, and %s has workers", record.round, host.name)
+        scenario, daemon = self.world.scenario, self.world.daemon
+        most = (scenario.stop_timeout_s + scenario.policy.stop_limit_s) / ROUGHLY + REMEMBERED_S
+        awake = self._life_of_stop.get(key) == daemon.life and max(
+            self._slept_at, self._outages.last_at
+        ) < self._stopped.get(key, now)
+        took = now - self._stopped.get(key, now)
+        self.check(not awake or took < most, "round %d took %.1f s to end", record.round, took)
+
+    # Records
+
+    def _judge_formed(self, record: RoundFormed) -> None:
+        first = not self.replica.jobs[record.job].order
+        remembered = self._remembered.get(record.run, 0)
+        self.check(not first or record.round > remembered, "nodes know of round %d of another run", remembered)
+        super()._judge_formed(record)
+
+    def durable(self, records: Sequence[Record], now: float) -> None:
+        """Check what becomes durable, in its order."""
+        for record in records:
+            if isinstance(record, NodeJoined):
+                self._remembered[record.run] = max(self._remembered.get(record.run, 0), record.round)
+        self._recorded_at = self.world.queue.now
+        super().durable(records, now)
+
+    # The coordinator's lives
+
+    def crashed(self) -> None:
+        """Take note that the coordinator has died."""
+        super().crashed()
+        self._outages.end(self.world.queue.now)
+
+    def restored(self, machine: Coordinator) -> None:
+        """Check what a coordinator that starts knows."""
+        super().restored(machine)
+        self._heard.clear()
+        self._spoke.clear()
+        self._came.clear()
+        self._dated.clear()
+        self._revived.clear()
+        for run in machine.jobs.values():
+            self._judge_index(run)
+            self._rounds[run.id] = run.round
+        # While it was away, it waited for nobody: it goes on from its last record.
+        self._began_at, self._last_at = self.world.queue.now, self._recorded_at
+
+    # Words
+
+    def said(self, session: Session, message: Desired | Degraded) -> None:
+        """Check that what is said to a node rests on what is durable."""
+        super().said(session, message)
+        if isinstance(message, Desired):
+            self._last_said[session.life, session.number] = message
+
+    def settled(self, machine: Coordinator) -> None:
+        """Check that the nodes have heard of all that is durable."""
+        super().settled(machine)
+        for run_id, node in machine._leases._at:
+            self.check(node in machine._registry.live[run_id].members, "%s has a lease, and is no member", node)
+        if machine.store_error is not None or (machine.sessions > 16 and self._settled % 8):
+            return
+        for number, (run, member) in machine._sessions.items():
+            self.check(member.session == number, "%s has a connection too many", member.node)
+            said = self._last_said.get((self.world.daemon.life, number))
+            if said is not None and not member.expired:
+                wanted = _wanted(run, member)
+                heard = (said.goal, said.round if said.goal in {Goal.RUN, Goal.STOP} else run.round, said.planned)
+                self.check(heard == wanted, "%s was told %s, and %s is wanted", member.node, heard, wanted)
+
+    def refused(self, session: Session, refused: Refused) -> None:
+        """Check that of two processes the younger one stays, if the other has not been silent."""
+        super().refused(session, refused)
+        if refused.code is RefusalCode.SUPERSEDED:
+            own = (session.host.node, session.incarnation)
+            younger = any(node == own[0] and incarnation > own[1] for node, incarnation in self._joins)
+            recently = self.world.queue.now - session.host.troubled_until < WELL_FOR_S or not session.host.well
+            self.check(younger or recently, "%s makes way for a process that is older", session.host.name)
+
+
+def _wanted(run: Run, member: Member) -> tuple[Goal, int, bool]:
+    """Return goal, round, and whether it is on purpose, as a node ought to have heard them."""
+    if run.state.ended or member.outcome is not None:
+        outcome = member.outcome or run.outcome
+        return Goal.EXIT, run.round, outcome is not None and outcome.result in {Result.LEFT, Result.STOPPED}
+    if member.in_round:
+        goal = GOAL_OF[run.state]
+        return goal, run.round, goal is Goal.STOP and run.planned_at is not None
+    on_purpose = run.state is State.STOPPING and run.planned_at is not None
+    straggles = member.observed.phase.has_workers
+    return (Goal.STOP if straggles else Goal.WAIT), run.round, straggles and on_purpose

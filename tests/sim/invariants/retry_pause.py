@@ -1,0 +1,85 @@
+"""What must be true of the pause before a round that follows the same error, twice or more in a row.
+
+Counted anew from the records, by the world's clock. Where something changed in between (a node came, or was left
+behind, another coordinator decides, the settings are others) nothing is demanded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinatord.core.events import Asked, Event
+from coordinatord.core.values.admin_requests import RestartJob
+from coordinatord.core.values.records import NodeJoined, NodeLeftBehind, Record, RoundEnded, RoundFormed, TrainingBegan
+from coordinatord.protocol.messages import Report
+from tests.sim.invariants.root_cause import ROUGHLY
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.world import World
+
+CLEARLY_SHORT = 0.8
+"""Of the time within which a round got nowhere: clocks differ, and so do the ends of what they measure."""
+
+
+class RetryPauses:
+    """Watches the rounds of one run after another."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._formed_at = 0.0
+        self._ended_at = 0.0
+        self._life = 0
+        self._repeats = 0
+        self._last: Report | None = None
+        self._quiet = False
+        """Nothing has come between that calls for another try at once."""
+        self._stepped = False
+        self._behind: set[str] = set()
+        """Nodes that were left behind: each comes back when it likes."""
+
+    def hears(self, event: Event) -> None:
+        """Take note of what the coordinator is about to hear: an operator's restart ends a pause."""
+        if isinstance(event, Asked) and isinstance(event.request, RestartJob):
+            self._quiet = False
+
+    def too_early(self, record: Record) -> float | None:
+        """Take in what is decided; return by how many seconds a round is formed too early, if one is."""
+        now, daemon = self._world.queue.now, self._world.daemon
+        match record:
+            case NodeJoined():
+                self._behind.discard(record.node)
+                self._quiet = False
+            case NodeLeftBehind():
+                self._behind.add(record.node)
+                self._quiet = False
+            case TrainingBegan():
+                self._stepped = True
+            case RoundEnded():
+                self._note_end(record, now)
+                self._quiet &= self._life == daemon.life  # to one that was started again, a spare is a newcomer
+                self._ended_at, self._life = now, daemon.life
+            case RoundFormed():
+                early = self._early(now) if self._quiet and self._life == daemon.life else 0.0
+                self._behind -= {ranks.node for ranks in record.nodes}
+                self._formed_at, self._quiet, self._stepped = now, not self._behind, False
+                self._life = daemon.life
+                return early if early > 0 else None
+        return None
+
+    def _note_end(self, record: RoundEnded, now: float) -> None:
+        last, self._last = self._last, record.report
+        policy = self._world.scenario.policy
+        short = now - self._formed_at < CLEARLY_SHORT * policy.repeat_within_s
+        again = last is not None and self._last is not None and _error(last) == _error(self._last)
+        follows = last is not None and last.round == record.round - 1
+        self._repeats = self._repeats + 1 if again and follows and short and not self._stepped else 0
+
+    def _early(self, now: float) -> float:
+        scenario = self._world.scenario
+        pause = ROUGHLY * min(scenario.policy.pause_after(self._repeats), scenario.join_timeout_s)
+        return pause - (now - self._ended_at)
+
+
+def _error(report: Report) -> tuple[int, str, str]:
+    failure = report.failure
+    return failure.exit_code, failure.error, failure.message

@@ -1,0 +1,134 @@
+"""What must be true of the coordinator's judgement on why a round or a run ended, by what really happened.
+
+Measured by which workers failed of themselves, and when nothing else did. What is decided otherwise is in
+`decisions`, that the budget adds up in `rounds`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.values.records import RoundEnded, RunEnded
+from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
+from coordinatord.protocol.messages import Join, Result
+from tests.sim.invariants.admin_requests import AdminInvariants
+from tests.sim.invariants.agent import AgentInvariants
+from tests.sim.invariants.successors import SuccessorInvariants
+from tests.sim.invariants.time_attribution import TimeInvariants
+from tests.sim.invariants.training_progress import ProgressInvariants
+from tests.sim.workers import Round
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.host import Host
+    from tests.sim.world import World
+
+ROUGHLY = 0.93
+"""Of a time in one clock, what it may be at least in another one."""
+
+REMEMBERED_S = 0.5
+"""On top of the time within which a loss excuses a failure: for the word of both to come."""
+
+
+class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, ProgressInvariants, AgentInvariants):
+    """Watches the verdicts of one world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._culprits: dict[Round, set[str]] = {}
+        """Nodes of which a worker failed of itself."""
+        self._vague: set[Round] = set()
+        """Rounds in which a worker failed of itself while its node could not be heard."""
+        self._to_charge: set[Round] = set()
+        """Rounds that ended by a failure, and by nothing else."""
+        self._absent: dict[Round, set[str]] = {}
+        """By round: nodes whose workers ended while there was no coordinator, and that did not come to tell."""
+        self._lost_of: set[Round] = set()
+        """Rounds of which nodes were lost or left behind."""
+        self._life_of_stop: dict[Round, int] = {}
+        """Which coordinator stopped each round."""
+
+    # Evidence
+
+    def failed(self, host: Host, key: Round) -> None:
+        """Take note that a worker fails of itself; if nothing else happens, that is to be charged."""
+        first = key not in self.genuine
+        super().failed(host, key)
+        self._culprits.setdefault(key, set()).add(host.node)
+        if self._hidden(host):
+            self._vague.add(key)
+        training = self.world.trainings.get(key)
+        if first and training is not None and not training.broken and key in self.formed and self._was_quiet(key):
+            policy = self.world.scenario.policy
+            # One that dies counts as silent since its last word, up to a heartbeat before.
+            wait = (policy.collateral_s + policy.heartbeat_s) / ROUGHLY + REMEMBERED_S
+            self.world.queue.plan(wait, self._look_again, key)
+
+    @property
+    def _is_prompt(self) -> bool:
+        """Whether what happens first is heard first: peers of a worker that failed do so 10 ms later."""
+        network = self.world.scenario.network
+        slow = network.harsh or network.spike_chance or network.spread_s > 0.01 or self.world.scenario.skew > 0.001
+        return not slow and not self.world.faults["network slow"]
+
+    def _look_again(self, key: Round) -> None:
+        run = self.replica.jobs.get("job")
+        stopping = run is not None and (run.id, run.round) == key and run.state is State.STOPPING
+        quiet = key not in self.disturbed | self.stopped_on_purpose and self._was_quiet(key)
+        if stopping and quiet and self.world.daemon.idle:
+            self._to_charge.add(key)
+
+    def gone(self, host: Host) -> None:
+        """Take note that workers of a host are gone in a way that breaks their peers."""
+        super().gone(host)
+        if not self.world.daemon.up and self._is_prompt:
+            self._absent.setdefault(host.workers.round, set()).add(host.node)
+
+    def joined(self, join: Join) -> None:
+        """Take note that a node has come, or come back."""
+        super().joined(join)
+        self._absent.get((join.observed.run, join.observed.round), set()).discard(join.node)
+
+    # Verdicts
+
+    def _judge_outcome(self, run: Run, record: RunEnded) -> None:
+        if record.outcome.result is not Result.FAILED or record.outcome.exit_code == ExitCode.TEMPFAIL:
+            return
+        used, most = run.restarts_used, run.spec.max_restarts
+        self.check(used == most, "the run has failed with %d of %d restarts used", used, most)
+        key = (run.id, run.round)
+        codes = {
+            shell_exit_code(run.failures[node].failure.exit_code)
+            for node in self._culprits.get(key, ())
+            if node in run.failures
+        }
+        vague = (
+            key in self.unseen | self._vague
+            or not self._is_prompt
+            or self._life_of_stop.get(key) != self.world.daemon.life
+        )
+        known = vague or not codes or record.outcome.exit_code in codes
+        self.check(known, "the run has failed with %d, its workers with %s", record.outcome.exit_code, codes)
+
+    def _judge_ended(self, record: RoundEnded) -> None:
+        super()._judge_ended(record)
+        key = (record.run, record.round)
+        restarted = self._life_of_stop.get(key) != self.world.daemon.life and key in self._lost_of
+        due = key in self._to_charge and not restarted
+        self.check(record.charged or not due, "a failure in round %d is not charged: %s", record.round, record.reason)
+        same_life = self._life_of_stop.get(key) == self.world.daemon.life
+        self.check(record.charged == (record.report is not None), "round %d is charged without a cause", record.round)
+        if record.report is not None and key not in self.unseen | self._vague and self._is_prompt and same_life:
+            named = record.report.node in self._culprits.get(key, ())
+            self.check(named, "round %d was charged to another: %s", record.round, record.reason)
+        excused = key in self.stopped_on_purpose and key not in self.genuine | self._lost_of | self.disturbed
+        self.check(not (record.charged and excused), "round %d was charged for its stop on purpose", record.round)
+        unheard = bool(self._absent.get(key)) and key not in self.genuine
+        self.check(not (record.charged and unheard), "round %d was charged for a node that died unheard", record.round)
+
+    def _judge_run(self, record: RunEnded) -> None:
+        super()._judge_run(record)
+        if record.outcome.result is Result.SUCCEEDED:
+            run = self.replica.jobs[record.job]
+            told = all(member.succeeded for member in run.members.values() if member.in_round)
+            self.check(told, "a run has succeeded, and no record says that all its nodes have")

@@ -1,0 +1,292 @@
+"""What must be true of every history, checked after every event: the invariants of DESIGN.md.
+
+Here is what the coordinator decides, records and says; what nodes do about it is in `nodes`. Raises
+`BrokenError` with the history at the first thing that must not be.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.values.records import (
+    JobForgotten,
+    NodeLost,
+    NodesHeard,
+    Record,
+    RoundEnded,
+    RoundFormed,
+    RoundStopped,
+    RunEnded,
+)
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.messages import Degraded, Desired, Goal, Join, RefusalCode, Refused, Result
+from tests.sim.durable_replica import DurableReplica
+from tests.sim.invariants.nodes import NodeInvariants
+from tests.sim.network import Session
+from tests.sim.projection import differences, durable_jobs
+from tests.sim.workers import Round
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.world import World
+
+WHOLE_EVERY = 8
+"""Every so many commits all that is durable is compared, and not only what the commit spoke of."""
+
+ENCODED_EVERY = 97
+"""Every so many messages to a node, one is encoded and decoded."""
+
+WELL_FOR_S = 12.0
+"""A node that was well for so long must not be lost: twice a lease, and some seconds to connect."""
+
+
+class RoundInvariants(NodeInvariants):
+    """Watches one world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.replica = DurableReplica(world.scenario.policy)
+        self.formed: dict[Round, RoundFormed] = {}
+        """Every round that became durable."""
+        self.ended: dict[str, RunEnded] = {}
+        """How each run ended."""
+        self.charged: Counter[str] = Counter()
+        """Restarts that were charged to each run."""
+        self.stopped_on_purpose: set[Round] = set()
+        self.records: Counter[str] = Counter()
+        """How many became durable, by kind."""
+        self._spoken: dict[str, int] = {}
+        """The last round of each run that anybody was told of."""
+        self._back: set[tuple[str, int]] = set()
+        """Node and incarnation of those that have joined since the coordinator started."""
+        self._settled = 0
+        self._said = 0
+
+    # Decisions
+
+    def decided(self, records: Sequence[Record]) -> None:
+        """Check what was decided by the state of the world at this moment, durable or not."""
+        jobs = self.world.daemon.machine.jobs
+        replaced = False
+        for record in records:
+            self.check(bool(record.reason), "a record without a reason: %s", record)
+            if isinstance(record, NodeLost) and record.reason.startswith("replaced by"):
+                replaced = True
+            elif isinstance(record, NodeLost):
+                self._judge_loss(record)
+            elif isinstance(record, RoundStopped) and not record.planned and not replaced:
+                self._judge_stop(record)
+            elif isinstance(record, NodesHeard):
+                self.check(self.world.daemon.machine.sessions > 0, "no node can be heard: %s", record.reason)
+        for run in jobs.values():
+            self.check(run.restarts_used <= run.spec.max_restarts, "the budget is overdrawn")
+
+    def _judge_loss(self, record: NodeLost) -> None:
+        world = self.world
+        key = (record.node, record.incarnation)
+        since_start = world.queue.now - world.daemon.started_at
+        grace = world.scenario.policy.restart_grace_s * (1.0 - world.scenario.skew) / (1.0 + world.scenario.skew)
+        if world.daemon.life > 1 and key not in self._back:
+            self.check(since_start >= grace, "%s was lost %.1f s after a start", record.node, since_start)
+        for host in world.hosts.values():
+            if (host.node, host.incarnation) == key:
+                well = host.well and world.queue.now - host.troubled_until > WELL_FOR_S
+                self.check(not well, "%s is well but was lost: %s", record.node, record.reason)
+
+    def _judge_stop(self, record: RoundStopped) -> None:
+        key = (record.run, record.round)
+        training = self.world.trainings.get(key)
+        if key not in self.disturbed and training is not None and not training.broken:
+            quiet = self._was_quiet(key)
+            self.check(not quiet, "round %d was stopped for nothing: %s", record.round, record.reason)
+
+    def _was_quiet(self, key: Round) -> bool:
+        """Whether all nodes of a round began it, and were well and within reach ever since."""
+        training = self.world.trainings[key]
+        hosts = training.hosts.values()
+        whole = len(hosts) == len(self.formed[key].nodes)
+        scenario = self.world.scenario
+        # Where messages are lost one by one, a lease may end within the round for what was lost before it.
+        lately_s = scenario.policy.leases_per_heartbeat * scenario.policy.heartbeat_s if scenario.network.harsh else 0.0
+        since = training.began_at - lately_s
+        return whole and all(host.well and host.troubled_until < since for host in hosts)
+
+    # Records
+
+    def durable(self, records: Sequence[Record], now: float) -> None:
+        """Check what becomes durable, in its order; `now` in the coordinator's clock."""
+        for record in records:
+            self.records[record.KIND] += 1
+            over = record.run in self.ended and not isinstance(record, JobForgotten)
+            self.check(not over, "run %s goes on after its end: %s", record.run, record)
+            match record:
+                case RoundFormed():
+                    self._judge_formed(record)
+                case NodeLost() if record.reason.startswith("replaced by"):
+                    self.disturbed.add((record.run, self.replica.jobs[record.job].round))
+                case RoundStopped():
+                    if record.planned:
+                        self.stopped_on_purpose.add((record.run, record.round))
+                case RoundEnded():
+                    self._judge_ended(record)
+                case RunEnded():
+                    self._judge_run(record)
+            self.replica.apply((record,), now)
+
+    def _judge_formed(self, record: RoundFormed) -> None:
+        run = self.replica.jobs[record.job]
+        self.check(record.round > run.round, "rounds must be numbered upward: %d after %d", record.round, run.round)
+        self.check((record.run, record.round) not in self.formed, "round %d was formed before", record.round)
+        self.check(run.state is State.FORMING, "a round is formed while one is %s", run.state)
+        spec = run.spec
+        self.check(spec.nodes_min <= len(record.nodes) <= spec.nodes_max, "a round of %d nodes", len(record.nodes))
+        nodes = [ranks.node for ranks in record.nodes]
+        self.check(len(set(nodes)) == len(nodes), "a node twice in a round: %s", nodes)
+        given: list[int] = []
+        for place, ranks in enumerate(record.nodes):
+            self.check(ranks.group_rank == place, "group rank %d at place %d", ranks.group_rank, place)
+            given += range(ranks.first_rank, ranks.first_rank + ranks.workers)
+            member = run.members.get(ranks.node)
+            self.check(member is not None and member.outcome is None, "%s is no member", ranks.node)
+            self.check(member is not None and member.offer.workers == ranks.workers, "%s brings others", ranks.node)
+        self.check(given == list(range(len(given))), "ranks must be given once each, from 0 upward: %s", given)
+        before = [node for node in run.order if node in set(nodes)]
+        kept = [node for node in nodes if node in set(run.order)]
+        self.check(before == kept, "survivors must keep their order: %s after %s", kept, before)
+        self.formed[record.run, record.round] = record
+
+    def _judge_ended(self, record: RoundEnded) -> None:
+        key = (record.run, record.round)
+        if record.charged:
+            self.charged[record.run] += 1
+            known = key in self.genuine or key in self.unseen
+            self.check(known, "round %d was charged without a failure: %s", record.round, record.reason)
+            self.charged_unseen += key not in self.genuine
+        elif key in self.genuine and key not in self.stopped_on_purpose | self.disturbed:
+            quiet = self._was_quiet(key)
+            self.check(not quiet, "a failure in round %d was not charged: %s", record.round, record.reason)
+        charged = self.charged[record.run]
+        self.check(record.restarts_used == charged, "%d restarts used, %d charged", record.restarts_used, charged)
+        self.check(charged <= self.replica.jobs[record.job].spec.max_restarts, "the budget is overdrawn")
+
+    def _judge_run(self, record: RunEnded) -> None:
+        outcome = record.outcome
+        well = outcome.result is Result.SUCCEEDED
+        self.check(well == (outcome.exit_code == 0), "%s with exit code %d", outcome.result, outcome.exit_code)
+        if well:
+            key = (record.run, self.replica.jobs[record.job].round)
+            workers = sum(ranks.workers for ranks in self.formed[key].nodes)
+            exited = self.world.training(key).exited_well
+            self.check(exited == workers, "succeeded when %d of %d workers had", exited, workers)
+        self.ended[record.run] = record
+
+    def settled(self, machine: Coordinator) -> None:
+        """Check that what the store holds, replayed, is the state in memory."""
+        self._settled += 1
+        found = self.replica.compare(machine, whole=self._settled % WHOLE_EVERY == 0)
+        self.check(not found, "memory and store differ: %s", "; ".join(found))
+        if self._settled % WHOLE_EVERY == 0:
+            for run in machine.jobs.values():
+                self._judge_index(run)
+
+    def _judge_index(self, run: Run) -> None:
+        for member in run.members.values():
+            standing = member.state_in(run.id, run.round)
+            self.check(member.state is standing, "%s is filed as %s: %s", member.node, member.state, standing)
+            self.check(member.in_round <= (member.node in run.assignments), "%s has no ranks", member.node)
+        self.check(run.workers == sum(m.offer.workers for m in run.members.values()), "workers are miscounted")
+
+    # The coordinator's lives
+
+    def crashed(self) -> None:
+        """Take note that the coordinator has died."""
+        self._back.clear()
+
+    def set_back(self, records: Sequence[Record], now: float) -> None:
+        """Take note that the store holds these records alone, and no longer all that was said."""
+        self.replica = DurableReplica(self.world.scenario.policy)
+        self.replica.apply(records, now)
+        self._spoken.clear()
+        self.disturbed |= set(self.formed)
+        for run in self.replica.jobs.values():
+            self.charged[run.id] = run.restarts_used
+
+    def joined(self, join: Join) -> None:
+        """Take note that a node has come, or come back."""
+        self._back.add((join.node, join.incarnation))
+
+    def restored(self, machine: Coordinator) -> None:
+        """Check what a coordinator that starts knows: all that its forerunner recorded, and so all that it said."""
+        found = differences(durable_jobs(machine.jobs), durable_jobs(self.replica.jobs))
+        found += differences(machine.cluster.drained, self.replica.cluster.drained, "drained ")
+        self.check(not found, "the coordinator comes back different: %s", "; ".join(found))
+        for run in machine.jobs.values():
+            spoken = self._spoken.get(run.id, 0)
+            known = run.state.ended or run.round >= spoken  # nothing follows on the last round of one that is over
+            self.check(known, "round %d was told of, and %d is remembered", spoken, run.round)
+            self.check(run.restarts_used == self.charged[run.id], "%d charges are remembered", run.restarts_used)
+
+    # Words
+
+    def said(self, session: Session, message: Desired | Degraded) -> None:
+        """Check that what is said to a node rests on what is durable."""
+        host = session.host
+        self._said += 1
+        if self._said % ENCODED_EVERY == 0:
+            self.check(decode(encode(message), Desired, Degraded) == message, "the wire changes %s", message)
+        if isinstance(message, Degraded):
+            return
+        if message.goal is Goal.EXIT:
+            mine = self.replica.released.get((message.run, host.node, session.incarnation))
+            told = {self.replica.outcomes.get(message.run), mine}
+            known = message.outcome in told or self.came_late(session, message)
+            self.check(known, "%s hears an outcome that is not durable: %s", host.name, message)
+            return
+        run = self.replica.jobs.get("job")
+        known = run is not None and run.id == message.run
+        self.check(known, "%s hears of run %s, which a crash could forget", host.name, message.run)
+        assert run is not None
+        self.check(message.round <= run.round, "%s hears of round %d, not durable", host.name, message.round)
+        if message.round > self._spoken.get(run.id, 0):
+            self._spoken[run.id] = message.round
+        if message.goal is Goal.RUN:
+            self._judge_assignment(session, message)
+        elif message.goal is Goal.STOP:
+            member = run.members.get(host.node)
+            goes_on = run.round == message.round and run.state in {State.STARTING, State.RUNNING}
+            inside = member is not None and member.in_round and member.incarnation == session.incarnation
+            self.check(not (goes_on and inside), "%s is to stop a round that goes on", host.name)
+
+    def came_late(self, session: Session, message: Desired) -> bool:
+        """Whether a node rightly hears of the end of a run that it took no part in: see `successors`."""
+        raise NotImplementedError
+
+    def _judge_assignment(self, session: Session, message: Desired) -> None:
+        formed = self.formed.get((message.run, message.round))
+        self.check(formed is not None, "%s hears of a round that is not durable", session.host.name)
+        assert formed is not None
+        part = message.assignment
+        assert part is not None
+        mine = formed.nodes[part.group_rank]
+        same = (mine.node, mine.first_rank, mine.first_role_rank) == (
+            session.host.node,
+            part.first_rank,
+            part.first_role_rank,
+        )
+        self.check(same, "%s is told ranks that are not its own: %s", session.host.name, part)
+        whole = part.world_size == formed.nodes[-1].first_rank + formed.nodes[-1].workers
+        self.check(whole and part.group_world_size == len(formed.nodes), "%s: world size", session.host.name)
+        self.check(part.master_port == formed.master_port, "%s is told another port", session.host.name)
+        self.check(part.restarts_used == self.charged[message.run], "%s is told another budget", session.host.name)
+
+    def refused(self, session: Session, refused: Refused) -> None:
+        """Check that a refusal says why, and rests on what is durable."""
+        self.check(bool(refused.message), "%s is refused without a reason", session.host.name)
+        if refused.code is RefusalCode.SUPERSEDED:
+            run = self.replica.jobs["job"]
+            younger = run.members.get(session.host.node)
+            known = younger is not None and younger.incarnation != session.incarnation
+            self.check(known or run.state.ended, "%s is superseded by nobody who is durable", session.host.name)

@@ -1,0 +1,69 @@
+"""What must be true of nodes that come when a run has ended: who hears how it ended, and who begins another.
+
+Measured by when each nodeclient process began, as it was in the world, and when the end was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from coordinatord.core.values.records import Record, RunEnded, RunOpened
+from coordinatord.protocol.messages import Desired, Result
+from tests.sim.invariants.rounds import RoundInvariants
+from tests.sim.network import Session
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.host import Host
+    from tests.sim.world import World
+
+ROUGHLY_S = 1.0
+"""Besides the time that the message with an age takes, and what clocks of different paces make of the age."""
+
+
+class SuccessorInvariants(RoundInvariants):
+    """Watches who begins a job anew."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._over: dict[str, tuple[RunEnded, float, int]] = {}
+        """By run: how it ended, when that was decided, and in which life of the coordinator."""
+
+    def decided(self, records: Sequence[Record]) -> None:
+        """Check that no process begins anew what ended with the job while it was running."""
+        super().decided(records)
+        for record in records:
+            if isinstance(record, RunEnded):
+                self._over[record.run] = record, self.world.queue.now, self.world.daemon.life
+            elif isinstance(record, RunOpened):
+                self._judge_successor(record)
+
+    def _judge_successor(self, record: RunOpened) -> None:
+        old = self.replica.jobs.get(record.job)
+        over = None if old is None else self._over.get(old.id)
+        if old is None or over is None or over[2] != self.world.daemon.life or old.spec != record.spec:
+            return
+        ended, at, _ = over
+        if ended.outcome.result in {Result.SUCCEEDED, Result.STOPPED}:
+            openers = [host for host in self._alive if host.node == record.opener]
+            early = bool(openers) and all(host.booted_at < at - self._vague_s(host) for host in openers)
+            self.check(not early, "%s begins a job anew that %s as it was on its way", record.opener, ended.reason)
+
+    def _vague_s(self, host: Host) -> float:
+        """Return how far off the coordinator may be about when a nodeclient began: an age is as of its message."""
+        now = self.world.queue.now
+        return ROUGHLY_S + now - host.joined_at + 2 * self.world.scenario.skew * (now - host.booted_at)
+
+    @property
+    def _alive(self) -> list[Host]:
+        return [host for host in self.world.hosts.values() if host.agent is not None]
+
+    def came_late(self, session: Session, message: Desired) -> bool:
+        """Whether a node rightly hears of the end of a run that it took no part in."""
+        ended = self.replica.outcomes.get(message.run)
+        told = message.outcome
+        if ended is None or told is None or (told.result, told.exit_code) != (ended.result, ended.exit_code):
+            return False
+        over = self._over.get(message.run)
+        exact = over is not None and over[2] == self.world.daemon.life
+        return not exact or (over is not None and session.host.booted_at <= over[1] + self._vague_s(session.host))

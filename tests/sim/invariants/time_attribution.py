@@ -1,0 +1,318 @@
+"""What must be true of where each second of a run went, by what really happened to nodes and workers.
+
+The invariants know when workers lived, when a round broke and when nodes were there; none of them asks the ledger how
+it came to its numbers. That these add up is in `time_ledger`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from coordinatord.core.events import Event
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.state.run import Health, Run, State
+from coordinatord.core.values.records import (
+    NodeLost,
+    NodeReleased,
+    Record,
+    RoundEnded,
+    RoundFormed,
+    RoundStarted,
+    RoundStopped,
+    RunEnded,
+    RunOpened,
+    TrainingBegan,
+    TrainingStalled,
+)
+from coordinatord.core.values.time_ledger import Spent
+from coordinatord.core.values.training_progress import STALL_S_MIN
+from coordinatord.protocol.messages import Goal, Phase, Result
+from tests.sim.invariants.time_ledger import EXACT_S, Accounted, LedgerInvariants, Page
+from tests.sim.workers import STEP_S, Round
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.host import Host
+    from tests.sim.world import World
+
+TIGHT_S = 2.0
+"""A heartbeat, the time that the connection of a process that died lingers, and that of a few messages."""
+
+LOOSE_S = 26.0
+"""The longest lease, and the longest that messages are delayed where the network is bad."""
+
+LOOK_EVERY_S = 0.4
+"""How often it is looked whether a round is undisturbed."""
+
+CALM_S = 2.0
+"""The word of a node that is well has come after so long."""
+
+
+class TimeInvariants(LedgerInvariants):
+    """Watches what the seconds of one world went to."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._formed_at: dict[Round, tuple[float, Spent]] = {}
+        """When each round was formed, and what its run had spent by then."""
+        self._started_at: dict[Round, float] = {}
+        """When all workers of each round were known to be started."""
+        self._running_at: dict[Round, float] = {}
+        """From when on each round trained, as far as it was well."""
+        self._quiet_until: dict[Round, float] = {}
+        """Up to when nothing at all has disturbed it."""
+        self._known_after: dict[Round, float] = {}
+        """When the coordinator was well for the first time since a round broke."""
+        self._unseen_break: set[Round] = set()
+        """Rounds that broke while the nodeclient which could have told was stopped, or cut off."""
+        self._broken_twice: set[Round] = set()
+        """Rounds of which a worker failed of itself when another was gone and that was not known yet."""
+        self._replaces = False
+        """What is decided follows from a node that was replaced: what broke the round before may not be known yet."""
+        self._upset_at = 0.0
+        """When the coordinator was last not up and awake and able to decide."""
+        self._event_seen_at = 0.0
+        self._looked_at = 0.0
+        self._enough_from: dict[str, float] = {}
+        """By run: since when enough nodes have evidently been ready."""
+        self._few_at: dict[str, float] = {}
+        """By run: when the coordinator could last see that fewer nodes were in touch than a round needs."""
+
+    # What happens
+
+    def hears(self, event: Event) -> None:
+        """Take note of what the coordinator is about to hear."""
+        del event
+        now, machine = self.world.queue.now, self.world.daemon.machine
+        asleep = now - self._event_seen_at > 2 * self.world.scenario.policy.heartbeat_s
+        self._event_seen_at = now
+        if asleep or machine.store_error is not None:
+            self._upset_at = now
+        run = machine.jobs.get("job")
+        if run is not None and run.state is State.FORMING:
+            self._look_at_forming(run, now)
+        elif run is not None and now - self._looked_at >= LOOK_EVERY_S:
+            self._looked_at = now
+            self._look_at_round((run.id, run.round), now)
+
+    def _look_at_round(self, key: Round, now: float) -> None:
+        training = self.world.trainings.get(key)
+        if training is None or key not in self._formed_at or self.world.state not in {State.STARTING, State.RUNNING}:
+            return
+        if training.broken:
+            self._note_known(key, now)
+        elif key not in self.disturbed and self._upset_at < self._formed_at[key][0] and self._was_quiet(key):
+            self._quiet_until[key] = now
+            self._look_at_steps(self.world.daemon.machine.jobs["job"], key)
+
+    def _note_known(self, key: Round, now: float) -> None:
+        if self._upset_at != now and self.world.trainings[key].broken:
+            self._known_after.setdefault(key, now)
+
+    def _look_at_forming(self, run: Run, now: float) -> None:
+        hosts = [host for host in self.world.hosts.values() if host.session is not None and host.session.established]
+        if sum(host.well for host in hosts) < run.spec.nodes_min and self.world.daemon.machine.store_error is None:
+            self._few_at[run.id] = now
+        ready = sum(self._evidently_waits(host, run, now) for host in hosts)
+        if ready < run.spec.nodes_min or now - self._upset_at < CALM_S or not self._tells_at_once:
+            self._enough_from.pop(run.id, None)
+        else:
+            self._enough_from.setdefault(run.id, now)
+
+    def _evidently_waits(self, host: Host, run: Run, now: float) -> bool:
+        agent, session = host.agent, host.session
+        if agent is None or session is None or not session.established or agent._desired is None:
+            return False
+        told = agent._desired.goal is Goal.WAIT and agent._desired.run == run.id and agent.phase is Phase.IDLE
+        calm = host.well and now - host.troubled_until > CALM_S and agent._leaving is None
+        return told and calm and agent._connection.connected and host.name == host.node
+
+    @property
+    def _tells_at_once(self) -> bool:
+        network = self.world.scenario.network
+        return not (network.harsh or network.spike_chance or self.world.faults["network slow"])
+
+    def failed(self, host: Host, key: Round) -> None:
+        """Take note that a worker fails of itself."""
+        super().failed(host, key)
+        if host.paused or host.is_cut:
+            self._unseen_break.add(key)
+        if self.world.training(key).broken:
+            self._broken_twice.add(key)
+
+    def gone(self, host: Host) -> None:
+        """Take note that workers of a host are gone in a way that breaks their peers."""
+        super().gone(host)
+        if host.paused or host.is_cut:
+            self._unseen_break.add(host.workers.round)
+
+    # The coordinator's lives
+
+    def restored(self, machine: Coordinator) -> None:
+        """Take note that a coordinator has started."""
+        super().restored(machine)
+        self._upset_at = self._event_seen_at = self.world.queue.now
+        self._enough_from.clear()
+        self._known_after.clear()  # what was only heard is forgotten
+
+    # Seconds
+
+    def decided(self, records: Sequence[Record]) -> None:
+        """Check what was decided by the state of the world at this moment, durable or not."""
+        lost = [record for record in records if isinstance(record, NodeLost)]
+        self._replaces = any(record.reason.startswith("replaced by") for record in lost)
+        super().decided(records)
+        for record in records:
+            if isinstance(record, NodeLost | NodeReleased):
+                self._enough_from.pop(record.run, None)  # there may be too few for a moment
+
+    def _judge_spent(self, page: Page | None, record: Accounted) -> None:
+        super()._judge_spent(page, record)
+        now = self.world.queue.now
+        if page is not None and isinstance(record, RoundFormed):
+            self._judge_wait(page, record)
+        match record:
+            case RoundFormed():
+                self._formed_at[record.run, record.round] = now, record.spent
+            case RoundStarted():
+                self._started_at[record.run, record.round] = now
+                if not record.steps_awaited and not self.world.scenario.workers.announces:
+                    self._running_at[record.run, record.round] = now
+            case TrainingBegan():
+                self._judge_first_step(record)
+            case TrainingStalled():
+                self._judge_stall(record)
+            case RoundStopped():
+                self._judge_round_time((record.run, record.round), record)
+            case RunEnded() if page is not None and page.kind not in {RunOpened, RoundStopped, RoundEnded}:
+                self._judge_round_time((record.run, page.round), record)
+
+    def _judge_wait(self, page: Page, record: RoundFormed) -> None:
+        """Who waits for nodes has too few, and who waits for more has enough."""
+        now = self.world.queue.now
+        gathered = record.spent.rendezvous - page.spent.rendezvous
+        enough = self._enough_from.pop(record.run, None)
+        if enough is not None and page.life == self.world.daemon.life:
+            least = (now - max(enough, page.now)) * (1 - self.world.scenario.skew) - EXACT_S
+            self.check(gathered >= least, "%.3f s of rendezvous, and nodes were there for %.3f s", gathered, least)
+        few = self._few_at.pop(record.run, None)
+        if few is not None:
+            most = (now - few) * (1 + self.world.scenario.skew)
+            most += self._lease_s if self._tells_at_once and self._upset_at < page.now else LOOSE_S
+            self.check(
+                gathered <= most, "%.3f s of rendezvous, and there were too few for all but %.3f", gathered, most
+            )
+
+    @property
+    def _lease_s(self) -> float:
+        policy = self.world.scenario.policy
+        return policy.leases_per_heartbeat * policy.heartbeat_s + TIGHT_S
+
+    def _judge_first_step(self, record: TrainingBegan) -> None:
+        """A round that reports its steps trains from the first one, and not before."""
+        key = (record.run, record.round)
+        training = self.world.trainings[key]
+        first_s = self.world.scenario.workers.first_step_s
+        stepped = training.whole_at is not None and first_s is not None
+        self.check(stepped, "round %d trains, and no worker has taken a step", record.round)
+        assert training.whole_at is not None
+        assert first_s is not None
+        stepped_at = training.whole_at + first_s
+        self._running_at[key] = max(self._started_at.get(key, 0.0), stepped_at)
+        trained = record.spent.training - self._formed_at[key][1].training
+        most = (self.world.queue.now - stepped_at) * (1 + self.world.scenario.skew) + TIGHT_S
+        most += self._odd_s.get(record.run, 0.0)
+        self.check(trained <= most, "round %d trained for %.3f s, and stepped for %.3f", record.round, trained, most)
+
+    def _judge_stall(self, record: TrainingStalled) -> None:
+        """Training that is said to have stalled has done no step for long."""
+        key = (record.run, record.round)
+        stepped = self.world.trainings[key].stepped()
+        self.check(stepped is not None, "round %d has stalled, and had not begun", record.round)
+        assert stepped is not None
+        if self._is_plain(key):
+            least = STALL_S_MIN * (1 - self.world.scenario.skew) - STEP_S - CALM_S
+            self.check(stepped[1] >= least, "round %d has stalled, %.3f s after a step", record.round, stepped[1])
+
+    def _look_at_steps(self, run: Run, key: Round) -> None:
+        """Training that has done no step for long has stalled, and training that does them has not."""
+        training = self.world.trainings[key]
+        stepped = training.stepped()
+        if stepped is None or training.broken or not (run.ledger.stepped and self._is_plain(key)):
+            return
+        idle_s, stalled = stepped[1], run.health is Health.STALLED
+        patience_s = run.progress.patience_s * (1 + self.world.scenario.skew) + 2 * CALM_S
+        self.check(
+            stalled or idle_s < patience_s, "no step for %.3f s, and round %d is said to be well", idle_s, key[1]
+        )
+        longest_s = max((end - begin for begin, end in training.stalls), default=0.0)
+        over = self.world.queue.now > training.stalls_until + CALM_S
+        # Nor is there a step between the end of the training and that of its workers.
+        usual = training.done_at == math.inf and (longest_s < STALL_S_MIN - CALM_S or over)
+        self.check(not stalled or not usual, "round %d does steps, and is said to have stalled", key[1])
+
+    def _is_plain(self, key: Round) -> bool:
+        """Whether what nodes say of a round comes at once, and has ever since it was formed."""
+        formed = self._formed_at.get(key)
+        if formed is None or not self._tells_at_once or key in self.disturbed:
+            return False
+        return (
+            self._upset_at < formed[0] and self._was_heard(key, formed[0]) and not self.world.faults["other settings"]
+        )
+
+    def _was_heard(self, key: Round, since: float) -> bool:
+        """Whether nothing that its nodes said of a round was held up; of those that died, all had been heard before."""
+        training = self.world.trainings.get(key)
+        alive = [host for host in training.hosts.values() if host.workers.round == key] if training is not None else []
+        return all(host.well and host.troubled_until < since for host in alive if host.agent is not None)
+
+    def _judge_round_time(self, key: Round, record: RoundStopped | RunEnded) -> None:
+        """A round was at work from when it was formed until it broke, as closely as that could be known."""
+        formed = self._formed_at.get(key)
+        training = self.world.trainings.get(key)
+        if formed is None:
+            return
+        odd_s = self._odd_s.get(key[0], 0.0)
+        now, skew = self.world.queue.now, self.world.scenario.skew
+        formed_at, before = formed
+        trained = record.spent.at_work - before.at_work
+        worked = trained + record.spent.starting - before.starting
+        tight = self._tells_at_once and self._upset_at < formed_at and self._was_heard(key, formed_at)
+        # Stopped for something else than what broke it, which nobody had seen yet.
+        by_chance = key in self._broken_twice or (isinstance(record, RoundStopped) and record.planned)
+        close_s = TIGHT_S if tight else LOOSE_S
+        slack = odd_s + (max(self._lease_s, close_s) if by_chance else close_s)
+        # No longer than it lived
+        whole_at = None if training is None else training.whole_at
+        self.check(whole_at is not None or trained < EXACT_S, "round %d trained before it was whole", key[1])
+        if training is not None and training.broken and not (self._replaces or key in self._unseen_break):
+            self._note_known(key, now)
+            known = max(training.broken_at, self._known_after.get(key, now))
+            most = known if not tight else training.broken_at
+            # What is recorded as its start stands, also if a node of it was gone by then.
+            lived = max(0.0, max(most, self._running_at.get(key, 0.0)) - formed_at) * (1 + skew) + slack
+            self.check(worked <= lived, "round %d worked for %.3f s, and lived for %.3f", key[1], worked, lived)
+            from_ = self._running_at.get(key, formed_at)
+            lived = max(0.0, most - from_) * (1 + skew) + slack
+            self.check(trained <= lived, "round %d trained for %.3f s, and lived for %.3f", key[1], trained, lived)
+        # Nor was it more than a start before the first step of workers that were to report it
+        ended_well = isinstance(record, RunEnded) and record.outcome.result is Result.SUCCEEDED
+        if self.world.scenario.workers.announces and tight and not ended_well:
+            ran = record.spent.running - before.running
+            self.check(ran <= slack, "round %d ran for %.3f s, and was to report its steps", key[1], ran)
+        # Nor does a stall last longer than no step is done
+        if tight and training is not None:
+            since_s = max(0.0, now - min(training.broken_at, training.done_at))
+            most = (training.stalled_s(now) + since_s + len(training.stalls) * STEP_S) * (1 + skew) + slack
+            stalled = record.spent.stalled - before.stalled
+            self.check(stalled <= most, "round %d stalled for %.3f s, of %.3f", key[1], stalled, most)
+        # No shorter than it was well
+        quiet = self._quiet_until.get(key)
+        slack = (TIGHT_S if self._tells_at_once else LOOSE_S) + odd_s
+        if quiet is not None:
+            least = (quiet - formed_at) * (1 - skew) - slack
+            self.check(worked >= least, "round %d worked for %.3f s, and was well for %.3f", key[1], worked, least)
+            if key in self._running_at:
+                least = (quiet - self._running_at[key]) * (1 - skew) - slack
+                self.check(trained >= least, "round %d trained for %.3f s, not for %.3f", key[1], trained, least)

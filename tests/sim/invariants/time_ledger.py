@@ -1,0 +1,250 @@
+"""What must be true of a run's ledger as a book: it adds up, nothing is taken back, and each cause fits the state.
+
+Checked when the records that carry the sums are decided, and for what a person is shown, whenever all is durable.
+Whether the causes are true to what happened in the world is in `time_attribution`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.queries.job_view import job_view, rounds_view
+from coordinatord.core.queries.time_attribution import spent
+from coordinatord.core.state.run import Run, State
+from coordinatord.core.values.records import (
+    NodeLost,
+    Record,
+    RoundEnded,
+    RoundFormed,
+    RoundStarted,
+    RoundStopped,
+    RunEnded,
+    RunOpened,
+    TrainingBegan,
+    TrainingResumed,
+    TrainingStalled,
+)
+from coordinatord.core.values.time_ledger import Activity, Spent
+from coordinatord.protocol.api import RoundStatus
+from coordinatord.protocol.messages import Result
+from coordinatord.protocol.schema import fields_of
+from coordinatord.server.driver import PATIENCE_S
+from tests.sim.invariants.rounds import RoundInvariants
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.world import World
+
+EXACT_S = 1e-6
+"""Sums of floats differ by less."""
+
+SHOWN_S = 0.004
+"""What is shown is rounded to milliseconds, for each cause by itself."""
+
+_DETECTED = {Activity.DETECTING}
+MAY_GROW: dict[type[Record], dict[type[Record], set[Activity]]] = {
+    RunOpened: {RoundFormed: {Activity.WAITING, Activity.RENDEZVOUS}, RunEnded: {Activity.WAITING}},
+    RoundFormed: {
+        RoundStarted: {Activity.STARTING},
+        RoundStopped: {Activity.STARTING} | _DETECTED,
+        RunEnded: {Activity.STARTING} | _DETECTED,
+    },
+    RoundStarted: {
+        TrainingBegan: {Activity.STARTING, Activity.TRAINING},
+        RoundStopped: {Activity.STARTING, Activity.RUNNING} | _DETECTED,
+        RunEnded: {Activity.STARTING, Activity.RUNNING} | _DETECTED,
+    },
+    **{
+        kind: {
+            TrainingStalled: {Activity.TRAINING, Activity.STALLED},
+            RoundStopped: {Activity.TRAINING} | _DETECTED,
+            RunEnded: {Activity.TRAINING} | _DETECTED,
+        }
+        for kind in (TrainingBegan, TrainingResumed)
+    },
+    TrainingStalled: {
+        TrainingResumed: {Activity.TRAINING, Activity.STALLED},
+        RoundStopped: {Activity.STALLED} | _DETECTED,
+        RunEnded: {Activity.STALLED} | _DETECTED,
+    },
+    RoundStopped: {RoundEnded: {Activity.STOPPING}, RunEnded: {Activity.STOPPING}},
+    RoundEnded: {RoundFormed: {Activity.WAITING, Activity.RENDEZVOUS}, RunEnded: {Activity.WAITING}},
+}
+"""Between two records, to what the time may have gone."""
+
+Accounted = (
+    RoundFormed
+    | RoundStarted
+    | TrainingBegan
+    | TrainingStalled
+    | TrainingResumed
+    | RoundStopped
+    | RoundEnded
+    | RunEnded
+)
+
+
+@dataclass(slots=True)
+class Page:
+    """What the last record of a run said of its time, and when."""
+
+    kind: type[Record]
+    round: int
+    """The last one that was formed."""
+    spent: Spent
+    life: int
+    clock: float
+    now: float
+    time: float
+    wall_offset: float
+
+
+class LedgerInvariants(RoundInvariants):
+    """Watches the sums of one world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._pages: dict[str, Page] = {}
+        """By run."""
+        self._durable_pages: dict[str, Page] = {}
+        self._written: deque[Page] = deque()
+        """What was decided and is not durable yet."""
+        self._odd_s: dict[str, float] = {}
+        """By run: by how much its time was counted wrong because a clock was set while there was no coordinator."""
+        self._life_began = (0.0, 0.0, 0.0)
+        """When the coordinator last started by its clock and by the queue, and the offset of the clock on its wall."""
+
+    # The coordinator's lives
+
+    def restored(self, machine: Coordinator) -> None:
+        """Take note that a coordinator has started."""
+        super().restored(machine)
+        daemon = self.world.daemon
+        self._pages = dict(self._durable_pages)  # what was not durable has never been
+        self._written.clear()
+        self._life_began = daemon.clock.read(), self.world.queue.time, daemon.wall_offset
+
+    def set_back(self, records: Sequence[Record], now: float) -> None:
+        """Take note that the store holds these records alone."""
+        super().set_back(records, now)
+        self._durable_pages.clear()
+
+    # Records
+
+    def decided(self, records: Sequence[Record]) -> None:
+        """Check what was decided by the state of the world at this moment, durable or not."""
+        super().decided(records)
+        lost = any(isinstance(record, NodeLost) for record in records)
+        for record in records:
+            if isinstance(record, RunOpened):
+                self._turn_page(record, Spent())
+            elif isinstance(record, Accounted):
+                page = self._pages.get(record.run)
+                if page is not None:
+                    self._judge_sum(page, record)
+                    self._judge_causes(page, record, silent=lost or self._is_unheard(record.run))
+                self._judge_spent(page, record)
+                self._turn_page(record, record.spent)
+
+    def _judge_spent(self, page: Page | None, record: Accounted) -> None:
+        """Check the sums of a record by what happened since the one before it."""
+
+    def durable(self, records: Sequence[Record], now: float) -> None:
+        """Take note of what the clock on the wall shows for what becomes durable."""
+        super().durable(records, now)
+        for record in records:
+            if isinstance(record, RunOpened | Accounted):
+                page = self._written.popleft()
+                page.wall_offset = self.world.daemon.wall_offset
+                self._durable_pages[record.run] = page
+
+    def _turn_page(self, record: Record, spent: Spent) -> None:
+        queue, daemon = self.world.queue, self.world.daemon
+        before = self._pages.get(record.run)
+        number = getattr(record, "round", 0 if before is None else before.round)
+        page = Page(
+            kind=type(record),
+            round=number,
+            spent=spent,
+            life=daemon.life,
+            clock=daemon.clock.read(),
+            now=queue.now,
+            time=queue.time,
+            wall_offset=daemon.wall_offset,
+        )
+        self._pages[record.run] = page
+        self._written.append(page)
+
+    def _judge_sum(self, page: Page, record: Accounted) -> None:
+        """All time since the record before is accounted for, to the microsecond while the coordinator lives."""
+        daemon, took = self.world.daemon, record.spent.total - page.spent.total
+        clock = daemon.clock.read()
+        if page.life == daemon.life:
+            self.check(abs(took - (clock - page.clock)) < EXACT_S, "%s has %.6f s, %s", record, took, page)
+            return
+        started, at, offset = self._life_began
+        away = max(0.0, at - page.time + offset - page.wall_offset)
+        slack = PATIENCE_S + 0.5 + 2 * self.world.scenario.skew * (self.world.queue.time - page.time)
+        expected = away + clock - started
+        self._odd_s[record.run] = self._odd_s.get(record.run, 0.0) + abs(took - (self.world.queue.now - page.now))
+        self.check(abs(took - expected) < slack, "%s has %.3f s, and %.3f s passed", record, took, expected)
+
+    def _is_unheard(self, run_id: str) -> bool:
+        """Whether a node of the round has been silent for a lease, and may have been given another."""
+        policy, now = self.world.scenario.policy, self.world.daemon.clock.read()
+        lease_s = policy.leases_per_heartbeat * policy.heartbeat_s
+        runs = self.world.daemon.machine.jobs.values()
+        inside = (member for run in runs if run.id == run_id for member in run.inside)
+        return any(now - member.lived_at >= lease_s for member in inside)
+
+    def _judge_causes(self, page: Page, record: Accounted, *, silent: bool) -> None:
+        """No second is taken from a cause again, and each goes to one that fits the state of the run."""
+        may_grow = MAY_GROW[page.kind].get(type(record), set())
+        planned = isinstance(record, RoundStopped) and record.planned and not silent
+        well = isinstance(record, RunEnded) and record.outcome.result is Result.SUCCEEDED
+        for cause, seconds in record.spent.by_cause().items():
+            before = page.spent.by_cause()[cause]
+            self.check(seconds >= before, "%s has less time for %s than before: %.6f s", record, cause, before)
+            grows = seconds - before > EXACT_S
+            self.check(not grows or cause in may_grow, "%s has %s after %s", record, cause, page.kind.KIND)
+            self.check(
+                not (grows and cause in _DETECTED and (planned or well)), "%s was detected, and on purpose", record
+            )
+
+    # What is shown
+
+    def settled(self, machine: Coordinator) -> None:
+        """Check what a person would be shown."""
+        super().settled(machine)
+        now = self.world.daemon.clock.read()
+        for run in machine.jobs.values():
+            view = job_view(run, now, machine.store_error)
+            seconds = fields_of(view.ledger.seconds)
+            least = min(seconds.values())
+            self.check(least >= 0.0, "%s s were spent for %s", least, run.id)
+            total = view.ledger.total
+            self.check(abs(sum(seconds.values()) - total) < EXACT_S, "%s do not add up to %s", seconds, total)
+            self.check(total == view.opened_s, "%s s are accounted for since %s", total, view.opened_s)
+            page = self._pages.get(run.id)
+            if page is not None and page.life == self.world.daemon.life:
+                passed = page.spent.total + (0.0 if run.state.ended else now - page.clock)
+                known = spent(run, now).total
+                self.check(abs(known - passed) < EXACT_S, "%.6f s are known of %s, of %.6f", known, run.id, passed)
+                self.check(abs(total - passed) < SHOWN_S, "%.3f s are shown of %s, of %.3f", total, run.id, passed)
+            self._judge_timeline(run, rounds_view(run, now))
+
+    def _judge_timeline(self, run: Run, rounds: Sequence[RoundStatus]) -> None:
+        took = [sum(fields_of(one.seconds).values()) for one in rounds]
+        self.check(all(seconds >= 0.0 for seconds in took), "rounds took %s s", took)
+        numbers = [one.round for one in rounds]
+        self.check(numbers == sorted(set(numbers)), "rounds are shown as %s", numbers)
+        for one in rounds:
+            ages = [getattr(one, name) for name in ("formed_s", "running_s", "stopped_s", "ended_s")]
+            known = [age for age in ages if age is not None]
+            self.check(known == sorted(known, reverse=True), "round %s is out of order: %s", one.round, ages)
+        if rounds:
+            on = run.state in {State.STARTING, State.RUNNING, State.STOPPING}
+            self.check((rounds[-1].ended is None) == on, "round %s is shown as %s", run.round, rounds[-1])

@@ -1,0 +1,98 @@
+"""What must be true of the steps that the coordinator knows of, by what the workers did and their nodes said.
+
+When a round began to train by them is in `time_attribution`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.state.run import Run
+from coordinatord.protocol.messages import Observed
+from tests.sim.invariants.rounds import RoundInvariants
+from tests.sim.workers import STEP_S, Round
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.host import Host
+    from tests.sim.world import World
+
+Steps = tuple[int | None, ...]
+Life = tuple[str, int, Round]
+"""Node, incarnation, and the round that it speaks of."""
+
+PACE_ROUGHLY = 1.3
+"""By how much the pace may be off where words come at once: two of them, one a second after the other, and clocks that
+differ."""
+
+
+LATE_S = 2.5
+"""A step is heard of with the next heartbeat, and that within another one."""
+
+
+class ProgressInvariants(RoundInvariants):
+    """Watches the steps of one world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._steps_said: dict[Life, set[Steps]] = {}
+        """All that each node has said of the steps of each round."""
+        self._steps_last: dict[Life, Steps] = {}
+        self._steps_known: dict[tuple[int, Life], Steps] = {}
+        """What the present life of the coordinator last knew of it."""
+
+    def says(self, host: Host, observed: Observed) -> None:
+        """Check what a node says of its workers."""
+        key = (host.node, host.incarnation, (observed.run, observed.round))
+        before = self._steps_last.get(key, ())
+        self.check(_has_grown(before, observed.steps), "%s says %s after %s", host.name, observed.steps, before)
+        self._steps_last[key] = observed.steps
+        self._steps_said.setdefault(key, set()).add(observed.steps)
+
+    def settled(self, machine: Coordinator) -> None:
+        """Check that the coordinator knows of each worker what its node said, and the latest of it."""
+        super().settled(machine)
+        for run in machine.jobs.values():
+            self._judge_members(run)
+            self._judge_progress(run)
+
+    def _judge_members(self, run: Run) -> None:
+        for member in run.members.values():
+            observed = member.observed
+            key = (member.node, member.incarnation, (observed.run, observed.round))
+            steps = observed.steps
+            self.check(not steps or steps in self._steps_said[key], "%s never said %s", member.node, steps)
+            here = (self.world.daemon.life, key)
+            before = self._steps_known.get(here, ())
+            late = self.world.scenario.network.harsh  # an old word may come after a new one
+            self.check(late or _has_grown(before, steps), "%s is at %s after %s", member.node, steps, before)
+            self._steps_known[here] = steps
+
+    def _judge_progress(self, run: Run) -> None:
+        training = self.world.trainings.get((run.id, run.round))
+        stepped = None if training is None else training.stepped()
+        step, pace = run.step, run.progress.steps_per_s
+        if stepped is None:
+            self.check(step is None and pace is None, "round %d is at step %s, and takes none", run.round, step)
+        else:
+            self.check(step is None or 0 <= step <= stepped[0], "step %s is known, of %s", step, stepped[0])
+            self.check(pace is None or pace > 0, "%s steps a second", pace)
+            if self._nothing_was_kept:
+                self.check(pace is None or pace < PACE_ROUGHLY / STEP_S, "%s steps a second, of %s", pace, 1 / STEP_S)
+                least = stepped[0] - LATE_S / STEP_S
+                self.check(step is None or step > least, "step %s is known, of %s", step, stepped[0])
+
+    @property
+    def _nothing_was_kept(self) -> bool:
+        """Whether nothing has ever kept a word from the coordinator."""
+        network = self.world.scenario.network
+        slow = network.harsh or network.spike_chance or network.spread_s > STEP_S / 4
+        return not (slow or self.world.faults)
+
+
+def _has_grown(before: Steps, steps: Steps) -> bool:
+    """Whether every worker is where it was, or further."""
+    same = len(before) in {0, len(steps)}
+    return same and all(
+        old is None or (new is not None and new >= old) for old, new in zip(before, steps, strict=False)
+    )

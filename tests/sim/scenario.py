@@ -1,0 +1,157 @@
+"""How a simulated world is furnished: the cluster, the run's settings, the manners of network, disk and workers."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from coordinatord.core.policy import Policy
+from coordinatord.protocol.messages import JobSpec
+
+POLICY = Policy(outage_grace_s=20.0, stop_limit_s=16.0)
+"""As in life, but for the two longest waits, so that a history soon comes to its end."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """How messages travel. Durations in seconds."""
+
+    least_s: float = 0.0002
+    spread_s: float = 0.005
+    """A message takes from `least_s` to that much longer, each by itself."""
+    spike_chance: float = 0.0
+    """How many of the messages wait for a retransmission, and with them whatever follows in their connection."""
+    spike_s: float = 1.0
+    loss: float = 0.0
+    """How many of the messages within a session are lost, which no TCP connection does; see `network`."""
+    repeats: float = 0.0
+    """How many of them arrive twice, which none does either."""
+    disorder: float = 0.0
+    """How many of them overtake those before them, which none does either."""
+
+    @property
+    def harsh(self) -> bool:
+        """Whether it is worse than TCP allows."""
+        return bool(self.loss or self.repeats or self.disorder)
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How training processes behave. Chances are for each worker of each start."""
+
+    each: int = 1
+    """On every node."""
+    work_s: float = 1e9
+    """How long the training of a run takes, all its rounds together."""
+    ends_within_s: float = 0.3
+    """At its end the workers exit within this time of each other."""
+    saves_within_s: float = 0.3
+    """Between SIGTERM and the end of a worker that heeds it."""
+    stubborn: float = 0.1
+    """How many do not heed SIGTERM."""
+    slow_to_die: float = 0.02
+    """How many take seconds to die of SIGKILL."""
+    breaks: float = 1.0
+    """How many fail when a peer is gone; the rest hang, as in a collective without a time-out."""
+    starts_within_s: float = 0.0
+    """How long it takes to start them. In life nothing can come between; a shell that does it otherwise may be."""
+    first_step_s: float | None = None
+    """How long after the start of all of them the first step is reported; None if steps are not."""
+    stalls: float = 0.0
+    """In how many rounds of a training that reports its steps there is a time without any."""
+    announces_steps: bool = False
+    """They say from the start that they will report steps, if they do."""
+    fails_at_once: float = 0.0
+    cannot_start: float = 0.0
+    """How many nodes cannot start their workers in a round."""
+
+    @property
+    def announces(self) -> bool:
+        """Whether they say from the start, and rightly, that they will report steps."""
+        return self.announces_steps and self.first_step_s is not None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything about a world that is settled before it begins."""
+
+    hosts: int = 3
+    nodes_min: int = 1
+    nodes_max: int = 4
+    max_restarts: int = 3
+    join_timeout_s: float = 15.0
+    stop_timeout_s: float = 3.0
+    arrive_within_s: float = 3.0
+    """When `World.boot` starts the nodeclients, at the latest."""
+    skew: float = 0.0
+    """How much a clock is fast or slow at most."""
+    skips_idle: bool = True
+    """Whether quiet time is skipped: see `idle_skip`."""
+    commit_s: float = 0.005
+    """How long the disk takes for a commit at most, unless it hangs."""
+    policy: Policy = POLICY
+    network: Network = field(default_factory=Network)
+    workers: Workers = field(default_factory=Workers)
+
+    @property
+    def spec(self) -> JobSpec:
+        """What the nodes agree on."""
+        return JobSpec(self.nodes_min, self.nodes_max, self.max_restarts)
+
+
+def draw_scenario(chance: random.Random) -> Scenario:
+    """Furnish a small world: a few nodes, and whatever may be there to trip over."""
+    nodes_min = chance.randint(1, 3)
+    nodes_max = nodes_min + chance.randint(0, 2)
+    harsh = chance.random() < 0.25
+    network = Network(
+        least_s=chance.choice([0.0001, 0.0001, 0.02]),
+        spread_s=chance.choice([0.001, 0.02, 0.2]),
+        spike_chance=chance.choice([0.0, 0.0, 0.01, 0.05]),
+        spike_s=chance.choice([0.5, 3.0, 8.0]),
+        loss=chance.choice([0.0, 0.01, 0.1, 0.3]) if harsh else 0.0,
+        repeats=chance.choice([0.0, 0.1, 0.3]) if harsh else 0.0,
+        disorder=chance.choice([0.0, 0.1, 0.3]) if harsh else 0.0,
+    )
+    workers = Workers(
+        each=chance.choice([1, 1, 2, 3]),
+        work_s=chance.uniform(8.0, 40.0),
+        ends_within_s=chance.choice([0.0, 0.5, 8.0]),
+        saves_within_s=chance.choice([0.01, 0.3, 2.0]),
+        stubborn=chance.choice([0.0, 0.1, 0.5]),
+        slow_to_die=chance.choice([0.0, 0.0, 0.2]),
+        breaks=chance.choice([1.0, 1.0, 0.5, 0.0]),
+        starts_within_s=chance.choice([0.0, 0.0, 0.1, 3.0]),
+        fails_at_once=chance.choice([0.0, 0.0, 0.0, 0.1]),
+        cannot_start=chance.choice([0.0, 0.0, 0.0, 0.1]),
+        first_step_s=chance.choice([None, None, 0.0, 0.7, 6.0]),
+        stalls=chance.choice([0.0, 0.3, 1.0]),
+        announces_steps=chance.random() < 0.5,
+    )
+    return Scenario(
+        hosts=max(1, nodes_max + chance.randint(-2, 2)),
+        nodes_min=nodes_min,
+        nodes_max=nodes_max,
+        max_restarts=chance.choice([0, 1, 5]),
+        arrive_within_s=chance.choice([0.2, 3.0, 15.0]),
+        skew=chance.choice([0.0, 0.001, 0.03]),
+        skips_idle=chance.random() < 0.5,
+        commit_s=chance.choice([0.001, 0.005, 0.2]),
+        network=network,
+        workers=workers,
+    )
+
+
+def large_scenario(nodes: int) -> Scenario:
+    """Furnish a cluster as they are in life, in which something goes wrong every minute or so."""
+    return Scenario(
+        hosts=nodes + max(1, nodes // 25),
+        nodes_min=max(1, nodes - nodes // 10),
+        nodes_max=nodes,
+        max_restarts=1_000_000,
+        join_timeout_s=600.0,
+        stop_timeout_s=30.0,
+        policy=Policy(),
+        skew=0.001,
+        workers=Workers(work_s=6 * 3600.0, stubborn=0.02, slow_to_die=0.001, breaks=0.9),
+    )
