@@ -110,7 +110,7 @@ class Scene:
     def restarts(self) -> int:
         """How often local worker groups have started again or ended."""
         gloo = sum(1 for node in self.nodes for line in list(node.lines) if "starting round " in line)
-        started, ended = (len(self.fleet.said(event)) for event in ("started", "ended"))
+        started, ended = (len(self.fleet.events_of(event)) for event in ("started", "ended"))
         return gloo - len(self.nodes) + started - self.fleet.size + ended
 
     def await_back(self, since: float) -> tuple[float, float]:

@@ -72,7 +72,7 @@ class Node:
         self._fleet = fleet
         self._observed = join.observed
         self.link: Link | None = None
-        self._last_heard = b""
+        self._last_received = b""
         self._aim: tuple[str, int, Goal] | None = None
         self._heartbeat_s = 0.0
         """Granted; 0 until the first word of the coordinator."""
@@ -111,13 +111,13 @@ class Node:
         if self._beat_at:
             self._fleet.answers_s.append(time.monotonic() - self._beat_at)
             self._beat_at = 0.0
-        if message != self._last_heard:  # said before, it asks for nothing new
-            self._last_heard = message
+        if message != self._last_received:  # said before, it asks for nothing new
+            self._last_received = message
             self._heed(decode(message, Desired, Refused, Degraded))
 
     def _heed(self, desired: Desired | Refused | Degraded) -> None:
         if not isinstance(desired, Desired):
-            raise BenchmarkError(f"{self.name}: {type(desired).__name__.lower()}: {_words(desired)}")
+            raise BenchmarkError(f"{self.name}: {type(desired).__name__.lower()}: {_text(desired)}")
         if not self._heartbeat_s and self._fleet.beating:
             asyncio.get_running_loop().call_later(desired.heartbeat_s, self._beat)
         self._heartbeat_s = desired.heartbeat_s
@@ -153,7 +153,7 @@ class Node:
         self.link.send(framed(packed))
 
 
-def _words(message: Refused | Degraded) -> str:
+def _text(message: Refused | Degraded) -> str:
     return message.message if isinstance(message, Refused) else message.reason
 
 

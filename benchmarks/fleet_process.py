@@ -52,21 +52,21 @@ class FleetProcess:
 
     async def running(self) -> dict[str, float]:
         """Wait until all nodes have their ranks; return when the first began and the last had its own."""
-        return await self._told()
+        return await self._read()
 
     async def beats(self) -> Beats:
         """Return what has been counted since the last time, or since the ranks were there."""
         assert self._process.stdin is not None  # noqa: S101 - a pipe was asked for
         self._process.stdin.write(b"tell\n")
-        return Beats(**await self._told())
+        return Beats(**await self._read())
 
-    async def _told(self) -> dict[str, Any]:
+    async def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None  # noqa: S101 - a pipe was asked for
         line = await self._process.stdout.readline()
-        told: dict[str, Any] = json.loads(line) if line else {"error": "it ended"}
-        if "error" in told:
-            raise BenchmarkError(f"simulated nodes: {told['error']}")
-        return told
+        facts: dict[str, Any] = json.loads(line) if line else {"error": "it ended"}
+        if "error" in facts:
+            raise BenchmarkError(f"simulated nodes: {facts['error']}")
+        return facts
 
 
 @asynccontextmanager
@@ -93,12 +93,12 @@ async def _play(options: argparse.Namespace) -> None:
     async with fleet_of(options.size, options.url, options.job, beating=True) as fleet:
         fleet.join(options.join_within)
         await fleet.ranked()
-        _say(began_at=fleet.first_began_at, joined_at=fleet.last_joined_at, ranked_at=fleet.last_ranked_at)
+        _write(began_at=fleet.first_began_at, joined_at=fleet.last_joined_at, ranked_at=fleet.last_ranked_at)
         fleet.count_anew()
         while await commands.readline():
             sent = sum(node.traffic.bytes_sent for node in fleet.nodes)
             received = sum(node.traffic.bytes_received for node in fleet.nodes)
-            _say(**asdict(_beats(fleet.answers_s, fleet.overdue, sent, received)))
+            _write(**asdict(_beats(fleet.answers_s, fleet.overdue, sent, received)))
             fleet.count_anew()
 
 
@@ -111,7 +111,7 @@ def _beats(answers_s: array[float], overdue: int, sent: int, received: int) -> B
     return Beats(len(answers_s), overdue, share_ms(0.5), share_ms(0.99), share_ms(1.0), sent, received)
 
 
-def _say(**facts: float) -> None:
+def _write(**facts: float) -> None:
     print(json.dumps(facts), flush=True)
 
 

@@ -89,15 +89,15 @@ def bare(file: Path, workers: int, lines: int) -> Figure:
 def through_node(way: str, file: Path, workers: int, lines: int, settings: OutputSettings) -> Figure:
     """Let the workers write through a node's output, in a process of its own, which tells its processor time."""
     counter, began_at = Counter(), time.monotonic()
-    told_reading, told_writing = os.pipe()
+    figures_reading, figures_writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(told_writing, str(asyncio.run(_pass_on(file, workers, settings, counter.writing))).encode())
+        os.write(figures_writing, str(asyncio.run(_pass_on(file, workers, settings, counter.writing))).encode())
         os._exit(0)
     os.waitpid(child, 0)
-    figure = _figure(way, counter, workers, lines, began_at, float(os.read(told_reading, 100)))
-    os.close(told_reading)
-    os.close(told_writing)
+    figure = _figure(way, counter, workers, lines, began_at, float(os.read(figures_reading, 100)))
+    os.close(figures_reading)
+    os.close(figures_writing)
     return figure
 
 

@@ -103,12 +103,12 @@ def play(place: dict[str, Any]) -> None:
     """Be the nodes until standard input ends."""
     with ThreadPoolExecutor(place["count"]) as threads:
         nodes = list(threads.map(partial(Node, place), range(place["first"], place["first"] + place["count"])))
-        _say({"event": "ready"})
+        _write({"event": "ready"})
         for _ in sys.stdin:
             try:
-                _say({"nodes": list(threads.map(Node.take_part, nodes))})
+                _write({"nodes": list(threads.map(Node.take_part, nodes))})
             except Exception as error:  # noqa: BLE001 - whoever started this says it
-                _say({"error": f"{type(error).__name__}: {error}"})
+                _write({"error": f"{type(error).__name__}: {error}"})
 
 
 def serve() -> None:
@@ -119,8 +119,8 @@ def serve() -> None:
     signal.sigwait({signal.SIGTERM})
 
 
-def _say(words: dict[str, object]) -> None:
-    print(json.dumps(words), flush=True)
+def _write(facts: dict[str, object]) -> None:
+    print(json.dumps(facts), flush=True)
 
 
 if __name__ == "__main__":

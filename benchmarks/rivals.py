@@ -112,10 +112,10 @@ def _no_etcd() -> str:
     program = shutil.which("etcd")
     if program is None or find_spec("etcd") is None:
         return "it takes etcd (up to 3.5) and the Python package python-etcd, and one is not installed"
-    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout  # noqa: S603 - etcd
-    found = re.search(r"(\d+)\.(\d+)", told)
+    facts = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout  # noqa: S603 - etcd
+    found = re.search(r"(\d+)\.(\d+)", facts)
     if found is None or (int(found[1]), int(found[2])) >= WITHOUT_V2:
-        return f"{told.splitlines()[0]} has not got the API that torch uses; 3.5 has"
+        return f"{facts.splitlines()[0]} has not got the API that torch uses; 3.5 has"
     return _no_torch()
 
 
@@ -134,7 +134,7 @@ async def run_rival(rival: Rival, size: int, within_s: float) -> RivalRun:
         ]
         async with asyncio.timeout(READY_WITHIN_S):
             for process in processes:
-                await _told(process)
+                await _read(process)
         join = await _step(processes, served, size, within_s)
         reform = None
         if join is not None:
@@ -167,11 +167,11 @@ async def _step(processes: Sequence[Process], served: Server, size: int, within_
         process.stdin.write(b"join\n")
     try:
         async with asyncio.timeout(within_s):
-            told = [await _told(process) for process in processes]
+            facts = [await _read(process) for process in processes]
     except TimeoutError:
         return None
     cpu_s, nodes_cpu_s = served.cpu_s() - cpu_s, _cpu_s(processes) - nodes_cpu_s
-    nodes = [node for part in told for node in part["nodes"]]
+    nodes = [node for part in facts for node in part["nodes"]]
     if sorted(node["rank"] for node in nodes) != list(range(size)):
         raise BenchmarkError(f"the ranks of torch's {size} nodes are not 0 to {size - 1}, each once")
     return RivalStep(
@@ -187,15 +187,15 @@ def _cpu_s(processes: Sequence[Process]) -> float:
     return sum(cpu_s_of(process.pid) for process in processes)
 
 
-async def _told(process: Process) -> dict[str, Any]:
+async def _read(process: Process) -> dict[str, Any]:
     assert process.stdout is not None  # noqa: S101 - a pipe was asked for
     line = await process.stdout.readline()
     if not line:
         raise BenchmarkError(f"torch's nodes ended with {await process.wait()}")
-    told: dict[str, Any] = json.loads(line)
-    if "error" in told:
-        raise BenchmarkError(f"torch's nodes: {told['error']}")
-    return told
+    facts: dict[str, Any] = json.loads(line)
+    if "error" in facts:
+        raise BenchmarkError(f"torch's nodes: {facts['error']}")
+    return facts
 
 
 FIGURES: tuple[tuple[str, str, Callable[[RivalStep], float]], ...] = (

@@ -87,11 +87,11 @@ async def measure(members: int, nodes: int, within_s: float, quiet_s: float) -> 
         began_at, cpu_s = await begin(), daemon.cpu_s()
         storming = fleet_process(nodes, daemon.url, "storm", join_within_s=within_s, politeness=POLITENESS)
         async with storming as outside, asyncio.timeout(WITHIN_S):
-            told = await outside.running()
+            facts = await outside.running()
             await daemon.ledger.started("storm", 1)
             storm, cpu_s = await span_of(began_at), daemon.cpu_s() - cpu_s
             lost = daemon.ledger.lost()
-    joined_s, ranked_s = (told[which] - told["began_at"] for which in ("joined_at", "ranked_at"))
+    joined_s, ranked_s = (facts[which] - facts["began_at"] for which in ("joined_at", "ranked_at"))
     return Run(members, nodes, quiet, storm, joined_s, ranked_s, cpu_s, lost)
 
 

@@ -46,9 +46,9 @@ def _do(chosen: Config) -> int:
 
     match chosen:
         case ServeConfig():
-            from coordinatord.commands.serve import serve_until_told  # noqa: PLC0415
+            from coordinatord.commands.serve import run  # noqa: PLC0415
 
-            return serve_until_told(chosen)
+            return run(chosen)
         case StateConfig():
             from coordinatord.commands.state import show  # noqa: PLC0415
 

@@ -105,7 +105,7 @@ def read(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | No
     )
     state_dir = None if given.ephemeral else _state_dir(parser, given, environ)
     policy = _policy(parser, given)
-    parser.show_if_asked(given)
+    parser.show_if_requested(given)
     return ServeConfig(
         host=given.host,
         port=given.port,

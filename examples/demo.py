@@ -64,7 +64,7 @@ class Screen:
         self.moment("")
         print(text, flush=True)
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print what happens, with the time in seconds since the start."""
         stamp = f"{time.monotonic() - self._began:6.1f} s  "
         width = min(shutil.get_terminal_size((WIDTH_MAX, 24)).columns, WIDTH_MAX)
@@ -90,7 +90,7 @@ class View:
         if training.round > self._round:
             self._round = training.round
             why = re.sub(r"^all workers are started \((.*)\)$", r"\1", training.status["reason"])
-            self._screen.say(f"round {self._round}, world size {training.status['world_size']}: {why}")
+            self._screen.print_line(f"round {self._round}, world size {training.status['world_size']}: {why}")
         self._screen.moment(self._moment(training))
 
     def _moment(self, training: Training) -> str:
@@ -160,7 +160,7 @@ def disturb(training: Training, screen: Screen, epoch: int, deed: Callable[[Trai
     training.until(lambda: bool(steps) and steps[-1].epoch >= epoch)
     old_round = steps[-1].round
     what = deed(training)
-    screen.say(f"==> {what}, at step {steps[-1].step}")
+    screen.print_line(f"==> {what}, at step {steps[-1].step}")
     training.until(lambda: steps[-1].round > old_round and steps[-1].step > training.last_step(old_round).step)
     last = training.last_step(old_round)
     after = [step for step in steps if step.round > old_round]
@@ -172,14 +172,14 @@ def disturb(training: Training, screen: Screen, epoch: int, deed: Callable[[Trai
         world_sizes=(last.world_size, new.world_size),
         steps_redone=last.step - after[0].step + 1,
     )
-    screen.say(f"training went on after {recovery.pause_s:.1f} s, with step {new.step}")
+    screen.print_line(f"training went on after {recovery.pause_s:.1f} s, with step {new.step}")
     return recovery
 
 
 def train(cluster: Cluster, screen: Screen, job: str, epochs: int) -> Training:
     """Let all nodes join a job."""
     training = Training(cluster, job, epochs, View(screen))
-    screen.say(f"{', '.join(NODES)} join the job {job}")
+    screen.print_line(f"{', '.join(NODES)} join the job {job}")
     for node in NODES:
         training.start_node(node)
     return training
@@ -188,14 +188,14 @@ def train(cluster: Cluster, screen: Screen, job: str, epochs: int) -> Training:
 def play(cluster: Cluster, screen: Screen, epochs: int) -> None:
     """Train twice and print the results. Raises `ClusterError` if they are not what they should be."""
     screen.print(TITLE)
-    screen.say(f"coordinatord listens on {cluster.address}, all logs are in {cluster.folder}")
+    screen.print_line(f"coordinatord listens on {cluster.address}, all logs are in {cluster.folder}")
     undisturbed = train(cluster, screen, "undisturbed", epochs)
     expected = undisturbed.finish()
-    screen.say(f"done, accuracy {expected:.4f}")
+    screen.print_line(f"done, accuracy {expected:.4f}")
     disturbed = train(cluster, screen, "disturbed", epochs)
     recoveries = [disturb(disturbed, screen, epoch, deed) for epoch, deed in DEEDS]
     accuracy = disturbed.finish()
-    screen.say(f"done, accuracy {accuracy:.4f}")
+    screen.print_line(f"done, accuracy {accuracy:.4f}")
     screen.print("\n" + table([COLUMNS, *(recovery.row() for recovery in recoveries)]))
     screen.print(f"{LEGEND}\naccuracy {accuracy:.4f}, undisturbed {expected:.4f}")
     wrong = {

@@ -62,7 +62,7 @@ def train(ctx: workerlib.Context, arguments: argparse.Namespace) -> None:
     replica = DistributedDataParallel(model)
     batches = math.ceil(len(images) / arguments.batch_size)
     if steps:
-        say(ctx, f"went on from {arguments.checkpoint}, after step {steps} of {arguments.epochs * batches}")
+        log(ctx, f"went on from {arguments.checkpoint}, after step {steps} of {arguments.epochs * batches}")
 
     while steps < arguments.epochs * batches:
         epoch, place = divmod(steps, batches)
@@ -84,16 +84,16 @@ def train(ctx: workerlib.Context, arguments: argparse.Namespace) -> None:
         if stopping or steps % STEPS_PER_CHECKPOINT == 0:
             save(ctx, arguments.checkpoint, model, optimizer, steps)
         if stopping:
-            say(ctx, f"asked to stop: saved after step {steps}")
+            log(ctx, f"asked to stop: saved after step {steps}")
             return
         if steps % batches == 0:
             test_loss, accuracy = evaluate(ctx, model, *test)
             group = f"round {ctx.round} world size {ctx.world_size}"
-            say(ctx, f"epoch {epoch + 1} {group} loss {test_loss:.4f} accuracy {accuracy:.3f}")
+            log(ctx, f"epoch {epoch + 1} {group} loss {test_loss:.4f} accuracy {accuracy:.3f}")
 
     save(ctx, arguments.checkpoint, model, optimizer, steps)
     _, accuracy = evaluate(ctx, model, *test)
-    say(ctx, f"accuracy {accuracy:.4f}")
+    log(ctx, f"accuracy {accuracy:.4f}")
 
 
 def load_images(device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -191,7 +191,7 @@ def note_progress(ctx: workerlib.Context, path: Path | None, steps: int, epoch: 
         file.write(json.dumps(line) + "\n")
 
 
-def say(ctx: workerlib.Context, text: str) -> None:
+def log(ctx: workerlib.Context, text: str) -> None:
     """Print a line, once for the whole group."""
     if ctx.rank == 0:
         print(text, flush=True)

@@ -112,7 +112,7 @@ class Training:
             # Before the evaluation, which may take longer than workers get when they are asked to stop.
             self._save()
             if self.stopping:
-                self._say(f"asked to stop: saved after {self._place()}")
+                self._log(f"asked to stop: saved after {self._place()}")
                 return
             self._evaluate(epoch)
 
@@ -158,7 +158,7 @@ class Training:
         top_1, top_5 = (right / len(self.validation)).tolist()
         also = f" top-5 {top_5:.3f}" if self.classes >= 5 else ""  # noqa: PLR2004  # else all is among the best five
         group = f"round {self.ctx.round} world size {self.ctx.world_size}"
-        self._say(f"epoch {epoch + 1} {group} accuracy top-1 {top_1:.3f}{also}")
+        self._log(f"epoch {epoch + 1} {group} accuracy top-1 {top_1:.3f}{also}")
 
     def _loader(self, images: Dataset[Sample], **batches: Any) -> DataLoader[Sample]:
         return DataLoader(
@@ -199,7 +199,7 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         self.sampler.load_state_dict(state["sampler"])
         self.steps = state["steps"]
-        self._say(f"went on from the checkpoint of rank {newest}, after {self._place()}")
+        self._log(f"went on from the checkpoint of rank {newest}, after {self._place()}")
 
     def _find_newest(self) -> tuple[int, int]:
         """Return the first rank that has the newest checkpoint, and the number of its step: 0 if none has any."""
@@ -253,7 +253,7 @@ class Training:
         done, all_of_them = self.sampler.samples_done, len(self.images)
         return f"step {self.steps}: epoch {self.sampler.epoch + 1}, {done} of {all_of_them} images"
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         """Print a line, once for the whole group."""
         if self.ctx.rank == 0:
             print(text, flush=True)

@@ -42,7 +42,7 @@ ANSWERS = (
 )
 """What a whole body is, or the data of an event; only the fields are public."""
 
-EVENT_AT = {"fields": 0, "_notice": 1, "say": 2, "_log": 2}
+EVENT_AT = {"fields": 0, "_notice": 1, "notify": 2, "_log": 2}
 """The functions that are given the name of a log event, and as which of their arguments."""
 
 

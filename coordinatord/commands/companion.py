@@ -32,8 +32,8 @@ async def end_when_unused(driver: Driver, ended: asyncio.Future[None]) -> None:
     """Set `ended` once standard input has ended and no node needs the coordinator."""
     await _end_of_stdin()
     log.info("the node that brought this coordinator along has ended", extra=fields("starter_ended"))
-    _say_who_goes_on(driver)
-    _let_go_of_stderr()
+    _print_live_jobs(driver)
+    _release_stderr()
     while (until := driver.machine.needed_until()) > driver.now:  # noqa: ASYNC110 - sessions and deadlines have no event in common
         await asyncio.sleep(min(LOOK_AGAIN_S, until - driver.now))
     if not ended.done():
@@ -54,7 +54,7 @@ async def _end_of_stdin() -> None:
         transport.close()
 
 
-def _say_who_goes_on(driver: Driver) -> None:
+def _print_live_jobs(driver: Driver) -> None:
     live = driver.machine.cluster.live
     names = [run.job for run in islice(live, JOBS_NAMED_MAX)]
     if not names:
@@ -64,7 +64,7 @@ def _say_who_goes_on(driver: Driver) -> None:
         print(f"{SERVES_ON}{', '.join(names)}{more}", flush=True)  # noqa: T201 - what started us reads it
 
 
-def _let_go_of_stderr() -> None:
+def _release_stderr() -> None:
     """Write nowhere from now on: it is the node's terminal or pipe, whose reader must not wait for our end as well.
 
     Standard output is the node's own pipe. Its end tells the node that nobody needs this coordinator any more.

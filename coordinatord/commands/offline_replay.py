@@ -37,7 +37,7 @@ def last_of(entries: Sequence[Entry]) -> tuple[Entry, Run]:
     return last
 
 
-def marks_of(entries: Sequence[Entry]) -> Cluster:
+def drains_of(entries: Sequence[Entry]) -> Cluster:
     """Return the drain marks that records of no job led to."""
     cluster = Cluster()
     for entry in entries:

@@ -38,7 +38,7 @@ THREAD_TURN_S = 0.001
 thousand jobs makes text for 0.2 s, and what came meanwhile was answered 8 ms late, so 2 ms."""
 
 
-def serve_until_told(settings: ServeConfig) -> int:
+def run(settings: ServeConfig) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code. Raises `StoreError` if the state cannot be kept or read."""
     logs.configure(settings.log_level, "coordinatord", settings.log_format)
     if settings.file is not None:
@@ -85,11 +85,11 @@ async def _serve(settings: ServeConfig, store: Store, systemd: SystemdNotifier) 
             _announce(server)
             if settings.until_unused:
                 server.spawn(end_when_unused(server.driver, ended), name="until unused")
-            systemd.tell("READY=1", status_of(_status(server)))
+            systemd.notify("READY=1", status_of(_status(server)))
             server.spawn(systemd.keep_alive(), name="watchdog")
             server.spawn(systemd.keep_informed(lambda: _status(server)), name="status")
             await server.until(ended)
-            systemd.tell("STOPPING=1")
+            systemd.notify("STOPPING=1")
             log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))
     finally:
         await store.close()

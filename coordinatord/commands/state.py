@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from coordinatord.commands.offline_replay import counted, described, last_of, marks_of
+from coordinatord.commands.offline_replay import counted, described, drains_of, last_of
 from coordinatord.config import StateConfig
 from coordinatord.core.queries.job_view import drained_view
 from coordinatord.core.state.run import Run
@@ -35,7 +35,7 @@ def _look(directory: Path) -> dict[str, Any]:
         "bytes": _bytes_in(directory),
         "records": database.count(),
         "jobs": [_job(database, job, run) for job, run in last_runs.items()],
-        "drained": [fields_of(mark) for mark in drained_view(marks_of(database.history("", "")))],
+        "drained": [fields_of(drain) for drain in drained_view(drains_of(database.history("", "")))],
     }
 
 
@@ -73,7 +73,7 @@ def _node(run: Run, node: str) -> dict[str, Any]:
 def _text(found: dict[str, Any]) -> str:
     facts = f"schema version {found['version']}, {counted(found['records'], 'record')}, {found['bytes']:,} bytes"
     jobs = "".join(f"\n\n{_job_text(job)}" for job in found["jobs"]) or "\n\nno jobs"
-    drained = "".join(f"\n  {mark['reason']}" for mark in found["drained"])
+    drained = "".join(f"\n  {drain['reason']}" for drain in found["drained"])
     return f"{found['state_dir']}\n{facts}{jobs}" + (f"\n\ndrained{drained}" if drained else "")
 
 

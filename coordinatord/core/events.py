@@ -38,7 +38,7 @@ class Disconnected:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AdminRequested:
     """An operator wants something; answered by `Answer`, with the same number."""
 
     session: int
@@ -70,4 +70,4 @@ class PolicyChanged:
     policy: Policy
 
 
-Event = Connected | Reported | Disconnected | Asked | Tick | StoreFailed | StoreRecovered | PolicyChanged
+Event = Connected | Reported | Disconnected | AdminRequested | Tick | StoreFailed | StoreRecovered | PolicyChanged

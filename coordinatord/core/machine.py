@@ -11,7 +11,7 @@ from typing import Any
 
 from coordinatord.core.effects import Answer, Batch, Refuse, ReportDegraded, Send
 from coordinatord.core.events import (
-    Asked,
+    AdminRequested,
     Connected,
     Disconnected,
     Event,
@@ -64,7 +64,7 @@ class Coordinator:
             Reported: self._report,
             Connected: self._connect,
             Disconnected: self._disconnect,
-            Asked: self._ask,
+            AdminRequested: self._ask,
             Tick: self._tick,
             StoreFailed: self._store_failed,
             StoreRecovered: self._resume,
@@ -208,7 +208,7 @@ class Coordinator:
             self._leases.shorten(run, member, self._heartbeat_s, decision.now)
         self._advance(run, decision)
 
-    def _ask(self, event: Asked, decision: Decision) -> None:
+    def _ask(self, event: AdminRequested, decision: Decision) -> None:
         if self.store_error is not None:
             why = f"the coordinator cannot write its state ({self.store_error})"
             text = f"not done: {why}. Earlier requests may still take effect."
@@ -232,9 +232,9 @@ class Coordinator:
         if self.store_error is None:
             return
         self.store_error = None
-        trouble_s = self._wake(decision.now)
+        degraded_s = self._wake(decision.now)
         for run in self._registry.live.values():
-            self._leases.give_chance(run, self._heartbeat_s, trouble_s, decision.now)
+            self._leases.give_chance(run, self._heartbeat_s, degraded_s, decision.now)
         for run, member in self._sessions.values():
             if not member.expired:  # nothing is asked of one that fell silent before
                 decision.answer(run, member)

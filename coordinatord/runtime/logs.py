@@ -102,10 +102,10 @@ def complain(program: str, text: str) -> None:
     if is_for_machines():
         logging.getLogger(program).error("%s", text, extra=fields("failed"))
     else:
-        say_last(f"{program}: {text}\n")
+        write_last_lines(f"{program}: {text}\n")
 
 
-def say_last(text: str) -> None:
+def write_last_lines(text: str) -> None:
     """Write last words to standard error as they are, below all that was logged, within bounds."""
     handler = _handler_of_stderr()
     if handler is not None:
@@ -249,6 +249,6 @@ def report_bug(program: str) -> ExitCode:
         names = fields("bug")
         logging.getLogger(program).error(text, program, exc_info=True, extra=names)  # noqa: LOG014 - one is handled
         return ExitCode.INTERNAL
-    told = traceback.format_exc()
-    say_last(f"{told}{program}: this is a bug of {program}, please report it with the lines above\n")
+    text = traceback.format_exc()
+    write_last_lines(f"{text}{program}: this is a bug of {program}, please report it with the lines above\n")
     return ExitCode.INTERNAL

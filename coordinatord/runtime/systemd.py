@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 FIRST_PASSED = 3
 """The first descriptor that systemd passes; see sd_listen_fds(3)."""
 
-TELL_WITHIN_S = 1.0
+NOTIFY_WITHIN_S = 1.0
 """For a systemd whose queue is full: what matters is worth a wait, but the event loop stands still meanwhile."""
 
 LOOK_EVERY_S = 1.0
@@ -43,7 +43,7 @@ class SystemdNotifier:
         name = taken[NOTIFIED]
         # A name that begins with @ is in the abstract namespace, which the kernel writes with a null byte.
         self._address = f"\0{name[1:]}" if name.startswith("@") else name
-        self._deaf = False
+        self._unreachable = False
         """It could not be told something; that is said once."""
         self._passed = _number(taken, "LISTEN_FDS") if _number(taken, "LISTEN_PID") == pid else 0
         self.watchdog_s: float | None = None
@@ -51,33 +51,33 @@ class SystemdNotifier:
         if taken["WATCHDOG_PID"] in {"", str(pid)} and (microseconds := _number(taken, "WATCHDOG_USEC")):
             self.watchdog_s = microseconds / 1_000_000
 
-    def tell(self, *assignments: str) -> None:
+    def notify(self, *assignments: str) -> None:
         """Tell it something, such as `READY=1`; all in one message, which it takes in as a whole."""
         if not self._address:
             return
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-                notify.settimeout(TELL_WITHIN_S)
-                notify.sendto("\n".join(assignments).encode(errors="replace"), self._address)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
+                connection.settimeout(NOTIFY_WITHIN_S)
+                connection.sendto("\n".join(assignments).encode(errors="replace"), self._address)
         except OSError as error:
-            if not self._deaf:
-                names = fields("systemd_deaf")
+            if not self._unreachable:
+                names = fields("systemd_unreachable")
                 log.warning("systemd cannot be told %s at NOTIFY_SOCKET: %s", assignments[0], error, extra=names)
-            self._deaf = True
+            self._unreachable = True
 
     async def keep_alive(self) -> None:
         """Show until cancelled that the event loop turns, twice in the time that the watchdog allows."""
         while self.watchdog_s is not None:
-            self.tell("WATCHDOG=1")
+            self.notify("WATCHDOG=1")
             await asyncio.sleep(self.watchdog_s / 2)
 
     async def keep_informed(self, status: Callable[[], str]) -> None:
         """Tell it until cancelled what `status` returns, whenever that has changed."""
-        told = ""
+        sent = ""
         while self._address:
-            if (now := status()) != told:
-                told = now
-                self.tell(status_of(now))
+            if (now := status()) != sent:
+                sent = now
+                self.notify(status_of(now))
             await asyncio.sleep(LOOK_EVERY_S)
 
     def take_sockets(self) -> list[socket.socket]:

@@ -173,7 +173,7 @@ class Driver:
         for effect in effects:
             if isinstance(effect, Refuse):
                 self._counters.refused[effect.message.code] += 1
-                if self._refusals.is_news(effect):
+                if self._refusals.is_new(effect):
                     names = fields("node_refused", job=effect.job, node=effect.node, code=effect.message.code)
                     log.warning("refused: %s", effect.message.message, extra=names)
             self._carry_out[type(effect)](effect)

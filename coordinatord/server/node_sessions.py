@@ -32,7 +32,7 @@ from coordinatord.runtime.latest_frame import LatestFrame
 from coordinatord.runtime.logs import fields
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
-from coordinatord.server.refusal_log import LastSaid
+from coordinatord.server.refusal_log import LastLogged
 
 log = logging.getLogger(__name__)
 
@@ -51,14 +51,14 @@ class _Open:
     version: int
     """Of the protocol, in which all is said and read here."""
     latest_frame: LatestFrame = field(default_factory=LatestFrame)
-    told: Desired | None = None
+    sent: Desired | None = None
     frame: bytes = b""
     """What it was last told, as it went out: most answers to heartbeats repeat it."""
 
     def frame_for(self, message: Desired) -> bytes:
         """Return a message as bytes, made once for each."""
-        if self.told is not message:
-            self.told, self.frame = message, encode(message, self.version)
+        if self.sent is not message:
+            self.sent, self.frame = message, encode(message, self.version)
         return self.frame
 
 
@@ -70,7 +70,7 @@ class NodeSessions:
         self._driver = driver
         self._counters = counters
         self._open: dict[int, _Open] = {}
-        self._refused = LastSaid()
+        self._refused = LastLogged()
         """By address: peers that were turned away before they had said who they are."""
         self._numbers = count(1)
         driver.on(Send, self._deliver)
@@ -161,7 +161,7 @@ class NodeSessions:
         except SchemaError as error:
             refused = Refused(RefusalCode.MALFORMED, str(error), retry=False)
         peer = _address(request.transport, "peername")
-        if self._refused.is_news(peer, refused.message):  # a node of another release asks again and again
+        if self._refused.is_new(peer, refused.message):  # a node of another release asks again and again
             log.warning("refused: %s", refused.message, extra=fields("peer_refused", peer=peer, code=refused.code))
         self._counters.refused[refused.code] += 1
         await socket.send_bytes(encode(refused))

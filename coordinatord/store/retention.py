@@ -86,7 +86,7 @@ def forget(connection: sqlite3.Connection, newest: Record) -> None:
         case TrainingStalled() | TrainingResumed() | NodesSilent() | NodesHeard():
             _forget_turn(connection, newest.job, newest.run, newest.KIND)
         case ClusterRecord():
-            _forget_marks(connection, newest)
+            _forget_drains(connection, newest)
 
 
 def _forget_turn(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
@@ -98,7 +98,7 @@ def _forget_turn(connection: sqlite3.Connection, job: str, run: str, kind: str) 
     )
 
 
-def _forget_marks(connection: sqlite3.Connection, newest: ClusterRecord) -> None:
+def _forget_drains(connection: sqlite3.Connection, newest: ClusterRecord) -> None:
     """Forget the drain or undrain that is now beyond the last `MARKS_KEPT`, and what this one ends, but what holds.
 
     A drain holds if there is no later undrain of the same name.

@@ -54,13 +54,13 @@ def join_config(
     """Make the settings, or end the program with a line that says what is wrong."""
     settings_file = () if parser.file is None else (f"settings from {parser.file.absolute()}",)
     remarks = [*settings_file, *parser.misspelt, *front_end.remarks, *_unheeded(environ)]
-    said = {} if given.standalone else _scheduler(parser, given, environ)
-    job = given.job_id or _take(said, "job_id", "job id", remarks)
+    from_scheduler = {} if given.standalone else _scheduler(parser, given, environ)
+    job = given.job_id or _take(from_scheduler, "job_id", "job id", remarks)
     if job is None and front_end.remark_if_unnamed:
         remarks.append(front_end.remark_if_unnamed)
     if given.nnodes is None and not given.standalone and (advice := missed(environ)):
         remarks.append(advice)
-    nodes = given.nnodes or _nodes(said, remarks) or front_end.nodes
+    nodes = given.nnodes or _nodes(from_scheduler, remarks) or front_end.nodes
     workers = _workers(parser, given, environ, front_end.command)
     shown = given.local_ranks_filter
     if shown is not None and not any(local_rank < workers for local_rank in shown):
@@ -85,7 +85,7 @@ def join_config(
         abort_timeout_s=_first(given.abort_timeout, ABORT_TIMEOUT_S),
         log_level=given.log_level or "info",
         command=front_end.command,
-        group_rank=_group_rank(parser, given, nodes, said, remarks, front_end.group_rank),
+        group_rank=_group_rank(parser, given, nodes, from_scheduler, remarks, front_end.group_rank),
         output=output_settings(given, remarks),
         signals=given.signals_to_handle or SIGNALS,
         numa=given.numa_binding,
@@ -97,14 +97,14 @@ def join_config(
         log_format=given.log_format,
         file=parser.file,
     )
-    _note(parser, config, said)
+    _note(parser, config, from_scheduler)
     return config
 
 
-def _note(parser: SettingsParser, config: JoinConfig, said: Mapping[str, Found]) -> None:
+def _note(parser: SettingsParser, config: JoinConfig, from_scheduler: Mapping[str, Found]) -> None:
     """Let `--show-config` show what was made of what nobody gave."""
     least, most = config.spec.nodes_min, config.spec.nodes_max
-    sources = {key: found.source for key, found in said.items()}
+    sources = {key: found.source for key, found in from_scheduler.items()}
     for dest, value in {
         "coord": list(map(str, config.coordinators)),
         "job_id": config.job,
@@ -144,7 +144,7 @@ def _group_rank(
     parser: SettingsParser,
     given: argparse.Namespace,
     nodes: tuple[int, int],
-    said: Mapping[str, Found],
+    from_scheduler: Mapping[str, Found],
     remarks: list[str],
     default: int | None,
 ) -> int | None:
@@ -155,8 +155,9 @@ def _group_rank(
         if given.node_rank >= most:
             parser.error(f"--node-rank is {given.node_rank}, but with --nnodes {most} ranks go from 0 to {most - 1}")
         return int(given.node_rank)
-    if "node_rank" in said and int(said["node_rank"].value) < most:  # else it is a spare, or somebody else's number
-        return int(_take(said, "node_rank", "node rank", remarks) or 0)
+    # A greater number is a spare's, or counts something else.
+    if "node_rank" in from_scheduler and int(from_scheduler["node_rank"].value) < most:
+        return int(_take(from_scheduler, "node_rank", "node rank", remarks) or 0)
     return default
 
 
@@ -183,17 +184,17 @@ def _scheduler(parser: SettingsParser, given: argparse.Namespace, environ: Mappi
         parser.error(str(error))
 
 
-def _nodes(said: Mapping[str, Found], remarks: list[str]) -> tuple[int, int] | None:
-    number = _take(said, "nnodes", "number of nodes", remarks)
+def _nodes(from_scheduler: Mapping[str, Found], remarks: list[str]) -> tuple[int, int] | None:
+    number = _take(from_scheduler, "nnodes", "number of nodes", remarks)
     return None if number is None else (int(number), int(number))
 
 
-def _take(said: Mapping[str, Found], key: str, words: str, remarks: list[str]) -> str | None:
+def _take(from_scheduler: Mapping[str, Found], key: str, words: str, remarks: list[str]) -> str | None:
     """Take one thing that the scheduler says, and remark on it."""
-    if key not in said:
+    if key not in from_scheduler:
         return None
-    remarks.append(f"{words} {said[key].value} from {said[key].source}")
-    return said[key].value
+    remarks.append(f"{words} {from_scheduler[key].value} from {from_scheduler[key].source}")
+    return from_scheduler[key].value
 
 
 NOWHERE = Path(os.devnull)

@@ -97,7 +97,7 @@ def _parse(arguments: Sequence[str] | None, environ: Mapping[str, str] | None) -
     if unknown:
         own_parser.error(_not_understood(own_parser, chosen, unknown))
     config = chosen.read(own_parser, given, environ)
-    own_parser.show_if_asked(given)
+    own_parser.show_if_requested(given)
     return config
 
 

@@ -136,12 +136,12 @@ def _translate(parser: SettingsParser, given: argparse.Namespace, met: Rendezvou
 def _left_alone(environ: Mapping[str, str]) -> list[str]:
     """Say so if the scheduler has more nodes for this job than the one that torchrun's default is."""
     try:
-        said = found(environ).get("nnodes")
+        nodes = found(environ).get("nnodes")
     except SchedulerError:
         return []  # several tasks on a node, and each is a job of its own
-    if said is None or said.value == "1":
+    if nodes is None or nodes.value == "1":
         return []
-    return [f"{said.source} is {said.value}, but without --rdzv-endpoint and --nnodes each node trains alone"]
+    return [f"{nodes.source} is {nodes.value}, but without --rdzv-endpoint and --nnodes each node trains alone"]
 
 
 def _log_level(environ: Mapping[str, str], remarks: list[str]) -> str | None:

@@ -43,7 +43,7 @@ class Agent:
 
         self._leaving: int | None = None
         self._leave_by: float | None = None
-        self._last_word: effects.Exit | None = None
+        self._ending: effects.Exit | None = None
         """What to end with, on its own decision, once no worker lives."""
         self._hurry = False
         """Not even a stop on purpose waits for the workers any more."""
@@ -54,7 +54,7 @@ class Agent:
             events.SearchBegan: lambda _, now: self._connection.begin(now),
             events.SessionOpened: self._opened,
             events.SessionClosed: self._closed,
-            events.Told: self._told,
+            events.DesiredReceived: self._directed,
             events.CoordinatorDegraded: self._reassured,
             events.TurnedAway: self._turned_away,
             events.Reached: self._reached,
@@ -65,7 +65,7 @@ class Agent:
             events.Swept: self._swept,
             events.SweepFailed: self._sweep_failed,
             events.EmbeddedCoordinatorEnded: self._companion_ended,
-            events.LeaveAsked: self._leave_asked,
+            events.LeaveRequested: self._leave_requested,
             events.Tick: self._ticked,
         }
         self._acts: dict[Act, Callable[[float], object]] = {
@@ -89,7 +89,7 @@ class Agent:
         if not self.exited:
             self._handlers[type(event)](event, now)
             self._pursue(now)
-            self._tell(now)
+            self._report(now)
         return self._effects
 
     def next_deadline(self) -> float | None:
@@ -99,11 +99,11 @@ class Agent:
     def observed(self, now: float, *, beat: bool) -> Observed:
         """Return what is, for the coordinator."""
         # A success is only worth a word once nothing is left of the workers.
-        unsaid = self.phase is Phase.STOPPING and self._group.ending is Phase.SUCCEEDED
+        unreported = self.phase is Phase.STOPPING and self._group.ending is Phase.SUCCEEDED
         return Observed(
             run=self.run,
             round=self.round,
-            phase=Phase.RUNNING if unsaid else self.phase,
+            phase=Phase.RUNNING if unreported else self.phase,
             port=self._port,
             leaving=self._leaving is not None,
             failure=self._group.failure(now),
@@ -120,18 +120,18 @@ class Agent:
         self._connection.open(event.coordinator, self.observed(now, beat=False), now)
 
     def _closed(self, event: events.SessionClosed, now: float) -> None:
-        if self._connection.close(event.reason, now) and self._last_word is None:
+        if self._connection.close(event.reason, now) and self._ending is None:
             goes_on = "; the workers go on" if self.phase.has_workers else ""
             self._notice(Level.WARNING, "coordinator_lost", f"lost the coordinator: {event.reason}{goes_on}")
-        elif self._connection.is_new_trouble(event.reason):
+        elif self._connection.is_new_error(event.reason):
             text, working = self._connection.searching(), self.phase in WORKING
             self._effects.append(effects.Waiting(text, self._limit_alone(), working))
         if self._leaving is not None:
             self._abandon(now)
 
-    def _told(self, event: events.Told, now: float) -> None:
+    def _directed(self, event: events.DesiredReceived, now: float) -> None:
         desired = event.desired
-        let_in = self._connection.hear(desired, now)
+        let_in = self._connection.grant(desired, now)
         if let_in:
             self._notice(Level.INFO, "connected", f"connected to the coordinator at {self._connection.coordinator}")
         if desired.run == self.run and desired.round < self.round:
@@ -151,7 +151,7 @@ class Agent:
     def _reassured(self, event: events.CoordinatorDegraded, now: float) -> None:
         self._connection.alive(now)
         reason = event.held.reason
-        if self._connection.is_new_trouble(reason):
+        if self._connection.is_new_error(reason):
             self._notice(Level.WARNING, "coordinator_undecided", notices.undecided(reason))
 
     def _turned_away(self, event: events.TurnedAway, now: float) -> None:
@@ -228,7 +228,7 @@ class Agent:
 
     # Leaving and giving up
 
-    def _leave_asked(self, event: events.LeaveAsked, now: float) -> None:
+    def _leave_requested(self, event: events.LeaveRequested, now: float) -> None:
         again = self._leaving is not None
         self._leaving = event.signum
         if not again and (self._connection.connected or self.phase.has_workers):
@@ -244,19 +244,19 @@ class Agent:
         self._leave_by = None
         self._end_with(effects.Exit(128 + (self._leaving or 0), "left the job", Level.INFO), now, hurry=hurry)
 
-    def _end_with(self, last_word: effects.Exit, now: float, *, hurry: bool) -> None:
+    def _end_with(self, ending: effects.Exit, now: float, *, hurry: bool) -> None:
         """End the workers, if there are any, and then the program."""
-        self._last_word = last_word
+        self._ending = ending
         self._hurry |= hurry
         self._step(Stimulus.ABANDONED, now)
 
     def _give_up(self, now: float) -> None:
-        alone = endings.succeeded_alone(self.phase, self._group, self._goal, self._connection.trouble)
+        alone = endings.succeeded_alone(self.phase, self._group, self._goal, self._connection.error)
         waited_s = self._settings.join_timeout_s
         self._exit(alone or self._connection.give_up(waited_s, self.phase, self._group.failure(now)))
 
     def _companion_ended(self, event: events.EmbeddedCoordinatorEnded, now: float) -> None:
-        if self._last_word is None:
+        if self._ending is None:
             text = notices.companion_ended(event.how)
             self._end_with(effects.Exit(ExitCode.UNAVAILABLE, text), now, hurry=False)
 
@@ -277,7 +277,7 @@ class Agent:
         contact = self._connection
         if contact.connected:
             dues.append((contact.heard_at + contact.lease_s, self._doubt))
-            dues.append((contact.beat_at, lambda _: None))  # `_tell` sees to it
+            dues.append((contact.beat_at, lambda _: None))  # `_report` sends it
         elif self.phase is not Phase.STOPPING:
             dues.append((self._limit_alone(), self._cut_off if self.phase in WORKING else self._give_up))
         return dues
@@ -300,8 +300,8 @@ class Agent:
     def _pursue(self, now: float) -> None:
         """Reach for the goal, and again whenever that leads to another phase."""
         while not self.exited:
-            if self._last_word is not None and not self.phase.has_workers:
-                self._exit(self._last_word)
+            if self._ending is not None and not self.phase.has_workers:
+                self._exit(self._ending)
                 return
             goal, before = self._goal, self.phase
             if goal is not None:
@@ -335,7 +335,7 @@ class Agent:
     def _stop(self, now: float) -> None:
         """Ask the workers to end, and to save their state before if nothing has gone wrong."""
         desired, group = self._desired, self._group
-        on_purpose = self._last_word is not None or group.cut_off or (desired is not None and desired.planned)
+        on_purpose = self._ending is not None or group.cut_off or (desired is not None and desired.planned)
         patient = on_purpose and not self._hurry
         grace_s = self._settings.stop_timeout_s if patient else self._settings.abort_timeout_s
         signum = self._leaving or Signals.SIGTERM
@@ -356,10 +356,10 @@ class Agent:
         killed = self._group.kill()
         self._effects.append(effects.Kill())
         if killed is not None:
-            self._notice(Level.WARNING, "workers_killed", notices.killed(killed, self._group.asked_by))
+            self._notice(Level.WARNING, "workers_killed", notices.killed(killed, self._group.signum))
 
     def _sweep(self, now: float) -> None:
-        self._group.ask(now)
+        self._group.terminate(now)
         self._group.kill_at = None
         self._effects.append(effects.Sweep())
 
@@ -381,19 +381,19 @@ class Agent:
 
     def _leave(self, now: float) -> None:
         del now
-        self._exit(endings.as_told(self._desired, self._leaving))
+        self._exit(endings.exit_as_directed(self._desired, self._leaving))
 
-    def _exit(self, last_word: effects.Exit) -> None:
+    def _exit(self, ending: effects.Exit) -> None:
         self.exited = True
-        self._effects.append(last_word)
+        self._effects.append(ending)
 
     def _notice(self, level: Level, event: str, text: str) -> None:
         self._effects.append(effects.Notice(level, text, event))
 
-    def _tell(self, now: float) -> None:
+    def _report(self, now: float) -> None:
         """Report what has changed; a heartbeat reports in any case."""
         if not self._connection.connected or self.exited:
             return
         observed = self.observed(now, beat=self._connection.beat_at <= now)
         if self._connection.is_news(observed, now):
-            self._effects.append(effects.Say(observed))
+            self._effects.append(effects.SendObserved(observed))

@@ -19,7 +19,7 @@ PROBE_LEASES = 4.0
 """A master that is gone has to be lost, which is charged to nobody, before it is called unreachable; and a lease may be
 stretched to three times what it is by itself."""
 
-TROUBLES_MAX = 16
+ERRORS_MAX = 16
 """Said in one outage: as many as anybody has coordinators, twice over."""
 
 ON_THE_WAY = frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING})
@@ -36,7 +36,7 @@ class ConnectionState:
         """The one of the present or last session."""
         self.connected = False
         self.alone_since = now
-        self.trouble = "no answer yet"
+        self.error = "no answer yet"
         """Why the coordinator is out of reach."""
         self.heartbeat_s = HEARTBEAT_S
         self.lease_s = LEASE_S
@@ -44,11 +44,11 @@ class ConnectionState:
         """How long the workers may go on while the coordinator is out of reach: it may have replaced this node."""
         self.heard_at = now
         self.beat_at = math.inf
-        self._heard = False
+        self._received = False
         """Whether the coordinator has said anything in this session that lets the node in."""
-        self._told: set[str] = set()
+        self._errors: set[str] = set()
         """Troubles of this outage that the person knows of."""
-        self._shown: tuple[str, int] | None = None
+        self._report_shown: tuple[str, int] | None = None
         """Of which failed round the person has seen the report."""
         self._refused: Refused | None = None
         """The last refusal that may pass."""
@@ -63,7 +63,7 @@ class ConnectionState:
     def open(self, coordinator: str, joined_with: Observed, now: float) -> None:
         """Begin a session whose first message said `joined_with`."""
         self.coordinator = coordinator
-        self.connected, self._heard = True, False
+        self.connected, self._received = True, False
         self.heard_at = now
         self.beat_at = now + self.heartbeat_s
         self._reported = joined_with
@@ -79,8 +79,8 @@ class ConnectionState:
 
     def close(self, reason: str, now: float) -> bool:
         """End the session, or note another vain attempt; return whether the coordinator had let the node in."""
-        had_contact, self.connected = self.connected and self._heard, False
-        self.trouble = reason
+        had_contact, self.connected = self.connected and self._received, False
+        self.error = reason
         if had_contact:
             self.alone_since = now
         return had_contact
@@ -97,25 +97,25 @@ class ConnectionState:
 
     def searching(self) -> str:
         """Say what the node does while nobody has let it in."""
-        refused = self._refused is not None and self._refused.message == self.trouble
-        return f"{notices.NOT_LET_IN if refused else notices.LOOKING}: {self.trouble}"
+        refused = self._refused is not None and self._refused.message == self.error
+        return f"{notices.NOT_LET_IN if refused else notices.LOOKING}: {self.error}"
 
     def give_up(self, waited_s: float, phase: Phase, failure: Failure | None) -> Exit:
         """Return what a node in this phase ends with that has waited for so long in vain."""
         refused = self._refused
-        if refused is not None and refused.message == self.trouble:
-            vain = notices.not_let_in(self.trouble, waited_s)
+        if refused is not None and refused.message == self.error:
+            vain = notices.not_let_in(self.error, waited_s)
             code = ExitCode.TEMPFAIL if refused.code is RefusalCode.DRAINED else ExitCode.UNAVAILABLE
         else:
-            vain, code = notices.not_reached(self.trouble, waited_s), ExitCode.UNAVAILABLE
+            vain, code = notices.not_reached(self.error, waited_s), ExitCode.UNAVAILABLE
         text = notices.gave_up(vain, phase, failure)
         return Exit(code if failure is None else shell_exit_code(failure.exit_code), text)
 
-    def is_new_trouble(self, reason: str) -> bool:
+    def is_new_error(self, reason: str) -> bool:
         """Whether this trouble is to be told: once in an outage, and not more than a few in all."""
-        new = reason not in self._told and len(self._told) < TROUBLES_MAX
+        new = reason not in self._errors and len(self._errors) < ERRORS_MAX
         if new:
-            self._told.add(reason)
+            self._errors.add(reason)
         return new
 
     def is_new_remark(self, remark: str) -> bool:
@@ -126,21 +126,21 @@ class ConnectionState:
 
     def is_new_report(self, run: str, report: Report) -> bool:
         """Whether the person has yet to see this report: once for each round that failed."""
-        before, self._shown = self._shown, (run, report.round)
-        return before != self._shown
+        before, self._report_shown = self._report_shown, (run, report.round)
+        return before != self._report_shown
 
-    def hear(self, desired: Desired, now: float) -> bool:
+    def grant(self, desired: Desired, now: float) -> bool:
         """Note that the coordinator lives, and what it grants; return whether it thereby lets the node in."""
         self.heartbeat_s, self.lease_s = desired.heartbeat_s, desired.lease_s
         self.outage_grace_s = desired.outage_grace_s
         self.beat_at = min(self.beat_at, now + self.heartbeat_s)  # one that was granted for a longer lease is too late
-        self._told.clear()
+        self._errors.clear()
         return self.alive(now)
 
     def alive(self, now: float) -> bool:
         """Note that the coordinator lives; return whether that is its first word in this session."""
-        first = not self._heard
-        self.heard_at, self._heard = now, True
+        first = not self._received
+        self.heard_at, self._received = now, True
         return first
 
     def is_news(self, observed: Observed, now: float) -> bool:
@@ -148,10 +148,10 @@ class ConnectionState:
         beat = self.beat_at <= now
         if beat:
             self.beat_at = now + self.heartbeat_s
-        said = beat or self._reported is None or _is_change(self._reported, observed)
-        if said:
+        due = beat or self._reported is None or _is_change(self._reported, observed)
+        if due:
             self._reported = observed
-        return said
+        return due
 
 
 def _is_change(before: Observed, observed: Observed) -> bool:
@@ -174,5 +174,5 @@ def _failed(observed: Observed) -> tuple[object, ...] | None:
     failure = observed.failure
     if failure is None:
         return None
-    said = (failure.rank, failure.local_rank, failure.exit_code, failure.message, failure.followers)
-    return observed.run, observed.round, *said
+    facts = (failure.rank, failure.local_rank, failure.exit_code, failure.message, failure.followers)
+    return observed.run, observed.round, *facts

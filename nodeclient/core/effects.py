@@ -57,7 +57,7 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class SendObserved:
     """Send this to the coordinator if it can be reached; the next word makes up for a lost one."""
 
     observed: Observed
@@ -108,4 +108,4 @@ class Exit:
     """Why workers failed for good, if they did."""
 
 
-Effect = Probe | Start | Terminate | Kill | Sweep | Say | Reconnect | Notice | Show | Waiting | Exit
+Effect = Probe | Start | Terminate | Kill | Sweep | SendObserved | Reconnect | Notice | Show | Waiting | Exit

@@ -9,12 +9,12 @@ from nodeclient.core.effects import Exit, Level
 from nodeclient.core.table import Stimulus
 from nodeclient.core.worker_group import WorkerGroup
 
-TELL_WITHIN_S = 30.0
+REPORT_WITHIN_S = 30.0
 """A node that knows by itself that the run has succeeded looks for so long for somebody to tell: a coordinator that is
 started again is back within some seconds, and its records are to be right."""
 
 
-def as_told(desired: Desired | None, leaving: int | None) -> Exit:
+def exit_as_directed(desired: Desired | None, leaving: int | None) -> Exit:
     """Return what the coordinator tells a node to end with; `leaving` is the signal by which its user ended it."""
     assert desired is not None  # noqa: S101 - goals come from it
     outcome = desired.outcome
@@ -28,13 +28,13 @@ def as_told(desired: Desired | None, leaving: int | None) -> Exit:
 
 def patience_s(join_timeout_s: float, phase: Phase, group: WorkerGroup, goal: Stimulus | None) -> float:
     """Return how long a node without workers looks for a coordinator."""
-    return min(join_timeout_s, TELL_WITHIN_S) if _has_succeeded_alone(phase, group, goal) else join_timeout_s
+    return min(join_timeout_s, REPORT_WITHIN_S) if _has_succeeded_alone(phase, group, goal) else join_timeout_s
 
 
-def succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None, trouble: str) -> Exit | None:
+def succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None, error: str) -> Exit | None:
     """Return what a node ends with that is out of reach of the coordinator, and knows that the run has succeeded."""
     alone = _has_succeeded_alone(phase, group, goal)
-    return Exit(ExitCode.OK, notices.succeeded_alone(trouble), Level.INFO) if alone else None
+    return Exit(ExitCode.OK, notices.succeeded_alone(error), Level.INFO) if alone else None
 
 
 def _has_succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None) -> bool:

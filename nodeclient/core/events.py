@@ -27,7 +27,7 @@ class SessionClosed:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DesiredReceived:
     """The coordinator said what should be."""
 
     desired: Desired
@@ -129,7 +129,7 @@ class EmbeddedCoordinatorEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveAsked:
+class LeaveRequested:
     """The user or the system wants this node to leave."""
 
     signum: int
@@ -145,7 +145,7 @@ Event = (
     SearchBegan
     | SessionOpened
     | SessionClosed
-    | Told
+    | DesiredReceived
     | CoordinatorDegraded
     | TurnedAway
     | Reached
@@ -156,6 +156,6 @@ Event = (
     | Swept
     | SweepFailed
     | EmbeddedCoordinatorEnded
-    | LeaveAsked
+    | LeaveRequested
     | Tick
 )

@@ -27,7 +27,7 @@ class Lingering:
         return due
 
 
-def words(rank: int, pid: int, exit_code: int) -> str:
+def linger_notice(rank: int, pid: int, exit_code: int) -> str:
     """Say what is done about one of them."""
     return (
         f"rank {rank}: its program has been over for {LINGER_S:g} s, with exit code {exit_code}, but its process (pid "

@@ -65,20 +65,20 @@ def killed(workers: Killed, signum: int) -> str:
     return f"{who} did not end within {workers.after_s:g} s of {Signals(signum).name} and {were} killed: {lost}"
 
 
-def not_reached(trouble: str, waited_s: float) -> str:
+def not_reached(error: str, waited_s: float) -> str:
     """Say that no coordinator was found."""
-    return f"no coordinator reached within {waited_s:g} s: {trouble}; see --coord and --join-timeout"
+    return f"no coordinator reached within {waited_s:g} s: {error}; see --coord and --join-timeout"
 
 
-def not_let_in(trouble: str, waited_s: float) -> str:
+def not_let_in(error: str, waited_s: float) -> str:
     """Say that the coordinator was found, but would not have this node yet; its own words say why, and until when."""
-    return f"not let in within {waited_s:g} s: {trouble}"
+    return f"not let in within {waited_s:g} s: {error}"
 
 
-def succeeded_alone(trouble: str) -> str:
+def succeeded_alone(error: str) -> str:
     """Say that the only node of a round knows that it succeeded."""
     text = "all workers succeeded, and this node was the only one of its round: the job is done"
-    return f"{text}; the coordinator could not be told: {trouble}"
+    return f"{text}; the coordinator could not be told: {error}"
 
 
 def gave_up(vain: str, phase: Phase, failure: Failure | None) -> str:

@@ -40,9 +40,9 @@ class WorkerGroup:
         self.cut_off = False
         """Its workers end because the coordinator is out of reach: nothing has gone wrong among them."""
         self.killed: Killed | None = None
-        self._asked_at: float | None = None
+        self._terminated_at: float | None = None
         """When its workers were first asked to end."""
-        self.asked_by: int = Signals.SIGTERM
+        self.signum: int = Signals.SIGTERM
         """The signal by which they were."""
         self._may_save = False
         """They have the time to save their state."""
@@ -55,11 +55,11 @@ class WorkerGroup:
         """Return the global rank of a worker."""
         return local_rank + (self.assignment.first_rank if self.assignment else 0)
 
-    def ask(self, now: float, signum: int = Signals.SIGTERM) -> bool:
+    def terminate(self, now: float, signum: int = Signals.SIGTERM) -> bool:
         """Note that its workers are asked to end, and by which signal; return whether that is for the first time."""
-        first = self._asked_at is None
+        first = self._terminated_at is None
         if first:
-            self._asked_at, self.asked_by = now, signum
+            self._terminated_at, self.signum = now, signum
         return first
 
     def end_within(self, grace_s: float, now: float, signum: int, *, may_save: bool) -> bool:
@@ -67,7 +67,7 @@ class WorkerGroup:
 
         A later call may shorten their time, never lengthen it.
         """
-        first = self.ask(now, signum)
+        first = self.terminate(now, signum)
         if first or (self.kill_at is not None and now + grace_s < self.kill_at):
             self.kill_at, self._may_save = now + grace_s, may_save
         return first
@@ -75,9 +75,9 @@ class WorkerGroup:
     def kill(self) -> Killed | None:
         """Note that its workers had the time to end; return those that live and were to save their state, if any."""
         kill_at, self.kill_at = self.kill_at, None
-        if self.alive and self._may_save and kill_at is not None and self._asked_at is not None:
+        if self.alive and self._may_save and kill_at is not None and self._terminated_at is not None:
             ranks = tuple(self.rank(local_rank) for local_rank in sorted(self.alive)[:CONSEQUENCES_MAX])
-            self.killed = Killed(ranks, len(self.alive), min(kill_at - self._asked_at, DURATION_S_MAX))
+            self.killed = Killed(ranks, len(self.alive), min(kill_at - self._terminated_at, DURATION_S_MAX))
         return self.killed
 
     def fail(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, now: float) -> None:
@@ -103,10 +103,10 @@ class WorkerGroup:
         """
         failure = self._failure
         if failure is None:
-            if exit_code != 0 and self._asked_at is not None and at < self._asked_at:
+            if exit_code != 0 and self._terminated_at is not None and at < self._terminated_at:
                 self.fail(local_rank, exit_code, diagnosis, at)
         elif (
-            shell_exit_code(exit_code) not in _ENDED_BY_US | {128 + self.asked_by}
+            shell_exit_code(exit_code) not in _ENDED_BY_US | {128 + self.signum}
             and len(failure.followers) < CONSEQUENCES_MAX
         ):
             same = is_same_error(diagnosis.error or diagnosis.message, failure.error or failure.message)
@@ -116,7 +116,7 @@ class WorkerGroup:
     def note_exit(self, local_rank: int, exit_code: int, at: float) -> None:
         """Note that a worker exited at `at`. One that was asked to end by then, and did with 0, did as it was told."""
         self.alive.discard(local_rank)
-        unasked = self._asked_at is None or at < self._asked_at
+        unasked = self._terminated_at is None or at < self._terminated_at
         if exit_code == 0 and unasked and len(self._ended) < CONSEQUENCES_MAX:
             self._ended.append((self.rank(local_rank), at))
 

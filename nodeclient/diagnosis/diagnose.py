@@ -43,17 +43,17 @@ def diagnose(
     """
     if exit_code == 0:
         return Diagnosis(pid=pid)
-    said = last_lines(stderr.decode(errors="replace"))
+    written = last_lines(stderr.decode(errors="replace"))
     signum = signal_behind(exit_code)
-    trace = tracebacks.find(said, killed=signum is not None)
+    trace = tracebacks.find(written, killed=signum is not None)
     record = recorded.read(error_file) if error_file else None
     if trace is not None:
-        error, shown = trace.error, _shortened(_around(said, trace))
+        error, shown = trace.error, _shortened(_around(written, trace))
     elif signum == signal.SIGKILL:
         # It could say nothing of its end, and what libraries had warned of before has nothing to do with it.
-        error, shown = "", own_lines(said)[-CONTEXT_LINES:]
+        error, shown = "", own_lines(written)[-CONTEXT_LINES:]
     else:
-        error, shown = "", without_native_frames(said)[-LAST_LINES_MAX:]
+        error, shown = "", without_native_frames(written)[-LAST_LINES_MAX:]
     if record is not None:
         call_stack = last_lines(record.call_stack)
         error = _recorded_error(record, call_stack) or error
@@ -63,13 +63,13 @@ def diagnose(
     if not found_out and _DATA_LOADER_KILLED.search("\n".join((error, *shown))) and oom_before.cgroup is not None:
         found_out = f"some process killed the DataLoader's worker, {_NOT_OOM}"
     if not error and signum is None and not found_out:
-        found_out = _last_word(said)
+        found_out = _last_line(written)
     return Diagnosis(pid, found_out, error, tuple(shown))
 
 
-def _last_word(said: Sequence[str]) -> str:
+def _last_line(written: Sequence[str]) -> str:
     """Quote the last line of a program that ended by itself, without an exception: what `sys.exit` was given."""
-    lines = [line for line in own_lines(said) if not _PROGRESS.match(line)]
+    lines = [line for line in own_lines(written) if not _PROGRESS.match(line)]
     return f"it said last: {lines[-1].strip()}" if lines else ""
 
 
@@ -81,12 +81,12 @@ def _recorded_error(record: recorded.Recorded, call_stack: Sequence[str]) -> str
     return trace.error if trace else ""
 
 
-def _around(said: Sequence[str], trace: tracebacks.Trace) -> list[str]:
+def _around(written: Sequence[str], trace: tracebacks.Trace) -> list[str]:
     """Return an error with what was said right before it, and after; but once, though it may have been logged too."""
-    repeated = {at for earlier in tracebacks.repeated(said, trace) for at in earlier}
-    others = [line for at, line in enumerate(said[: trace.first]) if at not in repeated]
+    repeated = {at for earlier in tracebacks.repeated(written, trace) for at in earlier}
+    others = [line for at, line in enumerate(written[: trace.first]) if at not in repeated]
     before = [line for line in without_native_frames(others) if line]
-    text = without_native_frames(said[trace.first :])
+    text = without_native_frames(written[trace.first :])
     room = min(CONTEXT_LINES, max(0, LAST_LINES_MAX - len(text)))
     return [*before[len(before) - room :], *text] if room < len(before) else [*before, *text]
 

@@ -46,11 +46,11 @@ def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
         ("log", _log(failure)),
         ("hint", failure.hint),
     ]
-    told = [line for label, text in facts if text for line in _fact(label, text)]
+    fact_lines = [line for label, text in facts if text for line in _fact(label, text)]
     return [
         f"{RULE[:4]} round {failure.round} failed: {_summary(failure)} {RULE}"[: len(RULE)].rstrip(),
-        *_last_words(failure)[len(told) + 2 - LINES_MAX :],
-        *told,
+        *_last_lines(failure)[len(fact_lines) + 2 - LINES_MAX :],
+        *fact_lines,
         RULE,
     ]
 
@@ -80,7 +80,7 @@ def _age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _last_words(failure: FailureStatus) -> list[str]:
+def _last_lines(failure: FailureStatus) -> list[str]:
     if failure.last_lines:
         killed = signal_behind(failure.exit_code) == signal.SIGKILL and not failure.error
         lines = [f"    {line}".rstrip() for line in failure.last_lines]

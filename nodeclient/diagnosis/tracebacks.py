@@ -112,9 +112,9 @@ def find(lines: Sequence[str], *, killed: bool) -> Trace | None:
 
 def repeated(lines: Sequence[str], trace: Trace) -> Iterator[range]:
     """Return where the same error stands before: a program may log an exception, and then end of it."""
-    said = _innermost(lines, trace)
+    innermost = _innermost(lines, trace)
     for other in _traces(lines[: trace.first]):
-        if _innermost(lines, other) == said:
+        if _innermost(lines, other) == innermost:
             pairs = zip(lines[other.exception : trace.first], lines[trace.exception : trace.end], strict=False)
             same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             yield range(other.first, other.exception + same)
@@ -191,8 +191,8 @@ def _syntax_error(lines: Sequence[str], header: int) -> Trace | None:
 
 def _native(lines: Sequence[str], header: int) -> Trace | None:
     """Read what the runtime of C++ says of an exception that nobody caught."""
-    said = _TERMINATE.fullmatch(lines[header])
-    name = said[1] if said else ""
+    match = _TERMINATE.fullmatch(lines[header])
+    name = match[1] if match else ""
     texts = [at for at in range(header + 1, min(header + 3, len(lines))) if _TERMINATE_TEXT.match(lines[at])]
     if not texts:
         return Trace(name, header, header, header + 1, _Kind.NATIVE)
@@ -206,8 +206,8 @@ def _fatal(lines: Sequence[str], header: int) -> Trace | None:
 
 def _not_run(lines: Sequence[str], header: int) -> Trace | None:
     """Read why Python did not find what it was to run: the last that it says."""
-    said = _NOT_RUN.fullmatch(lines[header])
-    return None if said is None or any(lines[header + 1 :]) else Trace(said[1], header, header, header + 1)
+    match = _NOT_RUN.fullmatch(lines[header])
+    return None if match is None or any(lines[header + 1 :]) else Trace(match[1], header, header, header + 1)
 
 
 def _innermost(lines: Sequence[str], trace: Trace) -> Sequence[str]:

@@ -29,7 +29,7 @@ def lazy_imports(modules: Sequence[str]) -> tuple[str, ...]:
     return tuple(late for name in modules for late in LAZY_IMPORTS.get(name, ()))
 
 
-Say = Callable[[Level, str], None]
+Notify = Callable[[Level, str], None]
 
 FAILURES_MAX = 3
 """Parents in a row that forked no worker; then there will be no other one, which would cost each round an import."""
@@ -42,12 +42,12 @@ HEAD_START_S = 0.03
 class WorkerStarter:
     """Starts one node's workers; without `modules`, all of them cold."""
 
-    def __init__(self, modules: Sequence[str], command: WorkerCommand, macro: str, say: Say) -> None:
+    def __init__(self, modules: Sequence[str], command: WorkerCommand, macro: str, notify: Notify) -> None:
         """Take the `command` that all workers have in common, with `macro` where their arguments differ."""
         self._modules = tuple(modules)
         self._command = command
         self._macro = macro
-        self._say = say
+        self._notify = notify
         self._parent: ForkServer | None = None
         self._failures = 0
         """Parents that ended, or could not fork, since a worker was forked."""
@@ -81,11 +81,11 @@ class WorkerStarter:
                 except ForkServerError as error:
                     self._failures += 1
                     until = "" if self._failures == FAILURES_MAX else " until there is another one"
-                    self._say(Level.WARNING, f"--preload: {error}: workers start cold{until}")
+                    self._notify(Level.WARNING, f"--preload: {error}: workers start cold{until}")
                 self._settled.set()
                 await self._missed.wait()
         except (ColdError, OSError, SubprocessError, ValueError) as error:
-            self._say(Level.WARNING, f"--preload: workers start cold: {error}")
+            self._notify(Level.WARNING, f"--preload: workers start cold: {error}")
         finally:
             self._settled.set()
 
@@ -109,12 +109,12 @@ class WorkerStarter:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         names = ", ".join(self._modules)
-        self._say(Level.INFO, f"preloading {names}")
+        self._notify(Level.INFO, f"preloading {names}")
         parent = self._parent = ForkServer(self._command, self._modules, lazy_imports(self._modules))
         try:
             count = await parent.prepare()
             took_s = loop.time() - began_at
-            self._say(Level.INFO, f"preloaded {names} ({count} modules) in {took_s:.1f} s: workers start warm")
+            self._notify(Level.INFO, f"preloaded {names} ({count} modules) in {took_s:.1f} s: workers start warm")
             self._settled.set()
             await parent.end()
         finally:
@@ -132,7 +132,7 @@ class WorkerStarter:
                 with stdin_of_worker(with_stdin) as stdin:
                     pid = parent.fork(command, (stdin, *own))
             except ForkServerError as error:
-                self._say(Level.WARNING, f"worker {local_rank} starts cold: {error}")
+                self._notify(Level.WARNING, f"worker {local_rank} starts cold: {error}")
             else:
                 self._failures = 0
                 return pid

@@ -63,15 +63,15 @@ def _slurm(environ: Mapping[str, str]) -> dict[str, Found]:
         )
     array, task = _number(environ, "SLURM_ARRAY_JOB_ID"), _number(environ, "SLURM_ARRAY_TASK_ID")
     if array is None or task is None:
-        said = {"job_id": Found(f"{job}.{step}", "SLURM_JOB_ID, SLURM_STEP_ID")}
+        settings = {"job_id": Found(f"{job}.{step}", "SLURM_JOB_ID, SLURM_STEP_ID")}
     else:
-        said = {"job_id": Found(f"{array}_{task}.{step}", "SLURM_ARRAY_JOB_ID, SLURM_ARRAY_TASK_ID, SLURM_STEP_ID")}
+        settings = {"job_id": Found(f"{array}_{task}.{step}", "SLURM_ARRAY_JOB_ID, SLURM_ARRAY_TASK_ID, SLURM_STEP_ID")}
     if nodes and nodes <= RANKS_MAX:
-        said["nnodes"] = Found(str(nodes), "SLURM_STEP_NUM_NODES")
+        settings["nnodes"] = Found(str(nodes), "SLURM_STEP_NUM_NODES")
     rank = _number(environ, "SLURM_NODEID")
     if rank is not None and rank < (nodes or RANKS_MAX):
-        said["node_rank"] = Found(str(rank), "SLURM_NODEID")
-    return said
+        settings["node_rank"] = Found(str(rank), "SLURM_NODEID")
+    return settings
 
 
 def missed(environ: Mapping[str, str]) -> str | None:
@@ -94,11 +94,11 @@ def _kubernetes(environ: Mapping[str, str]) -> dict[str, Found]:
     index = _number(environ, "JOB_COMPLETION_INDEX")
     if index is None or index >= RANKS_MAX:
         return {}
-    said = {"node_rank": Found(str(index), "JOB_COMPLETION_INDEX")}
+    settings = {"node_rank": Found(str(index), "JOB_COMPLETION_INDEX")}
     hostname = _HOSTNAME_OF_INDEX.fullmatch(environ.get("HOSTNAME", ""))
     if hostname is not None and int(hostname["index"]) == index:
-        said["job_id"] = Found(hostname["job"], "HOSTNAME")
-    return said
+        settings["job_id"] = Found(hostname["job"], "HOSTNAME")
+    return settings
 
 
 def _number(environ: Mapping[str, str], variable: str) -> int | None:

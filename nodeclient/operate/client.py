@@ -43,10 +43,10 @@ MSGPACK = "application/msgpack"
 STREAM = "text/event-stream"
 
 
-def read(kind: type[Answer], told: Any, where: str = "answer") -> Answer:
+def read(kind: type[Answer], data: Any, where: str = "answer") -> Answer:
     """Return what was decoded as a record of `protocol.api`. Raises `AnswerError`, which names the field."""
     try:
-        return reader_for(kind)(told, where)
+        return reader_for(kind)(data, where)
     except SchemaError as error:
         raise AnswerError(str(error)) from error
 
@@ -121,16 +121,16 @@ class Client:
 
     def _in_turn(self, ask: Callable[[Endpoint], Found]) -> Found:
         """Ask one address after the other; the next time, whoever has answered comes first."""
-        troubles = []
+        errors = []
         for coordinator in list(self._coordinators):
             try:
                 found = ask(coordinator)
             except _TROUBLES as error:
-                troubles.append(f"{coordinator}: {_why(error)}")
+                errors.append(f"{coordinator}: {_why(error)}")
             else:
                 self._coordinators.sort(key=lambda one: one != coordinator)
                 return found
-        raise LostError(f"{'; '.join(troubles)}: is coordinatord running there? see --coord")
+        raise LostError(f"{'; '.join(errors)}: is coordinatord running there? see --coord")
 
 
 def _connect(coordinator: Endpoint, silent_s_max: float = ANSWER_WITHIN_S) -> http.client.HTTPConnection:
@@ -152,12 +152,12 @@ def _decoded(answer: http.client.HTTPResponse) -> Any:
     if answer.status == HTTPStatus.OK:
         return decoded
     try:
-        told = read(ErrorAnswer, decoded)
+        data = read(ErrorAnswer, decoded)
     except AnswerError as error:
         raise _StrangeError(f"answers with HTTP {answer.status}, not as a coordinatord does") from error
-    if told.error == "unknown_job":
-        raise UnknownNameError(told.message)
-    raise RequestError(told.message, CODES.get(answer.status, ExitCode.UNAVAILABLE))
+    if data.error == "unknown_job":
+        raise UnknownNameError(data.message)
+    raise RequestError(data.message, CODES.get(answer.status, ExitCode.UNAVAILABLE))
 
 
 def _check_stream(answer: http.client.HTTPResponse) -> None:

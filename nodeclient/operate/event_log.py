@@ -19,7 +19,7 @@ from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import local, moment
 from nodeclient.config import EventsConfig
 from nodeclient.operate.client import Client, read
-from nodeclient.operate.job_lookup import ask_of_job, job_path, unknown_job
+from nodeclient.operate.job_lookup import get_of_job, job_path, unknown_job
 from nodeclient.operate.request_errors import RequestError, UnknownNameError
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, width, write
 
@@ -62,19 +62,19 @@ def show(config: EventsConfig) -> int:
             printer.print([event])
     else:
         query = _query(config, None)
-        said = client.get(f"{ALL}{query}") if config.job is None else ask_of_job(client, config.job, f"/events{query}")
-        printer.print(read(EventsAnswer, said).events)
+        data = client.get(f"{ALL}{query}") if config.job is None else get_of_job(client, config.job, f"/events{query}")
+        printer.print(read(EventsAnswer, data).events)
     return ExitCode.OK
 
 
 def _query(config: EventsConfig, last: int | None) -> str:
     """Return what narrows the answer; `last` is how many there are to be where it is not said."""
-    asked = {
+    query = {
         "last": last if config.last is None else config.last,
         "since": config.since_s,
         "kind": ",".join(config.kinds) or None,
     }
-    given = {name: value for name, value in asked.items() if value is not None}
+    given = {name: value for name, value in query.items() if value is not None}
     return f"?{urlencode(given)}" if given else ""
 
 
@@ -82,12 +82,12 @@ def _follow(client: Client, job: str | None, query: str) -> Iterator[ApiEvent]:
     """Yield what there is and what comes; ends only with the job."""
     path = f"{ALL if job is None else f'{job_path(job)}/events'}{query}"
     last: str | None = None
-    is_over, is_told = False, False
+    is_over, is_warned = False, False
     while True:
         try:
-            for said in client.events(path, last):
-                event = read(ApiEvent, said, "event")
-                last, is_told = event.id, False
+            for data in client.events(path, last):
+                event = read(ApiEvent, data, "event")
+                last, is_warned = event.id, False
                 is_over = event.kind == LAST and job is not None
                 yield event
         except UnknownNameError as error:
@@ -100,9 +100,9 @@ def _follow(client: Client, job: str | None, query: str) -> Iterator[ApiEvent]:
                 return
             if last is None:
                 raise
-            if not is_told:
+            if not is_warned:
                 sys.stderr.write(f"nodeclient: {error}; trying again\n")
-            is_told = True
+            is_warned = True
         select.select([], [], [], TRY_AGAIN_S)
 
 
@@ -130,13 +130,13 @@ class _Printer:
         round_ = f"round {event.round}" if event.round else ""  # rounds are numbered from 1
         facts = f"{at}  {job}{event.what:<{WHAT_WIDTH}}  {round_:<{ROUND_WIDTH}}  "
         beside = self._where.columns is None or self._where.columns - width(facts) >= REASON_WIDTH_MIN
-        first, *rest = self._where.wrapped(f"{facts}{_words(event)}", " " * (width(facts) if beside else len(at) + 2))
+        first, *rest = self._where.wrapped(f"{facts}{_text(event)}", " " * (width(facts) if beside else len(at) + 2))
         what = self._where.paint(event.what, COLOURS.get(event.kind, Colour.PLAIN))
         first = first.replace(f"{at}  {job}{event.what}", f"{self._where.paint(at, Colour.FAINT)}  {job}{what}", 1)
         return [first, *rest]
 
 
-def _words(event: ApiEvent) -> str:
+def _text(event: ApiEvent) -> str:
     """Return the reason, which is also to say which node it is about."""
     named = event.node is None or re.search(rf"(?<![\w-]){re.escape(event.node)}(?![\w-])", event.reason)
     return event.reason if named else f"{event.node}: {event.reason}"

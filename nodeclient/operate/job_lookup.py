@@ -21,21 +21,21 @@ class Status:
     jobs: tuple[JobStatus, ...]
     drained: tuple[DrainedStatus, ...]
     """Empty where one job was asked for."""
-    said: dict[str, Any]
+    data: dict[str, Any]
     """The same as the coordinator has it, for programs."""
 
 
-def ask_status(client: Client, job: str | None) -> Status:
+def get_status(client: Client, job: str | None) -> Status:
     """Ask for all jobs, or for one."""
     if job is None:
-        said = client.get("/v1/jobs")
-        answer = read(JobsAnswer, said)
-        return Status(answer.jobs, answer.drained, said)
-    said = ask_of_job(client, job, "")
-    return Status((read(JobStatus, said),), (), {"jobs": [said]})
+        data = client.get("/v1/jobs")
+        answer = read(JobsAnswer, data)
+        return Status(answer.jobs, answer.drained, data)
+    data = get_of_job(client, job, "")
+    return Status((read(JobStatus, data),), (), {"jobs": [data]})
 
 
-def ask_of_job(client: Client, job: str, what: str) -> Any:
+def get_of_job(client: Client, job: str, what: str) -> Any:
     """Ask something about one job; `what` is the rest of the path."""
     try:
         return client.get(f"{job_path(job)}{what}")

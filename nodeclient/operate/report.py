@@ -11,17 +11,17 @@ from nodeclient.config import ReportConfig
 from nodeclient.diagnosis import report_text
 from nodeclient.operate.client import Client, read
 from nodeclient.operate.formatting import budget
-from nodeclient.operate.job_lookup import ask_of_job, only_job
+from nodeclient.operate.job_lookup import get_of_job, only_job
 from nodeclient.operate.terminal_info import terminal, write
 
 
 def show(config: ReportConfig) -> int:
     """Print the report and return the exit code."""
     client = Client(config.coordinators)
-    said = ask_of_job(client, only_job(client, config.job), "")
-    job = read(JobStatus, said)
+    data = get_of_job(client, only_job(client, config.job), "")
+    job = read(JobStatus, data)
     if config.json:
-        write([json.dumps(said.get("failure"))])
+        write([json.dumps(data.get("failure"))])
     elif job.failure is None:
         write([f"no worker of job {job.job} has failed in run {job.run}"])
     else:

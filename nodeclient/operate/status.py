@@ -18,7 +18,7 @@ from coordinatord.runtime.local_time import moment, now
 from nodeclient.config import StatusConfig
 from nodeclient.operate.client import Client
 from nodeclient.operate.formatting import budget, count, duration, listed
-from nodeclient.operate.job_lookup import Status, ask_status
+from nodeclient.operate.job_lookup import Status, get_status
 from nodeclient.operate.tables import Column, table
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, write
 from nodeclient.operate.watch import watch_lines, watch_screen
@@ -30,7 +30,7 @@ ENDED_MAX = 3
 """Jobs that have ended, shown on a terminal unless all are asked for: somebody may look because of the last ones, and
 more of them would push the jobs that live off the screen."""
 
-MARKS_MAX = 8
+DRAINS_MAX = 8
 """Drained names shown on a terminal, unless all are asked for."""
 
 COLUMNS = (
@@ -73,11 +73,11 @@ def show(config: StatusConfig) -> int:
     where = terminal()
 
     def look() -> Status:
-        return ask_status(client, config.job)
+        return get_status(client, config.job)
 
     def lines(status: Status) -> list[str]:
         if config.json:
-            return [json.dumps(status.said)]
+            return [json.dumps(status.data)]
         if config.all:
             return page(status, where, None, None)
         return page(status, where, ROWS_MAX, ENDED_MAX, " (--all shows them)")
@@ -101,7 +101,7 @@ def page(status: Status, where: TerminalInfo, rows_max: int | None, ended_max: i
     if more := len(status.jobs) - len(jobs):
         blocks.append(where.wrapped(f"and {count(more, 'more job')} that {'has' if more == 1 else 'have'} ended{hint}"))
     if status.drained:
-        blocks.append(_mark_lines(status.drained, where, rows_max))
+        blocks.append(_drain_lines(status.drained, where, rows_max))
     return [line for number, block in enumerate(blocks) for line in ([""] if number else []) + block]
 
 
@@ -111,11 +111,11 @@ def _in_order(jobs: Sequence[JobStatus], ended_max: int | None) -> list[JobStatu
     return [job for job in jobs if not job.ended] + ended[:ended_max]
 
 
-def _mark_lines(marks: Sequence[DrainedStatus], where: TerminalInfo, rows_max: int | None) -> list[str]:
-    shown = list(marks) if rows_max is None or not where.is_terminal else marks[:MARKS_MAX]
+def _drain_lines(drains: Sequence[DrainedStatus], where: TerminalInfo, rows_max: int | None) -> list[str]:
+    shown = list(drains) if rows_max is None or not where.is_terminal else drains[:DRAINS_MAX]
     lines = [f"{mark.node}: {mark.reason.removeprefix(mark.node).strip() or 'drained'}" for mark in shown]
-    if len(marks) > len(shown):
-        lines.append(f"and {len(marks) - len(shown)} more are drained")
+    if len(drains) > len(shown):
+        lines.append(f"and {len(drains) - len(shown)} more are drained")
     return [line for text in lines for line in where.wrapped(text)]
 
 
@@ -159,16 +159,16 @@ def _count_nodes(job: JobStatus) -> str:
 
 def _work(job: JobStatus) -> str:
     """Say how far it has got, and how much of its time went there."""
-    said = []
+    parts = []
     step, pace = job.progress.step, job.progress.steps_per_s
     if step is not None:
-        said.append(f"step {step}" + ("" if pace is None else f" ({pace:.{2 if pace < 100 else 0}f} a second)"))  # noqa: PLR2004
+        parts.append(f"step {step}" + ("" if pace is None else f" ({pace:.{2 if pace < 100 else 0}f} a second)"))  # noqa: PLR2004
     goodput, running_s = job.ledger.goodput, job.ledger.seconds.running
     if goodput is not None and job.opened_s is not None:
-        said.append(f"{100 * goodput:.1f} % of {duration(job.opened_s)} spent training")
+        parts.append(f"{100 * goodput:.1f} % of {duration(job.opened_s)} spent training")
     elif running_s:
-        said.append(f"workers ran for {duration(running_s)}, goodput not known: no steps reported")
-    return ", ".join(said)
+        parts.append(f"workers ran for {duration(running_s)}, goodput not known: no steps reported")
+    return ", ".join(parts)
 
 
 def _failure(failure: FailureStatus) -> str:

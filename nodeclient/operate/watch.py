@@ -47,17 +47,17 @@ def watch_lines(look: Callable[[], Seen], page: Callable[[Seen], list[str]], gis
     """Write a block whenever the gist has changed, until this program is ended."""
     seen = look()
     write(page(seen))
-    told = ""
+    last_error = ""
     while True:
         select.select([], [], [], LOOK_AGAIN_S)
         try:
             new = look()
         except RequestError as error:
-            if str(error) != told:
-                told = str(error)
-                sys.stderr.write(f"nodeclient: {told}; trying again\n")
+            if str(error) != last_error:
+                last_error = str(error)
+                sys.stderr.write(f"nodeclient: {last_error}; trying again\n")
             continue
-        told = ""
+        last_error = ""
         if gist(new) != gist(seen):
             write(page(new))
         seen = new
@@ -67,20 +67,20 @@ def watch_screen(look: Callable[[], Seen], draw: Callable[[Seen, TerminalInfo, i
     """Draw what is seen, anew each second, until Ctrl-C or the key q; `draw` is told how many lines there may be."""
     seen = look()  # what is wrong with the command line is said below it, as always
     seen_at = time.monotonic()
-    trouble = ""
+    failure = ""
     try:
         with _screen() as screen:
             while True:
                 title = f"{client.where}  {moment(now())}  (q to end)"
-                if trouble:
-                    title = f"no answer for {duration(time.monotonic() - seen_at)}: {trouble}"
-                screen.show(title, Colour.BAD if trouble else Colour.FAINT, partial(draw, seen))
+                if failure:
+                    title = f"no answer for {duration(time.monotonic() - seen_at)}: {failure}"
+                screen.show(title, Colour.BAD if failure else Colour.FAINT, partial(draw, seen))
                 if QUIT in screen.wait(LOOK_AGAIN_S):
                     return ExitCode.OK
                 try:
-                    seen, seen_at, trouble = look(), time.monotonic(), ""
+                    seen, seen_at, failure = look(), time.monotonic(), ""
                 except RequestError as error:
-                    trouble = str(error)
+                    failure = str(error)
     except _EndedError as error:
         return 128 + error.signum
 
@@ -100,7 +100,7 @@ class _Screen:
         self._out = sys.stdout.fileno()
         self._keys = sys.stdin.fileno() if sys.stdin.isatty() else None
         self._waking = waking
-        self._heard = [waking] if self._keys is None else [waking, self._keys]
+        self._inputs = [waking] if self._keys is None else [waking, self._keys]
         self._settings = termios.tcgetattr(self._keys) if self._keys is not None else None
 
     def enter(self) -> None:
@@ -132,14 +132,14 @@ class _Screen:
 
     def wait(self, seconds: float) -> str:
         """Wait so long, or until a key is hit or a signal comes, such as that of another size; return the key."""
-        ready, _, _ = select.select(self._heard, [], [], seconds)
+        ready, _, _ = select.select(self._inputs, [], [], seconds)
         if self._waking in ready:
             os.read(self._waking, 4_096)
         if self._keys is None or self._keys not in ready:
             return ""
         keys = os.read(self._keys, 64)
         if not keys:
-            self._heard.remove(self._keys)
+            self._inputs.remove(self._keys)
         return keys.decode(errors="replace")
 
     def suspend(self, *_: object) -> None:

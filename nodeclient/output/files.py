@@ -21,21 +21,21 @@ LOOK_S = 1.0
 """How often it is looked whether the file still has a name; what is written without one is lost."""
 
 
-class Troubles:
+class LogFileErrors:
     """Says once a round that log files cannot be written."""
 
     def __init__(self, complain: Callable[[str], None]) -> None:
         self._complain = complain
-        self._said = False
+        self._reported = False
 
     def begin_round(self) -> None:
         """Let the next trouble be said again."""
-        self._said = False
+        self._reported = False
 
     def add(self, path: Path, why: str) -> None:
         """Say this trouble if it is the first."""
-        if not self._said:
-            self._said = True
+        if not self._reported:
+            self._reported = True
             self._complain(
                 f"log files cannot be written: {path}: {why}; training goes on, and writing is tried again every "
                 f"{TRY_AGAIN_S:g} s"
@@ -55,9 +55,9 @@ class LogFile:
 
     wants_quiet = False
 
-    def __init__(self, path: Path, troubles: Troubles, rotation: Rotation | None = None) -> None:
+    def __init__(self, path: Path, errors: LogFileErrors, rotation: Rotation | None = None) -> None:
         self._path = path
-        self._troubles = troubles
+        self._errors = errors
         self._rotation = rotation
         self._fd: int | None = None
         self._size = 0
@@ -145,13 +145,13 @@ class LogFile:
             self._fail(error)
             return
         if gone:
-            self._troubles.add(self._path, "it was removed")
+            self._errors.add(self._path, "it was removed")
             self._close()
 
     def _fail(self, error: OSError) -> None:
         self._why = error.strerror or str(error)
         self._try_at = time.monotonic() + TRY_AGAIN_S
-        self._troubles.add(self._path, self._why)
+        self._errors.add(self._path, self._why)
         self._close()
 
     def _rotate(self, rotation: Rotation) -> None:
@@ -164,7 +164,7 @@ class LogFile:
             if rotation.kept == 0:
                 self._path.unlink(missing_ok=True)
         except OSError as error:
-            self._troubles.add(self._path, f"it cannot be put aside: {error.strerror}")
+            self._errors.add(self._path, f"it cannot be put aside: {error.strerror}")
         else:
             self._size = 0
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeclient.output.descriptors import copy_size, same_place
-from nodeclient.output.files import Troubles
+from nodeclient.output.files import LogFileErrors
 from nodeclient.output.line_prefix import WorkerLabel
 from nodeclient.output.log_paths import LogPaths, PrivateFolder
 from nodeclient.output.output_settings import OutputSettings, Streams
@@ -68,7 +68,7 @@ class Output:
         self._pump = Pump([stderr] if stdout is stderr else [stdout, stderr], self._failed)
         self.terminal = Terminal(fds[1], self._pump, stderr)
         """For this node's own words."""
-        self._troubles = Troubles(self._complain_soon)
+        self._errors = LogFileErrors(self._complain_soon)
         self._private = PrivateFolder()
         self._round: RoundStreams | None = None
 
@@ -89,13 +89,13 @@ class Output:
         had.
         """
         self._retire()
-        self._troubles.begin_round()
+        self._errors.begin_round()
         log_dir = self._settings.log_dir
         folder = None if log_dir is None else place.folder(log_dir.absolute())
         labels = [WorkerLabel(rank, local_rank, self._role, self._host) for local_rank, rank in enumerate(ranks)]
         fds = dict(zip(self._outlets, self._fds, strict=True))
         round_streams = RoundStreams(
-            self._settings, self._outlets, fds, folder, labels, self._troubles, several_hosts=several_hosts
+            self._settings, self._outlets, fds, folder, labels, self._errors, several_hosts=several_hosts
         )
         with ExitStack() as children, ExitStack() as failure:
             children_fds = round_streams.open(children, failure)

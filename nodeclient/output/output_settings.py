@@ -52,12 +52,12 @@ class OutputSettings:
     rotations_kept: int = 5
     """How many files that were put aside are kept of each."""
 
-    def may_speak(self, local_rank: int) -> bool:
+    def is_shown(self, local_rank: int) -> bool:
         """Whether lines of a worker may reach the terminal, and the files of chosen lines."""
         return self.terminal_ranks is None or local_rank in self.terminal_ranks
 
     def shown(self, local_rank: int) -> Streams:
         """Return the streams of a worker that go to the terminal."""
-        if not self.may_speak(local_rank):
+        if not self.is_shown(local_rank):
             return Streams.NONE
         return Streams.BOTH & ~self.redirects.of(local_rank) | self.tee.of(local_rank)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from nodeclient.output.descriptors import harmless, pipe, pseudo_terminal
-from nodeclient.output.files import Filter, LogFile, Rotation, Troubles
+from nodeclient.output.files import Filter, LogFile, LogFileErrors, Rotation
 from nodeclient.output.line_prefix import WorkerLabel, colours_wanted, make_prefix
 from nodeclient.output.lines import plain
 from nodeclient.output.output_settings import OutputSettings, Streams
@@ -28,7 +28,7 @@ class RoundStreams:
         fds: Mapping[Streams, int],
         folder: Path | None,
         labels: Sequence[WorkerLabel],
-        troubles: Troubles,
+        errors: LogFileErrors,
         *,
         several_hosts: bool,
     ) -> None:
@@ -38,7 +38,7 @@ class RoundStreams:
         self._fds = fds
         self._folder = folder
         self._labels = labels
-        self._troubles = troubles
+        self._errors = errors
         self._several_hosts = several_hosts
         sharing = sum(bool(settings.shown(label.local_rank)) for label in labels)
         self._is_prefixed = sharing > 1 or settings.prefix is not None
@@ -124,7 +124,7 @@ class RoundStreams:
         if self._folder is None or log is None:
             return []
         sinks: list[Sink] = [self._file(log)]
-        if (words := self._filters[kind]) and self._settings.may_speak(label.local_rank):
+        if (words := self._filters[kind]) and self._settings.is_shown(label.local_rank):
             if kind not in self._filtered:
                 self._filtered[kind] = self._file(self._folder / f"filtered_{_NAMES[kind]}.log")
             sinks.append(Filter(words, self._prefix(label, None), self._filtered[kind]))
@@ -134,7 +134,7 @@ class RoundStreams:
         return None if self._folder is None else self._folder / str(label.rank) / f"{_NAMES[kind]}.log"
 
     def _file(self, path: Path) -> LogFile:
-        return LogFile(path, self._troubles, self._rotation)
+        return LogFile(path, self._errors, self._rotation)
 
     def _prefix(self, label: WorkerLabel, terminal_writer: TerminalWriter | None) -> bytes:
         coloured = terminal_writer is not None and terminal_writer.is_terminal and colours_wanted()

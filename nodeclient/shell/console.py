@@ -55,15 +55,15 @@ class Console:
         install(_Handler(terminal, self._forget_wait), level, "nodeclient", form)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
 
-    def say(self, level: Level, text: str, event: str, **more: object) -> None:
+    def notify(self, level: Level, text: str, event: str, **more: object) -> None:
         """Write one log line, `more` only for machines; what was waited for is over, or will be said again."""
         self._log(_LEVELS[level], text, event, **(more if self._for_machines else {}))
 
     def show(self, report: Report, seen_at: datetime) -> None:
         """Write why a round failed: lines that belong together, or one log line for machines."""
         if self._for_machines:
-            told = report_text.log_fields(report)
-            self._log(logging.ERROR, f"round {report.round} failed", "round_failed", **told)
+            facts = report_text.log_fields(report)
+            self._log(logging.ERROR, f"round {report.round} failed", "round_failed", **facts)
         else:
             self._waiting = None
             self._terminal.write_lines("\n".join(report_text.lines(failure_status(report), seen_at)))

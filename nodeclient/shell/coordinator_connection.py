@@ -44,7 +44,7 @@ from coordinatord.protocol.versions import SPOKEN
 from coordinatord.runtime.latest_frame import LatestFrame
 from coordinatord.runtime.tcp_options import keep_trying
 from nodeclient.config import Endpoint
-from nodeclient.core.events import CoordinatorDegraded, Event, SessionClosed, SessionOpened, Told, TurnedAway
+from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 
 CONNECT_WITHIN_S = 5.0
 """One lease: an attempt that takes longer would be lost before it began."""
@@ -152,17 +152,17 @@ class CoordinatorConnection:
             if message.type is not WSMsgType.BINARY:
                 return f"the coordinator sent a {message.type.name.lower()} frame"
             try:
-                heard = decode(message.data, Desired, Degraded, Refused, version=self._version)
+                received = decode(message.data, Desired, Degraded, Refused, version=self._version)
             except SchemaError as error:
                 return f"the coordinator sent what is no message: {error}"
-            if isinstance(heard, Refused) and heard.code is RefusalCode.VERSION:
-                return heard
-            if isinstance(heard, Refused):
-                self._turned_away = heard.code in {RefusalCode.DRAINED, RefusalCode.LIMIT}
-                self._submit(TurnedAway(heard))
-                return heard.message
+            if isinstance(received, Refused) and received.code is RefusalCode.VERSION:
+                return received
+            if isinstance(received, Refused):
+                self._turned_away = received.code in {RefusalCode.DRAINED, RefusalCode.LIMIT}
+                self._submit(TurnedAway(received))
+                return received.message
             self._welcome = True
-            self._submit(Told(heard) if isinstance(heard, Desired) else CoordinatorDegraded(heard))
+            self._submit(DesiredReceived(received) if isinstance(received, Desired) else CoordinatorDegraded(received))
         return "the coordinator closed the connection"
 
 

@@ -28,7 +28,7 @@ from nodeclient.core.effects import (
     Notice,
     Probe,
     Reconnect,
-    Say,
+    SendObserved,
     Show,
     Start,
     Sweep,
@@ -39,7 +39,7 @@ from nodeclient.core.events import (
     Diagnosis,
     EmbeddedCoordinatorEnded,
     Event,
-    LeaveAsked,
+    LeaveRequested,
     SearchBegan,
     StartFailed,
     SweepFailed,
@@ -96,7 +96,7 @@ class Node:
         self._agent = Agent(settings, self._port.port, self._loop.time())
         mark = secrets.token_hex(16)
         self._launcher = CommandBuilder(config, os.environ)
-        self._starter = WorkerStarter(config.preload, self._launcher.common_command(), LOCAL_RANK_MACRO, self._remark)
+        self._starter = WorkerStarter(config.preload, self._launcher.common_command(), LOCAL_RANK_MACRO, self._warn)
         self._workers = LocalWorkers(mark, self._note_exit, self._starter.spawn)
         self._exit_reporter = ExitReporter(self._diagnose, self.submit)
         self._output = Output(config.output, socket.gethostname(), config.role, self._complain)
@@ -127,11 +127,11 @@ class Node:
         with reaping_orphans(self._children):
             try:
                 for remark in (*self._config.remarks, *self._launcher.remarks):
-                    self._remark(Level.INFO, remark)
+                    self._warn(Level.INFO, remark)
                 for name, run in (("preload", self._starter), ("accounts", self._exit_reporter)):
                     self._tasks.spawn(run.run(), name=name)
                 self._guard.start()  # which takes a while, in which other things can be done
-                self._systemd.tell("READY=1", status_of(self._status()))  # nothing is asked of it but to try
+                self._systemd.notify("READY=1", status_of(self._status()))  # nothing is asked of it but to try
                 self._tasks.spawn(self._systemd.keep_alive(), name="watchdog")
                 self._tasks.spawn(self._systemd.keep_informed(self._status), name="status")
                 self._tasks.spawn(self._attend(), name="session")
@@ -156,15 +156,15 @@ class Node:
 
     async def _await_guard(self) -> None:
         """Wait until the guard is up. Raises `GuardError`."""
-        voice = self._guard.voice
-        if voice is not None:
-            heard = asyncio.Event()
-            self._loop.add_reader(voice, heard.set)
+        ready_fd = self._guard.ready_fd
+        if ready_fd is not None:
+            ready = asyncio.Event()
+            self._loop.add_reader(ready_fd, ready.set)
             try:
                 with suppress(TimeoutError):  # which the guard itself knows better
-                    await asyncio.wait_for(heard.wait(), READY_WITHIN_S)
+                    await asyncio.wait_for(ready.wait(), READY_WITHIN_S)
             finally:
-                self._loop.remove_reader(voice)
+                self._loop.remove_reader(ready_fd)
         self._guard.await_ready()
 
     async def _attend_companion(self) -> None:
@@ -183,8 +183,8 @@ class Node:
 
     def _leave(self, signum: int) -> None:
         grace_s = max(self._config.stop_timeout_s, self._config.abort_timeout_s) + LEAVE_MARGIN_S
-        self._systemd.tell("STOPPING=1", f"EXTEND_TIMEOUT_USEC={grace_s * 1_000_000:.0f}")
-        self.submit(LeaveAsked(signum))
+        self._systemd.notify("STOPPING=1", f"EXTEND_TIMEOUT_USEC={grace_s * 1_000_000:.0f}")
+        self.submit(LeaveRequested(signum))
 
     # Effects out
 
@@ -203,13 +203,13 @@ class Node:
                 self._workers.kill()
             case Sweep():
                 self._tasks.spawn(self._sweep(), name="sweep")
-            case Say(observed):
+            case SendObserved(observed):
                 self._session.send(self._note_steps(self._slots.complete(observed)))
                 self._end_lingering()
             case Reconnect(reason):
                 self._session.close(reason)
             case Notice(level, text, event):
-                self._console.say(level, text, event)
+                self._console.notify(level, text, event)
             case Show(report):
                 self._console.show(report, now())
             case Waiting(reason):
@@ -229,7 +229,7 @@ class Node:
         ranks = notices.ranks(part, self._config.workers)
         master = f"master {part.master_address}:{part.master_port}"
         text = f"starting round {start.round}: {ranks}, {master}: {start.reason}"
-        self._console.say(Level.INFO, text, "round_starting")
+        self._console.notify(Level.INFO, text, "round_starting")
         place = LogPaths(self._config.job, start.run, start.round)
         own_ranks = range(part.first_rank, part.first_rank + self._config.workers)
         several = self._config.spec.nodes_max > 1  # the same in all rounds, however many nodes have come
@@ -253,7 +253,7 @@ class Node:
                 StartFailed(0, ExitCode.OS_ERROR, f"the system refused what the workers need: {error.strerror}")
             )
         else:
-            self._console.say(Level.INFO, self._started_words(place), "workers_started")
+            self._console.notify(Level.INFO, self._started_words(place), "workers_started")
             self._started_at = self._loop.time()
             self.submit(WorkersStarted())
 
@@ -270,7 +270,7 @@ class Node:
             text = (
                 f"round {observed.round} trains: step {step} was reported {took_s:.0f} s after its workers were started"
             )
-            self._console.say(Level.INFO, text, "first_step")
+            self._console.notify(Level.INFO, text, "first_step")
         return observed
 
     def _end_lingering(self) -> None:
@@ -278,7 +278,7 @@ class Node:
         for local_rank in self._lingering.overdue(over, self._loop.time()):
             if self._workers.end_as(local_rank, over[local_rank]):
                 pid = self._workers.pid_of(local_rank)
-                self._complain(lingering.words(self._first_rank + local_rank, pid, over[local_rank]))
+                self._complain(lingering.linger_notice(self._first_rank + local_rank, pid, over[local_rank]))
 
     def _note_exit(self, local_rank: int, exit_code: int) -> None:
         self._exit_reporter.note(local_rank, exit_code, self._workers.pid_of(local_rank))
@@ -287,25 +287,25 @@ class Node:
         stderr = await self._output.end_of_stderr(local_rank)
         pid, file = self._workers.pid_of(local_rank), self._error_files[local_rank]
         # In a thread: it reads files, among them one that the worker made.
-        told = await asyncio.to_thread(diagnose, exit_code, pid, file, stderr, self._kills)
+        diagnosis = await asyncio.to_thread(diagnose, exit_code, pid, file, stderr, self._kills)
         log = self._output.stderr_log(local_rank)
-        return told if log is None else replace(told, log=str(log))
+        return diagnosis if log is None else replace(diagnosis, log=str(log))
 
-    def _end(self, last_word: Exit) -> None:
-        self._console.say(last_word.level, last_word.message, "ended", exit_code=int(last_word.code))
-        self._systemd.tell("STOPPING=1", status_of(last_word.message))
-        if last_word.report is not None and self._config.error_file is not None:
-            obstacle = error_file.write(self._config.error_file, last_word.report, now().timestamp())
+    def _end(self, ending: Exit) -> None:
+        self._console.notify(ending.level, ending.message, "ended", exit_code=int(ending.code))
+        self._systemd.notify("STOPPING=1", status_of(ending.message))
+        if ending.report is not None and self._config.error_file is not None:
+            obstacle = error_file.write(self._config.error_file, ending.report, now().timestamp())
             if obstacle is not None:
-                self._console.say(Level.WARNING, obstacle, "error_file_failed")
+                self._console.notify(Level.WARNING, obstacle, "error_file_failed")
         if not self._exit.done():
-            self._exit.set_result(last_word.code)
+            self._exit.set_result(ending.code)
 
     def _complain(self, text: str) -> None:
-        self._console.say(Level.WARNING, text, "trouble")
+        self._console.notify(Level.WARNING, text, "trouble")
 
-    def _remark(self, level: Level, text: str) -> None:
-        self._console.say(level, text, "remark")
+    def _warn(self, level: Level, text: str) -> None:
+        self._console.notify(level, text, "remark")
 
     async def _sweep(self) -> None:
         try:

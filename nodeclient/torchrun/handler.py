@@ -27,7 +27,7 @@ from coordinatord.protocol.messages import Assignment
 from nodeclient.core.effects import Start
 from nodeclient.torchrun.log import logger
 from nodeclient.torchrun.membership import EndedError, Membership
-from nodeclient.torchrun.parameters import BACKEND, TorchrunConfig, in_torchrun_words
+from nodeclient.torchrun.parameters import BACKEND, TorchrunConfig, with_torchrun_names
 from nodeclient.torchrun.stores import AgentStore, AgentStoreError, RoundOverError, connect, serve
 
 LEAVE_WITHIN_S = 6.0
@@ -129,14 +129,14 @@ class CoordinatordHandler(RendezvousHandler):
         if self._membership.wait_until_over(0):
             raise RoundOverError
         self._membership.note_started()
-        os.environ.update(self._words(start))
+        os.environ.update(self._variables(start))
         logger.info("job %s: round %d: %s: %s", self._config.job, start.round, _place(part), start.reason)
         agents = AgentStore(store, self._membership, part.group_rank, part.group_world_size)
         return RendezvousInfo(
             agents, part.group_rank, part.group_world_size, RendezvousStoreInfo(part.master_address, part.master_port)
         )
 
-    def _words(self, start: Start) -> dict[str, str]:
+    def _variables(self, start: Start) -> dict[str, str]:
         """Return what torchrun's workers inherit of what nodeclient's workers are told; see `workerlib.env`."""
         return {
             "COORDINATORD_JOB": self._config.job,
@@ -147,7 +147,7 @@ class CoordinatordHandler(RendezvousHandler):
         }
 
     def _explain(self, ended: EndedError) -> BaseException:
-        text = f"job {self._config.job}: {in_torchrun_words(str(ended))}"
+        text = f"job {self._config.job}: {with_torchrun_names(str(ended))}"
         match ended.code:
             case ExitCode.OK:
                 logger.warning("%s; this torchrun had no part in its last round, and ends", text)

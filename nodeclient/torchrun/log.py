@@ -7,13 +7,13 @@ import logging
 from torch.distributed.elastic.utils.logging import get_logger
 
 from nodeclient.core.effects import Level
-from nodeclient.torchrun.parameters import in_torchrun_words
+from nodeclient.torchrun.parameters import with_torchrun_names
 
 logger = get_logger("torch.distributed.elastic.rendezvous.coordinatord")
 
 _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
 
 
-def say(job: str, level: Level, text: str) -> None:
+def write(job: str, level: Level, text: str) -> None:
     """Log a text of ours."""
-    logger.log(_LEVELS[level], "job %s: %s", job, in_torchrun_words(text))
+    logger.log(_LEVELS[level], "job %s: %s", job, with_torchrun_names(text))

@@ -24,9 +24,9 @@ REMIND_S = 30.0
 class EndedError(Exception):
     """This membership is over. State: it stays so."""
 
-    def __init__(self, last_word: Exit) -> None:
-        super().__init__(last_word.message)
-        self.code = last_word.code
+    def __init__(self, ending: Exit) -> None:
+        super().__init__(ending.message)
+        self.code = ending.code
 
 
 class Membership:
@@ -48,7 +48,7 @@ class Membership:
         self._succeeded = False
         self._gone = False
         """torchrun's workers are dead, and it will not ask for another round."""
-        self._last_word: Exit | None = None
+        self._ending: Exit | None = None
         self._waiting_for = "the coordinator"
 
     @property
@@ -59,7 +59,7 @@ class Membership:
     @property
     def ended(self) -> bool:
         """Whether nothing follows any more."""
-        return self._last_word is not None
+        return self._ending is not None
 
     @property
     def succeeded(self) -> bool:
@@ -82,8 +82,8 @@ class Membership:
         self._give_back("a worker of this torchrun failed, see its own output")
         with self._changed:
             while self._round is None:
-                if self._last_word is not None:
-                    raise EndedError(self._last_word)
+                if self._ending is not None:
+                    raise EndedError(self._ending)
                 if not self._changed.wait(REMIND_S):
                     logger.warning("job %s: no round yet: %s", self._config.job, self._waiting_for)
             return self._round
@@ -170,15 +170,15 @@ class Membership:
 
     def _live(self) -> None:
         try:
-            last_word = asyncio.run(self._take_part())
+            ending = asyncio.run(self._take_part())
         except OSError as error:
-            last_word = Exit(ExitCode.OS_ERROR, f"the system refused something: {error}")
+            ending = Exit(ExitCode.OS_ERROR, f"the system refused something: {error}")
         except Exception as error:  # noqa: BLE001 - the last resort of the thread, and it says all there is to know
             logger.exception("a bug of the rendezvous backend coordinatord")
-            last_word = Exit(ExitCode.INTERNAL, f"a bug of the rendezvous backend coordinatord: {error!r}")
+            ending = Exit(ExitCode.INTERNAL, f"a bug of the rendezvous backend coordinatord: {error!r}")
         self._ready.set()
         with self._changed:
-            self._last_word = last_word
+            self._ending = ending
             self._over = self._round is not None
             self._changed.notify_all()
 

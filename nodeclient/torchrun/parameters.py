@@ -59,8 +59,8 @@ def read(parameters: RendezvousParameters) -> TorchrunConfig:
     if not parameters.endpoint.strip():
         raise ValueError("--rdzv-endpoint: give HOST[:PORT], where coordinatord listens (port: 29400)")
     # torchrun hands on the quotes that a shell has left around all of it.
-    words = {key.strip(_QUOTES): str(value).strip(_QUOTES) for key, value in parameters.config.items()}
-    settings = {key: value for key, value in words.items() if key != INJECTED}
+    config = {key.strip(_QUOTES): str(value).strip(_QUOTES) for key, value in parameters.config.items()}
+    settings = {key: value for key, value in config.items() if key != INJECTED}
     join_timeout = settings.pop("join_timeout", str(JOIN_TIMEOUT_S))
     known = [key for key in settings if key in CONF]
     remarks = [f"not used by {BACKEND}: {', '.join(known)}"] if known else []
@@ -78,7 +78,7 @@ def read(parameters: RendezvousParameters) -> TorchrunConfig:
     )
 
 
-def in_torchrun_words(text: str) -> str:
+def with_torchrun_names(text: str) -> str:
     """Call the flags in a text of ours what torchrun calls them."""
     return _FLAG.sub(lambda found: _WORDS[found[0]], text)
 

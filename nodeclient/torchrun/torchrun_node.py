@@ -23,7 +23,7 @@ from nodeclient.core.effects import (
     Notice,
     Probe,
     Reconnect,
-    Say,
+    SendObserved,
     Show,
     Start,
     Sweep,
@@ -31,12 +31,12 @@ from nodeclient.core.effects import (
     Waiting,
 )
 from nodeclient.core.events import (
+    DesiredReceived,
     Diagnosis,
     Event,
-    LeaveAsked,
+    LeaveRequested,
     StartFailed,
     Swept,
-    Told,
     Unreached,
     WorkerExited,
     WorkersStarted,
@@ -47,8 +47,8 @@ from nodeclient.shell.agent_loop import AgentLoop
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
 from nodeclient.shell.introduction import Introduction
 from nodeclient.shell.master_probe import ProbeListener, look_for_master
-from nodeclient.torchrun.log import say
-from nodeclient.torchrun.parameters import TorchrunConfig, in_torchrun_words
+from nodeclient.torchrun.log import write
+from nodeclient.torchrun.parameters import TorchrunConfig, with_torchrun_names
 
 STOP_TIMEOUT_S = 35.0
 """How long torchrun may take to end its workers: it kills them 30 s after SIGTERM, and has to notice first."""
@@ -81,7 +81,7 @@ class TorchrunNode:
         self._listener = ProbeListener(config.node)
         settings = Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, STOP_TIMEOUT_S, kills=False)
         self._agent = Agent(settings, self._port.port, self._loop.time())
-        self._session = CoordinatorConnection(config.coordinators, self._join, self._hear)
+        self._session = CoordinatorConnection(config.coordinators, self._join, self._receive)
         self._tasks = Tasks()
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[Exit] = self._loop.create_future()
@@ -89,13 +89,13 @@ class TorchrunNode:
         self._succeeded: tuple[str, int] | None = None
         """The run and the round in which all of torchrun's workers succeeded."""
         self._leaving = False
-        self._trouble: Exit | None = None
+        self._exit_reason: Exit | None = None
         """Why this node leaves unasked."""
 
     async def run(self) -> Exit:
         """Take part in the job until it is over for this node."""
         if self._config.remark:
-            say(self._config.job, Level.INFO, self._config.remark)
+            write(self._config.job, Level.INFO, self._config.remark)
         try:
             self._events.start()
             self._tasks.spawn(self._session.run(), name="session")
@@ -135,7 +135,7 @@ class TorchrunNode:
         """Leave the job; further calls do nothing."""
         if not self._leaving:
             self._leaving = True
-            self._submit(LeaveAsked(0))
+            self._submit(LeaveRequested(0))
 
     def end(self) -> None:
         """End `run`, whatever was decided."""
@@ -146,9 +146,9 @@ class TorchrunNode:
     def _submit(self, event: Event) -> None:
         self._events.submit(event)
 
-    def _hear(self, event: Event) -> None:
+    def _receive(self, event: Event) -> None:
         self._submit(event)
-        if isinstance(event, Told):
+        if isinstance(event, DesiredReceived):
             self._look_at(event.desired)
 
     def _look_at(self, desired: Desired) -> None:
@@ -174,23 +174,23 @@ class TorchrunNode:
                 if self._torchrun.call_in():
                     self._submit(WorkerExited(0, 0, Diagnosis(pid=os.getpid())))
             case Kill():
-                say(job, Level.WARNING, f"torchrun has not ended its workers within {STOP_TIMEOUT_S:g} s")
+                write(job, Level.WARNING, f"torchrun has not ended its workers within {STOP_TIMEOUT_S:g} s")
             case Sweep():
                 self._sweep()
-            case Say(observed):
+            case SendObserved(observed):
                 self._session.send(observed)
             case Reconnect(reason):
                 self._session.close(reason)
             case Notice(level, text, _):
                 # What torchrun did, it has told already.
-                say(job, Level.INFO if isinstance(event, WorkerExited) else level, text)
+                write(job, Level.INFO if isinstance(event, WorkerExited) else level, text)
             case Show(report):
                 self._show(report)
             case Waiting(reason):
-                self._torchrun.wait_for(in_torchrun_words(reason))
-                say(job, Level.INFO, reason)
+                self._torchrun.wait_for(with_torchrun_names(reason))
+                write(job, Level.INFO, reason)
             case Exit():
-                self._end_with(self._trouble or effect)
+                self._end_with(self._exit_reason or effect)
 
     async def _probe(self, probe: Probe) -> None:
         event = await look_for_master(probe)
@@ -210,16 +210,16 @@ class TorchrunNode:
     def _show(self, report: Report) -> None:
         if report.node != self._config.node:
             text = f"round {report.round} failed first on node {report.node}: {report.failure.message}"
-            say(self._config.job, Level.WARNING, text)
+            write(self._config.job, Level.WARNING, text)
 
     def _give_up(self, event: Event, why: str) -> None:
-        self._trouble = Exit(ExitCode.UNAVAILABLE, why)
+        self._exit_reason = Exit(ExitCode.UNAVAILABLE, why)
         self._submit(event)
         self.leave()
 
-    def _end_with(self, last_word: Exit) -> None:
+    def _end_with(self, ending: Exit) -> None:
         if not self._exit.done():
-            self._exit.set_result(last_word)
+            self._exit.set_result(ending)
 
     # Words about itself
 

@@ -26,7 +26,7 @@ CLOSE_TIMEOUT_S = 5.0
 READY_WITHIN_S = 30.0
 """It takes 20 ms; this leaves room for an overloaded host, and for a file system of which somebody else makes use."""
 
-WORDS_MAX = 500
+OUTPUT_MAX = 500
 """Bytes of what a guard says that cannot begin: an exception's type and its text."""
 
 PACKAGE_PARENT = Path(__file__).resolve().parents[2]
@@ -96,7 +96,7 @@ class Guard:
             _pipe(self._process.stdin).write(f"{self._mark}\n".encode() + os.fsencode(self._folder) + b"\n")
 
     @property
-    def voice(self) -> int | None:
+    def ready_fd(self) -> int | None:
         """A descriptor that can be read once `await_ready` need not wait; None if it need not now."""
         return None if self._ready or self._process is None else _pipe(self._process.stdout).fileno()
 
@@ -107,14 +107,14 @@ class Guard:
         `GuardError` if that does not come up either, and `OSError` if no process can be started.
         """
         self.start()
-        trouble = self._trouble()
-        if trouble:
+        failure = self._failure()
+        if failure:
             self.start()
-            trouble = self._trouble()
-        if trouble:
-            raise GuardError(f"the guard, which ends the workers should this process be killed, {trouble}")
+            failure = self._failure()
+        if failure:
+            raise GuardError(f"the guard, which ends the workers should this process be killed, {failure}")
 
-    def _trouble(self) -> str:
+    def _failure(self) -> str:
         """Wait until the guard is up; return what keeps it from that, empty if nothing does."""
         if self._ready or self._process is None:
             return ""
@@ -123,15 +123,15 @@ class Guard:
         poll.register(pipe, select.POLLIN)
         if not poll.poll(max(0.0, self._patience_ends_at - time.monotonic()) * 1000):
             return f"was not up within {READY_WITHIN_S:g} s"
-        words = os.read(pipe.fileno(), WORDS_MAX)
-        self._ready = words == READY
+        output = os.read(pipe.fileno(), OUTPUT_MAX)
+        self._ready = output == READY
         if self._ready:
             pipe.close()
             return ""
         code = self._process.wait()
         self._let_go(self._process)
-        said = " ".join(words.decode(errors="replace").split())
-        return f"does not start: {said or describe_exit(code)}"
+        text = " ".join(output.decode(errors="replace").split())
+        return f"does not start: {text or describe_exit(code)}"
 
     def close(self) -> None:
         """End the guard, which kills what is left of the workers; a no-op if there is none."""

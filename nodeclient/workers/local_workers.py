@@ -98,7 +98,7 @@ class LocalWorkers:
     def terminate(self, signum: int = signal.SIGTERM) -> None:
         """Ask every worker to end, and from now on let a process group outlive its leader."""
         self._signalled = True
-        process_tree.ask_to_end(self._workers.keys(), signum)
+        process_tree.signal_groups(self._workers.keys(), signum)
 
     def end_as(self, local_rank: int, exit_code: int) -> bool:
         """Kill a worker whose program was over; it then has exited with the code that its program had.

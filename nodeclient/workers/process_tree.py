@@ -77,7 +77,7 @@ def marked(mark: str) -> list[int]:
     return [pid for pid in _pids() if pid != own and _carries(pid, mark)]
 
 
-def ask_to_end(groups: Collection[int], signum: int) -> None:
+def signal_groups(groups: Collection[int], signum: int) -> None:
     """Send a signal to those of some process groups whom it concerns; the caller vouches that they are its own.
 
     A process that heeds it sees to its own children: a training script saves its state, for which it may still need

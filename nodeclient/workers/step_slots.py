@@ -80,8 +80,8 @@ class Slots:
 
     def over(self) -> dict[int, int]:
         """Return the exit codes of the programs that are known to be over, by local rank."""
-        words = self._words()
-        over = {rank: words[(rank * SLOT_BYTES) // _WORD_BYTES + _OVER] for rank in range(self._workers) if words}
+        fields = self._fields()
+        over = {rank: fields[(rank * SLOT_BYTES) // _WORD_BYTES + _OVER] for rank in range(self._workers) if fields}
         return {rank: word - 1 for rank, word in over.items() if 0 < word <= _EXIT_CODE_MAX + 1}
 
     def close(self) -> None:
@@ -91,16 +91,16 @@ class Slots:
             self._file = None
 
     def _look(self) -> None:
-        words = self._words()
-        for rank in range(self._workers) if words else ():
-            step, at, check = words[rank * SLOT_BYTES // _WORD_BYTES :][:_OVER]
+        fields = self._fields()
+        for rank in range(self._workers) if fields else ():
+            step, at, check = fields[rank * SLOT_BYTES // _WORD_BYTES :][:_OVER]
             # What does not belong together is being written right now: it is whole at the next look.
             if at and step ^ at == check:
                 if step <= STEP_MAX:
                     self._read[rank] = (step, at)
                 self._to_come |= step == STEPS_TO_COME
 
-    def _words(self) -> list[int]:
+    def _fields(self) -> list[int]:
         """Return what is in the slots; nothing where there are none."""
         if self._file is None:
             return []

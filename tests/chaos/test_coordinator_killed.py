@@ -50,6 +50,6 @@ def test_no_worker_restarts_and_round_and_ranks_stay_however_often_it_is_killed(
     begun.finish()
     assert [node.wait() for node in nodes] == [0, 0], "the workers of the first round have ended well"
     assert [one.number for one in cluster.rounds()] == [begun.number]
-    assert len(fleet.said("started")) == FLEET
-    assert fleet.said("ended") == fleet.said("gone") == []
+    assert len(fleet.events_of("started")) == FLEET
+    assert fleet.events_of("ended") == fleet.events_of("gone") == []
     cluster.await_state(state="succeeded")

@@ -39,7 +39,7 @@ class Net:
         finally:
             program.close()
 
-    def say(self, host: str, what: str, to: str, *words: str) -> dict[str, float]:
+    def command(self, host: str, what: str, to: str, *words: str) -> dict[str, float]:
         """Have a host say something to another."""
         said = run(*self.hosts.on(host), *DATAGRAMS, what, self.link.address[to], *words)
         assert said.returncode == 0, said.stderr
@@ -50,11 +50,11 @@ class Net:
         """Send numbers from one host to another; return those that come, in the order in which they do."""
         with self.listener(target) as (program, port):
             taken = sum(self.link.set_way(source, target).values())
-            self.say(source, "send", target, port, str(COUNT))
+            self.command(source, "send", target, port, str(COUNT))
             # The link has a process of its own, which may not have come to them yet.
             wait_until("the link", lambda: sum(self.link.set_way(source, target).values()) >= taken + COUNT)
             self.link.set_way(source, target, loss=0.0, cut=False)
-            self.say(source, "end", target, port)
+            self.command(source, "end", target, port)
             got: list[int] = json.loads(program.await_line(r'.*"got".*')[0])["got"]
         return got
 
@@ -81,7 +81,7 @@ def test_each_direction_takes_the_delay_and_keeps_the_order(make_net: Callable[.
     net = make_net()
     net.link.shape(delay_s=0.05, loss=0.0)
     with net.listener("b") as (_, port):
-        assert net.say("a", "echo", "b", port)["echo_s"] >= 0.1
+        assert net.command("a", "echo", "b", port)["echo_s"] >= 0.1
     assert net.received("a", "b") == list(range(COUNT))
 
 
@@ -112,10 +112,10 @@ def test_an_isolated_host_hears_nothing_and_is_not_heard_until_the_link_is_mende
     net.link.isolate("a")
     for source, target in (("a", "b"), ("b", "a")):
         with net.listener(target) as (program, port):
-            net.say(source, "end", target, port)
+            net.command(source, "end", target, port)
             wait_until("the packet to be dropped", lambda way=(source, target): net.link.set_way(*way)["cut"] == 1)  # type: ignore[misc]
             net.link.mend()
-            net.say(source, "end", target, port)
+            net.command(source, "end", target, port)
             assert program.await_line(r'.*"got".*')[0] == '{"got": []}'
         net.link.isolate("a")
 

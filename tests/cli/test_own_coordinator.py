@@ -167,12 +167,12 @@ async def test_the_coordinator_stays_until_the_others_have_heard_how_the_job_end
     async with asyncio.TaskGroup() as tasks, AsyncExitStack() as own:
         url = await own.enter_async_context(brought_along(port))
         async with connect(url, join()) as peer:
-            await peer.report(Phase.SUCCEEDED, await peer.hear_goal(Goal.RUN))
-            await peer.hear_goal(Goal.EXIT)
+            await peer.report(Phase.SUCCEEDED, await peer.receive_goal(Goal.RUN))
+            await peer.receive_goal(Goal.EXIT)
             ending = tasks.create_task(own.aclose())
             for _ in range(MANY):
                 await peer.beat()
-                assert (await peer.hear(Desired)).goal is Goal.EXIT
+                assert (await peer.receive(Desired)).goal is Goal.EXIT
             assert not ending.done()
         await ending
 
@@ -190,10 +190,10 @@ async def test_a_node_does_not_wait_for_a_job_that_goes_on(port: int) -> None:
     async with AsyncExitStack() as own:
         url = await own.enter_async_context(brought_along(port))
         async with connect(url, join(nodes=2)) as peer:
-            await peer.hear_goal(Goal.WAIT)
+            await peer.receive_goal(Goal.WAIT)
             await own.aclose()
             await peer.beat()
-            await peer.hear_goal(Goal.WAIT)
+            await peer.receive_goal(Goal.WAIT)
 
 
 @pytest.mark.asyncio
@@ -202,19 +202,19 @@ async def test_a_node_that_was_lost_may_still_hear_how_the_job_was_stopped(port:
     async with asyncio.TaskGroup() as tasks, AsyncExitStack() as own:
         url = await own.enter_async_context(brought_along(port))
         async with connect(url, join("a")) as peer:
-            await peer.hear_goal(Goal.RUN)
+            await peer.receive_goal(Goal.RUN)
             async with connect(url, join("spare")) as spare:
-                told = await spare.hear_goal(Goal.WAIT)
+                told = await spare.receive_goal(Goal.WAIT)
             while len(await nodes_of(url)) > 1:
                 await peer.beat()
-                await peer.hear(Desired)
+                await peer.receive(Desired)
             stopped = await asyncio.to_thread(operate, "stop", "--coord", url.removeprefix("http://"), "job")
             assert stopped.returncode == 0, stopped.stderr
-            await peer.report(Phase.STOPPED, await peer.hear_goal(Goal.STOP))
-            await peer.hear_goal(Goal.EXIT)
+            await peer.report(Phase.STOPPED, await peer.receive_goal(Goal.STOP))
+            await peer.receive_goal(Goal.EXIT)
         ending = tasks.create_task(own.aclose())
         async with connect(url, join("spare", observed=dataclasses.replace(IDLE, run=told.run))) as spare:
-            outcome = (await spare.hear_goal(Goal.EXIT)).outcome
+            outcome = (await spare.receive_goal(Goal.EXIT)).outcome
         assert outcome is not None
         assert outcome.exit_code == ExitCode.STOPPED
         ending.cancel()  # a coordinator waits 10 s for one that was lost

@@ -44,7 +44,7 @@ def test_connected_nodes_are_granted_the_changed_settings_at_once(own_coordinato
             for text in (None, "heartbeat = 20\noutage-grace = 100\n", "heartbeat = 0.5\noutage-grace = 30\n"):
                 if text is not None:
                     daemon.rewrite(text)
-                told = await peer.hear(Desired)
+                told = await peer.receive(Desired)
                 found.append((told.heartbeat_s, told.lease_s, told.outage_grace_s))
         return found
 

@@ -27,7 +27,7 @@ import torch.distributed as dist  # noqa: E402
 import workerlib  # noqa: E402
 
 
-def say(**facts: object) -> None:
+def emit(**facts: object) -> None:
     """Write a line whole, whatever the other workers write."""
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
@@ -48,7 +48,7 @@ with workerlib.init() as ctx:
             first_step_s = time.monotonic() - BEGAN
         ctx.step(step)
     properties = torch.cuda.get_device_properties(local)
-    say(
+    emit(
         rank=ctx.rank,
         local_rank=local,
         world=ctx.world_size,

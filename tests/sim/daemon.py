@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from coordinatord.core.effects import Answer, Effect, Refuse, ReportDegraded, Send
 from coordinatord.core.events import (
-    Asked,
+    AdminRequested,
     Connected,
     Disconnected,
     Event,
@@ -169,7 +169,7 @@ class Daemon:
             run = self.machine.jobs.get(request.target)
             self._asking[self._asked] = request, None if run is None else run.id
             self._world.trace.note("operator asks for %s", request)
-            self._submit(Asked(self._asked, request))
+            self._submit(AdminRequested(self._asked, request))
 
     def change_policy(self, policy: Policy) -> None:
         """Let it read other settings, as on SIGHUP; where nobody reads, nothing comes of it."""
@@ -333,7 +333,7 @@ class Daemon:
             if session is None:
                 continue
             if isinstance(effect, Send | ReportDegraded):
-                self._world.invariants.said(session, effect.message)
+                self._world.invariants.sent(session, effect.message)
                 wires.send(session, DOWN, effect.message)
                 continue
             if isinstance(effect, Refuse):

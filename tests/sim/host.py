@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Degraded, Desired, Join, NodeSpec, Observed, Refused
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
-from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, Say, Start, Sweep, Terminate
+from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, SendObserved, Start, Sweep, Terminate
 from nodeclient.core.events import (
     CoordinatorDegraded,
+    DesiredReceived,
     Event,
-    LeaveAsked,
+    LeaveRequested,
     Reached,
     SessionClosed,
     SessionOpened,
     Tick,
-    Told,
     TurnedAway,
     Unreached,
 )
@@ -142,7 +142,7 @@ class Host:
         if self.agent is not None:
             self._world.trace.note("%s: nodeclient is asked to leave", self.name)
             self._world.touch()
-            self.submit(LeaveAsked(signal.SIGUSR1))
+            self.submit(LeaveRequested(signal.SIGUSR1))
 
     def pause(self) -> None:
         """Stop the nodeclient's process; its workers go on."""
@@ -247,7 +247,7 @@ class Host:
             return
         if isinstance(said, Desired):
             self._welcome = True
-            self.submit(Told(said))
+            self.submit(DesiredReceived(said))
         elif isinstance(said, Degraded):
             self._welcome = True
             self.submit(CoordinatorDegraded(said))
@@ -294,8 +294,8 @@ class Host:
         while events:
             event = events[0]
             self._world.invariants.happens(self, event)
-            if isinstance(event, Told):
-                self._world.invariants.told(self, event.desired)
+            if isinstance(event, DesiredReceived):
+                self._world.invariants.received(self, event.desired)
             for effect in agent.handle(event, self.clock.read()):
                 self._carry_out(effect)
             if events:
@@ -310,7 +310,7 @@ class Host:
     def _carry_out(self, effect: Effect) -> None:
         self._world.invariants.does(self, effect)
         match effect:
-            case Say(observed):
+            case SendObserved(observed):
                 if self.session is not None:
                     self._world.wires.send(self.session, UP, self._with_steps(observed))
             case Probe():

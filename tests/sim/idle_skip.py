@@ -81,7 +81,7 @@ class IdleSkip:
         if agent is None or session is None or host.is_cut or host.paused or host.slow_s:
             return False
         desired, contact = agent._desired, agent._connection
-        if desired is None or not contact.connected or not contact._heard or session.broken:
+        if desired is None or not contact.connected or not contact._received or session.broken:
             return False
         run = self._world.daemon.machine.jobs.get("job")
         known = None if run is None else run.members.get(host.node)

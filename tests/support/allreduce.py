@@ -36,12 +36,12 @@ def main() -> None:
         dist.all_reduce(total)
         done, step = bool(total[1] > 0), step + 1
         if step % STEPS_PER_LINE == 1 or done:
-            say("sum", step=step, sum=int(total[0].item()))
+            emit("sum", step=step, sum=int(total[0].item()))
     dist.destroy_process_group()
-    say("done")
+    emit("done")
 
 
-def say(event: str, **facts: object) -> None:
+def emit(event: str, **facts: object) -> None:
     """Print one event in one write."""
     told: dict[str, object] = {
         "rank": int(os.environ["RANK"]),

@@ -13,11 +13,12 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Observed, RefusalCode, Refused
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
-from nodeclient.core.effects import Effect, Exit, Probe, Say, Start, Sweep
+from nodeclient.core.effects import Effect, Exit, Probe, SendObserved, Start, Sweep
 from nodeclient.core.events import (
     CoordinatorDegraded,
+    DesiredReceived,
     Event,
-    LeaveAsked,
+    LeaveRequested,
     Reached,
     SessionClosed,
     SessionOpened,
@@ -25,7 +26,6 @@ from nodeclient.core.events import (
     SweepFailed,
     Swept,
     Tick,
-    Told,
     TurnedAway,
     Unreached,
     WorkerExited,
@@ -77,13 +77,13 @@ class Bench:
         """Lose the coordinator, or fail to reach it."""
         return self.submit(SessionClosed(reason))
 
-    def told(self, goal: Goal, **values: Any) -> list[Effect]:
+    def receive(self, goal: Goal, **values: Any) -> list[Effect]:
         """Hear what the coordinator wants."""
-        return self.submit(Told(a_desired(goal, **values)))
+        return self.submit(DesiredReceived(a_desired(goal, **values)))
 
-    def tell(self, desired: Desired) -> list[Effect]:
+    def receive_message(self, desired: Desired) -> list[Effect]:
         """The same, with the whole message."""
-        return self.submit(Told(desired))
+        return self.submit(DesiredReceived(desired))
 
     def refused(self, code: RefusalCode = RefusalCode.LIMIT, words: str = "no room", *, retry: bool) -> list[Effect]:
         """Be turned away."""
@@ -136,7 +136,7 @@ class Bench:
 
     def leave(self, signum: int = 15) -> list[Effect]:
         """The user wants the node to leave."""
-        return self.submit(LeaveAsked(signum))
+        return self.submit(LeaveRequested(signum))
 
     def advance(self, seconds: float) -> list[Effect]:
         """Let time pass, with a tick whenever the agent wants one."""
@@ -156,7 +156,7 @@ class Bench:
     def running(self, **values: Any) -> Bench:
         """Bring the agent to where its workers run round 1."""
         self.open()
-        self.told(Goal.RUN, **values)
+        self.receive(Goal.RUN, **values)
         self.started()
         return self
 
@@ -184,7 +184,7 @@ class Bench:
                 assert not self.alive, "swept over living workers"
                 assert not self.sweeping, "swept twice at a time"
                 self.sweeping = True
-            case Say(observed):
+            case SendObserved(observed):
                 assert decode(encode(observed), Observed) == observed
             case Exit():
                 assert not self.alive, "ended with workers alive"

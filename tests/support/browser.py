@@ -111,7 +111,7 @@ class Page:
         """Give a command of the protocol, and return the answer."""
         return self.browser.command(method, self.session, **parameters)
 
-    def hear(self, method: str, told: dict[str, Any]) -> None:
+    def receive(self, method: str, told: dict[str, Any]) -> None:
         """Take note of what the browser tells of this page."""
         match method:
             case "Runtime.consoleAPICalled" if told["type"] in LOUD:
@@ -184,7 +184,7 @@ class Browser:
                 if not answer.done():  # else it was given up
                     answer.set_result(told)
             elif page := self._pages.get(told.get("sessionId", "")):
-                page.hear(told["method"], told["params"])
+                page.receive(told["method"], told["params"])
 
     async def _command(self, method: str, session: str | None, parameters: dict[str, Any]) -> dict[str, Any]:
         number = next(self._numbers)

@@ -27,12 +27,12 @@ def listen() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
         here.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
         here.bind(("0.0.0.0", 0))  # noqa: S104 - in a namespace of its own
-        say({"port": here.getsockname()[1]})
+        emit({"port": here.getsockname()[1]})
         got: list[int] = []
         while True:
             data, sender = here.recvfrom(64)
             if data == END:
-                say({"got": got})
+                emit({"got": got})
                 return
             if data == SEND_BACK:
                 here.sendto(data, sender)
@@ -59,10 +59,10 @@ def echo(address: str, port: int) -> None:
         began = time.monotonic()
         here.sendto(SEND_BACK, (address, port))
         here.recvfrom(64)
-        say({"echo_s": time.monotonic() - began})
+        emit({"echo_s": time.monotonic() - began})
 
 
-def say(facts: object) -> None:
+def emit(facts: object) -> None:
     """Print one line."""
     print(json.dumps(facts), flush=True)  # noqa: T201 - the test reads it
 

@@ -24,14 +24,14 @@ from coordinatord.protocol.messages import Goal, JobSpec, Join
 from nodeclient.config import Endpoint
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
-from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, Say, Start, Sweep, Terminate
+from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, SendObserved, Start, Sweep, Terminate
 from nodeclient.core.events import (
+    DesiredReceived,
     Event,
     Reached,
     SessionClosed,
     SessionOpened,
     Swept,
-    Told,
     WorkerExited,
     WorkersStarted,
 )
@@ -84,7 +84,7 @@ class Node:
         match event:
             case SessionOpened():
                 self._opened_at = time.monotonic()
-            case Told(desired) if desired.goal is Goal.RUN:
+            case DesiredReceived(desired) if desired.goal is Goal.RUN:
                 self._fleet.note_attached(self.name, self._opened_at)
             case SessionClosed():
                 self._fleet.note_detached(self.name)
@@ -94,21 +94,21 @@ class Node:
     def _carry_out(self, effect: Effect, _: Event) -> None:
         match effect:
             case Start(run=run, round=number, assignment=part):
-                say("started", node=self.name, run=run, round=number, rank=part.first_rank)
+                emit("started", node=self.name, run=run, round=number, rank=part.first_rank)
                 self.submit(WorkersStarted())
             case Terminate() | Kill():
-                say("ended", node=self.name)
+                emit("ended", node=self.name)
                 self.submit(WorkerExited(0, -15, an_account()))
             case Sweep():
                 self.submit(Swept(MASTER_PORT))
             case Probe():
                 self.submit(Reached(effect.run, effect.round))
-            case Say(observed):
+            case SendObserved(observed):
                 self._session.send(observed)
             case Reconnect(reason):
                 self._session.close(reason)
             case Exit(code, message):
-                say("gone", node=self.name, code=code, message=message)
+                emit("gone", node=self.name, code=code, message=message)
             case _:
                 pass
 
@@ -159,14 +159,14 @@ class Fleet:
             self._attached[name] = opened_at
             if len(self._attached) == len(self._nodes):
                 # Who waits for nodes to be back needs to know that none of these sessions is an old one.
-                say("attached", at=time.monotonic(), oldest=min(self._attached.values()))
+                emit("attached", at=time.monotonic(), oldest=min(self._attached.values()))
 
     def note_detached(self, name: str) -> None:
         """Take note that a node has no session."""
         self._attached.pop(name, None)
 
 
-def say(event: str, **facts: object) -> None:
+def emit(event: str, **facts: object) -> None:
     """Print one event; times are of the monotonic clock, which all processes of a host share."""
     print(json.dumps({"event": event, **facts}), flush=True)  # noqa: T201 - what started us reads it
 

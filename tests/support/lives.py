@@ -94,7 +94,7 @@ class FleetProgram(Program):
         self._seen = 0
         self._attached: dict[str, Any] = {}
 
-    def said(self, event: str) -> list[dict[str, Any]]:
+    def events_of(self, event: str) -> list[dict[str, Any]]:
         """Return what it has said of one kind, so far."""
         return [told for line in list(self.lines) if (told := json.loads(line))["event"] == event]
 

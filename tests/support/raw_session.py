@@ -30,7 +30,7 @@ from coordinatord.protocol.messages import (
 )
 from tests.support.programs import TIMEOUT_S
 
-Heard = TypeVar("Heard", Desired, Degraded, Refused)
+Kind = TypeVar("Kind", Desired, Degraded, Refused)
 
 IDLE = Observed(run="", round=0, phase=Phase.IDLE, port=30_000, leaving=False, failure=None, heard_s=0.0, beat=False)
 
@@ -70,7 +70,7 @@ class Peer:
         self.socket = socket
         self._observed = IDLE
 
-    async def say(self, message: Join | Observed) -> None:
+    async def send(self, message: Join | Observed) -> None:
         """Send one message."""
         await self.socket.send_bytes(encode(message))
 
@@ -79,25 +79,25 @@ class Peer:
         self._observed = dataclasses.replace(
             IDLE, run=desired.run, round=desired.round, phase=phase, failure=failure, beat=False
         )
-        await self.say(self._observed)
+        await self.send(self._observed)
 
     async def beat(self) -> None:
         """Say the same again, as a heartbeat, which is answered."""
-        await self.say(dataclasses.replace(self._observed, beat=True))
+        await self.send(dataclasses.replace(self._observed, beat=True))
 
-    async def hear(self, kind: type[Heard]) -> Heard:
+    async def receive(self, kind: type[Kind]) -> Kind:
         """Return the next message."""
         frame = await self.socket.receive(timeout=TIMEOUT_S)
         assert frame.type is WSMsgType.BINARY, frame
         return decode(frame.data, kind)
 
-    async def hear_goal(self, goal: Goal) -> Desired:
+    async def receive_goal(self, goal: Goal) -> Desired:
         """Return the next message with this goal."""
-        while (desired := await self.hear(Desired)).goal is not goal:
+        while (desired := await self.receive(Desired)).goal is not goal:
             pass
         return desired
 
-    async def hear_end(self) -> None:
+    async def receive_end(self) -> None:
         """Make sure that the next thing heard is the end of the session."""
         frame = await self.socket.receive(timeout=TIMEOUT_S)
         assert frame.type in {WSMsgType.CLOSE, WSMsgType.CLOSED}, frame
@@ -120,7 +120,7 @@ async def connect(url: str, message: Join | None = None, *, buffer_bytes: int | 
     ):
         peer = Peer(opened)
         if message is not None:
-            await peer.say(message)
+            await peer.send(message)
         yield peer
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from coordinatord.core.effects import Answer, Close, Effect, Refuse, Send
 from coordinatord.core.events import (
-    Asked,
+    AdminRequested,
     Connected,
     Disconnected,
     Event,
@@ -173,7 +173,7 @@ class Stage:
         self._asked -= 1
         ahead = {"ahead": True} if "ahead" in options else {}
         request = REQUESTS[what](target, "alice", options.get("why", ""), **ahead)
-        self._handle(Asked(self._asked, request))
+        self._handle(AdminRequested(self._asked, request))
 
     def _recall(self, words: list[str], options: dict[str, str]) -> None:
         """Let nodes say that they run a round that this coordinator need not have told them of."""

@@ -42,7 +42,7 @@ TEXTS = {
 }
 
 
-def say(event: str, **facts: object) -> None:
+def emit(event: str, **facts: object) -> None:
     """Print one event in one write, so that the lines of several workers do not mix."""
     told = {name: int(os.environ[variable]) for name, variable in NUMBERS.items()}
     words = {name: os.environ[variable] for name, variable in TEXTS.items()}
@@ -83,19 +83,19 @@ def main() -> None:
     if "--family" in options:
         shell = subprocess.Popen(["sh", "-c", FAMILY], stdout=subprocess.PIPE, text=True)  # noqa: S607 - any sh
         family = [shell.pid, *map(int, shell.stdout.readline().split())] if shell.stdout else []
-    say("started", family=family)
+    emit("started", family=family)
     connections = connect() if "--mesh" in options else []
     if connections:
-        say("connected")
+        emit("connected")
     waited_for: list[int | socket.socket] = [waking, *connections]
     select.select(waited_for, [], [])
-    say("broken")
+    emit("broken")
     sys.exit(1)
 
 
 def save(*_: object) -> None:
     """Do as a training script does that is told to end in good time."""
-    say("saved")
+    emit("saved")
     sys.exit(0)
 
 

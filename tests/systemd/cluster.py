@@ -63,13 +63,13 @@ class Cluster:
         begun = time.time_ns()
 
         def look() -> list[dict[str, Any]] | None:
-            now = [self.said(f"now-{rank}", begun) for rank in RANKS]
+            now = [self.reported(f"now-{rank}", begun) for rank in RANKS]
             rounds = {worker.get("round", 0) for worker in now}
             return now if len(rounds) == 1 and min(rounds) > after_round else None
 
         return wait_until("both ranks to train", look)
 
-    def said(self, name: str, since_ns: int = 0) -> dict[str, Any]:
+    def reported(self, name: str, since_ns: int = 0) -> dict[str, Any]:
         """Return what a worker has written last since then, on whichever machine it is; empty if nothing."""
         files = [machine.path(f"/home/nodeclient/{name}") for machine in self.machines]
         written = [(file.stat().st_mtime_ns, file.read_text()) for file in files if file.exists()]

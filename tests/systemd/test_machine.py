@@ -191,7 +191,7 @@ def test_stop_lets_the_workers_save_for_as_long_as_their_node_allows(cluster: Cl
         cluster.beta.run("systemctl", "stop", NODE)
         for machine in cluster.machines:
             machine.path("/home/nodeclient/seconds-to-save").unlink()
-        assert [cluster.said(f"saved-{rank}") for rank in (0, 1)] == [{"pid": worker["pid"]} for worker in before]
+        assert [cluster.reported(f"saved-{rank}") for rank in (0, 1)] == [{"pid": worker["pid"]} for worker in before]
         assert cluster.beta.show(NODE, "ActiveState") == "inactive", "it has not failed, and does not come back"
         status(cluster.alpha, NODE, "waiting for nodes: 1 of 2 joined.*")
 

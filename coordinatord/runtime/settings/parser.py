@@ -173,7 +173,7 @@ class SettingsParser(argparse.ArgumentParser):
         if self.rank(dest) is Rank.DEFAULT:
             self._in_force[dest] = InForce(Rank.DEFAULT, origin, value)
 
-    def show_if_asked(self, given: argparse.Namespace) -> None:
+    def show_if_requested(self, given: argparse.Namespace) -> None:
         """Print what is in force and end the program, as `--help` does, if that was asked for."""
         if getattr(given, "show_config", False):
             text = "\n".join([*self._shown(), ""])
@@ -273,7 +273,7 @@ class SettingsParser(argparse.ArgumentParser):
             except argparse.ArgumentTypeError as error:
                 self.error(f"{where}: {error}")
         elif type(value) not in setting.kinds:
-            self.error(f"{where}: expected {self._expected(setting)}, not {_in_toml_words(value)}")
+            self.error(f"{where}: expected {self._expected(setting)}, not {_as_toml(value)}")
         if setting.is_switch:
             return value
         [text] = self._without_nulls([str(value)], where)
@@ -319,7 +319,7 @@ def _nearest(wrong: str, known: Sequence[str]) -> str | None:
     return next(iter(begun or difflib.get_close_matches(wrong, known, n=1)), None)
 
 
-def _in_toml_words(value: object) -> str:
+def _as_toml(value: object) -> str:
     match value:
         case list():
             return "an array"

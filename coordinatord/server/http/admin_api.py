@@ -12,7 +12,7 @@ import msgpack
 from aiohttp import web
 
 from coordinatord.core.effects import Answer
-from coordinatord.core.events import Asked
+from coordinatord.core.events import AdminRequested
 from coordinatord.core.values.admin_requests import (
     DrainNode,
     ForgetJob,
@@ -114,7 +114,7 @@ class Requests:
         asking: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._asking[number] = asking
         try:
-            self._driver.submit(Asked(number, wanted))
+            self._driver.submit(AdminRequested(number, wanted))
             return await asking
         finally:
             del self._asking[number]

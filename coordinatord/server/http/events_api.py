@@ -77,7 +77,7 @@ class EventsApi:
         if SENDS in request.headers.get("Accept", ""):
             return await self._follow(request, which, after)
         try:
-            page = await self._tell(which, after)
+            page = await self._read(which, after)
         except StoreError as error:
             return complain(request, 503, "cannot_read", f"the records cannot be read: {error}")
         events = tuple(self._event(one) for one in page.events)
@@ -102,7 +102,7 @@ class EventsApi:
         """Yield what there is, then what comes, and nothing now and then; ends when the job is forgotten."""
         while not self._change_signal.closed:
             version = self._change_signal.version
-            page = await self._tell(which, after)
+            page = await self._read(which, after)
             yield page.events
             after = page.upto
             gone = which.job is not None and which.job not in self._driver.machine.jobs
@@ -116,13 +116,13 @@ class EventsApi:
             except TimeoutError:
                 yield ()
 
-    async def _tell(self, which: _Which, after: int | None) -> EventPage:
+    async def _read(self, which: _Which, after: int | None) -> EventPage:
         """Look into the store; from the beginning again, for whom an older copy of it gave a greater number."""
         most = which.last if after is None else AT_ONCE_MAX
-        told = partial(self._store.read_events, kinds=which.kinds, since=which.since)
-        page = await told(which.job, after, most)
+        read = partial(self._store.read_events, kinds=which.kinds, since=which.since)
+        page = await read(which.job, after, most)
         if after is not None and page.upto < after:
-            return await told(which.job, None, AT_ONCE_MAX)
+            return await read(which.job, None, AT_ONCE_MAX)
         return page
 
     def _event(self, one: LoggedEvent) -> ApiEvent:
@@ -166,13 +166,13 @@ def _after(request: web.Request, identity: str) -> int | None:
 def _kinds(request: web.Request) -> frozenset[str]:
     """Return the kinds that are asked for, such as `node-lost` or `NodeLost`. Raises `ValueError`."""
     known = {name.lower(): name for name in KINDS}
-    asked = {
+    query = {
         re.sub(r"[-_ ]", "", kind).lower() for text in request.query.getall("kind", ()) for kind in text.split(",")
     }
-    if not asked <= known.keys():
+    if not query <= known.keys():
         names = ", ".join("-".join(kind.words()) for kind in KINDS.values())
         raise ValueError(f"kind is one or several of {names}")
-    return frozenset(known[kind] for kind in asked)
+    return frozenset(known[kind] for kind in query)
 
 
 def _since(request: web.Request) -> float:

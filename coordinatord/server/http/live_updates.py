@@ -131,7 +131,7 @@ class LiveUpdates:
             with self._topics(request.query.get("job")) as topics, contextlib.suppress(ConnectionError):
                 await response.prepare(request)
                 await response.write(f"retry: {RETRY_MS}\n\n".encode())
-                await self._tell(response, topics)
+                await self._update(response, topics)
         finally:
             self._viewers -= 1
         return response
@@ -151,22 +151,22 @@ class LiveUpdates:
             if not topic.viewers:
                 del self._job_topics[job]
 
-    async def _tell(self, response: web.StreamResponse, topics: list[_Topic]) -> None:
+    async def _update(self, response: web.StreamResponse, topics: list[_Topic]) -> None:
         """Tell one viewer what changes, until it goes or the daemon does."""
-        told: dict[str, bytes] = {}
-        spoke_at = self._driver.now
+        sent: dict[str, bytes] = {}
+        sent_at = self._driver.now
         while not self._closed:
             for topic in topics:
-                await self._renew(topic, has_seen=topic.name in told)
-                if told.get(topic.name) is not topic.frame:
-                    told[topic.name] = topic.frame
+                await self._renew(topic, has_seen=topic.name in sent)
+                if sent.get(topic.name) is not topic.frame:
+                    sent[topic.name] = topic.frame
                     if not await self._write(response, topic.frame):
                         return
-                    spoke_at = self._driver.now
-            if self._driver.now - spoke_at >= ALIVE_S:
+                    sent_at = self._driver.now
+            if self._driver.now - sent_at >= ALIVE_S:
                 await response.write(b"event: alive\ndata: {}\n\n")
-                spoke_at = self._driver.now
-            await self._pause(topics, spoke_at + ALIVE_S)
+                sent_at = self._driver.now
+            await self._pause(topics, sent_at + ALIVE_S)
 
     async def _renew(self, topic: _Topic, *, has_seen: bool) -> None:
         """Make a topic anew if that is due: of what is durable, like all that is ever told."""

@@ -75,7 +75,7 @@ class Ending:
             self._gloo.let_threads_finish()  # of groups that are left
         code = _exit_code()
         if self._slot and self._is_script and code is not None:
-            _tell_over(self._slot, code)
+            _write_over(self._slot, code)
 
 
 class _Finder:
@@ -117,7 +117,7 @@ def _exit_code() -> int | None:
     return None if issubclass(failed, KeyboardInterrupt) else 1
 
 
-def _tell_over(slot: str, code: int) -> None:
+def _write_over(slot: str, code: int) -> None:
     """Leave word for the node, which then does not wait for the end of the process for ever."""
     path, _, begin = slot.rpartition(":")
     try:

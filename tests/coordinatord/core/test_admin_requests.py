@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinatord.core.effects import Answer, Batch, Refuse
-from coordinatord.core.events import Asked, StoreFailed, StoreRecovered
+from coordinatord.core.events import AdminRequested, StoreFailed, StoreRecovered
 from coordinatord.core.state.run import State
 from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode, Verdict
 from coordinatord.protocol.messages import Goal, Phase, RefusalCode, Result
@@ -19,7 +19,7 @@ def ask(life: Life, request: StopJob | RestartJob | ForgetJob | DrainNode | Undr
 
 
 def _asked(life: Life, request: StopJob | RestartJob | ForgetJob | DrainNode | UndrainNode) -> Batch:
-    return life._take(Asked(-1, request))
+    return life._take(AdminRequested(-1, request))
 
 
 def test_a_node_that_is_drained_leaves_though_the_coordinator_starts_again_meanwhile() -> None:

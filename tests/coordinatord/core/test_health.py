@@ -47,7 +47,7 @@ class Job:
         """Return where the time went, but for the zeros."""
         return {cause: took for cause, took in fields_of(self.view.ledger.seconds).items() if took}
 
-    def told(self) -> list[str]:
+    def summaries(self) -> list[str]:
         """Return the reasons of what was recorded of stalls and silence."""
         kinds = ("TrainingStalled", "TrainingResumed", "NodesSilent", "NodesHeard")
         return [record.reason for _, record in self.stage.past if record.KIND in kinds]
@@ -63,7 +63,7 @@ def test_training_without_a_step_for_long_has_stalled_since_the_last_one() -> No
     assert (view.state, view.health, view.progress.steps_per_s) == ("running", "stalled", None)
     assert view.reason == "no step for 1 min 24 s (usually 0.1 s); rank 1 on node n2 is behind, by 1"
     assert job.seconds() == {"starting": 1.0, "training": 19.0, "stalled": 84.0}
-    assert job.told() == ["no step for 10 s (usually 0.1 s); rank 1 on node n2 is behind, by 1"]
+    assert job.summaries() == ["no step for 10 s (usually 0.1 s); rank 1 on node n2 is behind, by 1"]
 
 
 def test_a_step_ends_the_stall_and_what_it_took_stays_no_training() -> None:
@@ -74,7 +74,7 @@ def test_a_step_ends_the_stall_and_what_it_took_stays_no_training() -> None:
     assert job.view.health == Health.WELL
     assert job.view.progress.steps_per_s is not None
     assert job.seconds() == {"starting": 1.0, "training": 24.0, "stalled": 30.0}
-    assert len(job.told()) == 2
+    assert len(job.summaries()) == 2
 
 
 def test_a_gap_that_was_seen_before_is_usual() -> None:
@@ -83,7 +83,7 @@ def test_a_gap_that_was_seen_before_is_usual() -> None:
         job.train(20)
         job.stand(gap_s)
     assert job.view.health == Health.WELL, "such as an evaluation"
-    assert len(job.told()) == 2
+    assert len(job.summaries()) == 2
     job.stand(15)
     assert job.view.health == Health.STALLED, "twice as long as the gap before"
 
@@ -94,7 +94,7 @@ def test_slow_steps_are_no_stall() -> None:
         job.train(1, per_s=1)
         job.stand(7)
     job.stand(60)
-    assert job.told() == []
+    assert job.summaries() == []
     job.stand(14)
     assert job.view.health == Health.STALLED
 
@@ -114,7 +114,7 @@ def test_who_is_not_heard_makes_no_stall() -> None:
     job.train(20)
     job.stage.play("silence n1 n2")
     job.stage.play("advance 60s")
-    assert job.told() == ["every node is silent"]
+    assert job.summaries() == ["every node is silent"]
     assert job.view.health == Health.SILENT
 
 
@@ -129,7 +129,7 @@ def test_while_all_nodes_are_silent_nothing_counts_as_training() -> None:
     job.stage.play("advance 98s")
     assert job.seconds() == {"running": 20.0, "detecting": 100.0}
     job.stage.play("reconnect n1 n2")
-    assert (job.view.health, job.told()) == (Health.WELL, ["every node is silent", "nodes are heard again"])
+    assert (job.view.health, job.summaries()) == (Health.WELL, ["every node is silent", "nodes are heard again"])
     assert job.seconds() == {"running": 120.0}, "they have gone on, as far as is known"
 
 
@@ -168,7 +168,7 @@ def test_a_coordinator_that_was_started_again_does_not_call_slow_steps_a_stall()
     job.stand(20)
     job.train(1, per_s=1)
     job.stand(29)
-    assert job.told() == []
+    assert job.summaries() == []
 
 
 def test_a_coordinator_that_was_started_again_sees_a_stall_all_the_same() -> None:
@@ -190,9 +190,9 @@ def test_to_start_the_coordinator_again_is_not_to_hear_a_node(end: str) -> None:
     job.stage.play("advance 10s")
     job.stage.play("die 5s")
     job.stage.play("advance 60s")
-    assert job.told() == ["every node is silent"]
+    assert job.summaries() == ["every node is silent"]
     job.stage.play("reconnect n2")
-    assert job.told() == ["every node is silent", "nodes are heard again"]
+    assert job.summaries() == ["every node is silent", "nodes are heard again"]
 
 
 def test_a_round_that_breaks_in_a_stall_had_stalled_until_then() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from coordinatord.core.effects import Send
 from coordinatord.core.events import (
-    Asked,
+    AdminRequested,
     Connected,
     Disconnected,
     PolicyChanged,
@@ -132,6 +132,6 @@ def test_a_connection_that_ends_after_its_lease_has_ended_gives_no_other_lease()
     assert coordinator.jobs["default"].members["n1"].expired
     coordinator.handle(PolicyChanged(Policy(heartbeat_s=20.0)), 6.0)
     coordinator.handle(Disconnected(1), 6.0)
-    coordinator.handle(Asked(2, StopJob("default", "operator", "")), 6.0)
+    coordinator.handle(AdminRequested(2, StopJob("default", "operator", "")), 6.0)
     coordinator.handle(Tick(), 6.0)
     assert coordinator.jobs["default"].state is State.STOPPED

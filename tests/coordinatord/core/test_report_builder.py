@@ -47,7 +47,7 @@ class Job:
         for session, node in ((1, "a"), (2, "b")):
             self.handle(Connected(session, a_join(node, spec=a_spec(2, 2, max_restarts)), "10.0.0.1", "10.0.0.9"))
         for session in (1, 2):
-            self.say(session, Phase.RUNNING)
+            self.send(session, Phase.RUNNING)
 
     def handle(self, event: Any, now: float = 0.0) -> None:
         """Let something happen, and note what is said and recorded."""
@@ -57,7 +57,7 @@ class Job:
             if hasattr(effect, "message"):
                 self.heard[effect.session] = cast("Desired", effect.message)
 
-    def say(
+    def send(
         self, session: int, phase: Phase, failure: Failure | None = None, number: int = 1, now: float = 0.0
     ) -> None:
         """Let a node say how its part of a round stands."""
@@ -66,8 +66,8 @@ class Job:
 
     def fail(self, consequence: Failure | None = None, now: float = 10.0) -> None:
         """Let a worker of node b fail, and perhaps one of node a after it; then all workers are dead."""
-        self.say(2, Phase.FAILED, ERROR, now=now)
-        self.say(1, Phase.FAILED if consequence else Phase.STOPPED, consequence, now=now)
+        self.send(2, Phase.FAILED, ERROR, now=now)
+        self.send(1, Phase.FAILED if consequence else Phase.STOPPED, consequence, now=now)
 
     def report(self, session: int) -> Report | None:
         """Return the report that a node was told last."""
@@ -83,11 +83,11 @@ def test_the_root_cause_is_told_to_every_node_with_its_next_round_until_its_work
         assert report is not None
         assert (report.round, report.nodes, report.node, report.host) == (1, 2, "b", "host-b")
         assert report.failure == ERROR
-    job.say(1, Phase.STARTING, number=2, now=12.0)
+    job.send(1, Phase.STARTING, number=2, now=12.0)
     report = job.report(1)
     assert report is not None
     assert report.failure.age_s == 2.5
-    job.say(1, Phase.RUNNING, number=2, now=13.0)
+    job.send(1, Phase.RUNNING, number=2, now=13.0)
     assert job.report(1) is None
 
 
@@ -112,10 +112,10 @@ def test_later_failures_on_other_nodes_are_its_consequences() -> None:
 
 def test_workers_of_its_own_node_that_failed_later_are_consequences_too_though_told_of_later() -> None:
     job = Job()
-    job.say(2, Phase.STOPPING, ERROR, now=10.0)
+    job.send(2, Phase.STOPPING, ERROR, now=10.0)
     grown = dataclasses.replace(ERROR, followers=(Follower(2, 1), Follower(3, 7)))
-    job.say(2, Phase.FAILED, grown, now=10.0)
-    job.say(1, Phase.FAILED, a_failure(rank=0, age_s=0.25), now=10.0)
+    job.send(2, Phase.FAILED, grown, now=10.0)
+    job.send(1, Phase.FAILED, a_failure(rank=0, age_s=0.25), now=10.0)
     report = job.report(1)
     assert report is not None
     assert report.consequences == (
@@ -129,9 +129,9 @@ def test_workers_of_its_own_node_that_failed_later_are_consequences_too_though_t
 def test_a_round_that_ended_by_the_loss_of_a_node_has_no_report() -> None:
     job = Job()
     job.handle(Disconnected(2), 10.0)
-    job.say(1, Phase.FAILED, a_failure(age_s=0.0), now=10.0)
+    job.send(1, Phase.FAILED, a_failure(age_s=0.0), now=10.0)
     let_pass(job.coordinator, 12.0)
-    job.say(1, Phase.FAILED, a_failure(age_s=2.0), now=12.0)
+    job.send(1, Phase.FAILED, a_failure(age_s=2.0), now=12.0)
     ended = [record for record in job.records if isinstance(record, RoundEnded)]
     assert [record.report for record in ended] == [None] * len(ended)
     assert job.report(1) is None
@@ -166,9 +166,9 @@ def test_who_failed_with_the_same_error_did_not_do_so_in_consequence() -> None:
     job = Job()
     missing = "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'"
     here = dataclasses.replace(ERROR, error=missing, followers=(Follower(2, 1, same_error=True), Follower(3, -6)))
-    job.say(2, Phase.FAILED, here, now=10.0)
+    job.send(2, Phase.FAILED, here, now=10.0)
     there = a_failure(rank=0, error=missing, age_s=0.25, followers=(Follower(4, 1, same_error=True), Follower(5, -6)))
-    job.say(1, Phase.FAILED, there, now=10.0)
+    job.send(1, Phase.FAILED, there, now=10.0)
     report = job.report(1)
     assert report is not None
     assert [(one.rank, one.same_error) for one in report.consequences] == [
@@ -198,7 +198,7 @@ def test_workers_that_had_ended_with_0_are_named_with_how_long_before_that_was()
     job = Job()
     ended = (Ended(2, 1.5), Ended(3, 0.25))
     job.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.STOPPED, ended=ended)), 10.0)
-    job.say(2, Phase.FAILED, ERROR, now=10.0)
+    job.send(2, Phase.FAILED, ERROR, now=10.0)
     report = job.report(1)
     assert report is not None
     assert report.early == (EarlyEnd("a", 2, 1.0),)  # the other one ended after it
@@ -210,9 +210,9 @@ def test_what_a_node_said_of_another_round_is_no_early_end() -> None:
     job.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.RUNNING, ended=(Ended(2, 5.0),))), 1.0)
     job.fail(now=10.0)
     for session in (1, 2):
-        job.say(session, Phase.RUNNING, number=2, now=11.0)
-    job.say(2, Phase.FAILED, ERROR, number=2, now=12.0)
-    job.say(1, Phase.STOPPED, number=2, now=12.0)
+        job.send(session, Phase.RUNNING, number=2, now=11.0)
+    job.send(2, Phase.FAILED, ERROR, number=2, now=12.0)
+    job.send(1, Phase.STOPPED, number=2, now=12.0)
     report = job.coordinator.jobs["default"].report
     assert report is not None
     assert (report.round, report.early) == (2, ())
@@ -259,8 +259,8 @@ def test_a_coordinator_that_is_started_again_still_knows_it(session: int) -> Non
 
 def test_workers_that_were_never_started_are_told_of_as_that() -> None:
     job = Job(max_restarts=0)
-    job.say(2, Phase.FAILED, a_failure(pid=0, exit_code=127, message="no such program"), now=10.0)
-    job.say(1, Phase.STOPPED, now=10.0)
+    job.send(2, Phase.FAILED, a_failure(pid=0, exit_code=127, message="no such program"), now=10.0)
+    job.send(1, Phase.STOPPED, now=10.0)
     outcome = job.heard[1].outcome
     assert outcome is not None
     assert outcome.summary.startswith("node b could not start its workers: no such program")

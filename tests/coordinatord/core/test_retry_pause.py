@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coordinatord.core.effects import Answer
-from coordinatord.core.events import Asked, Connected, Disconnected, PolicyChanged, Reported
+from coordinatord.core.events import AdminRequested, Connected, Disconnected, PolicyChanged, Reported
 from coordinatord.core.policy import Policy
 from coordinatord.core.values.admin_requests import RestartJob, Verdict
 from coordinatord.core.values.records import RoundEnded, RoundFormed
@@ -50,7 +50,7 @@ class Job:
             self.note(let_pass(self.coordinator, self.now))
             self.note(self.coordinator.handle(Reported(1, self.run.members["a"].observed), self.now).records)
 
-    def say(self, phase: Phase, failure: Failure | None = None, steps: tuple[int, ...] = ()) -> list[Any]:
+    def report(self, phase: Phase, failure: Failure | None = None, steps: tuple[int, ...] = ()) -> list[Any]:
         """Let the node say how its part of the round stands."""
         age_s = 0.0 if steps else None
         told = an_observed(
@@ -64,15 +64,15 @@ class Job:
         self, error: str = ERROR, *, steps: tuple[int, ...] = (), after_s: float = 1.0, **facts: Any
     ) -> RoundEnded:
         """Let the round's workers run, and one of them fail."""
-        self.say(Phase.RUNNING, steps=steps)
+        self.report(Phase.RUNNING, steps=steps)
         self.pass_by(after_s)
-        records = self.say(Phase.FAILED, a_failure(error=error, **facts), steps)
+        records = self.report(Phase.FAILED, a_failure(error=error, **facts), steps)
         [ended] = [record for record in records if isinstance(record, RoundEnded)]
         return ended
 
     def restart(self) -> tuple[Verdict, str]:
         """Let an operator ask for a restart; return the answer."""
-        batch = self.coordinator.handle(Asked(-1, RestartJob("default", "alice", "")), self.now)
+        batch = self.coordinator.handle(AdminRequested(-1, RestartJob("default", "alice", "")), self.now)
         self.note(batch.records)
         [answer] = [effect for effect in batch.effects if isinstance(effect, Answer)]
         return answer.verdict, answer.text
@@ -148,8 +148,8 @@ def test_a_node_of_the_last_round_is_no_newcomer_when_an_older_word_of_it_is_hea
     job = Job()
     job.fail()
     job.fail()
-    job.say(Phase.RUNNING)
-    job.say(Phase.FAILED, a_failure(error=ERROR))
+    job.report(Phase.RUNNING)
+    job.report(Phase.FAILED, a_failure(error=ERROR))
     assert job.number == 2
     assert job.waits() == pytest.approx(4.0, abs=0.5)
 
@@ -190,12 +190,12 @@ def test_an_operator_who_asks_for_a_restart_ends_the_pause() -> None:
 def test_or_has_none_begin_while_the_failed_round_is_still_ending() -> None:
     job = Job()
     job.fail()
-    job.say(Phase.RUNNING)
-    job.say(Phase.STOPPING, a_failure(error=ERROR))
+    job.report(Phase.RUNNING)
+    job.report(Phase.STOPPING, a_failure(error=ERROR))
     verdict, text = job.restart()
     assert (verdict, text.endswith("; it follows without a pause")) == (Verdict.DONE, True)
     assert job.restart()[0] is Verdict.NOTHING
-    job.say(Phase.FAILED, a_failure(error=ERROR))
+    job.report(Phase.FAILED, a_failure(error=ERROR))
     assert job.number == 3
 
 

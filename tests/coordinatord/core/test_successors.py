@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinatord.core.effects import Batch, Refuse, Send
-from coordinatord.core.events import Asked, Connected, Disconnected, Reported, Tick
+from coordinatord.core.events import AdminRequested, Connected, Disconnected, Reported, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.run import Run, State
 from coordinatord.core.values.admin_requests import StopJob
@@ -261,7 +261,7 @@ def test_a_process_that_was_started_after_the_end_begins_another_run_and_is_warn
 
 def test_a_process_that_ran_when_the_job_was_stopped_hears_of_that() -> None:
     coordinator, run = running_pair()
-    coordinator.handle(Asked(9, StopJob("default", "operator", "")), 50.0)
+    coordinator.handle(AdminRequested(9, StopJob("default", "operator", "")), 50.0)
     for session in (1, 2):
         said = an_observed(run="e-1", round=1, phase=Phase.STOPPED)
         coordinator.handle(Reported(session, said), 51.0)

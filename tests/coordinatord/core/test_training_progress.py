@@ -50,9 +50,9 @@ class Job:
     def report(self, phase: Phase) -> None:
         """Let all nodes say that they are in this phase of the round."""
         for number in self.nodes:
-            self.say(number, phase=phase)
+            self.send(number, phase=phase)
 
-    def say(self, number: int, *steps: int | None, age_s: float | None = 0.0, **values: Any) -> None:
+    def send(self, number: int, *steps: int | None, age_s: float | None = 0.0, **values: Any) -> None:
         """Let a node say something, such as the steps of its workers."""
         said = {"run": self.run.id, "round": self.run.round, "phase": Phase.RUNNING, "beat": True} | values
         step_age_s = age_s if steps else None
@@ -66,7 +66,7 @@ class Job:
             self.now += 1.0
             step += int(per_s)
             for number in self.nodes:
-                self.say(number, step, step)
+                self.send(number, step, step)
         return step
 
     def stall(self, seconds: int, step: int) -> None:
@@ -74,7 +74,7 @@ class Job:
         for age_s in range(1, seconds + 1):
             self.now += 1.0
             for number in self.nodes:
-                self.say(number, step, step, age_s=float(age_s))
+                self.send(number, step, step, age_s=float(age_s))
 
 
 def test_before_any_worker_has_said_a_step_none_is_known() -> None:
@@ -86,9 +86,9 @@ def test_before_any_worker_has_said_a_step_none_is_known() -> None:
 def test_a_job_is_where_the_last_of_its_workers_is_and_each_worker_is_shown() -> None:
     job = Job()
     job.now = 5.0
-    job.say(1, 12, None, age_s=0.25)
+    job.send(1, 12, None, age_s=0.25)
     job.now = 6.0
-    job.say(2, 11, 13, age_s=1.0)
+    job.send(2, 11, 13, age_s=1.0)
     assert job.progress() == (11, None)
     shown = [(node.node, node.steps, node.step_age_s) for node in job.view.nodes]
     assert shown == [("n1", (12, None), 1.25), ("n2", (11, 13), 1.0)], "ages grow while nothing is heard"
@@ -98,13 +98,13 @@ def test_the_pace_is_that_of_the_first_node_that_reports() -> None:
     job = Job(3)
     for second in range(1, 6):
         job.now = float(second)
-        job.say(3, 7 * second, None)
-        job.say(2, 4 * second, 4 * second)
+        job.send(3, 7 * second, None)
+        job.send(2, 4 * second, 4 * second)
     assert job.progress() == (20, 4.0)
     for second in range(6, 9):
         job.now = float(second)
-        job.say(1, None, 5 * second)
-        job.say(2, 4 * second, 4 * second)
+        job.send(1, None, 5 * second)
+        job.send(2, 4 * second, 4 * second)
     assert job.progress() == (32, 5.0), "as soon as there is an earlier one, it goes by that"
 
 
@@ -112,7 +112,7 @@ def test_the_pace_goes_by_when_steps_were_done_and_not_by_when_they_were_heard_o
     job = Job(1)
     for heard_at, age_s, step in ((1.0, 0.0, 1), (3.5, 1.5, 2), (5.5, 0.5, 5)):
         job.now = heard_at
-        job.say(1, step, step, age_s=age_s)
+        job.send(1, step, step, age_s=age_s)
     assert job.progress() == (5, 1.0)
 
 
@@ -120,7 +120,7 @@ def test_the_pace_of_slow_steps_stands_while_the_next_is_not_overdue() -> None:
     job = Job(1)
     for step in range(1, 4):
         job.now += 1.0
-        job.say(1, step, step)
+        job.send(1, step, step)
         job.stall(59, step)
     assert job.progress() == (3, pytest.approx(1 / 60, rel=1e-3))
     job.stall(60, 3)
@@ -153,14 +153,14 @@ def test_the_pace_is_back_soon_after_a_stall() -> None:
 def test_two_words_that_come_together_after_a_delay_make_no_pace() -> None:
     job = Job(1)
     job.now = 3.0
-    job.say(1, 10, 10, age_s=0.0)
-    job.say(1, 20, 20, age_s=0.0)
+    job.send(1, 10, 10, age_s=0.0)
+    job.send(1, 20, 20, age_s=0.0)
     assert job.progress() == (20, None)
     job.now = 3.5
-    job.say(1, 25, 25, age_s=1.5)
+    job.send(1, 25, 25, age_s=1.5)
     assert job.progress() == (25, None), "and one that comes on time after one that did not is no step back"
     job.now = 5.0
-    job.say(1, 40, 40, age_s=0.0)
+    job.send(1, 40, 40, age_s=0.0)
     assert job.progress() == (40, 15.0)
 
 
@@ -168,8 +168,8 @@ def test_a_script_that_counts_anew_begins_a_new_pace() -> None:
     job = Job()
     job.train(10, per_s=10)
     job.now += 1.0
-    job.say(1, 1, 1)
-    job.say(2, 1, 1)
+    job.send(1, 1, 1)
+    job.send(2, 1, 1)
     assert job.progress() == (1, None)
     job.train(5, per_s=2, begin=1)
     assert job.progress() == (11, 2.0)
@@ -182,23 +182,23 @@ def test_a_new_round_begins_without_steps_and_words_of_the_old_one_do_not_count(
     job.nodes = range(1, 2)
     job.now += 2.0  # more than the grace, and less than the lease of the other
     let_pass(job.machine, job.now)
-    job.say(1, 104, 103, phase=Phase.STOPPING)
+    job.send(1, 104, 103, phase=Phase.STOPPING)
     assert job.view.state == "stopping"
     assert job.progress() == (100, None), "where it stopped stays in sight, also of the node that was lost"
-    job.say(1, 104, 104, phase=Phase.STOPPED, round=1)
+    job.send(1, 104, 104, phase=Phase.STOPPED, round=1)
     assert job.view.round == 2
     assert job.progress() == (None, None)
-    job.say(1, 104, 104, phase=Phase.STOPPED, round=1)
+    job.send(1, 104, 104, phase=Phase.STOPPED, round=1)
     assert job.progress() == (None, None)
-    job.say(1, 90, 90)
+    job.send(1, 90, 90)
     assert job.progress() == (90, None)
 
 
 def test_where_a_run_ended_is_known_after_its_nodes_have_gone() -> None:
     job = Job()
     job.train(3, per_s=10)
-    job.say(1, 31, 31, phase=Phase.SUCCEEDED)
-    job.say(2, 31, 32, phase=Phase.SUCCEEDED)
+    job.send(1, 31, 31, phase=Phase.SUCCEEDED)
+    job.send(2, 31, 32, phase=Phase.SUCCEEDED)
     for number in job.nodes:
         job.machine.handle(Disconnected(number), job.now)
     assert (job.view.state, job.view.nodes) == ("succeeded", ())
@@ -208,7 +208,7 @@ def test_where_a_run_ended_is_known_after_its_nodes_have_gone() -> None:
 def test_where_a_round_stopped_stays_known_when_its_last_node_is_lost() -> None:
     job = Job()
     job.train(3, per_s=10)
-    job.say(2, 29, 31)
+    job.send(2, 29, 31)
     job.machine.handle(Disconnected(2), job.now)
     job.machine.handle(Disconnected(1), job.now)
     let_pass(job.machine, job.now + 600.0)
@@ -218,12 +218,12 @@ def test_where_a_round_stopped_stays_known_when_its_last_node_is_lost() -> None:
 
 def test_another_node_that_tells_the_pace_makes_nobody_forget_who_is_gone() -> None:
     job = Job(3)
-    job.say(2, 7, 8)
-    job.say(3, 9, 9)
+    job.send(2, 7, 8)
+    job.send(3, 9, 9)
     job.machine.handle(Disconnected(2), job.now)
     let_pass(job.machine, 2.0)
     job.now = 2.0
-    job.say(1, 9, 9, phase=Phase.STOPPING)
+    job.send(1, 9, 9, phase=Phase.STOPPING)
     assert [node.node for node in job.view.nodes] == ["n1", "n3"]
     assert job.progress() == (7, None)
 
@@ -243,7 +243,7 @@ def test_what_is_kept_does_not_grow_with_the_words_of_a_node() -> None:
     job = Job(1)
     for word in range(20_000):
         job.now += 0.01
-        job.say(1, word, word)
+        job.send(1, word, word)
     assert len(job.run.progress._samples) <= WINDOW_S / SPACING_S + 2
     assert job.progress() == (19_999, pytest.approx(100.0))
 

@@ -32,7 +32,7 @@ def test_a_stimulus_that_the_agent_s_table_does_not_know(monkeypatch: pytest.Mon
     bench = Bench()
     bench.open()
     with pytest.raises(InternalError) as caught:
-        bench.told(Goal.RUN, run="e-1", round=1)
+        bench.receive(Goal.RUN, run="e-1", round=1)
     bug = caught.value
     assert (bug.table, bug.state, bug.stimulus) == ("phases of a node", Phase.IDLE, Stimulus.RUN_NEXT)
 

@@ -193,7 +193,7 @@ def test_of_two_that_exclude_each_other_the_one_of_the_stronger_source_is_in_for
 def shown(read: SettingsParser, *arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
     found = read.parse_args(["--show-config", *arguments])
     with pytest.raises(SystemExit) as ended:
-        read.show_if_asked(found)
+        read.show_if_requested(found)
     assert not ended.value.code
     return capsys.readouterr().out
 
@@ -217,7 +217,7 @@ def test_what_is_shown_can_be_used_as_a_file(tmp_path: Path, capsys: pytest.Capt
     read = parser({})
     found = read.parse_args(["--show-config", *flags])
     with pytest.raises(SystemExit):
-        read.show_if_asked(found)
+        read.show_if_requested(found)
     text = capsys.readouterr().out
     again = parser({"PROGRAM_CONFIG": settings(tmp_path, text)}).parse_args([])
     for name in ("max_restarts", "port", "wait", "level", "hosts", "json", "command"):
@@ -229,9 +229,9 @@ def test_what_nobody_gave_is_shown_as_a_comment_or_as_what_was_made_of_it(capsys
     read.parse_args([])
     read.note("hosts", ["localhost"], "environment variable SOMEBODYS")
     read.note("port", 7)
-    read.show_if_asked(Namespace(show_config=False))
+    read.show_if_requested(Namespace(show_config=False))
     with pytest.raises(SystemExit):
-        read.show_if_asked(Namespace(show_config=True))
+        read.show_if_requested(Namespace(show_config=True))
     text = capsys.readouterr().out
     assert "# wait: not set (default: long)" in text
     assert 'hosts = ["localhost"]  # environment variable SOMEBODYS' in text

@@ -42,7 +42,7 @@ def systemd(notified: socket.socket, **environ: str) -> SystemdNotifier:
 
 
 def test_assignments_go_together_in_one_message(notified: socket.socket) -> None:
-    systemd(notified).tell("READY=1", status_of("serving\nwell"))
+    systemd(notified).notify("READY=1", status_of("serving\nwell"))
     assert heard(notified) == "READY=1\nSTATUS=serving well"
 
 
@@ -51,7 +51,7 @@ def test_a_name_in_the_abstract_namespace_is_understood() -> None:
         listening.settimeout(TIMEOUT_S)
         listening.bind("")  # the kernel chooses one
         name = listening.getsockname().decode()
-        SystemdNotifier({"NOTIFY_SOCKET": f"@{name[1:]}"}, PID).tell("READY=1")
+        SystemdNotifier({"NOTIFY_SOCKET": f"@{name[1:]}"}, PID).notify("READY=1")
         assert listening.recv(100) == b"READY=1"
 
 
@@ -70,8 +70,8 @@ def test_no_child_inherits_what_systemd_said(notified: socket.socket) -> None:
 def test_that_systemd_is_gone_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     deaf = SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "nobody")}, PID)
     with caplog.at_level(logging.WARNING):
-        deaf.tell("READY=1")
-        deaf.tell("WATCHDOG=1")
+        deaf.notify("READY=1")
+        deaf.notify("WATCHDOG=1")
     assert [record.getMessage() for record in caplog.records] == [
         "systemd cannot be told READY=1 at NOTIFY_SOCKET: [Errno 2] No such file or directory"
     ]

@@ -33,13 +33,13 @@ async def test_who_does_not_ask_in_time_is_sent_away(
 ) -> None:
     monkeypatch.setattr(connections, "ASK_WITHIN_S", 0.05)
     async with start() as server, connect(server.url, join("a", nodes=2)) as node:
-        await node.hear_goal(Goal.WAIT)
+        await node.receive_goal(Goal.WAIT)
         silent = [await opened(server.url, data) for _ in range(3)]
         for reader, writer in silent:
             assert await asyncio.wait_for(reader.read(), TIMEOUT_S) == b""
             writer.close()
         await node.beat()
-        await node.hear_goal(Goal.WAIT)
+        await node.receive_goal(Goal.WAIT)
 
 
 async def test_of_too_many_who_do_not_ask_the_oldest_goes(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,8 +49,8 @@ async def test_no_node_hears_of_a_round_before_it_is_durable(start: Start) -> No
         # A session that needs no record is served meanwhile, so what is said travels: only `a` hears nothing.
         async with connect(server.url) as other:
             await other.socket.send_str("no join")
-            await other.hear(Refused)
-        silent = asyncio.ensure_future(a.hear(Desired))
+            await other.receive(Refused)
+        silent = asyncio.ensure_future(a.receive(Desired))
         await asyncio.sleep(0)
         assert not silent.done()
         store.allowed.release()
@@ -79,14 +79,14 @@ async def test_what_happens_during_a_commit_waits_for_the_next_one(start: Start)
             await until(lambda: sum(len(group.effects) for group in server.driver._journal._waiting) == 3)
             assert store.asked.empty()
             store.allowed.release()
-            assert (await a.hear(Desired)).goal is Goal.WAIT
+            assert (await a.receive(Desired)).goal is Goal.WAIT
             second = await store.asked.get()
             assert isinstance(second[-1], RoundFormed)
             assert [record.reason for record in store.records] != []
             assert all(record not in store.records for record in second)
             store.allowed.release()
             for peer in (a, b, c):
-                assert (await peer.hear_goal(Goal.RUN)).round == 1
+                assert (await peer.receive_goal(Goal.RUN)).round == 1
 
 
 async def test_while_the_store_fails_nodes_are_held_newcomers_turned_away_and_nothing_is_forgotten(
@@ -100,9 +100,9 @@ async def test_while_the_store_fails_nodes_are_held_newcomers_turned_away_and_no
         store.allowed.release()
         assert await store.asked.get() == first, "the same records are tried again"
         await a.beat()
-        assert (await a.hear(Degraded)).reason == "the disk is full"
+        assert (await a.receive(Degraded)).reason == "the disk is full"
         async with connect(server.url, join("b")) as b:
-            refused = await b.hear(Refused)
+            refused = await b.receive(Refused)
         assert (refused.code, refused.retry) == (RefusalCode.UNRECORDED, True)
         status, _, health = await get(f"{server.url}/healthz")
         assert (status, health["status"], health["reason"]) == (503, "cannot record", "the disk is full")
@@ -111,7 +111,7 @@ async def test_while_the_store_fails_nodes_are_held_newcomers_turned_away_and_no
 
         store.broken = False
         store.allowed.release()
-        assert (await a.hear_goal(Goal.RUN)).round == 1
+        assert (await a.receive_goal(Goal.RUN)).round == 1
         assert list(store.records) == list(first)
         status, _, health = await get(f"{server.url}/healthz")
         assert (status, health["status"]) == (200, "ok")
@@ -124,9 +124,9 @@ async def test_a_disk_that_does_not_answer_is_trouble_as_well(start: Start, monk
         await store.asked.get()
         await until(lambda: server.driver.machine.store_error is not None)
         await a.beat()
-        assert (await a.hear(Degraded)).reason == "the disk has not answered for 0.01 s"
+        assert (await a.receive(Degraded)).reason == "the disk has not answered for 0.01 s"
         store.allowed.release()
-        assert (await a.hear_goal(Goal.RUN)).round == 1
+        assert (await a.receive_goal(Goal.RUN)).round == 1
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/job"])
@@ -161,14 +161,14 @@ class FullStore(MemoryStore):
 async def test_a_server_goes_on_from_what_its_store_holds(start: Start) -> None:
     first = MemoryStore()
     async with start(first) as server, connect(server.url, join("a")) as a:
-        run = (await a.hear_goal(Goal.RUN)).run
+        run = (await a.receive_goal(Goal.RUN)).run
     entries = [Entry(1_000_000.0, record) for record in first.records]
     second = FullStore(*entries)
     async with start(second) as server:
         assert server.driver.machine.jobs["job"].id == run
         observed = an_observed(run=run, round=1, phase=Phase.RUNNING)
         async with connect(server.url, join("a", observed=observed)) as a:
-            assert (await a.hear_goal(Goal.RUN)).round == 1
+            assert (await a.receive_goal(Goal.RUN)).round == 1
     assert not any(isinstance(record, NodeJoined) for record in second.records)
 
 
@@ -192,7 +192,7 @@ async def test_records_have_the_time_of_a_clock_that_is_set_after_the_start(
     store = DatedStore()
     async with start(store) as server:
         async with connect(server.url, join("a", nodes=2)) as a:
-            await a.hear_goal(Goal.WAIT)
+            await a.receive_goal(Goal.WAIT)
         begun = store.times[-1]
 
         class Later(datetime):
@@ -202,7 +202,7 @@ async def test_records_have_the_time_of_a_clock_that_is_set_after_the_start(
 
         monkeypatch.setattr(driver, "datetime", Later)
         async with connect(server.url, join("b", nodes=2)) as b:
-            await b.hear_goal(Goal.WAIT)
+            await b.receive_goal(Goal.WAIT)
     assert store.times[-1] == pytest.approx(begun + DECADES_S, abs=60.0)
 
 

@@ -34,18 +34,18 @@ pytestmark = pytest.mark.asyncio
 
 async def test_a_node_joins_gets_its_round_and_ends_well(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", nodes=2)) as a:
-        alone = await a.hear_goal(Goal.WAIT)
+        alone = await a.receive_goal(Goal.WAIT)
         assert alone.reason == "waiting for nodes: 1 of 2 joined (node a)"
         async with connect(server.url, join("b", nodes=2)) as b:
-            run = await b.hear_goal(Goal.RUN)
+            run = await b.receive_goal(Goal.RUN)
             assert run.assignment is not None
             assert (run.assignment.group_rank, run.assignment.world_size) == (1, 2)
-            assert run == await a.hear_goal(Goal.RUN) or run.round == 1
+            assert run == await a.receive_goal(Goal.RUN) or run.round == 1
             for peer in (a, b):
                 await peer.report(Phase.RUNNING, run)
                 await peer.report(Phase.SUCCEEDED, run)
             for peer in (a, b):
-                told = await peer.hear_goal(Goal.EXIT)
+                told = await peer.receive_goal(Goal.EXIT)
                 assert told.outcome is not None
                 assert told.outcome.result is Result.SUCCEEDED
 
@@ -56,23 +56,23 @@ async def test_a_failed_worker_ends_everybody_with_its_code(start: Start) -> Non
         connect(server.url, join("a", nodes=2)) as a,
         connect(server.url, join("b", nodes=2)) as b,
     ):
-        run = await a.hear_goal(Goal.RUN)
-        await b.hear_goal(Goal.RUN)
+        run = await a.receive_goal(Goal.RUN)
+        await b.receive_goal(Goal.RUN)
         await a.report(Phase.FAILED, run, a_failure(exit_code=-9))
-        assert (await b.hear_goal(Goal.STOP)).planned is False
+        assert (await b.receive_goal(Goal.STOP)).planned is False
         await b.report(Phase.STOPPED, run)
         for peer in (a, b):
-            outcome = (await peer.hear_goal(Goal.EXIT)).outcome
+            outcome = (await peer.receive_goal(Goal.EXIT)).outcome
             assert outcome is not None
             assert outcome.exit_code == 137
 
 
 async def test_a_heartbeat_is_answered_and_a_plain_report_is_not(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", nodes=2)) as a:
-        first = await a.hear(Desired)
+        first = await a.receive(Desired)
         await a.report(Phase.IDLE, first)
         await a.beat()
-        await a.hear(Desired)
+        await a.receive(Desired)
         await a.socket.ping(b"after")
         frame = await a.socket.receive(timeout=10)
         assert frame.data == b"after", "only one answer"
@@ -97,10 +97,10 @@ async def test_a_heartbeat_is_answered_and_a_plain_report_is_not(start: Start) -
 async def test_a_malformed_join_is_refused_in_words(start: Start, frame: bytes, words: str) -> None:
     async with start() as server, connect(server.url) as peer:
         await peer.socket.send_bytes(frame)
-        refused = await peer.hear(Refused)
+        refused = await peer.receive(Refused)
         assert refused.code is RefusalCode.MALFORMED
         assert words in refused.message
-        await peer.hear_end()
+        await peer.receive_end()
         assert not server.driver.machine.jobs
 
 
@@ -113,10 +113,10 @@ async def test_a_join_that_would_steer_a_terminal_is_refused_in_one_clean_line(
     frame = encode(join(texts["node"], job=texts["job"]))
     async with start() as server, connect(server.url) as peer:
         await peer.socket.send_bytes(frame)
-        refused = await peer.hear(Refused)
+        refused = await peer.receive(Refused)
         assert refused.code is RefusalCode.MALFORMED
         assert refused.message.startswith(f"join.{field} must consist of printable characters")
-        await peer.hear_end()
+        await peer.receive_end()
         assert not server.driver.machine.jobs
     [line] = [LineFormatter("coordinatord").format(record) for record in caplog.records if "refused" in record.msg]
     assert line.isprintable()
@@ -126,13 +126,13 @@ async def test_a_join_that_would_steer_a_terminal_is_refused_in_one_clean_line(
 async def test_a_text_frame_is_refused(start: Start) -> None:
     async with start() as server, connect(server.url) as peer:
         await peer.socket.send_str("hello")
-        assert "expected a binary frame, not text" in (await peer.hear(Refused)).message
-        await peer.hear_end()
+        assert "expected a binary frame, not text" in (await peer.receive(Refused)).message
+        await peer.receive_end()
 
 
 async def test_another_version_is_refused_by_both_numbers(start: Start) -> None:
     async with start() as server, connect(server.url, join(version=7)) as peer:
-        refused = await peer.hear(Refused)
+        refused = await peer.receive(Refused)
         assert (refused.code, refused.retry) == (RefusalCode.VERSION, False)
         assert f"the coordinator speaks {SPOKEN[0]} and {SPOKEN[1]} of the protocol, this node 7" in refused.message
 
@@ -143,40 +143,40 @@ async def test_that_a_host_speaks_another_version_is_logged_once_until_one_of_it
     async def ask_in_vain() -> int:
         for _ in range(3):
             async with connect(server.url, join(version=7)) as peer:
-                await peer.hear(Refused)
+                await peer.receive(Refused)
         return sum("refused" in record.msg for record in caplog.records)
 
     async with start() as server:
         assert await ask_in_vain() == 1
         async with connect(server.url, join("a")) as node:
-            await node.hear(Desired)
+            await node.receive(Desired)
         assert await ask_in_vain() == 2
 
 
 async def test_an_oversized_frame_ends_the_session(start: Start) -> None:
     async with start() as server, connect(server.url) as peer:
         await peer.socket.send_bytes(b"x" * (FRAME_BYTES_MAX + 1))
-        await peer.hear_end()
+        await peer.receive_end()
     assert peer.socket.close_code == 1009, "message too big (RFC 6455)"
 
 
 async def test_a_malformed_report_ends_the_session(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", nodes=2)) as peer:
-        await peer.hear(Desired)
-        await peer.say(join("a", nodes=2))
-        refused = await peer.hear(Refused)
+        await peer.receive(Desired)
+        await peer.send(join("a", nodes=2))
+        refused = await peer.receive(Refused)
         assert "expected a message of type observed, not 'join'" in refused.message
-        await peer.hear_end()
+        await peer.receive_end()
         async with connect(server.url, join("a", nodes=2)) as again:
-            assert (await again.hear(Desired)).goal is Goal.WAIT
+            assert (await again.receive(Desired)).goal is Goal.WAIT
 
 
 async def test_who_does_not_say_who_it_is_is_sent_away(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_sessions, "JOIN_WITHIN_S", 0.05)
     async with start() as server, connect(server.url) as peer:
-        refused = await peer.hear(Refused)
+        refused = await peer.receive(Refused)
         assert refused == Refused(RefusalCode.MALFORMED, "no join within 0.05 s", retry=True)
-        await peer.hear_end()
+        await peer.receive_end()
 
 
 async def test_who_leaves_before_saying_a_word_leaves_no_trace(start: Start) -> None:
@@ -184,51 +184,51 @@ async def test_who_leaves_before_saying_a_word_leaves_no_trace(start: Start) -> 
         async with connect(server.url):
             pass
         async with connect(server.url, join("a", nodes=2)) as peer:
-            await peer.hear(Desired)
+            await peer.receive(Desired)
             assert list(server.driver.machine.jobs["job"].members) == ["a"]
 
 
 async def test_a_refusal_is_heard_before_the_session_ends(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", nodes=2)) as a:
-        await a.hear(Desired)
+        await a.receive(Desired)
         async with connect(server.url, join("b", nodes=3)) as b:
-            refused = await b.hear(Refused)
+            refused = await b.receive(Refused)
             assert (refused.code, refused.retry) == (RefusalCode.SPEC_DIFFERS, False)
             assert "--nnodes is 3 on this node (b), but 2 on a" in refused.message
-            await b.hear_end()
+            await b.receive_end()
 
 
 async def test_a_superseded_session_is_told_so_and_the_younger_one_goes_on(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", nodes=2)) as older:
-        await older.hear(Desired)
+        await older.receive(Desired)
         async with connect(server.url, join("a", nodes=2, incarnation=2)) as younger:
-            assert (await older.hear(Refused)).code is RefusalCode.SUPERSEDED
-            await older.hear_end()
-            assert (await younger.hear(Desired)).goal is Goal.WAIT
+            assert (await older.receive(Refused)).code is RefusalCode.SUPERSEDED
+            await older.receive_end()
+            assert (await younger.receive(Desired)).goal is Goal.WAIT
             async with connect(server.url, join("a", nodes=2)) as again:
-                assert (await again.hear(Refused)).code is RefusalCode.SUPERSEDED
+                assert (await again.receive(Refused)).code is RefusalCode.SUPERSEDED
             await younger.beat()
-            await younger.hear(Desired)
+            await younger.receive(Desired)
 
 
 async def test_a_node_that_comes_back_in_its_round_is_still_in_it(start: Start) -> None:
     async with start() as server:
         async with connect(server.url, join("a")) as peer:
-            run = await peer.hear_goal(Goal.RUN)
+            run = await peer.receive_goal(Goal.RUN)
             await peer.report(Phase.RUNNING, run)
             await peer.beat()
-            await peer.hear(Desired)
+            await peer.receive(Desired)
         observed = dataclasses.replace(join().observed, run=run.run, round=run.round, phase=Phase.RUNNING)
         async with connect(server.url, join("a", observed=observed)) as peer:
-            told = await peer.hear(Desired)
+            told = await peer.receive(Desired)
             assert (told.goal, told.run, told.round) == (Goal.RUN, run.run, run.round)
 
 
 async def test_more_nodes_than_the_limit_are_asked_to_come_later(start: Start) -> None:
     async with start(nodes_max=1) as server, connect(server.url, join("a", nodes=2)) as a:
-        await a.hear(Desired)
+        await a.receive(Desired)
         async with connect(server.url, join("b", nodes=2)) as b:
-            refused = await b.hear(Refused)
+            refused = await b.receive(Refused)
             assert (refused.code, refused.retry) == (RefusalCode.LIMIT, True)
 
 
@@ -245,7 +245,7 @@ async def test_a_slow_reader_costs_one_message_and_hears_the_latest_word(start: 
         start(heartbeat_s=3600.0) as server,
         connect(server.url, join("slow", nodes=3), buffer_bytes=4096) as slow,
     ):
-        await slow.hear(Desired)
+        await slow.receive(Desired)
         transport = slow.socket._conn.transport  # type: ignore[union-attr]  # how else to stop reading
         assert transport is not None
         transport.pause_reading()
@@ -254,18 +254,18 @@ async def test_a_slow_reader_costs_one_message_and_hears_the_latest_word(start: 
             await slow.beat()
         unsent = latest_frame._frame
         async with connect(server.url, join("b", nodes=3)) as b, connect(server.url, join("c", nodes=3)):
-            await b.hear_goal(Goal.RUN)
+            await b.receive_goal(Goal.RUN)
             assert latest_frame._frame != unsent, "the newer word took its place"
             transport.resume_reading()
-            assert (await slow.hear_goal(Goal.RUN)).round == 1
+            assert (await slow.receive_goal(Goal.RUN)).round == 1
 
 
 async def test_the_end_of_the_server_ends_the_sessions(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", nodes=2)) as peer:
-        await peer.hear(Desired)
+        await peer.receive(Desired)
         sessions_of_server = server.sessions
         sessions_of_server.close()
-        await peer.hear_end()
+        await peer.receive_end()
 
 
 @pytest.mark.parametrize("version", SPOKEN)

@@ -14,27 +14,27 @@ def turned_away(node: str = "n1", text: str = "n1 drained by alice", *, retry: b
 
 def test_it_is_said_once_of_each_node_and_reason() -> None:
     refusals = Refusals()
-    assert refusals.is_news(turned_away())
-    assert not any(refusals.is_news(turned_away()) for _ in range(100))
-    assert refusals.is_news(turned_away(text="n1 drained by bob"))
-    assert refusals.is_news(turned_away("n2"))
+    assert refusals.is_new(turned_away())
+    assert not any(refusals.is_new(turned_away()) for _ in range(100))
+    assert refusals.is_new(turned_away(text="n1 drained by bob"))
+    assert refusals.is_new(turned_away("n2"))
 
 
 def test_it_is_said_again_of_one_that_was_let_in_since() -> None:
     refusals = Refusals()
-    refusals.is_news(turned_away())
+    refusals.is_new(turned_away())
     refusals.note([a_join_of("n1")], 0.0)
-    assert refusals.is_news(turned_away())
+    assert refusals.is_new(turned_away())
 
 
 def test_a_refusal_for_good_is_always_said() -> None:
     refusals = Refusals()
-    assert all(refusals.is_news(turned_away(retry=False)) for _ in range(2))
+    assert all(refusals.is_new(turned_away(retry=False)) for _ in range(2))
 
 
 def test_what_is_remembered_of_nodes_is_bounded() -> None:
     refusals = Refusals()
     for number in range(KEPT + 10):
-        refusals.is_news(turned_away(f"n{number}"))
-    assert refusals.is_news(turned_away("n0"))
-    assert not refusals.is_news(turned_away(f"n{KEPT}"))
+        refusals.is_new(turned_away(f"n{number}"))
+    assert refusals.is_new(turned_away("n0"))
+    assert not refusals.is_new(turned_away(f"n{KEPT}"))

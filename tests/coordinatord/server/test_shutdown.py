@@ -24,10 +24,10 @@ async def test_the_end_of_the_server_is_no_loss_of_the_nodes_that_train(start: S
         async with start(store, **HASTY) as server:
             peers = [await stack.enter_async_context(connect(server.url, join(name, nodes=2))) for name in "ab"]
             for peer in peers:
-                await peer.report(Phase.RUNNING, await peer.hear_goal(Goal.RUN))
+                await peer.report(Phase.RUNNING, await peer.receive_goal(Goal.RUN))
             for peer in peers:
                 await peer.beat()
-                await peer.hear(Desired)
+                await peer.receive(Desired)
             known = list(store.records)
             assert isinstance(known[-1], RoundStarted)
         assert list(store.records) == known
@@ -38,8 +38,8 @@ async def test_the_end_of_the_server_is_no_loss_of_the_nodes_that_wait(start: St
     async with AsyncExitStack() as stack:
         async with start(store, **HASTY) as server:
             peer = await stack.enter_async_context(connect(server.url, join("a", nodes=2)))
-            await peer.hear(Desired)
+            await peer.receive(Desired)
             known = list(store.records)
             assert isinstance(known[-1], NodeJoined)
-        await peer.hear_end()
+        await peer.receive_end()
         assert list(store.records) == known

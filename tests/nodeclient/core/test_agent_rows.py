@@ -28,11 +28,11 @@ def possible(bench: Bench, chance: random.Random) -> list[Callable[[], object]]:
         bench.open,
         bench.close,
         lambda: bench.advance(chance.choice([0.0, 0.1, 1.0, 8.0])),
-        lambda: bench.told(goal, run=run, round=round_ + ahead, planned=chance.random() < 0.5),
+        lambda: bench.receive(goal, run=run, round=round_ + ahead, planned=chance.random() < 0.5),
     ]
     if chance.random() < 0.1:
         moves += [bench.leave, lambda: bench.refused(retry=chance.random() < 0.8), lambda: bench.advance(40.0)]
-        moves += [lambda: bench.told(Goal.RUN, run=f"{run}+", round=1)]
+        moves += [lambda: bench.receive(Goal.RUN, run=f"{run}+", round=1)]
     if bench.starting:
         # They are started one after the other, so who has ended had been started, and so had those before.
         begun = max(set(range(bench.settings.workers)) - bench.alive, default=-1) + 1
@@ -58,7 +58,7 @@ def explore(seed: int) -> Bench:
 
 def settle(bench: Bench) -> None:
     """Let everything that is under way come to its end, with the coordinator wanting an exit."""
-    bench.told(Goal.EXIT, run=bench.agent.run, round=bench.agent.round + 1)
+    bench.receive(Goal.EXIT, run=bench.agent.run, round=bench.agent.round + 1)
     for _ in range(10):
         if bench.starting:
             bench.started()

@@ -6,7 +6,7 @@ import pytest
 
 from coordinatord.protocol.messages import Goal
 from nodeclient.core.effects import Exit, Level
-from nodeclient.core.endings import TELL_WITHIN_S
+from nodeclient.core.endings import REPORT_WITHIN_S
 from tests.support.bench import SETTINGS, Bench
 from tests.support.builders import an_assignment
 
@@ -22,7 +22,7 @@ def test_the_only_node_of_a_round_knows_that_the_job_is_done() -> None:
     bench = Bench().running()
     bench.close("Connection refused")
     succeed(bench)
-    bench.advance(TELL_WITHIN_S - 0.01)
+    bench.advance(REPORT_WITHIN_S - 0.01)
     assert not bench.agent.exited, "a coordinator that is started again would be told"
     bench.advance(0.02)
     text = "all workers succeeded, and this node was the only one of its round: the job is done"
@@ -41,9 +41,9 @@ def test_a_coordinator_that_is_back_gives_the_verdict() -> None:
     bench = Bench().running()
     bench.close()
     succeed(bench)
-    bench.advance(TELL_WITHIN_S / 2)
+    bench.advance(REPORT_WITHIN_S / 2)
     bench.open()
-    bench.told(Goal.EXIT)
+    bench.receive(Goal.EXIT)
     assert bench.last(Exit).message == "all workers succeeded"
 
 
@@ -62,7 +62,7 @@ def test_one_node_of_several_does_not_know_of_the_others() -> None:
 def test_of_a_round_that_was_being_stopped_more_was_to_come(planned: bool) -> None:
     bench = Bench().running()
     bench.all_exited(0)
-    bench.told(Goal.STOP, planned=planned)
+    bench.receive(Goal.STOP, planned=planned)
     bench.swept()
     bench.close()
     bench.advance(SETTINGS.join_timeout_s + 0.01)

@@ -10,14 +10,26 @@ from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Goal, Phase, RefusalCode
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
 from nodeclient.core.connection_state import HEARTBEAT_S
-from nodeclient.core.effects import Effect, Exit, Kill, Level, Notice, Reconnect, Say, Start, Sweep, Terminate, Waiting
+from nodeclient.core.effects import (
+    Effect,
+    Exit,
+    Kill,
+    Level,
+    Notice,
+    Reconnect,
+    SendObserved,
+    Start,
+    Sweep,
+    Terminate,
+    Waiting,
+)
 from tests.support.bench import SETTINGS, Bench
 from tests.support.builders import OUTAGE_GRACE_S
 
 CONNECTED = Notice(Level.INFO, "connected to the coordinator at coordinator:29400", "connected")
 
 
-def said(effects: list[Effect]) -> list[str]:
+def texts(effects: list[Effect]) -> list[str]:
     """Return what a person is told."""
     return [
         effect.text if isinstance(effect, Notice) else effect.reason
@@ -31,9 +43,9 @@ def said(effects: list[Effect]) -> list[str]:
 
 def test_a_node_says_that_it_is_connected_once_it_is_let_in() -> None:
     bench = Bench()
-    assert said(bench.open()) == []
-    assert CONNECTED in bench.told(Goal.WAIT, round=0)
-    assert CONNECTED not in bench.told(Goal.WAIT, round=0)
+    assert texts(bench.open()) == []
+    assert CONNECTED in bench.receive(Goal.WAIT, round=0)
+    assert CONNECTED not in bench.receive(Goal.WAIT, round=0)
     assert bench.effects.count(CONNECTED) == 1
 
 
@@ -41,7 +53,7 @@ def test_a_node_that_comes_back_says_so_again() -> None:
     bench = Bench().running()
     bench.close()
     bench.open()
-    bench.told(Goal.RUN)
+    bench.receive(Goal.RUN)
     assert bench.effects.count(CONNECTED) == 2
 
 
@@ -66,9 +78,9 @@ def test_a_refusal_that_may_pass_is_no_connection_and_is_said_once() -> None:
         bench.refused(retry=True)
         bench.close("no room")
         bench.advance(1.0)
-    assert said(bench.effects) == ["not let in: no room"]
+    assert texts(bench.effects) == ["not let in: no room"]
     bench.open()
-    assert CONNECTED in bench.told(Goal.WAIT, round=0)
+    assert CONNECTED in bench.receive(Goal.WAIT, round=0)
 
 
 def test_a_node_that_is_turned_away_again_and_again_gives_up_as_well() -> None:
@@ -124,7 +136,7 @@ def test_of_two_coordinators_that_are_down_each_reason_is_said_once_in_an_outage
         for trouble in troubles:
             bench.close(trouble)
             bench.advance(1.0)
-    assert said(bench.effects) == [f"looking for the coordinator: {trouble}" for trouble in troubles]
+    assert texts(bench.effects) == [f"looking for the coordinator: {trouble}" for trouble in troubles]
 
 
 def test_in_the_next_outage_the_reasons_are_said_again() -> None:
@@ -136,16 +148,16 @@ def test_in_the_next_outage_the_reasons_are_said_again() -> None:
         for _ in range(3):
             for trouble in troubles:
                 bench.close(trouble)
-        assert said(bench.effects[before:]) == [f"looking for the coordinator: {trouble}" for trouble in troubles]
+        assert texts(bench.effects[before:]) == [f"looking for the coordinator: {trouble}" for trouble in troubles]
         bench.open()
-        bench.told(Goal.RUN)
+        bench.receive(Goal.RUN)
 
 
 def test_reasons_that_are_never_the_same_do_not_fill_a_log() -> None:
     bench = Bench(SETTINGS)
     for number in range(1000):
         bench.close(f"error {number}")
-    assert len(said(bench.effects)) < 100
+    assert len(texts(bench.effects)) < 100
 
 
 def test_the_last_reason_is_what_a_node_gives_up_with() -> None:
@@ -203,15 +215,15 @@ def meet_another_version(bench: Bench) -> None:
 def test_a_node_that_was_let_in_takes_another_version_for_an_outage_which_the_old_one_heals(goal: Goal) -> None:
     bench = Bench()
     bench.open()
-    bench.told(goal)
+    bench.receive(goal)
     before = bench.observed
     bench.close()
     for _ in range(5):
         meet_another_version(bench)
         bench.advance(1.0)
-    assert said(bench.effects)[-1] == f"not let in: {VERSIONS}"
+    assert texts(bench.effects)[-1] == f"not let in: {VERSIONS}"
     bench.open()
-    bench.told(goal)
+    bench.receive(goal)
     assert bench.observed.phase is before.phase
     assert not bench.count(Terminate)
     assert not bench.agent.exited
@@ -254,7 +266,7 @@ def test_a_sweep_that_fails_is_said_and_begun_again() -> None:
         effects = bench.sweep_failed("process 7 outlives SIGKILL")
         assert effects == [Notice(Level.ERROR, "process 7 outlives SIGKILL", "sweep_failed"), Sweep()]
     assert bench.agent.phase is Phase.STOPPING
-    bench.told(Goal.RUN, round=2)
+    bench.receive(Goal.RUN, round=2)
     assert bench.count(Start) == 1, "no round begins before the old one is swept"
     bench.swept()
     assert bench.count(Start) == 2
@@ -263,7 +275,7 @@ def test_a_sweep_that_fails_is_said_and_begun_again() -> None:
 def test_a_node_that_is_asked_once_to_leave_keeps_trying_to_end_all() -> None:
     bench = Bench().running()
     bench.leave()
-    bench.told(Goal.STOP, planned=True)
+    bench.receive(Goal.STOP, planned=True)
     bench.all_exited(0)
     assert Sweep() in bench.sweep_failed()
     assert not bench.agent.exited
@@ -272,7 +284,7 @@ def test_a_node_that_is_asked_once_to_leave_keeps_trying_to_end_all() -> None:
 def test_a_node_that_is_asked_twice_to_leave_leaves_what_it_cannot_end() -> None:
     bench = Bench().running()
     bench.leave()
-    bench.told(Goal.STOP, planned=True)
+    bench.receive(Goal.STOP, planned=True)
     bench.all_exited(0)
     bench.sweep_failed()
     bench.leave()
@@ -290,14 +302,14 @@ def test_a_node_that_is_held_keeps_its_workers_and_its_contact_and_says_why_once
         effects += bench.held() + bench.advance(1.0)
     assert bench.observed.phase is Phase.RUNNING
     assert bench.count(Reconnect) == 0
-    assert said(effects) == ["the coordinator lives but decides nothing, all stays as it is: the disk is full"]
+    assert texts(effects) == ["the coordinator lives but decides nothing, all stays as it is: the disk is full"]
 
 
 def test_the_next_time_a_node_is_held_it_says_so_again() -> None:
     bench = Bench().running()
     bench.held()
-    bench.told(Goal.RUN)
-    assert len(said(bench.held())) == 1
+    bench.receive(Goal.RUN)
+    assert len(texts(bench.held())) == 1
 
 
 def test_a_node_that_comes_back_and_is_held_is_not_alone_any_more() -> None:
@@ -325,13 +337,13 @@ def test_workers_go_on_for_the_grace_that_the_coordinator_grants() -> None:
 def test_a_round_costs_a_node_two_reports_that_it_runs_and_that_it_has_stopped() -> None:
     bench = Bench()
     bench.open()
-    bench.told(Goal.WAIT, round=0)
-    bench.told(Goal.RUN)
+    bench.receive(Goal.WAIT, round=0)
+    bench.receive(Goal.RUN)
     bench.started()
-    bench.told(Goal.STOP)
+    bench.receive(Goal.STOP)
     bench.all_exited(-15)
     bench.swept()
-    said = [effect.observed.phase for effect in bench.effects if isinstance(effect, Say)]
+    said = [effect.observed.phase for effect in bench.effects if isinstance(effect, SendObserved)]
     assert said == [Phase.RUNNING, Phase.STOPPED]
 
 
@@ -340,7 +352,7 @@ def test_what_a_node_does_on_the_way_it_says_with_its_next_heartbeat(goals: list
     bench = Bench()
     bench.open()
     for goal in goals:
-        bench.told(goal)
-    assert bench.count(Say) == 0
+        bench.receive(goal)
+    assert bench.count(SendObserved) == 0
     bench.advance(HEARTBEAT_S)
-    assert bench.last(Say).observed == dataclasses.replace(bench.observed, beat=True)
+    assert bench.last(SendObserved).observed == dataclasses.replace(bench.observed, beat=True)

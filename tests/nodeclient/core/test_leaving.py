@@ -16,13 +16,13 @@ from tests.support.bench import Bench
 def test_workers_get_the_signal_by_which_their_node_leaves(signum: int) -> None:
     bench = Bench().running()
     bench.leave(signum)
-    bench.told(Goal.STOP, planned=True)
+    bench.receive(Goal.STOP, planned=True)
     assert bench.last(Terminate) == Terminate(signum)
 
 
 def test_workers_get_sigterm_where_no_signal_asked_their_node_to_leave() -> None:
     bench = Bench().running()
-    bench.told(Goal.STOP, planned=True)
+    bench.receive(Goal.STOP, planned=True)
     assert bench.last(Terminate) == Terminate(signal.SIGTERM)
     bench.leave(signal.SIGINT)
     assert bench.count(Terminate) == 1, "they are being stopped already"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from coordinatord.protocol.messages import Goal, Phase
-from nodeclient.core.effects import Notice, Say, Start, Sweep, Terminate
+from nodeclient.core.effects import Notice, SendObserved, Start, Sweep, Terminate
 from tests.support.bench import Bench, kinds
 from tests.support.builders import an_assignment
 
@@ -16,7 +16,7 @@ def test_workers_are_started_only_when_the_master_answers() -> None:
     bench = Bench()
     bench.reaches = False
     bench.open()
-    bench.told(Goal.RUN)
+    bench.receive(Goal.RUN)
     assert (bench.count(Start), bench.observed.phase) == (0, Phase.STARTING)
     assert kinds(bench.reached()) == [Start]
     assert bench.reached() == []
@@ -26,8 +26,8 @@ def test_a_master_that_does_not_answer_is_a_failure_before_any_worker() -> None:
     bench = Bench()
     bench.reaches = False
     bench.open()
-    bench.told(Goal.RUN, assignment=an_assignment(first_rank=4, world_size=8))
-    assert kinds(bench.unreached()) == [Notice, Terminate, Sweep, Say]
+    bench.receive(Goal.RUN, assignment=an_assignment(first_rank=4, world_size=8))
+    assert kinds(bench.unreached()) == [Notice, Terminate, Sweep, SendObserved]
     assert bench.last(Notice).text == "the workers cannot be started: it cannot reach 10.0.0.1"
     bench.swept()
     failure = bench.observed.failure
@@ -41,8 +41,8 @@ def test_an_answer_that_comes_after_the_stop_is_void(answers: Callable[[Bench], 
     bench = Bench()
     bench.reaches = False
     bench.open()
-    bench.told(Goal.RUN)
-    assert Sweep in kinds(bench.told(Goal.STOP))
+    bench.receive(Goal.RUN)
+    assert Sweep in kinds(bench.receive(Goal.STOP))
     assert answers(bench) == []
     bench.swept()
     assert answers(bench) == []
@@ -53,10 +53,10 @@ def test_an_answer_of_an_older_round_is_void() -> None:
     bench = Bench()
     bench.reaches = False
     bench.open()
-    bench.told(Goal.RUN)
-    bench.told(Goal.STOP)
+    bench.receive(Goal.RUN)
+    bench.receive(Goal.STOP)
     bench.swept()
-    bench.told(Goal.RUN, round=2)
+    bench.receive(Goal.RUN, round=2)
     assert bench.reached(1) == []
     assert kinds(bench.reached(2)) == [Start]
 
@@ -66,7 +66,7 @@ def test_a_round_that_fails_as_the_one_before_says_so_at_once_as_well() -> None:
     bench.reaches = False
     bench.open()
     for number in (1, 2):
-        bench.told(Goal.RUN, round=number)
-        assert Say in kinds(bench.unreached(number))
+        bench.receive(Goal.RUN, round=number)
+        assert SendObserved in kinds(bench.unreached(number))
         bench.swept()
-        assert bench.last(Say).observed.round == number
+        assert bench.last(SendObserved).observed.round == number

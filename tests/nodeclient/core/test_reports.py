@@ -6,7 +6,7 @@ import pytest
 
 from coordinatord.protocol.messages import Follower, Goal, Outcome, Phase, Result
 from coordinatord.protocol.worker_ends import Ended
-from nodeclient.core.effects import Exit, Level, Notice, Say, Show
+from nodeclient.core.effects import Exit, Level, Notice, SendObserved, Show
 from nodeclient.core.events import WorkerExited
 from tests.support.bench import Bench, kinds
 from tests.support.builders import a_report, an_account, an_assignment
@@ -28,7 +28,7 @@ def test_a_failure_carries_what_is_known_of_it_within_the_bounds_of_the_protocol
 def test_a_failure_from_before_the_stop_counts_though_it_is_told_of_after_it() -> None:
     bench = Bench().running()
     bench.now = 10.0
-    bench.told(Goal.STOP)
+    bench.receive(Goal.STOP)
     bench.now = 10.2
     bench.alive.clear()
     bench.submit(WorkerExited(0, 5, an_account(error="ValueError: no"), age_s=0.3))
@@ -43,7 +43,7 @@ def test_a_failure_from_before_the_stop_counts_though_it_is_told_of_after_it() -
 
 def test_workers_that_ended_with_0_unasked_are_told_of_and_no_word_is_said_for_that_alone() -> None:
     bench = Bench().running(assignment=an_assignment(first_rank=4, world_size=8))
-    assert Say not in kinds(bench.exited(1, 0))
+    assert SendObserved not in kinds(bench.exited(1, 0))
     bench.now += 0.5
     bench.exited(0, 3)
     assert bench.observed.ended == (Ended(5, 0.5),)
@@ -53,7 +53,7 @@ def test_workers_that_ended_with_0_unasked_are_told_of_and_no_word_is_said_for_t
 def test_a_worker_that_ends_with_0_when_asked_to_has_not_ended_early() -> None:
     bench = Bench().running()
     bench.now = 10.0
-    bench.told(Goal.STOP)
+    bench.receive(Goal.STOP)
     bench.exited(0, 0)
     assert bench.observed.ended == ()
 
@@ -78,7 +78,7 @@ def test_a_path_that_no_message_can_hold_is_left_out() -> None:
 def test_what_ends_after_it_was_asked_to_has_not_failed() -> None:
     bench = Bench().running()
     bench.now = 10.0
-    bench.told(Goal.STOP)
+    bench.receive(Goal.STOP)
     bench.now = 10.2
     bench.submit(WorkerExited(0, -15, an_account(), age_s=0.1))
     assert bench.observed.failure is None
@@ -92,22 +92,22 @@ def test_workers_that_fail_after_the_first_are_told_of_unless_they_were_ended(ex
     failure = bench.observed.failure
     assert failure is not None
     assert (failure.rank, failure.followers) == (5, (Follower(4, exit_code),) if followed else ())
-    assert (Say in kinds(effects)) == followed
+    assert (SendObserved in kinds(effects)) == followed
 
 
 def test_a_report_is_shown_once() -> None:
     bench = Bench()
     bench.open()
-    assert Show in kinds(bench.told(Goal.RUN, round=2, report=a_report()))
-    assert Show not in kinds(bench.told(Goal.RUN, round=2, report=a_report(age_s=5.0)))
-    assert Show in kinds(bench.told(Goal.STOP, round=3, report=a_report(round=2)))
+    assert Show in kinds(bench.receive(Goal.RUN, round=2, report=a_report()))
+    assert Show not in kinds(bench.receive(Goal.RUN, round=2, report=a_report(age_s=5.0)))
+    assert Show in kinds(bench.receive(Goal.STOP, round=3, report=a_report(round=2)))
 
 
 def test_the_last_word_carries_the_report() -> None:
     bench = Bench()
     bench.open()
     outcome = Outcome(Result.FAILED, 3, "worker of rank 0 failed")
-    effects = bench.told(Goal.EXIT, outcome=outcome, report=a_report())
+    effects = bench.receive(Goal.EXIT, outcome=outcome, report=a_report())
     assert kinds(effects) == [Notice, Show, Exit]
     assert bench.last(Exit).report == a_report()
 
@@ -119,7 +119,7 @@ def test_that_a_job_is_begun_anew_is_a_warning_said_once() -> None:
     warnings = [
         effect
         for goal in (Goal.WAIT, Goal.WAIT, Goal.RUN)
-        for effect in bench.told(goal, remark=remark)
+        for effect in bench.receive(goal, remark=remark)
         if isinstance(effect, Notice) and effect.level is Level.WARNING
     ]
     assert [warning.text for warning in warnings] == [remark]

@@ -10,7 +10,7 @@ import pytest
 from coordinatord.protocol.messages import Goal, Phase, RefusalCode
 from coordinatord.protocol.worker_ends import Killed
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
-from nodeclient.core.effects import Kill, Level, Notice, Say, Terminate
+from nodeclient.core.effects import Kill, Level, Notice, SendObserved, Terminate
 from tests.support.bench import SETTINGS, Bench
 from tests.support.builders import OUTAGE_GRACE_S
 
@@ -31,7 +31,7 @@ def cut_off(bench: Bench) -> None:
 
 def leave(bench: Bench) -> None:
     bench.leave()
-    bench.told(Goal.STOP, planned=True)
+    bench.receive(Goal.STOP, planned=True)
 
 
 def leave_alone(bench: Bench) -> None:
@@ -40,7 +40,7 @@ def leave_alone(bench: Bench) -> None:
 
 
 def be_told(bench: Bench) -> None:
-    bench.told(Goal.STOP, planned=True)
+    bench.receive(Goal.STOP, planned=True)
 
 
 def be_refused(bench: Bench) -> None:
@@ -99,7 +99,7 @@ def test_workers_that_end_in_time_are_not_talked_of() -> None:
 
 def test_who_is_blocked_in_a_collective_had_nothing_to_save() -> None:
     bench = Bench().running()
-    bench.told(Goal.STOP)
+    bench.receive(Goal.STOP)
     bench.advance(ABORT_TIMEOUT_S)
     assert bench.count(Kill) == 1
     assert bench.observed.killed is None
@@ -118,11 +118,12 @@ def test_the_coordinator_hears_of_it_at_once_and_until_the_next_round() -> None:
     bench = Bench().running()
     be_told(bench)
     bench.advance(SAVE_S)
-    assert bench.last(Say).observed.killed == Killed((0, 1), 2, SAVE_S)
+    assert bench.last(SendObserved).observed.killed == Killed((0, 1), 2, SAVE_S)
     bench.all_exited(-9)
     bench.swept()
-    assert (bench.last(Say).observed.phase, bench.last(Say).observed.killed) == (Phase.STOPPED, bench.observed.killed)
-    bench.told(Goal.RUN, round=2)
+    observed = bench.last(SendObserved).observed
+    assert (observed.phase, observed.killed) == (Phase.STOPPED, bench.observed.killed)
+    bench.receive(Goal.RUN, round=2)
     assert bench.observed.killed is None
 
 
@@ -130,7 +131,7 @@ def test_a_coordinator_that_comes_back_does_not_cut_the_time_of_workers_that_it_
     bench = Bench().running()
     cut_off(bench)
     bench.open()
-    bench.told(Goal.STOP)
+    bench.receive(Goal.STOP)
     bench.advance(SAVE_S - 0.01)
     assert not bench.count(Kill)
 

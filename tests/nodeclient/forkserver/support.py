@@ -45,7 +45,7 @@ OURS = re.compile(r"(?<!/tests)/nodeclient/")
 
 
 @dataclass(frozen=True)
-class Told:
+class Facts:
     """What one worker has told by `tell`."""
 
     round: int
@@ -65,7 +65,7 @@ class Result:
     """What the workers wrote, and the nodeclient's reports, without what differs from one run to the next."""
     log: list[str]
     """The lines of the nodeclient's own."""
-    told: list[Told]
+    told: list[Facts]
     """In the order of the rounds, and then of the ranks."""
     files: dict[str, str]
     """What is in the log directory, by path inside the folder of the run."""
@@ -195,11 +195,11 @@ class Stage:
         self._beacon.unlink(missing_ok=True)
         self._told.unlink(missing_ok=True)
 
-    def told(self) -> list[Told]:
+    def told(self) -> list[Facts]:
         """Return what has been told since the last run began."""
         if not self._told.exists():
             return []
-        told = [Told(**json.loads(line)) for line in self._told.read_text().splitlines()]
+        told = [Facts(**json.loads(line)) for line in self._told.read_text().splitlines()]
         return sorted(told, key=lambda one: (one.round, one.rank))
 
 

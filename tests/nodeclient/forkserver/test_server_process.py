@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.nodeclient.forkserver.support import Stage, Told, assert_same, python
+from tests.nodeclient.forkserver.support import Facts, Stage, assert_same, python
 from tests.support.programs import Program, await_end, wait_until, zombies
 
 pytestmark = pytest.mark.slow
@@ -49,19 +49,19 @@ class Job:
         """The youngest parent interpreter."""
         return self._stage.loaded_by[-1]
 
-    def await_round(self, number: int) -> Told:
+    def await_round(self, number: int) -> Facts:
         """Wait until the worker of a round is there."""
         what = f"round {number} of:\n{self.node.output}"
         told = wait_until(what, lambda: next((one for one in self._stage.told() if one.round == number), None))
         assert told.parent == self.node.pid
         return told
 
-    def end_round(self, told: Told) -> None:
+    def end_round(self, told: Facts) -> None:
         """Let the worker fail; it must be alive."""
         os.kill(told.facts["pid"], signal.SIGUSR2)
         self.node.await_line(rf"how +exit code 17, pid {told.facts['pid']}$")
 
-    def end(self, told: Told) -> None:
+    def end(self, told: Facts) -> None:
         """Let the worker succeed, and see that nothing stays behind."""
         os.kill(told.facts["pid"], signal.SIGUSR1)
         assert self.node.wait() == 0

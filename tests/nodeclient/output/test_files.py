@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeclient.output import files
-from nodeclient.output.files import Filter, LogFile, Rotation, Troubles
+from nodeclient.output.files import Filter, LogFile, LogFileErrors, Rotation
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def complaints() -> list[str]:
 
 
 @pytest.fixture
-def troubles(complaints: list[str]) -> Troubles:
-    return Troubles(complaints.append)
+def errors(complaints: list[str]) -> LogFileErrors:
+    return LogFileErrors(complaints.append)
 
 
 @pytest.fixture
@@ -29,21 +29,21 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "LOOK_S", 0.0)
 
 
-def test_a_file_is_begun_with_its_first_byte_and_never_overwritten(tmp_path: Path, troubles: Troubles) -> None:
+def test_a_file_is_begun_with_its_first_byte_and_never_overwritten(tmp_path: Path, errors: LogFileErrors) -> None:
     path = tmp_path / "deep" / "down" / "stdout.log"
-    file = LogFile(path, troubles)
+    file = LogFile(path, errors)
     assert not path.parent.exists()
     file.write(b"one\n\x00\xff")
     file.end()
-    again = LogFile(path, troubles)
+    again = LogFile(path, errors)
     again.write(b"two\n")
     again.end()
     assert path.read_bytes() == b"one\n\x00\xfftwo\n"
 
 
-def test_rotation_keeps_lines_whole_and_the_newest_files(tmp_path: Path, troubles: Troubles) -> None:
+def test_rotation_keeps_lines_whole_and_the_newest_files(tmp_path: Path, errors: LogFileErrors) -> None:
     path = tmp_path / "stdout.log"
-    file = LogFile(path, troubles, Rotation(1_000, 3))
+    file = LogFile(path, errors, Rotation(1_000, 3))
     written = b"".join(b"line %d %s\n" % (number, b"x" * (number % 90)) for number in range(500))
     dice = random.Random(0)  # noqa: S311 - cuts at places of its own
     start = 0
@@ -59,8 +59,8 @@ def test_rotation_keeps_lines_whole_and_the_newest_files(tmp_path: Path, trouble
     assert written.endswith(b"".join(kept))
 
 
-def test_a_line_longer_than_a_file_has_a_file_to_itself(tmp_path: Path, troubles: Troubles) -> None:
-    file = LogFile(tmp_path / "log", troubles, Rotation(100, 5))
+def test_a_line_longer_than_a_file_has_a_file_to_itself(tmp_path: Path, errors: LogFileErrors) -> None:
+    file = LogFile(tmp_path / "log", errors, Rotation(100, 5))
     long = b"y" * 5_000 + b"\n"
     for part in (b"before\n", long[:2_000], long[2_000:], b"after\n"):
         file.write(part)
@@ -69,10 +69,10 @@ def test_a_line_longer_than_a_file_has_a_file_to_itself(tmp_path: Path, troubles
 
 
 def test_what_has_no_lines_is_cut_somewhere(
-    tmp_path: Path, troubles: Troubles, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, errors: LogFileErrors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "LINE_BYTES_MAX", 1_000)
-    file = LogFile(tmp_path / "log", troubles, Rotation(500, 2))
+    file = LogFile(tmp_path / "log", errors, Rotation(500, 2))
     for _ in range(100):
         file.write(b"z" * 100)
     file.end()
@@ -81,10 +81,10 @@ def test_what_has_no_lines_is_cut_somewhere(
 
 
 @pytest.mark.usefixtures("patience")
-def test_a_full_disk_costs_lines_and_is_said_once(tmp_path: Path, troubles: Troubles, complaints: list[str]) -> None:
+def test_a_full_disk_costs_lines_and_is_said_once(tmp_path: Path, errors: LogFileErrors, complaints: list[str]) -> None:
     path = tmp_path / "stdout.log"
     path.symlink_to("/dev/full")
-    file = LogFile(path, troubles)
+    file = LogFile(path, errors)
     file.write(b"lost\n")
     file.write(b"lost too\n")
     path.unlink()
@@ -94,17 +94,17 @@ def test_a_full_disk_costs_lines_and_is_said_once(tmp_path: Path, troubles: Trou
     assert len(complaints) == 1
     assert f"{path}: No space left on device" in complaints[0]
     assert "training goes on" in complaints[0]
-    troubles.begin_round()
+    errors.begin_round()
     path.unlink()
     path.symlink_to("/dev/full")
     file.write(b"lost\n")
     assert len(complaints) == 2
 
 
-def test_a_broken_file_is_not_tried_again_at_once(tmp_path: Path, troubles: Troubles) -> None:
+def test_a_broken_file_is_not_tried_again_at_once(tmp_path: Path, errors: LogFileErrors) -> None:
     path = tmp_path / "stdout.log"
     path.symlink_to("/dev/full")
-    file = LogFile(path, troubles)
+    file = LogFile(path, errors)
     file.write(b"lost\n")
     path.unlink()
     file.write(b"lost too\n")
@@ -113,9 +113,9 @@ def test_a_broken_file_is_not_tried_again_at_once(tmp_path: Path, troubles: Trou
 
 
 @pytest.mark.usefixtures("patience")
-def test_a_removed_directory_is_made_again(tmp_path: Path, troubles: Troubles, complaints: list[str]) -> None:
+def test_a_removed_directory_is_made_again(tmp_path: Path, errors: LogFileErrors, complaints: list[str]) -> None:
     path = tmp_path / "0" / "stdout.log"
-    file = LogFile(path, troubles)
+    file = LogFile(path, errors)
     file.write(b"lost\n")
     path.unlink()
     path.parent.rmdir()
@@ -127,10 +127,10 @@ def test_a_removed_directory_is_made_again(tmp_path: Path, troubles: Troubles, c
 
 @pytest.mark.usefixtures("patience")
 def test_a_file_that_its_system_knows_no_more_is_opened_again(
-    tmp_path: Path, troubles: Troubles, complaints: list[str]
+    tmp_path: Path, errors: LogFileErrors, complaints: list[str]
 ) -> None:
     path = tmp_path / "stdout.log"
-    file = LogFile(path, troubles)
+    file = LogFile(path, errors)
     file.write(b"one\n")
     assert file._fd is not None
     os.close(file._fd)  # as a network file system answers ESTALE, so does this one EBADF
@@ -144,17 +144,17 @@ def test_a_file_that_its_system_knows_no_more_is_opened_again(
 
 @pytest.mark.usefixtures("patience")
 def test_a_directory_that_cannot_be_made_is_said_once(
-    tmp_path: Path, troubles: Troubles, complaints: list[str]
+    tmp_path: Path, errors: LogFileErrors, complaints: list[str]
 ) -> None:
     (tmp_path / "0").write_text("in the way")
-    LogFile(tmp_path / "0" / "stdout.log", troubles).write(b"lost\n")
-    LogFile(tmp_path / "0" / "stderr.log", troubles).write(b"lost\n")
+    LogFile(tmp_path / "0" / "stdout.log", errors).write(b"lost\n")
+    LogFile(tmp_path / "0" / "stderr.log", errors).write(b"lost\n")
     assert len(complaints) == 1
 
 
-def test_a_filter_copies_whole_lines_with_the_prefix(tmp_path: Path, troubles: Troubles) -> None:
+def test_a_filter_copies_whole_lines_with_the_prefix(tmp_path: Path, errors: LogFileErrors) -> None:
     path = tmp_path / "filtered_stdout.log"
-    file = LogFile(path, troubles)
+    file = LogFile(path, errors)
     one, other = Filter(["loss", "bad"], b"[rank 0] ", file), Filter(["loss"], b"[rank 1] ", file)
     one.write(b"epoch 1\nlo")
     other.write(b"nothing\n")

@@ -88,7 +88,7 @@ def test_for_machines_nothing_is_drawn_even_on_a_terminal() -> None:
 def test_what_only_machines_want_is_not_in_the_text() -> None:
     text, objects = Screen(is_live=False), Screen(is_live=False)
     for form, screen in (("text", text), ("json", objects)):
-        a_console(form, screen).say(Level.ERROR, "no more", "ended", exit_code=3)
+        a_console(form, screen).notify(Level.ERROR, "no more", "ended", exit_code=3)
     assert text.lines[0].endswith("ERROR   nodeclient: no more job=j node=a")
     assert (objects.objects[0]["event"], objects.objects[0]["exit_code"]) == ("ended", 3)
 
@@ -109,6 +109,6 @@ def test_a_report_is_a_block_for_people_and_one_object_for_machines() -> None:
 def test_levels_below_the_one_that_was_asked_for_are_not_written() -> None:
     screen = Screen(is_live=False)
     console = a_console("json", screen, level="error")
-    console.say(Level.WARNING, "hm", "trouble")
-    console.say(Level.ERROR, "oh", "trouble")
+    console.notify(Level.WARNING, "hm", "trouble")
+    console.notify(Level.ERROR, "oh", "trouble")
     assert [one["message"] for one in screen.objects] == ["oh"]

@@ -10,7 +10,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.messages import JobSpec, Launcher
 from nodeclient.config.join_config import Endpoint
-from nodeclient.torchrun.parameters import TorchrunConfig, in_torchrun_words, read
+from nodeclient.torchrun.parameters import TorchrunConfig, read, with_torchrun_names
 
 
 def config(
@@ -73,5 +73,5 @@ def test_what_is_wrong_is_refused_by_name(wrong: dict[str, str], named: str) -> 
 
 
 def test_our_flags_are_called_what_torchrun_calls_them() -> None:
-    assert in_torchrun_words("see --coord and --join-timeout") == "see --rdzv-endpoint and --rdzv-conf join_timeout=S"
-    assert in_torchrun_words("see --coordinator, --advertise-addr") == "see --coordinator, --local-addr"
+    assert with_torchrun_names("see --coord and --join-timeout") == "see --rdzv-endpoint and --rdzv-conf join_timeout=S"
+    assert with_torchrun_names("see --coordinator, --advertise-addr") == "see --coordinator, --local-addr"

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import pytest
 
-from nodeclient.workers.process_tree import MARK_VARIABLE, UnkillableError, ask_to_end, kill_marked, marked, statuses
+from nodeclient.workers.process_tree import MARK_VARIABLE, UnkillableError, kill_marked, marked, signal_groups, statuses
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_who_heeds_a_signal_gets_it_alone_and_else_all_do(heeded: str, signum: i
     with subprocess.Popen(program, env=environ, stdout=subprocess.PIPE, start_new_session=True, text=True) as process:
         assert process.stdout
         child = int(process.stdout.readline())
-        ask_to_end({process.pid}, signum)
+        signal_groups({process.pid}, signum)
         with suppress(ProcessLookupError):  # it has ended by the signal, as it should where that is shared
             os.kill(child, signal.SIGCONT if shared else signal.SIGKILL)
         ended_by = process.stdout.readline().strip()

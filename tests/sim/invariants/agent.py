@@ -12,7 +12,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import events
 from nodeclient.core.agent import LEAVE_WITHIN_S
-from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, Say, Start, Terminate
+from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, SendObserved, Start, Terminate
 from tests.sim.invariants.nodes import NodeInvariants
 
 if TYPE_CHECKING:  # the world imports its invariants
@@ -94,12 +94,12 @@ class AgentInvariants(NodeInvariants):
             case events.SessionOpened():
                 conduct.heard = False
                 conduct.said = _ageless(agent.observed(now, beat=False))
-            case events.Told() | events.CoordinatorDegraded():
+            case events.DesiredReceived() | events.CoordinatorDegraded():
                 conduct.heard, conduct.alone_since = True, None
             case events.SessionClosed():
                 if conduct.heard:
                     conduct.heard, conduct.alone_since = False, now
-            case events.LeaveAsked():
+            case events.LeaveRequested():
                 conduct.leave_asked_at = now if conduct.leave_asked_at is None else conduct.leave_asked_at
                 conduct.leave_signal = event.signum
             case events.Swept(port):
@@ -161,7 +161,7 @@ class AgentInvariants(NodeInvariants):
                 conduct.cut_off = not agent._connection.connected and conduct.failed_at is None
             case Kill():
                 self._judge_kill(host, conduct, now)
-            case Say(observed):
+            case SendObserved(observed):
                 conduct.said = _ageless(observed)
                 self._judge_report(host, conduct, observed, now)
             case Reconnect():

@@ -356,9 +356,9 @@ class AllInvariants(RootCauseInvariants):
 
     # Words
 
-    def said(self, session: Session, message: Desired | Degraded) -> None:
+    def sent(self, session: Session, message: Desired | Degraded) -> None:
         """Check that what is said to a node rests on what is durable."""
-        super().said(session, message)
+        super().sent(session, message)
         if isinstance(message, Desired):
             self._last_said[session.life, session.number] = message
 

@@ -41,7 +41,7 @@ class NodeInvariants:
         if not holds:
             raise self.world.failure(text % arguments)
 
-    def told(self, host: Host, desired: Desired) -> None:
+    def received(self, host: Host, desired: Desired) -> None:
         """Check what a node hears."""
         self.check(bool(desired.reason), "%s is told nothing about why", host.name)
         key = (host.name, host.incarnation, desired.run)
@@ -75,7 +75,7 @@ class NodeInvariants:
         if agent._group.failure(0.0) is not None:
             return
         self.disturbed.add(host.workers.round)
-        if agent._leaving is None and agent._last_word is None:
+        if agent._leaving is None and agent._ending is None:
             alone = host.clock.read() - agent._connection.alone_since
             grace = self.world.scenario.policy.outage_grace_s
             self.check(alone >= grace, "%s ends its workers, cut off for %.1f s", host.name, alone)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinatord.core.events import Asked, Event
+from coordinatord.core.events import AdminRequested, Event
 from coordinatord.core.values.admin_requests import RestartJob
 from coordinatord.core.values.records import NodeJoined, NodeLeftBehind, Record, RoundEnded, RoundFormed, TrainingBegan
 from coordinatord.protocol.messages import Report
@@ -39,7 +39,7 @@ class RetryPauses:
 
     def hears(self, event: Event) -> None:
         """Take note of what the coordinator is about to hear: an operator's restart ends a pause."""
-        if isinstance(event, Asked) and isinstance(event.request, RestartJob):
+        if isinstance(event, AdminRequested) and isinstance(event.request, RestartJob):
             self._quiet = False
 
     def too_early(self, record: Record) -> float | None:

@@ -231,7 +231,7 @@ class RoundInvariants(NodeInvariants):
 
     # Words
 
-    def said(self, session: Session, message: Desired | Degraded) -> None:
+    def sent(self, session: Session, message: Desired | Degraded) -> None:
         """Check that what is said to a node rests on what is durable."""
         host = session.host
         self._said += 1

@@ -181,23 +181,23 @@ MUTANTS = (
         "trouble-not-forgiven",
         "coordinatord.core.machine",
         "the time for which nothing could be recorded counts against the nodes",
-        "        trouble_s = self._wake(decision.now)\n"
+        "        degraded_s = self._wake(decision.now)\n"
         "        for run in self._registry.live.values():\n"
-        "            self._leases.give_chance(run, self._heartbeat_s, trouble_s, decision.now)\n",
+        "            self._leases.give_chance(run, self._heartbeat_s, degraded_s, decision.now)\n",
         "        self._awake_at = decision.now\n",
     ),
     Mutant(
         "trouble-forgiven-twice",
         "coordinatord.core.machine",
         "a node that is lost while nothing can be recorded is noticed as late after that as it was lost into it",
-        "            self._leases.give_chance(run, self._heartbeat_s, trouble_s, decision.now)\n",
-        "            run.heard_at = max(run.heard_at, decision.now - trouble_s)\n",
+        "            self._leases.give_chance(run, self._heartbeat_s, degraded_s, decision.now)\n",
+        "            run.heard_at = max(run.heard_at, decision.now - degraded_s)\n",
     ),
     Mutant(
         "trouble-for-ever",
         "coordinatord.core.machine",
         "when the disk is well again, nothing is decided as before",
-        "        self.store_error = None\n        trouble_s = self._wake(decision.now)\n",
-        "        trouble_s = self._wake(decision.now)\n",
+        "        self.store_error = None\n        degraded_s = self._wake(decision.now)\n",
+        "        degraded_s = self._wake(decision.now)\n",
     ),
 )

@@ -43,14 +43,14 @@ async def ask(url: str | URL, body: Any = ALICE, kind: str = "application/json")
 
 async def test_a_job_is_stopped_and_its_nodes_are_told_why(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", job="mnist")) as a:
-        run = await a.hear_goal(Goal.RUN)
+        run = await a.receive_goal(Goal.RUN)
         await a.report(Phase.RUNNING, run)
         status, answer = await ask(f"{server.url}/v1/jobs/mnist/stop")
         assert (status, answer["done"]) == (200, True)
-        stop = await a.hear_goal(Goal.STOP)
+        stop = await a.receive_goal(Goal.STOP)
         assert (stop.planned, stop.reason) == (True, "stopped by alice@login1: maintenance")
         await a.report(Phase.STOPPED, run)
-        outcome = (await a.hear_goal(Goal.EXIT)).outcome
+        outcome = (await a.receive_goal(Goal.EXIT)).outcome
         assert outcome is not None
         assert (outcome.result, outcome.exit_code) == (Result.STOPPED, 79)
         assert (await ask(f"{server.url}/v1/jobs/mnist/stop"))[1]["done"] is False
@@ -59,7 +59,7 @@ async def test_a_job_is_stopped_and_its_nodes_are_told_why(start: Start) -> None
 @pytest.mark.parametrize("name", ["{", "a}b", "{target}", "a/b"])
 async def test_whatever_a_job_or_a_node_is_called_it_can_be_meant(start: Start, name: str) -> None:
     async with start() as server, connect(server.url, join(name, job=name)) as a:
-        await a.hear_goal(Goal.RUN)
+        await a.receive_goal(Goal.RUN)
         path = quote(name, safe="")
         assert (await ask(URL(f"{server.url}/v1/jobs/{path}/stop", encoded=True)))[0] == 200
         assert (await ask(URL(f"{server.url}/v1/nodes/{path}/drain", encoded=True)))[0] == 200
@@ -69,25 +69,25 @@ async def test_whatever_a_job_or_a_node_is_called_it_can_be_meant(start: Start, 
 async def test_a_drained_node_leaves_and_is_not_taken_back(start: Start) -> None:
     async with start() as server:
         async with connect(server.url, join("a", nodes=2)) as a:
-            await a.hear_goal(Goal.WAIT)
+            await a.receive_goal(Goal.WAIT)
             status, answer = await ask(f"{server.url}/v1/nodes/a/drain", kind="application/msgpack", body=ALICE)
             assert (status, answer["done"]) == (200, True)
-            outcome = (await a.hear_goal(Goal.EXIT)).outcome
+            outcome = (await a.receive_goal(Goal.EXIT)).outcome
             assert outcome is not None
             assert outcome.summary == "left the job: a drained by alice@login1: maintenance"
         async with connect(server.url, join("a", nodes=2, incarnation=2)) as again:
-            refused = await again.hear(Refused)
+            refused = await again.receive(Refused)
             assert (refused.code, refused.retry) == (RefusalCode.DRAINED, True)
         _, _, jobs = await get(f"{server.url}/v1/jobs")
         assert jobs["drained"] == [{"node": "a", "reason": "a drained by alice@login1: maintenance"}]
         await ask(f"{server.url}/v1/nodes/a/undrain")
         async with connect(server.url, join("a", nodes=2, incarnation=3)) as back:
-            await back.hear_goal(Goal.WAIT)
+            await back.receive_goal(Goal.WAIT)
 
 
 async def test_a_request_that_would_do_harm_is_a_conflict(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", nodes=2)) as a:
-        await a.hear_goal(Goal.WAIT)
+        await a.receive_goal(Goal.WAIT)
         status, answer = await ask(f"{server.url}/v1/jobs/job/forget")
         assert (status, answer["error"]) == (409, "refused")
         assert "nodeclient stop job" in answer["message"]
@@ -229,7 +229,7 @@ async def test_every_request_has_a_path(start: Start) -> None:
 
 async def test_a_name_that_no_node_has_is_drained_only_ahead(start: Start) -> None:
     async with start() as server, connect(server.url, join("gpu1")) as node:
-        await node.hear_goal(Goal.RUN)
+        await node.receive_goal(Goal.RUN)
         status, answer = await ask(f"{server.url}/v1/nodes/gpu11/drain")
         assert (status, answer["error"]) == (404, "unknown_node")
         assert "did you mean gpu1?" in answer["message"]

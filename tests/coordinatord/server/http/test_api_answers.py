@@ -187,12 +187,12 @@ async def test_a_server_answers_as_it_always_did(start: Start, *, rewrite: bool)
     store = MemoryStore()
     joining = join("a", job="mnist", nodes=1, release="0.9.1")
     async with start(store) as server, connect(server.url, joining) as a:
-        run = await a.hear_goal(Goal.RUN)
+        run = await a.receive_goal(Goal.RUN)
         names = {run.run: "RUN", store.identity: "STORE", __version__: "VERSION"}
         recorder = Recorder(server.url, names)
         await a.report(Phase.RUNNING, run)
         await a.beat()
-        await a.hear_goal(Goal.RUN)
+        await a.receive_goal(Goal.RUN)
         for path in ("/healthz", "/v1/jobs/nosuch", "/v1/nowhere", "/v1/jobs/mnist/events", "/v1/events?last=0"):
             await recorder.get(path)
         await recorder.events("/v1/events", 3)
@@ -212,7 +212,7 @@ async def test_a_server_answers_as_it_always_did(start: Start, *, rewrite: bool)
 @pytest.mark.asyncio
 async def test_a_page_is_told_what_it_always_was(start: Start, *, rewrite: bool) -> None:
     async with start() as server, connect(server.url, join("a", job="mnist", nodes=2, release="0.9.1")) as a:
-        desired = await a.hear_goal(Goal.WAIT)
+        desired = await a.receive_goal(Goal.WAIT)
         recorder = Recorder(server.url, {desired.run: "RUN", __version__: "VERSION"})
         await recorder.events("/v1/stream?job=mnist", 2)
     text = re.sub(r"\d+\.\d+(?=,?\n)", '"float"', laid_out(recorder.answers))

@@ -41,7 +41,7 @@ async def _events(answer: ClientResponse) -> AsyncIterator[dict[str, Any]]:
 
 async def test_a_list_tells_what_happened_in_words(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", job="mnist")) as a:
-        run = await a.hear_goal(Goal.RUN)
+        run = await a.receive_goal(Goal.RUN)
         status, _, body = await get(f"{server.url}/v1/jobs/mnist/events", "application/json")
         assert (status, body["job"]) == (200, "mnist")
         events = body["events"]
@@ -61,7 +61,7 @@ async def test_a_list_tells_what_happened_in_words(start: Start) -> None:
 
 async def test_a_list_is_narrowed_to_the_newest_to_kinds_and_to_an_age(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", job="mnist")) as a:
-        await a.hear_goal(Goal.RUN)
+        await a.receive_goal(Goal.RUN)
 
         async def told(query: str) -> list[str]:
             _, _, body = await get(f"{server.url}/v1/jobs/mnist/events?{query}")
@@ -84,7 +84,7 @@ async def test_what_narrows_nothing_is_said(start: Start, query: str) -> None:
 
 async def test_who_follows_hears_what_was_and_what_comes(start: Start) -> None:
     async with start() as server, connect(server.url, join("a")) as a:
-        run = await a.hear_goal(Goal.RUN)
+        run = await a.receive_goal(Goal.RUN)
         async with following(f"{server.url}/v1/jobs/job/events") as events:
             for what in ("run opened", "node joined", "round formed"):
                 assert (await anext(events))["what"] == what
@@ -98,8 +98,8 @@ async def test_who_follows_hears_what_was_and_what_comes(start: Start) -> None:
 async def test_of_all_jobs_and_of_none(start: Start) -> None:
     async with start() as server:
         async with connect(server.url, join("a", job="one")) as a, connect(server.url, join("b", job="two")) as b:
-            await a.hear_goal(Goal.RUN)
-            await b.hear_goal(Goal.RUN)
+            await a.receive_goal(Goal.RUN)
+            await b.receive_goal(Goal.RUN)
         await ask(f"{server.url}/v1/nodes/gpu1/drain", AHEAD)
         _, _, body = await get(f"{server.url}/v1/events")
         assert {event["job"] for event in body["events"]} >= {"one", "two", ""}
@@ -111,9 +111,9 @@ async def test_the_last_thing_that_is_heard_of_a_job_is_that_it_is_forgotten(sta
     store = SqliteStore.open(tmp_path / "state")
     async with start(store) as server:
         async with connect(server.url, join("a")) as a:
-            run = await a.hear_goal(Goal.RUN)
+            run = await a.receive_goal(Goal.RUN)
             await a.report(Phase.SUCCEEDED, run)
-            await a.hear_goal(Goal.EXIT)
+            await a.receive_goal(Goal.EXIT)
         async with following(f"{server.url}/v1/jobs/job/events") as events:
             numbers = [(await anext(events))["number"] for _ in range(6)]
             await ask(f"{server.url}/v1/jobs/job/forget")
@@ -121,7 +121,7 @@ async def test_the_last_thing_that_is_heard_of_a_job_is_that_it_is_forgotten(sta
         assert [event["what"] for event in forgotten] == ["job forgotten"]
         assert (await get(f"{server.url}/v1/jobs/job/events"))[0] == 404
         async with connect(server.url, join("b", nodes=2)) as b:
-            await b.hear_goal(Goal.WAIT)
+            await b.receive_goal(Goal.WAIT)
             _, _, body = await get(f"{server.url}/v1/jobs/job/events?after={numbers[-1]}")
         assert [event["what"] for event in body["events"]] == ["job forgotten", "run opened", "node joined"]
     await store.close()
@@ -134,7 +134,7 @@ async def test_what_has_not_happened_yet_is_not_told(start: Start) -> None:
 
 async def test_a_number_of_another_store_is_no_reason_to_say_nothing(start: Start) -> None:
     async with start() as server, connect(server.url, join("a")) as a:
-        await a.hear_goal(Goal.RUN)
+        await a.receive_goal(Goal.RUN)
         _, _, body = await get(f"{server.url}/v1/jobs/job/events?after=900")
         assert len(body["events"]) == 3
         async with following(f"{server.url}/v1/jobs/job/events", after="900") as events:

@@ -40,10 +40,10 @@ async def test_answers_are_json_and_on_demand_msgpack(start: Start, accept: str,
 
 async def test_a_job_is_shown_whole(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", job="mnist", release="0.9.1")) as a:
-        run = await a.hear_goal(Goal.RUN)
+        run = await a.receive_goal(Goal.RUN)
         await a.report(Phase.RUNNING, run)
         await a.beat()
-        await a.hear_goal(Goal.RUN)
+        await a.receive_goal(Goal.RUN)
         _, _, job = await get(f"{server.url}/v1/jobs/mnist", "application/json")
         _, _, jobs = await get(f"{server.url}/v1/jobs")
         [node] = job["nodes"]
@@ -91,7 +91,7 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
 @pytest.mark.parametrize("job", ["team/mnist", "ä b?c#d%", "..", "a%2Fb", "mnist-{seed}", "{job}"])
 async def test_a_job_of_any_name_is_found(start: Start, job: str) -> None:
     async with start() as server, connect(server.url, join("a", job=job, nodes=2)) as a:
-        await a.hear_goal(Goal.WAIT)
+        await a.receive_goal(Goal.WAIT)
         status, _, shown = await get(f"{server.url}/v1/jobs/{quote(job, safe='')}", "application/json")
         assert (status, shown["job"]) == (200, job)
         assert (await get(f"{server.url}/v1/jobs/{quote(job, safe='')}/events"))[2]["job"] == job

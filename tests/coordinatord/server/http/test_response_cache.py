@@ -62,7 +62,7 @@ async def test_what_many_ask_for_is_made_once(
 ) -> None:
     dear(NEVER_S)
     async with start() as server, connect(server.url, join("a", job="mnist", nodes=2)) as a:
-        await a.hear_goal(Goal.WAIT)
+        await a.receive_goal(Goal.WAIT)
         async with ClientSession(headers={"Accept": JSON}) as client:
 
             async def read() -> bytes:
@@ -90,7 +90,7 @@ async def test_what_is_dear_is_made_anew_after_its_rest_alone(
 ) -> None:
     dear(NEVER_S)
     async with start() as server, connect(server.url, join("a", nodes=2)) as a:
-        await a.hear_goal(Goal.WAIT)
+        await a.receive_goal(Goal.WAIT)
         await get(f"{server.url}/v1/jobs")
         await ask(f"{server.url}/v1/nodes/x/drain", AHEAD)
         asked = asyncio.ensure_future(get(f"{server.url}/v1/jobs"))
@@ -103,11 +103,11 @@ async def test_what_is_dear_is_made_anew_after_its_rest_alone(
 async def test_what_is_cheap_says_how_it_is_right_then(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_cache, "CHEAP_S", NEVER_S)
     async with start() as server, connect(server.url, join("a")) as a:
-        run = await a.hear_goal(Goal.RUN)
+        run = await a.receive_goal(Goal.RUN)
         for phase in (Phase.STARTING, Phase.STOPPING):  # neither is recorded
             await a.report(phase, run)
             await a.beat()
-            await a.hear_goal(Goal.RUN)
+            await a.receive_goal(Goal.RUN)
             [node] = (await get(f"{server.url}/v1/jobs/job"))[2]["nodes"]
             assert node["state"] == {Phase.STARTING: "assigned", Phase.STOPPING: "stopping"}[phase]
 
@@ -117,7 +117,7 @@ async def test_an_unknown_job_is_looked_for_again_each_time(start: Start, dear: 
     async with start() as server:
         assert (await get(f"{server.url}/v1/jobs/job"))[0] == 404
         async with connect(server.url, join("a", nodes=2)) as a:
-            await a.hear_goal(Goal.WAIT)
+            await a.receive_goal(Goal.WAIT)
             assert (await get(f"{server.url}/v1/jobs/job"))[0] == 200
 
 
@@ -125,9 +125,9 @@ async def test_jobs_are_read_in_pieces_and_one_that_is_forgotten_meanwhile_is_no
     async with start() as server:
         for job in "xyz":
             async with connect(server.url, join("a", job=job)) as a:
-                run = await a.hear_goal(Goal.RUN)
+                run = await a.receive_goal(Goal.RUN)
                 await a.report(Phase.SUCCEEDED, run)
-                await a.hear_goal(Goal.EXIT)
+                await a.receive_goal(Goal.EXIT)
         await until(lambda: not any(run.members for run in server.driver.machine.jobs.values()))
         read = iterate_jobs(server.driver, 0)
         assert (await anext(read)).job == "x"
@@ -145,7 +145,7 @@ async def test_what_is_read_after_a_pause_is_durable_as_well(start: Start, monke
         for job in "xy":
             store.allowed.release()
             node = await stack.enter_async_context(connect(server.url, join("a", job=job, nodes=2)))
-            await node.hear_goal(Goal.WAIT)
+            await node.receive_goal(Goal.WAIT)
             await store.asked.get()
         read = iterate_jobs(server.driver, 0)
         assert (await anext(read)).job == "x"

@@ -46,7 +46,7 @@ async def scraped(server: Server) -> Scrape:
 async def run_round(*peers: Peer, after: int = 0) -> Desired:
     """Let the nodes of a job start the workers of its next round."""
     for peer in peers:
-        while (desired := await peer.hear_goal(Goal.RUN)).round <= after:
+        while (desired := await peer.receive_goal(Goal.RUN)).round <= after:
             pass
         await peer.report(Phase.RUNNING, desired)
     return desired
@@ -90,7 +90,7 @@ async def test_a_coordinator_without_jobs_shows_itself_and_its_process(start: St
 @asynchronous
 async def test_two_servers_in_one_process_do_not_mix(start: Start) -> None:
     async with start() as one, start() as other, connect(one.url, join("a", nodes=2)) as a:
-        await a.hear_goal(Goal.WAIT)
+        await a.receive_goal(Goal.WAIT)
         assert (await scraped(one))("sessions") == 1
         assert (await scraped(other))("sessions") == 0
 
@@ -99,7 +99,7 @@ async def test_two_servers_in_one_process_do_not_mix(start: Start) -> None:
 async def test_any_name_of_a_job_is_a_label(start: Start) -> None:
     job = 'ä "quoted" \\ back'
     async with start() as server, connect(server.url, join("a", job=job, nodes=2)) as a:
-        await a.hear_goal(Goal.WAIT)
+        await a.receive_goal(Goal.WAIT)
         assert (await scraped(server))("job_state", job_id=job, state="forming") == 1
 
 
@@ -109,7 +109,7 @@ async def test_any_name_of_a_job_is_a_label(start: Start) -> None:
 @asynchronous
 async def test_a_job_that_waits_shows_how_many_nodes_it_has_and_needs(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", nodes=3)) as a:
-        await a.hear_goal(Goal.WAIT)
+        await a.receive_goal(Goal.WAIT)
         shown = await scraped(server)
         assert shown("jobs", state="forming") == 1
         assert shown("nodes", job_id="job", state="ready") == 1
@@ -150,9 +150,9 @@ async def test_a_worker_that_failed_because_a_node_had_gone_is_a_node_lost(start
     ):
         desired = await run_round(a, b)
         await a.report(Phase.STOPPED, desired, a_failure())
-        await b.hear_goal(Goal.STOP)
+        await b.receive_goal(Goal.STOP)
         await b.socket.close()
-        await a.hear_goal(Goal.WAIT)
+        await a.receive_goal(Goal.WAIT)
         shown = await scraped(server)
         assert shown("nodes_lost_total", job_id="job") == 1
         assert shown("rounds_total", job_id="job", reason="node_lost") == 1
@@ -165,14 +165,14 @@ async def test_what_an_operator_does_has_reasons_of_its_own(start: Start) -> Non
     async with start() as server, connect(server.url, join("a")) as a, ClientSession() as client:
         first = await run_round(a)
         await client.post(f"{server.url}/v1/jobs/job/restart", json={"by": "ann", "reason": "lost nodes a arrived"})
-        await a.hear_goal(Goal.STOP)
+        await a.receive_goal(Goal.STOP)
         await a.report(Phase.STOPPED, first)
         second = await run_round(a, after=first.round)
         await until(lambda: server.driver.machine.jobs["job"].state is State.RUNNING)
         await client.post(f"{server.url}/v1/jobs/job/stop", json={"by": "ann", "reason": ""})
-        await a.hear_goal(Goal.STOP)
+        await a.receive_goal(Goal.STOP)
         await a.report(Phase.STOPPED, second)
-        await a.hear_goal(Goal.EXIT)
+        await a.receive_goal(Goal.EXIT)
         shown = await scraped(server)
         assert shown("rounds_total", job_id="job", reason="restart_asked") == 1
         assert shown("rounds_total", job_id="job", reason="stop_asked") == 1
@@ -183,11 +183,11 @@ async def test_what_an_operator_does_has_reasons_of_its_own(start: Start) -> Non
 @asynchronous
 async def test_a_job_has_as_many_series_whatever_its_nodes(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", job="small", nodes=2)) as a:
-        await a.hear_goal(Goal.WAIT)
+        await a.receive_goal(Goal.WAIT)
         async with AsyncExitStack() as stack:
             for number in range(20):
                 node = await stack.enter_async_context(connect(server.url, join(f"n{number}", job="large", nodes=30)))
-                await node.hear_goal(Goal.WAIT)
+                await node.receive_goal(Goal.WAIT)
             shown = await scraped(server)
         small, large = ([1 for _, labels in shown.samples if ("job_id", job) in labels] for job in ("small", "large"))
         assert len(small) == len(large) < 50
@@ -199,7 +199,7 @@ async def test_steps_and_where_the_time_went_are_shown(start: Start) -> None:
     async with start() as server, connect(server.url, join("a")) as a:
         desired = await run_round(a)
         running = dataclasses.replace(IDLE, run=desired.run, round=desired.round, phase=Phase.RUNNING)
-        await a.say(dataclasses.replace(running, steps=(41,), step_age_s=0.0))
+        await a.send(dataclasses.replace(running, steps=(41,), step_age_s=0.0))
         await until(lambda: server.driver.machine.jobs["job"].step == 41)
         shown = await scraped(server)
         assert shown("job_step", job_id="job") == 41
@@ -214,13 +214,13 @@ async def test_what_ended_is_shown_for_a_while_and_what_is_forgotten_is_gone(sta
         async with connect(server.url, join("a", job="first")) as a:
             desired = await run_round(a)
             await a.report(Phase.SUCCEEDED, desired)
-            await a.hear_goal(Goal.EXIT)
+            await a.receive_goal(Goal.EXIT)
         shown = await scraped(server)
         assert shown("job_state", job_id="first", state="succeeded") == 1
         assert shown("rounds_total", job_id="first", reason="all_succeeded") == 1
         assert not list(shown.named("nodes"))
         async with connect(server.url, join("a", job="second", nodes=2)) as a:
-            await a.hear_goal(Goal.WAIT)
+            await a.receive_goal(Goal.WAIT)
             shown = await scraped(server)
         jobs = {job for labels in shown.labels.values() for job in labels.get("job_id", ())}
         assert jobs == {"second"}
@@ -292,7 +292,7 @@ async def test_the_end_of_a_round_of_an_earlier_life_is_counted(start: Start) ->
     assert {type(record) for record in store.records} >= {RunOpened, NodeJoined, RoundFormed, RoundStarted}
     async with start(store) as second, connect(second.url, join("a")) as a:
         await a.report(Phase.SUCCEEDED, desired)
-        await a.hear_goal(Goal.EXIT)
+        await a.receive_goal(Goal.EXIT)
         shown = await scraped(second)
         assert shown("rounds_total", job_id="job", reason="all_succeeded") == 1
         assert shown("round_formation_seconds_count") == 0
@@ -314,12 +314,12 @@ async def test_what_is_refused_is_counted_by_its_code(start: Start) -> None:
     async with start() as server:
         async with connect(server.url) as stranger:
             await stranger.socket.send_str("no join")
-            await stranger.hear(Refused)
+            await stranger.receive(Refused)
         async with connect(server.url, join("a", nodes=2)) as a, connect(server.url, join("b", nodes=3)) as b:
-            await b.hear(Refused)
-            await a.hear_goal(Goal.WAIT)
+            await b.receive(Refused)
+            await a.receive_goal(Goal.WAIT)
             await a.socket.send_bytes(b"nonsense")
-            await a.hear(Refused)
+            await a.receive(Refused)
         shown = await scraped(server)
         assert shown("refused_total", code="malformed") == 2
         assert shown("refused_total", code="spec_differs") == 1

@@ -84,10 +84,10 @@ def timeless(told: dict[str, Any]) -> dict[str, Any]:
 
 async def test_a_viewer_is_told_all_at_once(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", job="mnist")) as a:
-        run = await a.hear_goal(Goal.RUN)
+        run = await a.receive_goal(Goal.RUN)
         await a.report(Phase.RUNNING, run)
         await a.beat()
-        await a.hear_goal(Goal.RUN)
+        await a.receive_goal(Goal.RUN)
         async with view(server, "?job=mnist") as viewer:
             assert viewer.answer.content_type == "text/event-stream"
             jobs, job = await viewer.next("jobs"), await viewer.next("job")
@@ -118,10 +118,10 @@ async def test_what_is_recorded_is_told_without_waiting_for_a_turn(
 async def test_what_is_not_recorded_is_told_at_the_next_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_updates, "TURN_S", 0.01)
     async with start() as server, connect(server.url, join("a")) as a, view(server, "?job=job") as viewer:
-        run = await a.hear_goal(Goal.RUN)
+        run = await a.receive_goal(Goal.RUN)
         seen = replace(IDLE, run=run.run, round=1, phase=Phase.RUNNING)
         for step in (7, 8):
-            await a.say(replace(seen, steps=(step,), step_age_s=0.0, beat=True))
+            await a.send(replace(seen, steps=(step,), step_age_s=0.0, beat=True))
             while nodes_of(await viewer.next("job"))[0]["steps"] != [step]:
                 pass
 
@@ -131,9 +131,9 @@ async def test_nothing_is_told_of_a_job_that_has_ended_but_that_the_connection_l
 ) -> None:
     async with start() as server:
         async with connect(server.url, join("a")) as a:
-            run = await a.hear_goal(Goal.RUN)
+            run = await a.receive_goal(Goal.RUN)
             await a.report(Phase.SUCCEEDED, run)
-            await a.hear_goal(Goal.EXIT)
+            await a.receive_goal(Goal.EXIT)
         while (await get(f"{server.url}/v1/jobs/job", JSON))[2]["nodes"]:
             pass
         monkeypatch.setattr(live_updates, "TURN_S", 0.0)
@@ -211,9 +211,9 @@ async def talkative(server: Server) -> AsyncIterator[None]:
     """Have a job of which there is so much to tell that a few hundred states fill every buffer of the kernel."""
     lines = ("\N{GRINNING FACE}" * LINE_MAX,) * LAST_LINES_MAX
     async with connect(server.url, join("a", spec=a_spec(1, 1, max_restarts=1))) as a:
-        run = await a.hear_goal(Goal.RUN)
+        run = await a.receive_goal(Goal.RUN)
         await a.report(Phase.FAILED, run, a_failure(last_lines=lines))
-        while (await a.hear_goal(Goal.RUN)).round < 2:
+        while (await a.receive_goal(Goal.RUN)).round < 2:
             pass
         yield
 
