@@ -27,18 +27,14 @@ def main() -> None:
 
 def _run() -> int:
     from coordinatord.runtime import logs  # noqa: PLC0415 - see above
-    from coordinatord.store.interface import StoreError  # noqa: PLC0415
 
     logs.replace_closed_streams()
     try:
         from coordinatord import config  # noqa: PLC0415
 
         return _do(config.parse())
-    except StoreError as error:
-        logs.complain("coordinatord", str(error))
-        return error.exit_code
-    except Exception:  # noqa: BLE001 - the last resort, and it says all there is to know
-        return logs.report_bug("coordinatord")
+    except Exception as error:  # noqa: BLE001 - the last resort, and it says all there is to know
+        return logs.explain_end("coordinatord", error)
 
 
 def _do(chosen: Config) -> int:
@@ -65,9 +61,9 @@ def _do(chosen: Config) -> int:
 def _printing() -> Iterator[None]:
     """Print as tools do: die quietly when nobody reads on (`| head`), escape what the terminal has no letters for.
 
-    Raises `StoreError` if there is no room for what is printed.
+    Raises `OutputError` if there is no room for what is printed.
     """
-    from coordinatord.store.interface import StoreError  # noqa: PLC0415 - as above
+    from coordinatord.protocol.errors import OutputError  # noqa: PLC0415 - as above
 
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -77,4 +73,4 @@ def _printing() -> Iterator[None]:
         sys.stdout.flush()
     except OSError as error:
         sys.stdout = None  # or Python would try again at its end, and fail
-        raise StoreError(f"the output cannot be written: {error.strerror}") from error
+        raise OutputError(error) from error

@@ -20,7 +20,6 @@ from coordinatord.runtime.logs import FORMATS, LEVELS
 from coordinatord.runtime.settings import (
     NUMBER,
     WHOLE,
-    SettingsError,
     SettingsParser,
     add_completion,
     joined,
@@ -79,15 +78,7 @@ Config = ServeConfig | StateConfig | ReplayConfig
 
 
 def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """Read flags (default: this process's), environment and file; wrong ones end the program with code 64."""
-    try:
-        return read(arguments, environ)
-    except SettingsError as error:
-        error.end_program()
-
-
-def read(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """Do the same, but leave it to the caller what becomes of wrong ones. Raises `SettingsError`."""
+    """Read flags (default: this process's), environment and file. Raises `SettingsError`."""
     environ = os.environ if environ is None else environ
     parser, commands = _make_parser(environ)
     arguments = sys.argv[1:] if arguments is None else arguments

@@ -37,26 +37,20 @@ def _run() -> int:
         return _join(chosen) if isinstance(chosen, config.JoinConfig) else _operate(chosen)
     except KeyboardInterrupt:  # after the node has handled its signals
         return ExitCode.INTERRUPTED
-    except OSError as error:
-        logs.complain("nodeclient", f"the system refused something: {error}")
-        return ExitCode.OS_ERROR
-    except Exception:  # noqa: BLE001 - the last resort, and it says all there is to know
-        return logs.report_bug("nodeclient")
+    except Exception as error:  # noqa: BLE001 - the last resort, and it says all there is to know
+        return logs.explain_end("nodeclient", error)
 
 
 def _join(chosen: JoinConfig) -> int:
     import asyncio  # noqa: PLC0415
     import os  # noqa: PLC0415
 
-    from coordinatord.protocol.exit_codes import ExitCode  # noqa: PLC0415
     from coordinatord.runtime import logs  # noqa: PLC0415
     from coordinatord.runtime.file_limit import allow_many_files  # noqa: PLC0415
     from coordinatord.runtime.systemd import SystemdNotifier  # noqa: PLC0415
-    from nodeclient.shell.embedded_coordinator import EmbeddedCoordinatorError, coordinator_for  # noqa: PLC0415
+    from nodeclient.shell.embedded_coordinator import coordinator_for  # noqa: PLC0415
     from nodeclient.shell.node import Node  # noqa: PLC0415
-    from nodeclient.shell.worker_command import LaunchError  # noqa: PLC0415
-    from nodeclient.workers.guard import GuardError  # noqa: PLC0415
-    from nodeclient.workers.syscalls import MissingCallError, look_for_pidfds  # noqa: PLC0415
+    from nodeclient.workers.syscalls import look_for_pidfds  # noqa: PLC0415
 
     logs.configure(chosen.log_level, "nodeclient", chosen.log_format)  # until the node shares its stderr with workers
     systemd = SystemdNotifier(os.environ, os.getpid())
@@ -65,19 +59,9 @@ def _join(chosen: JoinConfig) -> int:
         async with coordinator_for(chosen) as (completed, companion):
             return await Node(completed, companion, systemd).run()
 
-    try:
-        look_for_pidfds()
-        allow_many_files()
-        return asyncio.run(run())
-    except EmbeddedCoordinatorError as error:
-        logs.complain("nodeclient", str(error))
-        return ExitCode.UNAVAILABLE
-    except GuardError as error:
-        logs.complain("nodeclient", str(error))
-        return ExitCode.OS_ERROR
-    except (LaunchError, MissingCallError) as error:
-        logs.complain("nodeclient", str(error))
-        return ExitCode.USAGE
+    look_for_pidfds()
+    allow_many_files()
+    return asyncio.run(run())
 
 
 def _operate(chosen: OperateConfig) -> int:

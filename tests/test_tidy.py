@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from tests.conftest import LONGEST
+from tests.support.error_classes import blameless_errors
 from tests.support.pages import CELL_MAX, WIDTH_MAX, long_cells, wide_lines
 from tests.support.source import ROOT, Source, sources
 from tests.support.tidy import (
@@ -92,6 +93,15 @@ VIOLATIONS = [
     (worker_imports, "workerlib/env.py", CONTRACT_TORCH, 2, "imports torch"),
     (worker_imports, "workerlib/env.py", "def f():\n    import msgpack", 2, "imports msgpack"),
     (worker_imports, "workerlib/init.py", "from coordinatord import protocol", 1, "coordinatord.protocol"),
+    (blameless_errors, "coordinatord/cli.py", "class AError(Exception): ...", 1, "from Exception"),
+    (
+        blameless_errors,
+        "nodeclient/a.py",
+        "def f():\n    class _A(ValueError, X): ...",
+        2,
+        "from ValueError",
+    ),
+    (blameless_errors, "nodeclient/a.py", "class A(CoordinatordError): ...", 1, "from CoordinatordError"),
     (long_file, "examples/a.py", "\n" * (FILE_LINES_MAX + 1), FILE_LINES_MAX + 1, "401 lines"),
     (long_functions, "tests/test_a.py", LONG, 1, "_long() has 71 lines"),
     (undocumented, "tests/test_a.py", "x = 1", 1, "the module has no docstring"),
@@ -133,6 +143,8 @@ HARMLESS = [
     (node_imports, "nodeclient/torchrun/a.py", "import torch\nfrom nodeclient.torchrun import b"),
     (worker_imports, "workerlib/init.py", LATE_TORCH),
     (worker_imports, "workerlib/init.py", "import os\nfrom workerlib import env"),
+    (blameless_errors, "nodeclient/a.py", "class AError(OperationalError): ...\nclass B(AError, dict): ..."),
+    (blameless_errors, "workerlib/env.py", "class AError(RuntimeError): ..."),
     (long_file, "examples/a.py", "\n" * FILE_LINES_MAX),
     (long_functions, "tests/test_a.py", LONG.replace("    step()\n", "", 1)),
     (undocumented, "tests/test_a.py", '"""D."""\ndef test_f(): ...'),

@@ -41,7 +41,7 @@ class Reloader:
     """The settings that are in force, and what carries a change of them out."""
 
     def __init__(
-        self, settings: ServeConfig, change_policy: Callable[[Policy], None], read: Callable[[], object] = config.read
+        self, settings: ServeConfig, change_policy: Callable[[Policy], None], read: Callable[[], object] = config.parse
     ) -> None:
         """`change_policy` has the coordinator decide by other numbers; `read` reads the settings anew."""
         self.settings = settings

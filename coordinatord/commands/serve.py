@@ -39,7 +39,10 @@ thousand jobs makes text for 0.2 s, and what came meanwhile was answered 8 ms la
 
 
 def run(settings: ServeConfig) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit code. Raises `StoreError` if the state cannot be kept or read."""
+    """Serve until SIGTERM or SIGINT; return the exit code.
+
+    Raises `StoreError` if the state cannot be kept or read, and `ListenError`.
+    """
     logs.configure(settings.log_level, "coordinatord", settings.log_format)
     if settings.file is not None:
         log.info("settings from %s", settings.file.absolute(), extra=fields("settings_read", file=settings.file))
@@ -50,12 +53,8 @@ def run(settings: ServeConfig) -> int:
     gc.set_threshold(GARBAGE_THRESHOLD)
     sys.setswitchinterval(THREAD_TURN_S)
     store = _open_store(settings)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(settings, store, systemd))
-    except ListenError as error:
-        logs.complain("coordinatord", str(error))
-        return ExitCode.OS_ERROR
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, store, systemd))
     return ExitCode.OK
 
 

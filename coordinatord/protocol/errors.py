@@ -29,8 +29,23 @@ class OperationalError(CoordinatordError):
     The text is for whoever can help it. It says what went wrong, where, why and what to do.
     """
 
-    exit_code: ExitCode = ExitCode.UNAVAILABLE
+    exit_code: int = ExitCode.UNAVAILABLE
     """Of a program that this ends."""
+
+
+class RefusedBySystemError(OperationalError):
+    """The operating system refused what is needed: a process, a port, a file."""
+
+    exit_code = ExitCode.OS_ERROR
+
+
+class OutputError(OperationalError):
+    """Standard output takes nothing more: the disk is full, say."""
+
+    exit_code = ExitCode.IO_ERROR
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"the output cannot be written: {error.strerror}")
 
 
 class InternalError(CoordinatordError):
@@ -43,6 +58,13 @@ class InternalError(CoordinatordError):
         self.state = state
         self.stimulus = stimulus
         self.add_note(f"table {table}, state {_short(state)}, stimulus {_short(stimulus)}")
+
+
+def operational(error: Exception) -> OperationalError | None:
+    """Return an error that ends a program as one that is not our fault; None if it is a bug."""
+    if isinstance(error, OSError):
+        return RefusedBySystemError(f"the system refused something: {error}")
+    return error if isinstance(error, OperationalError) else None
 
 
 class Table(dict[Key, Row]):

@@ -18,6 +18,7 @@ from functools import cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.text import clip
 
 Check = Callable[[object], Any]
@@ -26,11 +27,11 @@ Check = Callable[[object], Any]
 MessageT = TypeVar("MessageT")
 
 
-class SchemaError(ValueError):
+class SchemaError(OperationalError):
     """The data is not the message that it says it is; the text names the field. State: unchanged."""
 
 
-class _WrongError(Exception):
+class _WrongError(OperationalError):
     """A value is not what it should be. Where it stands is added on the way out: who is right pays nothing for it."""
 
     def __init__(self, what: str, path: str = "") -> None:

@@ -15,9 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from coordinatord.protocol.errors import InternalError, OperationalError, operational
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
-from coordinatord.runtime import __version__, logs
+from coordinatord.runtime import __version__
 from coordinatord.runtime.object_graph import GraphError, attributes, built, copied, written
 
 STIMULI_MIN = 1_000
@@ -72,23 +73,34 @@ class FlightRecorder:
         self._limit = max(STIMULI_MIN, STIMULI_PER_OBJECT * objects) if self._before is not None else STIMULI_MAX
         self._stimuli.clear()
 
-    def tell(self, error: Exception, folder: Path | None) -> None:
-        """Add to an error of the machine what it was about, and where it can be run again: in a new file of `folder`.
+    def explain(self, error: Exception, folder: Path | None) -> Exception:
+        """Return the bug that any error of the machine is, whatever its class, with notes of what it was about.
 
-        Never raises: the error itself is worth more than its story.
+        What led to it is written to a new file of `folder`. Never raises: the error is worth more than its story.
         """
         now, stimulus = self._stimuli[-1]
-        error.add_note(f"It came at {now:.6f} s of the event loop's clock, of {clip(repr(stimulus), 500)}.")
+        bug = error if operational(error) is None else self._bug(error, stimulus)
+        bug.add_note(f"It came at {now:.6f} s of the event loop's clock, of {clip(repr(stimulus), 500)}.")
         if folder is None:
-            return
+            return bug
         try:
             path = self._write(error, folder)
         except (OSError, GraphError) as trouble:
-            error.add_note(f"What led to it could not be written to {folder}: {trouble}.")
+            bug.add_note(f"What led to it could not be written to {folder}: {trouble}.")
         else:
-            error.add_note(
-                f"Run the last {len(self._stimuli)} stimuli again: {self._subject.program} replay --crash {path}"
-            )
+            bug.add_note(self._pointer(path))
+        return bug
+
+    def _bug(self, error: Exception, stimulus: object) -> InternalError:
+        bug = InternalError(_named(error), table=self._subject.program, state=None, stimulus=stimulus)
+        bug.__cause__ = error
+        return bug
+
+    def _pointer(self, path: Path) -> str:
+        count = f"the last {len(self._stimuli)} stimuli"
+        if self._before is None:
+            return f"Read {count} in {path}: the state was too large to be copied, so they cannot be run again."
+        return f"Run {count} again: {self._subject.program} replay --crash {path}"
 
     def _write(self, error: Exception, folder: Path) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -107,8 +119,10 @@ class FlightRecorder:
         return path
 
 
-class CrashFileError(Exception):
-    """A file cannot be run again; the text says why."""
+class CrashFileError(OperationalError):
+    """A file cannot be run again."""
+
+    exit_code = ExitCode.NO_INPUT
 
 
 @dataclass(frozen=True)
@@ -135,17 +149,13 @@ def read(path: Path, subject: Subject, machine: object) -> Story:
         return Story(machine, tuple(stimuli), str(plain["error"]), str(plain["release"]))
     except OSError as error:
         raise CrashFileError(f"{path} cannot be read: {error.strerror}") from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, GraphError, KeyError, TypeError, ValueError) as error:
         raise CrashFileError(f"{path} is no crash file, or is damaged: {error}") from error
 
 
 def replay(path: Path, subject: Subject, machine: Any) -> ExitCode:
-    """Run a crash file again and print what happens; say whether it came to the same end."""
-    try:
-        story = read(path, subject, machine)
-    except CrashFileError as error:
-        logs.complain(subject.program, str(error))
-        return ExitCode.NO_INPUT
+    """Run a crash file again and print what happens; say whether it came to the same end. Raises `CrashFileError`."""
+    story = read(path, subject, machine)
     if story.release != __version__:
         _print(f"the file is of release {story.release}, this is {__version__}: the end may differ")
     ended = "it went well"

@@ -15,6 +15,7 @@ import traceback
 from datetime import UTC, datetime
 from typing import Any
 
+from coordinatord.protocol.errors import operational
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.line_writer import LineWriter
 from coordinatord.runtime.local_time import local, moment
@@ -242,13 +243,16 @@ def _plain(value: object) -> object:
             return str(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def report_bug(program: str) -> ExitCode:
-    """Write down the exception that is being handled, for whoever mends it; return the exit code for it."""
+def explain_end(program: str, error: Exception) -> int:
+    """Say why the program ends, in one line unless it is a bug; return its exit code."""
+    known = operational(error)
+    if known is not None:
+        complain(program, str(known))
+        return known.exit_code
     if is_for_machines():
         text = "this is a bug of %s, please report it"
-        names = fields("bug")
-        logging.getLogger(program).error(text, program, exc_info=True, extra=names)  # noqa: LOG014 - one is handled
+        logging.getLogger(program).error(text, program, exc_info=error, extra=fields("bug"))
         return ExitCode.INTERNAL
-    text = traceback.format_exc()
+    text = "".join(traceback.format_exception(error))
     write_last_lines(f"{text}{program}: this is a bug of {program}, please report it with the lines above\n")
     return ExitCode.INTERNAL

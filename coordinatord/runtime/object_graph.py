@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator
 from enum import Enum
 from typing import Any
 
+from coordinatord.protocol.errors import OperationalError
+
 Plain = dict[str, Any]
 """What `json` can write."""
 
@@ -21,7 +23,7 @@ _ATOMS = (type(None), bool, int, float, str, bytes, Enum, type)
 _LINEAR = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
-class GraphError(ValueError):
+class GraphError(OperationalError):
     """Something is no graph that could have been written down. State: unchanged."""
 
 
@@ -40,7 +42,7 @@ def attributes(thing: object) -> Iterator[tuple[str, Any]]:
 # Copies
 
 
-class _TooManyError(Exception):
+class _TooManyError(OperationalError):
     """There is more to copy than is allowed."""
 
 

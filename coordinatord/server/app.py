@@ -21,6 +21,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.transitions.apply import HistoryError
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
@@ -71,8 +73,10 @@ class _BadRequests(logging.Filter):
         return True
 
 
-class ListenError(Exception):
-    """The address cannot be listened on; the text says why and what to do."""
+class ListenError(OperationalError):
+    """The address cannot be listened on."""
+
+    exit_code = ExitCode.OS_ERROR
 
 
 class Server:

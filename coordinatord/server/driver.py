@@ -114,8 +114,7 @@ class Driver:
             self._release(self._journal.take(batch, now))
         except Exception as error:
             # A bug: its state is no longer to be trusted, so the daemon ends instead of deciding by it.
-            self._recorder.tell(error, self._crashes)
-            self._tasks.fail(error)
+            self._tasks.fail(self._recorder.explain(error, self._crashes))
             raise
         if batch.records and not self._writing:
             self._writing = True

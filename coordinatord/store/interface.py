@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from coordinatord.core.values.records import Record
+from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 
 
-class StoreError(Exception):
+class StoreError(OperationalError):
     """The store cannot do what was asked: it is full, read-only, in use. State: nothing of the request is kept.
 
     May get better, so the same request can be made again.
     """
 
-    exit_code: ClassVar[ExitCode] = ExitCode.IO_ERROR
-    """What a program ends with that cannot do without."""
+    exit_code = ExitCode.IO_ERROR
 
 
 class UnreadableStoreError(StoreError):
     """What the store holds is damaged, or was written by a newer version: waiting will not help."""
 
-    exit_code: ClassVar[ExitCode] = ExitCode.DATA_ERROR
+    exit_code = ExitCode.DATA_ERROR
 
 
 class NothingStoredError(StoreError):
     """There is nothing to read: no such directory, no state in it, no such job."""
 
-    exit_code: ClassVar[ExitCode] = ExitCode.NO_INPUT
+    exit_code = ExitCode.NO_INPUT
 
 
 @dataclass(frozen=True, slots=True)

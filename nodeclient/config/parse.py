@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinatord.runtime import __version__
-from coordinatord.runtime.settings import SettingsError, SettingsParser, add_completion
+from coordinatord.runtime.settings import SettingsParser, add_completion
 from nodeclient.config import join, operate, torchrun_flags
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.operate import OperateConfig
@@ -80,14 +80,7 @@ _OF_TORCHRUN = frozenset({"run", "launch"})
 
 
 def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """Read flags and environment (default: this process's), and a file; wrong ones end the program with code 64."""
-    try:
-        return _parse(arguments, environ)
-    except SettingsError as error:
-        error.end_program()
-
-
-def _parse(arguments: Sequence[str] | None, environ: Mapping[str, str] | None) -> Config:
+    """Read flags and environment (default: this process's), and a file. Raises `SettingsError`."""
     arguments = sys.argv[1:] if arguments is None else arguments
     environ = os.environ if environ is None else environ
     parser, commands = _make_parser(arguments[:1], environ)

@@ -11,6 +11,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from coordinatord.protocol.errors import OperationalError
+
 _PYTHON = re.compile(r"python[0-9.]*[a-z]?")
 """The file names of interpreters: python, python3, python3.13t."""
 
@@ -26,7 +28,7 @@ _DEAF = {"I": "isolated", "E": "told to ignore PYTHONPATH", "S": "told not to im
 """Options with which Python does not find the hook."""
 
 
-class ColdError(ValueError):
+class ColdError(OperationalError):
     """This command line cannot be started warm; the text says why, and what to do about it where something can be."""
 
 

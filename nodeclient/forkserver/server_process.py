@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import workerlib.gloo
+from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import describe_exit
 from nodeclient.forkserver.eligibility import ColdError
 from nodeclient.workers.process_tree import MARK_VARIABLE, UnkillableError, kill_marked
@@ -46,7 +47,7 @@ LINE_BYTES_MAX = 65_536
 PID_BYTES_MAX = 20
 
 
-class ForkServerError(Exception):
+class ForkServerError(OperationalError):
     """The parent interpreter cannot do what it is for; the text says why."""
 
 

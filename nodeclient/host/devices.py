@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import WORKERS_MAX
 
 _UUID_BYTES = 96
@@ -27,7 +28,7 @@ _INTEGER = re.compile(r"[+-]?\d+")
 _DEVICE_MINOR = re.compile(r"^Device Minor:\s*(\d+)$", re.MULTILINE)
 
 
-class WorkersPerNodeError(ValueError):
+class WorkersPerNodeError(OperationalError):
     """`--nproc-per-node` is none of what it may be, or asks for GPUs where there are none."""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from coordinatord.protocol.errors import OperationalError
 from nodeclient.host.cpus import allowed_cpus, core_of, format_cpus, parse_cpus
 from nodeclient.host.devices import Gpu, Host, visible_gpus
 
@@ -24,7 +25,7 @@ UNKNOWN = -1
 crowds all workers there."""
 
 
-class BindingError(ValueError):
+class BindingError(OperationalError):
     """Workers cannot be bound as was asked for; the text says why and what to do."""
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import RANKS_MAX
 
 SLURM_STEP_MAX = 0xFFFF_FFF0
@@ -21,7 +22,7 @@ _HOSTNAME_OF_INDEX = re.compile(r"(?P<job>.+)-(?P<index>\d{1,10})", re.ASCII)
 """The Pod of an indexed Job has the hostname $(job-name)-$(index) (Kubernetes API, JobSpec.completionMode)."""
 
 
-class SchedulerError(ValueError):
+class SchedulerError(OperationalError):
     """The scheduler was told to start nodeclients in a way that cannot be meant; the text says how to put it right."""
 
 

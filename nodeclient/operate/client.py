@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgpack
 
 from coordinatord.protocol.api import AdminBody, DrainBody, ErrorAnswer
+from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.schema import SchemaError, fields_of, reader_for
 from nodeclient.config import Endpoint
@@ -51,7 +52,7 @@ def read(kind: type[Answer], data: Any, where: str = "answer") -> Answer:
         raise AnswerError(str(error)) from error
 
 
-class _StrangeError(Exception):
+class _StrangeError(OperationalError):
     """What answers is no coordinatord, or not in order."""
 
 

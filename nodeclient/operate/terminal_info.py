@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from signal import SIGPIPE
 
-from coordinatord.protocol.exit_codes import ExitCode
-from nodeclient.operate.request_errors import RequestError
+from coordinatord.protocol.errors import OutputError
 
 NARROW = 20
 """In columns: where a terminal has fewer, lines are made for this many all the same."""
@@ -75,7 +74,7 @@ def terminal() -> TerminalInfo:
 def write(lines: Iterable[str]) -> None:
     """Write lines to stdout at once. If its reader has gone this program ends without a word, as `cat` does.
 
-    Raises `RequestError` if they cannot be written.
+    Raises `OutputError` if they cannot be written.
     """
     try:
         sys.stdout.write("".join(f"{line}\n" for line in lines))
@@ -84,7 +83,7 @@ def write(lines: Iterable[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes when it ends
         if isinstance(error, BrokenPipeError):
             sys.exit(128 + SIGPIPE)
-        raise RequestError(f"the output cannot be written: {error.strerror}", ExitCode.IO_ERROR) from error
+        raise OutputError(error) from error
 
 
 def width(text: str) -> int:

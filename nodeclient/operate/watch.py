@@ -18,6 +18,7 @@ from functools import partial
 from types import FrameType
 from typing import TypeVar
 
+from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.operate.client import Client
@@ -85,7 +86,7 @@ def watch_screen(look: Callable[[], Seen], draw: Callable[[Seen, TerminalInfo, i
         return 128 + error.signum
 
 
-class _EndedError(Exception):
+class _EndedError(OperationalError):
     """A signal asks this program to end; raised wherever it is, since an answer may be long in coming."""
 
     def __init__(self, signum: int) -> None:

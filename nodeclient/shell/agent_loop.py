@@ -73,5 +73,5 @@ class AgentLoop:
         try:
             return self._agent.handle(event, now)
         except Exception as error:
-            self._recorder.tell(error, crashes(os.environ))
+            self._fail(self._recorder.explain(error, crashes(os.environ)))
             raise

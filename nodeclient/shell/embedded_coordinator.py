@@ -23,7 +23,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from coordinatord.protocol.exit_codes import describe_exit
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.exit_codes import ExitCode, describe_exit
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.runtime.logs import fields
 from nodeclient.config import Endpoint, JoinConfig
@@ -57,8 +58,10 @@ _LISTENING = re.compile(r"coordinatord listening on (?P<url>http://\S+:(?P<port>
 _SERVES_ON = re.compile(r"coordinatord serves on for (?P<jobs>.+)\n")
 
 
-class EmbeddedCoordinatorError(RuntimeError):
+class EmbeddedCoordinatorError(OperationalError):
     """The coordinator of this node's own did not start; it has said why itself."""
+
+    exit_code = ExitCode.UNAVAILABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.exit_codes import ExitCode
 from nodeclient.config import JoinConfig
 from nodeclient.core.effects import Start
 from nodeclient.host.addresses import interface_towards
@@ -35,8 +37,10 @@ _NOT_INHERITED = ("TORCHELASTIC_ERROR_FILE", PROGRESS)
 """The node's own, for the scheduler that started it, or the node that it is a worker of: no worker may write there."""
 
 
-class LaunchError(ValueError):
-    """Workers cannot be started on this host as was asked for; the text says why and what to do."""
+class LaunchError(OperationalError):
+    """Workers cannot be started on this host as was asked for."""
+
+    exit_code = ExitCode.USAGE
 
 
 class CommandBuilder:

@@ -148,7 +148,7 @@ class CoordinatordHandler(RendezvousHandler):
 
     def _explain(self, ended: EndedError) -> BaseException:
         text = f"job {self._config.job}: {with_torchrun_names(str(ended))}"
-        match ended.code:
+        match ended.exit_code:
             case ExitCode.OK:
                 logger.warning("%s; this torchrun had no part in its last round, and ends", text)
                 return SystemExit(0)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from coordinatord.protocol.errors import OperationalError, operational
 from coordinatord.protocol.exit_codes import ExitCode
 from nodeclient.core.effects import Exit, Start
 from nodeclient.torchrun.log import logger
@@ -21,12 +22,12 @@ REMIND_S = 30.0
 """Between two words about what is waited for: torchrun shows warnings only, and silence looks like a hang."""
 
 
-class EndedError(Exception):
+class EndedError(OperationalError):
     """This membership is over. State: it stays so."""
 
     def __init__(self, ending: Exit) -> None:
         super().__init__(ending.message)
-        self.code = ending.code
+        self.exit_code = ending.code
 
 
 class Membership:
@@ -171,11 +172,8 @@ class Membership:
     def _live(self) -> None:
         try:
             ending = asyncio.run(self._take_part())
-        except OSError as error:
-            ending = Exit(ExitCode.OS_ERROR, f"the system refused something: {error}")
         except Exception as error:  # noqa: BLE001 - the last resort of the thread, and it says all there is to know
-            logger.exception("a bug of the rendezvous backend coordinatord")
-            ending = Exit(ExitCode.INTERNAL, f"a bug of the rendezvous backend coordinatord: {error!r}")
+            ending = _ending(error)
         self._ready.set()
         with self._changed:
             self._ending = ending
@@ -186,3 +184,13 @@ class Membership:
         self._node, self._loop = TorchrunNode(self._config, self), asyncio.get_running_loop()
         self._ready.set()
         return await self._node.run()
+
+
+def _ending(error: Exception) -> Exit:
+    """Return what torchrun is told of an error that has ended the thread."""
+    known = operational(error)
+    if known is not None:
+        return Exit(known.exit_code, str(known))
+    text = "a bug of the rendezvous backend coordinatord"
+    logger.error(text, exc_info=error)
+    return Exit(ExitCode.INTERNAL, f"{text}: {error!r}")

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from torch.distributed import DistError, DistStoreError, PrefixStore, TCPStore  # type: ignore[attr-defined]
 
+from coordinatord.protocol.errors import OperationalError
 from nodeclient.torchrun.membership import Membership
 
 Result = TypeVar("Result")
@@ -51,11 +52,11 @@ ACCEPT_WITHIN_S = 2.0
 """For one attempt to connect: a lost packet is sent again after 1 s."""
 
 
-class RoundOverError(Exception):
+class RoundOverError(OperationalError):
     """The round was over before its store could be used. State: there is no store."""
 
 
-class AgentStoreError(Exception):
+class AgentStoreError(OperationalError):
     """The store of a round cannot be served or reached."""
 
 

@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from coordinatord.protocol.exit_codes import describe_exit
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.exit_codes import ExitCode, describe_exit
 from nodeclient.workers.guard_process import READY
 from nodeclient.workers.process_tree import MARK_VARIABLE, await_ends
 from nodeclient.workers.syscalls import pidfd_open
@@ -45,8 +46,10 @@ main()
 """The path is appended, so that the standard library's modules come before any of that name beside the package."""
 
 
-class GuardError(RuntimeError):
-    """There is no guard, so no worker may be started; the text says why."""
+class GuardError(OperationalError):
+    """There is no guard, so no worker may be started."""
+
+    exit_code = ExitCode.OS_ERROR
 
 
 class Guard:

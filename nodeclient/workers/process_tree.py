@@ -1,6 +1,6 @@
 """Finds and kills every process of a local worker group, those included that tried to get away.
 
-Standard library only, and little of it: the guard imports this too. It knows nothing of rounds, nor when to kill.
+Next to nothing is imported here: the guard imports this too. It knows nothing of rounds, nor when to kill.
 
 Each worker's environment carries a *mark*, a random token that no other nodeclient has. All its descendants inherit it,
 those too that make a session of their own or fork twice, and /proc shows it to us. So the leftovers are found without a
@@ -16,6 +16,7 @@ import time
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from coordinatord.protocol.errors import OperationalError
 from nodeclient.workers.syscalls import pidfd_open, pidfd_send_signal
 
 MARK_VARIABLE = "COORDINATORD_MARK"
@@ -35,7 +36,7 @@ _DEAD_STATES = frozenset("ZX")
 """Zombie and dead, after proc_pid_stat(5): such a process only waits to be reaped."""
 
 
-class UnkillableError(RuntimeError):
+class UnkillableError(OperationalError):
     """Processes outlived SIGKILL; `pids` are theirs. State: all the others have ended."""
 
     def __init__(self, pids: list[int], timeout_s: float) -> None:

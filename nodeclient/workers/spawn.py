@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.file_limit import INHERITED_FILES
 
@@ -44,7 +45,7 @@ class WorkerCommand:
     """The only CPUs that it may run on; None: all that this process may."""
 
 
-class SpawnError(RuntimeError):
+class SpawnError(OperationalError):
     """A worker could not be started; the text says why and what to do.
 
     `exit_code` is what a shell would have exited with; 71 if the system lacks something just now.

@@ -1,6 +1,7 @@
 """System calls of Linux that a Python may lack, though its kernel has them: one that was built for older C libraries.
 
-Those of conda and uv are (glibc 2.17 of 2012). Standard library only, and little of it: the guard imports this too.
+Those of conda and uv are (glibc 2.17 of 2012). Next to nothing is imported here: the guard
+imports this too.
 """
 
 from __future__ import annotations
@@ -8,6 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.exit_codes import ExitCode
 
 PIDFD_SEND_SIGNAL = 424
 PIDFD_OPEN = 434
@@ -24,8 +28,10 @@ F_SEAL_GROW = 4
 """From linux/fcntl.h."""
 
 
-class MissingCallError(RuntimeError):
-    """The kernel has no pidfds for this process; the text says what to do."""
+class MissingCallError(OperationalError):
+    """The kernel has no pidfds for this process."""
+
+    exit_code = ExitCode.USAGE
 
 
 def look_for_pidfds() -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from nodeclient import config
-from nodeclient.operate import cli
 from tests.support.canned_http import Answer, a_job, body, canned, hang_up, packed
 from tests.support.cluster import Cluster, Coordinator
+from tests.support.commands import run_command
 from tests.support.programs import BIN, Program, kill_quietly, run
 from tests.support.screens import on_terminal
 
@@ -111,7 +111,7 @@ def test_a_long_name_of_a_job_widens_the_column_for_nobody_else(capsys: pytest.C
     with canned(packed({"job": None, "events": told})) as (endpoint, _):
         chosen = config.parse(["events", "--coord", endpoint], {})
         assert isinstance(chosen, config.EventsConfig)
-        assert cli.run(chosen) == 0
+        assert run_command(chosen) == 0
     short, long = capsys.readouterr().out.splitlines()
     assert "  mnist  w  " in short
     assert f"  {'x' * 128}  w  " in long
@@ -266,7 +266,7 @@ def follow(endpoint: str) -> int:
     """Run `nodeclient events --follow` within this process."""
     chosen = config.parse(["events", "--coord", endpoint, "--follow", "m"], {})
     assert isinstance(chosen, config.EventsConfig)
-    return cli.run(chosen)
+    return run_command(chosen)
 
 
 def test_an_event_cannot_move_the_cursor_nor_be_of_another_age(capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,7 +274,7 @@ def test_an_event_cannot_move_the_cursor_nor_be_of_another_age(capsys: pytest.Ca
     with canned(packed({"job": None, "events": [evil]})) as (endpoint, _):
         chosen = config.parse(["events", "--coord", endpoint], {})
         assert isinstance(chosen, config.EventsConfig)
-        assert cli.run(chosen) == 0
+        assert run_command(chosen) == 0
     out, errors = capsys.readouterr()
     assert (errors, out.count("\n"), out[:-1].isprintable()) == ("", 1, True)
     assert out.startswith("98")

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from nodeclient import config
-from nodeclient.operate import cli
 from tests.support.canned_http import a_job, canned, packed
 from tests.support.cluster import Cluster, Coordinator
+from tests.support.commands import run_command
 from tests.support.programs import BIN, run
 
 pytestmark = pytest.mark.slow
@@ -64,5 +64,5 @@ def test_which_of_several_jobs_is_asked_back(capsys: pytest.CaptureFixture[str])
     with canned({"GET /v1/jobs": packed({"jobs": jobs})}) as (endpoint, _):
         chosen = config.parse(["report", "--coord", endpoint], {})
         assert isinstance(chosen, config.ReportConfig)
-        assert cli.run(chosen) == 64
+        assert run_command(chosen) == 64
     assert capsys.readouterr() == ("", "nodeclient: there are 2 jobs, say which one: mnist, cifar\n")

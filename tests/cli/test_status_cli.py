@@ -13,9 +13,9 @@ import pytest
 
 from coordinatord.runtime import __version__
 from nodeclient import config
-from nodeclient.operate import cli
 from tests.support.canned_http import a_job, a_node, body, canned, packed
 from tests.support.cluster import Cluster, Coordinator
+from tests.support.commands import run_command
 from tests.support.programs import BIN, Program, run
 from tests.support.screens import on_terminal
 
@@ -37,7 +37,7 @@ def here(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
     def ask(endpoint: str, *arguments: str) -> tuple[int, str, str]:
         chosen = config.parse(["status", "--coord", endpoint, *arguments], {})
         assert isinstance(chosen, config.StatusConfig)
-        return (cli.run(chosen), *capsys.readouterr())
+        return (run_command(chosen), *capsys.readouterr())
 
     return ask
 

@@ -141,7 +141,7 @@ def test_the_variables_of_services_stay_out(directory: str) -> None:
     """Of its own Service a coordinatord would get a port that is an URL."""
     service = only(built("coordinator"), "Service")["metadata"]["name"].upper()
     with pytest.raises(SettingsError, match=r"COORDINATORD_PORT.*is no port"):
-        coordinator_config.read([], {f"{service}_PORT": f"tcp://10.96.0.1:{DEFAULT_PORT}"})
+        coordinator_config.parse([], {f"{service}_PORT": f"tcp://10.96.0.1:{DEFAULT_PORT}"})
     assert [template["spec"]["enableServiceLinks"] for template in templates(built(directory))] in (
         [False],
         [False] * 2,

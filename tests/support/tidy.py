@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from tests.support.error_classes import belongs_to_a_branch, blameless_errors
 from tests.support.pages import CELL_MAX, WIDTH_MAX, is_page, long_cells, wide_lines
 from tests.support.source import ROOT, FunctionNode, Source
 
@@ -344,6 +345,13 @@ RULES = (
         worker_imports,
         "Import torch inside the function that uses it, never in env.py, and nothing else that is"
         " not in the standard library.",
+    ),
+    Rule(
+        "every exception class is an OperationalError or an InternalError",
+        belongs_to_a_branch,
+        blameless_errors,
+        "Say whose fault it is: a user's, a peer's and the system's are operational, all else is a bug. See"
+        " coordinatord/protocol/errors.py.",
     ),
     Rule(
         f"a file has at most {FILE_LINES_MAX} lines",

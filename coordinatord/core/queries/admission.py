@@ -5,12 +5,13 @@ from __future__ import annotations
 from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
+from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import JobSpec, Join, RefusalCode, Refused
 from coordinatord.protocol.text import clip
 
 
-class RefusedError(Exception):
+class RefusedError(OperationalError):
     """A node is not let in. State: unchanged."""
 
     def __init__(self, refused: Refused) -> None:

@@ -36,7 +36,7 @@ _GOALS: dict[State, dict[MemberState, Goal]] = {
 }
 GOALS = Table[tuple[State, MemberState], Goal]("goals of a node")
 """Nodes that cannot be told anything (disconnected, silent) have no goal while the run lives."""
-GOALS |= {(state, standing): goal for state, row in _GOALS.items() for standing, goal in row.items()}
+GOALS |= {(state, member): goal for state, row in _GOALS.items() for member, goal in row.items()}
 
 
 def goal_of(run: Run, member: Member) -> Goal:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from coordinatord.protocol.errors import OperationalError, OutputError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.settings.setting import InForce, Rank, Setting
@@ -29,17 +30,14 @@ ALIKE = 0.85
 but not what others put there under the same first word, such as Kubernetes a SERVICE_PORT."""
 
 
-class SettingsError(Exception):
-    """A setting is wrong, missing or unknown; the text is one line for a person."""
+class SettingsError(OperationalError):
+    """A setting is wrong, missing or unknown."""
+
+    exit_code = ExitCode.USAGE
 
     def __init__(self, program: str, message: str) -> None:
-        super().__init__(f"{program}: {message} (see {program} --help)")
+        super().__init__(f"{message} (see {program} --help)")
         self.message = message
-
-    def end_program(self) -> NoReturn:
-        """Say it, and end."""
-        sys.stderr.write(f"{self}\n")
-        sys.exit(ExitCode.USAGE)
 
 
 class SettingsParser(argparse.ArgumentParser):
@@ -182,7 +180,7 @@ class SettingsParser(argparse.ArgumentParser):
                 sys.stdout.flush()
             except OSError as error:
                 sys.stdout = None  # or Python would try again at its end, and fail
-                self.exit(ExitCode.IO_ERROR, f"{self.prog}: the output cannot be written: {error.strerror}\n")
+                raise OutputError(error) from error
             self.exit()
 
     def _shown(self) -> list[str]:

@@ -13,11 +13,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from coordinatord.protocol.errors import OperationalError
+
 BYTES_MAX = 64 * 1024
 """A hundred times what a file with all settings and many comments has; whatever is larger was not meant."""
 
 
-class ConfigFileError(ValueError):
+class ConfigFileError(OperationalError):
     """The file cannot be read as settings; the text names it, and says why."""
 
 

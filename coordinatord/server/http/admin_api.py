@@ -26,7 +26,7 @@ from coordinatord.protocol.api import AdminAnswer, AdminBody, DrainBody
 from coordinatord.protocol.fields import Name
 from coordinatord.protocol.schema import SchemaError, check_for
 from coordinatord.server.driver import Driver
-from coordinatord.server.http.responses import complain, respond
+from coordinatord.server.http.responses import TurnedDownError, complain, respond
 
 ASKING_MAX = 100
 """Requests in progress: each is over when it is on the disk, so more are a mistake in somebody's loop."""
@@ -60,15 +60,6 @@ _check_drain_body = check_for(DrainBody)
 _check_target = check_for(_Target)
 
 
-class _TurnedDownError(Exception):
-    """A request is not even looked at. State: unchanged."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-
-
 class Requests:
     """All requests in progress."""
 
@@ -96,10 +87,7 @@ class Requests:
             self._deliver(_ending(number))
 
     async def _serve(self, kind: type[Request], request: web.Request) -> web.Response:
-        try:
-            wanted = await _read(request, kind)
-        except _TurnedDownError as error:
-            return complain(request, error.status, error.code, str(error))
+        wanted = await _read(request, kind)
         if len(self._asking) >= ASKING_MAX:
             return complain(request, 503, "busy", f"{ASKING_MAX} requests are in progress, the limit: try again")
         answer = await self._ask(wanted)
@@ -133,23 +121,23 @@ def _why(error: Exception) -> str:
 
 
 async def _read(request: web.Request, kind: type[Request]) -> Request:
-    """Make a request of this kind of what came. Raises `_TurnedDownError`."""
+    """Make a request of this kind of what came. Raises `TurnedDownError`."""
     parse = PARSERS.get(request.content_type)
     if parse is None:
         text = f"a request has Content-Type {' or '.join(PARSERS)}, not {request.content_type}"
-        raise _TurnedDownError(415, "content_type", text)
+        raise TurnedDownError(415, "content_type", text)
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
             body = parse(await request.read())
         target = _check_target(dict(request.match_info), "request").target
         return _wanted(kind, target, body)
     except web.HTTPRequestEntityTooLarge as error:
-        raise _TurnedDownError(413, "too_large", f"a request has at most {request.client_max_size} bytes") from error
+        raise TurnedDownError(413, "too_large", f"a request has at most {request.client_max_size} bytes") from error
     except TimeoutError as error:
         text = f"the rest of the request has not come within {BODY_WITHIN_S:g} s"
-        raise _TurnedDownError(408, "incomplete", text) from error
+        raise TurnedDownError(408, "incomplete", text) from error
     except (SchemaError, ValueError, RecursionError, msgpack.UnpackException) as error:
-        raise _TurnedDownError(400, "malformed", f"the request is not understood: {_why(error)}") from error
+        raise TurnedDownError(400, "malformed", f"the request is not understood: {_why(error)}") from error
 
 
 def _wanted(kind: type[Request], target: str, body: object) -> Request:

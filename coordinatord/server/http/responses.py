@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +13,11 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from coordinatord.protocol.api import ErrorAnswer
+from coordinatord.protocol.errors import OperationalError, operational
 from coordinatord.protocol.schema import Without, fields_of
+from coordinatord.runtime.logs import fields
+
+log = logging.getLogger(__name__)
 
 SENDS = "text/event-stream"
 """What a client accepts that wants server-sent events (HTML standard, 9.2)."""
@@ -52,11 +57,22 @@ def unknown_job(request: web.Request, job: str) -> web.Response:
     return complain(request, 404, "unknown_job", f"no job {job!r} is known here")
 
 
+class TurnedDownError(OperationalError):
+    """A request is not even looked at. State: unchanged."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
 @web.middleware
 async def complain_alike(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give the errors that aiohttp finds by itself, such as an unknown path, the form of ours."""
+    """Give all errors one form: ours, those that aiohttp finds by itself, such as an unknown path, and bugs."""
     try:
         return await handler(request)
+    except TurnedDownError as error:
+        return complain(request, error.status, error.code, str(error))
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
         answer = complain(
@@ -68,3 +84,19 @@ async def complain_alike(request: web.Request, handler: Handler) -> web.StreamRe
         return complain(request, error.status, "unknown_path", f"nothing is served at {request.path[:200]}")
     except web.HTTPBadRequest as error:
         return complain(request, error.status, "malformed", error.text or error.reason)
+    except (web.HTTPException, ConnectionError):
+        raise
+    except Exception as error:
+        if request.writer.output_size > 0:
+            raise  # an answer has begun, and no other one can be given
+        return _explain(request, error)
+
+
+def _explain(request: web.Request, error: Exception) -> web.Response:
+    """Answer a request that met an error for which its handler is not prepared."""
+    known = operational(error)
+    if known is not None:
+        return complain(request, 503, "unavailable", str(known))
+    text = "this is a bug of coordinatord, please report it: %s %s"
+    log.error(text, request.method, request.path[:200], exc_info=error, extra=fields("bug"))
+    return complain(request, 500, "bug", "this is a bug of coordinatord, and its log says more: please report it")

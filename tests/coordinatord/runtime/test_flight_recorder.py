@@ -13,7 +13,9 @@ import pytest
 from coordinatord.core.events import Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
+from coordinatord.protocol.errors import InternalError, operational
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.schema import SchemaError
 from coordinatord.runtime import flight_recorder
 from coordinatord.runtime.flight_recorder import FILES_KEPT, STIMULI_MIN, CrashFileError, FlightRecorder, read, replay
 from coordinatord.runtime.object_graph import GraphError, built, copied, written
@@ -37,7 +39,7 @@ def crash(tmp_path: Path) -> Crash:
             machine.handle(Tick(), float(now))
         recorder.note(Tick(), float(stimuli))
         error = ZeroDivisionError("so it is")
-        recorder.tell(error, tmp_path / "crashes")
+        recorder.explain(error, tmp_path / "crashes")
         return max((tmp_path / "crashes").iterdir()), error
 
     return fail_after
@@ -77,6 +79,16 @@ def test_the_error_says_what_it_was_about_and_how_to_run_it_again(crash: Crash) 
     assert again == f"Run the last 1 stimuli again: coordinatord replay --crash {path}"
 
 
+@pytest.mark.parametrize("error", [SchemaError("no goal"), OSError(5, "broken")])
+def test_what_leaves_a_machine_is_a_bug_whatever_it_is(error: Exception) -> None:
+    recorder = FlightRecorder(RECORDED, a_coordinator())
+    recorder.note(Tick(), 0.0)
+    bug = recorder.explain(error, None)
+    assert isinstance(bug, InternalError)
+    assert (bug.stimulus, bug.__cause__) == (Tick(), error)
+    assert operational(bug) is None
+
+
 def test_only_the_last_stimuli_are_kept_with_the_state_before_them(
     crash: Crash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +113,8 @@ def test_a_state_that_is_too_large_is_not_copied_and_the_last_stimuli_can_be_rea
     crash: Crash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flight_recorder, "OBJECTS_MAX", 3)
-    path, _ = crash(2)
+    path, error = crash(2)
+    assert error.__notes__[-1].startswith(f"Read the last 3 stimuli in {path}: the state was too large")
     assert len(json.loads(path.read_text())["objects"]) > 3
     with pytest.raises(CrashFileError, match="too large to be copied: it can only be read"):
         read(path, RECORDED, a_coordinator())
@@ -111,7 +124,7 @@ def test_a_bug_is_told_though_its_file_cannot_be_written(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     recorder = FlightRecorder(RECORDED, a_coordinator())
     recorder.note(Tick(), 0.0)
-    recorder.tell(BUG, tmp_path / "file" / "below")
+    recorder.explain(BUG, tmp_path / "file" / "below")
     assert "could not be written" in BUG.__notes__[-1]
 
 
@@ -119,18 +132,17 @@ def test_a_bug_is_told_though_its_file_cannot_be_written(tmp_path: Path) -> None
     "text",
     ["", "[]", "{}", '{"format": 1, "program": "coordinatord", "root": {"object": 7}, "objects": []}'],
 )
-def test_what_is_no_crash_file_is_told_in_one_line(
-    text: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_crash_file_is_told_in_one_line(text: str, tmp_path: Path) -> None:
     path = tmp_path / "crash.json"
     path.write_text(text)
-    assert replay(path, RECORDED, a_coordinator()) == ExitCode.NO_INPUT
-    assert len(capfd.readouterr().err.splitlines()) == 1
+    with pytest.raises(CrashFileError) as caught:
+        replay(path, RECORDED, a_coordinator())
+    assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_file_that_is_not_there_is_told_in_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert replay(tmp_path / "none", RECORDED, a_coordinator()) == ExitCode.NO_INPUT
-    assert "cannot be read" in capfd.readouterr().err
+def test_a_file_that_is_not_there_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(CrashFileError, match="cannot be read: No such file"):
+        replay(tmp_path / "none", RECORDED, a_coordinator())
 
 
 @pytest.mark.parametrize("name", ["subprocess:Popen", "coordinatord.cli:main", "coordinatord.core.machine:math"])

@@ -133,10 +133,7 @@ def test_all_that_a_program_says_at_its_end_is_in_the_form_that_was_asked_for(
         warnings.simplefilter("always")
         warnings.warn("beware", stacklevel=1)
     logs.complain("program", "no room\nat all")
-    try:
-        raise ValueError("unheard of")  # noqa: TRY301 - to be caught here
-    except ValueError:
-        assert logs.report_bug("program") == 70
+    assert logs.explain_end("program", ValueError("unheard of")) == 70
     for handler in root.handlers:
         handler.close()  # as the library does at the end of a process
     said = capfd.readouterr().err

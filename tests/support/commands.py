@@ -1,0 +1,18 @@
+"""A command of an operator, within this process."""
+
+from __future__ import annotations
+
+import sys
+
+from coordinatord.protocol.errors import OperationalError
+from nodeclient.config import OperateConfig
+from nodeclient.operate import cli
+
+
+def run_command(chosen: OperateConfig) -> int:
+    """Do what was asked for; return the exit code. What is wrong is on standard error, as the program writes it."""
+    try:
+        return cli.run(chosen)
+    except OperationalError as error:
+        sys.stderr.write(f"nodeclient: {error}\n")
+        return error.exit_code
