@@ -1,7 +1,7 @@
 """The program `nodeclient`: from the command line to an exit code.
 
-What a subcommand needs is imported when it is chosen, so that `nodeclient --help` answers at once; and next to nothing
-is imported before it is settled how signals end this program, since imports take longer than a finger.
+A subcommand's modules are imported when it is chosen, so that `nodeclient --help` answers at once. Signal handling is
+settled before almost anything is imported, since a user may press Ctrl-C during imports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main() -> None:
     """Run the chosen subcommand and exit with its code; see docs/exit-codes.md."""
     settle_signals()
     code = _run()
-    settle_signals()  # the loop has put Python's own handler of Ctrl-C back
+    settle_signals()  # puts back Python's own handler of Ctrl-C, which the loop replaced
     sys.exit(code)
 
 
@@ -76,5 +76,5 @@ def _replay(chosen: CrashReplayConfig) -> int:
     from nodeclient.core.agent_settings import Settings  # noqa: PLC0415
     from nodeclient.shell.agent_loop import RECORDED  # noqa: PLC0415
 
-    an_agent = Agent(Settings(1, 1.0, 1.0, 1.0), 1, 0.0)  # what it starts from is in the file
+    an_agent = Agent(Settings(1, 1.0, 1.0, 1.0), 1, 0.0)  # the recording contains its initial state
     return flight_recorder.replay(chosen.crash, RECORDED, an_agent)

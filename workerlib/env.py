@@ -59,24 +59,22 @@ SLOT_BYTES = 64
 
 A slot begins with three 64-bit words in the host's byte order: the last step, the time when it was done in nanoseconds
 of CLOCK_MONOTONIC, which is one for all processes of a host, and both of them combined by exclusive or. The last word
-tells a reader whether the others belong together: they are stored one after the other while it may be reading, and in
-whatever order the processor likes. A slot of zeros has not been written yet. A fourth word is 0 until the worker's
-program is over, and then its exit code plus 1. Only warm workers can tell, and only of a script that came to its last
-line, or to an exception that it did not catch.
-"""
+tells a reader whether the others belong together: the words are stored one after the other while it may be reading, and
+in whatever order the processor likes. A slot of zeros has not been written yet. A fourth word is 0 until the worker's
+program is over, and then its exit code plus 1. Only warm workers write it, and only for a script that came to its last
+line, or to an exception that it did not catch."""
 
 STEP_MAX = 2**53 - 1
 """The highest step that can be reported, as in the protocol."""
 
 STEPS_TO_COME = 2**64 - 1
-"""In the place of a step: the worker has done none yet, and means to report them."""
+"""The value in the place of a step that means: the worker has done none yet, and will report them."""
 
 DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
-"""Offered to workers below what nodeclient inherited.
+"""Defaults for workers; variables that nodeclient inherited win.
 
 A worker gets `{**DEFAULTS, **os.environ, **environment.to_environ()}`. The value is torchrun's: a collective that
-failed or timed out ends its process instead of hanging.
-"""
+failed or timed out ends its process instead of hanging."""
 
 _VARIABLES = {
     "rank": "RANK",
@@ -106,21 +104,21 @@ _TORCHRUN_SUBSTITUTES = {
     "round": "TORCHELASTIC_RESTART_COUNT",
     "node": "GROUP_RANK",
 }
-"""What comes nearest to ours where torchrun started the process."""
+"""The nearest variable to each of ours in a process that torchrun started."""
 
 _NUMBER = re.compile("[0-9]{1,18}")
-"""Without sign, space or underscore, and within 64 bits."""
+"""A number without sign, space or underscore, within 64 bits."""
 
 _MAY_BE_EMPTY = frozenset({"reason"})
 
 
 class NotLaunchedError(RuntimeError):
-    """No launcher started this process, or its environment is damaged; it says what to do."""
+    """No launcher started this process, or its environment is damaged; the text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnvironment:
-    """What one worker is told of itself and its worker group; the table above explains each."""
+    """What one worker knows of itself and its worker group; the table above explains each field."""
 
     rank: int
     local_rank: int
@@ -142,7 +140,7 @@ class WorkerEnvironment:
     reason: str
 
     def to_environ(self) -> dict[str, str]:
-        """Return the variables to be laid over the environment that a worker inherits."""
+        """Return the variables that are laid over the environment that a worker inherits."""
         environ = {variable: str(getattr(self, name)) for name, variable in _VARIABLES.items()}
         environ["TORCHELASTIC_RUN_ID"] = self.job
         environ["TORCHELASTIC_USE_AGENT_STORE"] = str(False)

@@ -1,10 +1,10 @@
 """Lets gloo's threads finish what they need Python for; standard library only, from Python 3.10 on.
 
-Each gloo process group has threads that run its collectives. A thread that has run one lets go of Python objects, which
+Each gloo process group has threads that run its collectives. A thread that has run one releases Python objects, which
 needs the interpreter's lock (torch 2.13 keeps the context of a backward pass with it, `torch/autograd/graph.py`). If
-the group is destroyed just then by C++ code that holds the lock, such as the `Reducer` of a DDP model, that code waits
-for the thread and the thread for the lock, for ever. If Python ends just then, the process aborts. Neither can happen
-once the threads are idle.
+C++ code that holds the lock, such as the `Reducer` of a DDP model, destroys the group just then, that code waits for
+the thread and the thread for the lock, for ever. If Python ends just then, the process aborts. Neither can happen once
+the threads are idle.
 
 `Context.close` calls this; so does the hook of `nodeclient --preload`, which loads this file by its path.
 """
@@ -17,26 +17,27 @@ import threading
 import time
 
 NAME = "pt_gloo_runloop"
-"""What torch calls these threads (ProcessGroupGloo.cpp); the kernel shows it. Those of torch 2.4 have no name of their
-own, but nothing of Python's either."""
+"""torch's name of these threads (ProcessGroupGloo.cpp), which the kernel shows. Those of torch 2.4 have no name of
+their own, but hold no Python objects either."""
 
 FUTEX = {"202", "98"}
 """The number of the system call futex, on x86-64 and on arm64."""
 
 TIMEOUT = 4
-"""The word in /proc/PID/syscall that is the address of futex's timeout: the fourth argument, after the number."""
+"""The index of the word in /proc/PID/syscall with the address of futex's timeout: the fourth argument, after the
+number."""
 
 LOOK_AGAIN_S = 0.001
 
 RELEASE_S = 0.05
-"""Where the threads cannot be seen. Ten times as long as a thread that wants the interpreter's lock has to wait for it
-(`sys.getswitchinterval`)."""
+"""The pause where the threads cannot be seen. It is ten times as long as a thread waits at most for the interpreter's
+lock (`sys.getswitchinterval`)."""
 
 FINISH_S = 5.0
 """A thread that takes longer is in a collective that the script has not waited for."""
 
 FINISH_AFTER_ERROR_S = 0.5
-"""After an uncaught exception: the peers may hang in a collective until this process has ended."""
+"""The limit after an uncaught exception: the peers may hang in a collective until this process has ended."""
 
 
 def let_threads_finish() -> None:
@@ -44,7 +45,7 @@ def let_threads_finish() -> None:
     until = time.monotonic() + (FINISH_AFTER_ERROR_S if hasattr(sys, "last_value") else FINISH_S)
     pause = threading.Event()
     try:
-        # Two looks, as a thread that waits for another one's lock seems idle at the first.
+        # There are two looks, since a thread that waits for another one's lock seems idle at the first.
         while not (_idle() and _idle()) and time.monotonic() < until:
             pause.wait(LOOK_AGAIN_S)
     except OSError:  # a kernel that does not show it

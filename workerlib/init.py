@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 class Context:
     """What a training script needs to know; its process group lives until `close`.
 
-    Used in a `with` statement, it is closed at the end of the block.
+    A `with` statement closes it at the end of the block.
     """
 
     environment: WorkerEnvironment
-    """All that the launcher said, such as the reason for this round."""
+    """All that the launcher has set, such as the reason for this round."""
     device: torch.device
     """The GPU of this worker, already set as the current one, or the CPU."""
 
@@ -59,7 +59,7 @@ class Context:
         return self.environment.restart_count
 
     def step(self, number: int) -> None:
-        """Leave word that this worker has done a step, for `nodeclient status` to show; see `workerlib.step`."""
+        """Report that this worker has done a step, for `nodeclient status` to show; see `workerlib.step`."""
         progress.step(number)
 
     def should_stop(self) -> bool:
@@ -77,8 +77,8 @@ class Context:
             # (3 of 30 workers that had finished well; see also pytorch/pytorch#179291).
             gc.collect()
             torch.distributed.destroy_process_group()
-            # One that it has not dropped destroys the group later (10 of 18 workers that were forked by --preload hung
-            # for ever then, of others 1 in 8 under torchrun).
+            # A model that it has not dropped destroys the group later (10 of 18 workers that were forked by --preload
+            # hung for ever then, of others 1 in 8 under torchrun).
             gloo.let_threads_finish()
 
     def __enter__(self) -> Self:
@@ -103,7 +103,7 @@ def init(backend: str | None = None, timeout: timedelta | None = None) -> Contex
     torch's own for the backend. Waits until all workers of the round have called it.
 
     Raises `NotLaunchedError` in a process that no launcher started, `RuntimeError` if torch is missing or sees too few
-    GPUs for the workers on this node, and what `torch.distributed.init_process_group` raises.
+    GPUs for the workers on this node, and the errors of `torch.distributed.init_process_group`.
     """
     environment = WorkerEnvironment.from_environ(os.environ)
     progress.announce()
@@ -116,7 +116,7 @@ def init(backend: str | None = None, timeout: timedelta | None = None) -> Contex
     torch.distributed.init_process_group(
         backend,
         timeout=timeout,
-        # So NCCL connects at once, not in the first collective, and need not guess each rank's GPU.
+        # NCCL then connects at once, not in the first collective, and need not guess each rank's GPU.
         device_id=device if backend == "nccl" else None,
     )
     return Context(environment, device)
@@ -125,16 +125,16 @@ def init(backend: str | None = None, timeout: timedelta | None = None) -> Contex
 def should_stop() -> bool:
     """Whether the node of any worker asked for a stop: save a checkpoint now, and exit.
 
-    It needs no context: the process group may be one that the script or a framework has made, and is torch's default
-    one. Without a group it tells of this worker alone.
+    It needs no context: the process group is torch's default one, whether the script or a framework has made it. If
+    there is no group, the answer is about this worker alone.
 
-    This is a collective: all workers must call it at the same step, and all get the same answer, although signals
-    reach them in different steps. It costs one all-reduce of four bytes and makes the host wait for the GPU, so
-    call it every so many steps, about once a second.
+    This is a collective: all workers must call it at the same step, and all get the same answer, although signals reach
+    them in different steps. It costs one all-reduce of four bytes and makes the host wait for the GPU, so call it every
+    so many steps, about once a second.
 
-    The first call replaces the handler of SIGTERM, and those of the other signals that the node hands on to its
-    workers (TORCHELASTIC_SIGNALS_TO_HANDLE) where the script has none; a script that never calls it dies of SIGTERM
-    at once. Raises `RuntimeError` if that first call is not made in the main thread.
+    The first call replaces the handler of SIGTERM, and those of the other signals that the node hands on to its workers
+    (TORCHELASTIC_SIGNALS_TO_HANDLE) where the script has none; a script that never calls it dies of SIGTERM at once.
+    Raises `RuntimeError` if that first call is not made in the main thread.
     """
     import torch
 
@@ -143,7 +143,7 @@ def should_stop() -> bool:
 
 
 def _agree(device: torch.device) -> bool:
-    """Return whether any worker was asked to stop; `device` is where collectives other than gloo's and mpi's work."""
+    """Return whether any worker was asked to stop; collectives other than gloo's and mpi's work on `device`."""
     import torch.distributed
 
     REQUEST.listen()

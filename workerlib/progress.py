@@ -1,8 +1,8 @@
-"""Leaves word of a training's steps where the node finds it: in a slot of shared memory, see `env`.
+"""Writes a training's steps where the node finds them: to a slot of shared memory, see `env`.
 
-To say a step is three stores to memory and a look at the clock, which Linux answers without a system call: a quarter
-of a microsecond. The node reads the slots when it speaks to the coordinator anyway. A worker never fails for want of a
-slot: where there is none, or none that can be used, what it says is not heard.
+To report a step takes three stores to memory and a look at the clock, which Linux answers without a system call: a
+quarter of a microsecond. The node reads the slots whenever it sends to the coordinator. A worker never fails for lack
+of a slot: if there is none, or none that can be used, its steps are not reported.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any
 from workerlib.env import PROGRESS, SLOT_BYTES, STEP_MAX, STEPS_TO_COME
 
 _slot: memoryview | None = None
-"""The words of this worker's slot, once it has said a step."""
+"""The fields of this worker's slot, once it has reported a step."""
 
 _refused = False
-"""A step was refused, and a warning has said so."""
+"""A step was refused, and a warning was logged."""
 
 
 def step(number: int) -> None:
-    """Say that this worker has done the step of this number, the last one that counts.
+    """Report that this worker has done the step of this number; the last report counts.
 
-    Count through the whole training, from the step of the checkpoint that it goes on from. Every worker may say each of
-    its steps, or only rank 0, or only some: the last one is heard, at the next heartbeat of the node.
+    Count through the whole training, from the step of the checkpoint that it goes on from. Every worker may report each
+    of its steps, or only rank 0, or only some: the last one is sent with the next heartbeat of the node.
 
-    `number` is a whole one from 0 to 2**53 - 1 of any type, such as numpy's or a tensor of one. Anything else is not
-    reported, and a warning says so once: no step is worth the end of a training.
+    `number` is a whole number from 0 to 2**53 - 1 of any type, such as numpy's or a tensor of one element. Anything
+    else is not reported, and a warning is logged once: no step is worth the end of a training.
     """
     global _slot  # noqa: PLW0603 - one process has one slot
     if type(number) is not int or not 0 <= number <= STEP_MAX:
@@ -41,17 +41,17 @@ def step(number: int) -> None:
         number = whole
     slot = _slot
     if slot is None:
-        # Not when the module is loaded: the parent of warm workers loads it for all of them.
+        # The slot is not opened when the module is loaded: the parent of warm workers loads it for all of them.
         slot = _slot = _open_slot(os.environ.get(PROGRESS))
     now = time.monotonic_ns()
-    # Whole words, unlike what `struct` writes, which clears them first and may store single bytes.
+    # Whole words, unlike those of `struct`, which clears them first and may store single bytes.
     slot[0] = number
     slot[1] = now
     slot[2] = number ^ now
 
 
 def announce() -> None:
-    """Say that this worker will report its steps: up to the first one it only starts. Once it has, this is no news."""
+    """Announce that this worker will report its steps: before the first one it only starts. It does nothing later."""
     global _slot  # noqa: PLW0603 - one process has one slot
     if _slot is None:
         now = time.monotonic_ns()
@@ -60,7 +60,7 @@ def announce() -> None:
 
 
 def _whole(number: Any) -> int | None:
-    """Return what a number of any type is as a step; None if it is none."""
+    """Return a number of any type as a step; None if it is no step."""
     try:
         whole = int(number)
         fits = bool(number == whole) and 0 <= whole <= STEP_MAX
@@ -79,7 +79,7 @@ def _refuse(number: object) -> None:
 
 
 def _open_slot(place: str | None) -> memoryview:
-    """Return the words of a slot; if there is none to be had, of memory that nobody reads."""
+    """Return the fields of a slot; if there is none, memory that nobody reads."""
     if place is not None:
         try:
             return _slot_at(place)
@@ -89,15 +89,15 @@ def _open_slot(place: str | None) -> memoryview:
 
 
 def _slot_at(place: str) -> memoryview:
-    """Raises `OSError` and `ValueError`."""
+    """Return the fields of the slot at a place. Raises `OSError` and `ValueError`."""
     path, _, offset = place.rpartition(":")
     begin = int(offset)
     if begin % SLOT_BYTES:
         raise ValueError(f"{PROGRESS}={place} is not at the beginning of a slot")
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        # Of a file that cannot shrink, so that no store ever meets a page which is not there; and of no other file, if
-        # the process that offered it has gone, and its number was given to another.
+        # The file must not shrink, so that no store ever meets a page which is not there. Another file has no such
+        # seal: the process that offered the slot may have gone, and its number may have been given to another.
         if not fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             raise ValueError(f"{path} may shrink, so it is not memory for steps")
         shared = mmap.mmap(file, 0)

@@ -1,6 +1,6 @@
-"""Leaves word of an uncaught exception where the launcher looks for it; torch's `@record` without torch.
+"""Writes an uncaught exception where the launcher looks for it; torch's `@record` without torch.
 
-The file is named by the environment variable TORCHELASTIC_ERROR_FILE, and has the shape that torch gives it
+The environment variable TORCHELASTIC_ERROR_FILE names the file, and torch defines its format
 (torch/distributed/elastic/multiprocessing/errors/error_handler.py).
 """
 
@@ -28,13 +28,13 @@ def record(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate the main function of a training script, so that an exception that leaves it is reported with its cause.
 
     nodeclient finds a traceback on stderr without this; it is for scripts that write none there. The exception goes on
-    as it would have; `SystemExit` is none. Without TORCHELASTIC_ERROR_FILE nothing is written. A crash of native code
-    (SIGSEGV and the like) leaves a Python traceback on stderr from the first call on.
+    as it would have; `SystemExit` is none. If TORCHELASTIC_ERROR_FILE is not set, nothing is written. A crash of native
+    code (SIGSEGV and the like) leaves a Python traceback on stderr from the first call on.
     """
 
     @wraps(function)
     def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
-        with suppress(Exception):  # a stderr that is no file has no room for what is written in a crash
+        with suppress(Exception):  # a stderr that is no file cannot take what is written in a crash
             faulthandler.enable(all_threads=True)
         try:
             return function(*args, **kwargs)
@@ -58,7 +58,8 @@ def _write(path: Path, error: Exception) -> None:
             },
         }
     }
-    # Beside it and then renamed: a reader never finds half of it. The worker's error must stay the one that is seen.
+    # It is written beside the file and then renamed: a reader never finds half of it. No error here may replace the
+    # worker's own.
     temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}")
     try:
         temporary.write_text(json.dumps(content))

@@ -1,6 +1,6 @@
 """Deals the samples of an epoch to the workers, and goes on in the middle of it when their number has changed.
 
-Standard library only, but for the default rank, which torch is asked for.
+Standard library only, except that torch is asked for the default rank.
 """
 
 # ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
@@ -14,7 +14,7 @@ from hashlib import shake_128
 from typing import Any, Literal, get_args
 
 Remainder = Literal["exact", "pad", "drop"]
-"""What becomes of the samples at the end of an epoch that do not fill a batch."""
+"""What happens to the samples at the end of an epoch that do not fill a batch."""
 
 
 class ElasticDistributedSampler:
@@ -81,7 +81,7 @@ class ElasticDistributedSampler:
         self._epoch = 0
         self._done = 0
         self._ended = False
-        """The last batch of the epoch was trained on by this very process."""
+        """This very process trained on the last batch of the epoch."""
         self._order: tuple[int, array[int]] | None = None
         """An epoch, and its order."""
         if not 0 <= self._rank < self._world_size:
@@ -115,7 +115,7 @@ class ElasticDistributedSampler:
             self._epoch, self._done, self._ended = epoch, 0, False
 
     def advance(self) -> None:
-        """Take note that all ranks have trained on the next batch. Raises `RuntimeError` if the epoch has no more."""
+        """Note that all ranks have trained on the next batch. Raises `RuntimeError` if the epoch has no more."""
         size = self.batch_samples
         if size == 0:
             raise RuntimeError(f"advance() was called more often than epoch {self._epoch} has batches")
@@ -133,10 +133,10 @@ class ElasticDistributedSampler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken; rank, world size and batch size may be other ones.
+        """Go on where `state` was taken; rank, world size and batch size may differ.
 
-        Raises `ValueError` if the dataset has another length, or the order another seed: then samples would come twice
-        or never.
+        Raises `ValueError` if the dataset has another length, or the order another seed: samples would come twice or
+        never.
         """
         own = self.state_dict()
         for name in ("length", "shuffle", "seed"):
@@ -149,7 +149,7 @@ class ElasticDistributedSampler:
         self._epoch, self._done, self._ended = state["epoch"], state["samples_done"], False
 
     def __len__(self) -> int:
-        """How many batches are left of the epoch; the same on all ranks."""
+        """Return how many batches are left of the epoch; the same on all ranks."""
         return sum(1 for _ in self._starts())
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -164,7 +164,7 @@ class ElasticDistributedSampler:
         return self._shares()
 
     def repeats(self) -> list[int]:
-        """Return the samples with which the last batch is to be filled, each as often as it will be repeated."""
+        """Return the samples with which the last batch is filled, each as often as it is repeated."""
         if self._remainder != "pad":
             return []
         order = self._samples()
@@ -224,8 +224,8 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
 def _shuffle(order: array[int], name: str) -> None:
     """Put `order` into the order that belongs to `name`.
 
-    The dice are a hash function with a standard, which no release of Python or torch changes. A million samples take a
-    third of a second.
+    The random numbers come from a hash function with a standard, which no release of Python or torch changes. A million
+    samples take a third of a second.
     """
     draws = array("Q", shake_128(name.encode()).digest(8 * len(order)))
     if sys.byteorder == "big":

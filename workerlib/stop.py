@@ -1,6 +1,6 @@
 """Notices that the node asked this worker to stop, by a signal; standard library only.
 
-What the workers then agree on among themselves is in `init`.
+`init` has what the workers then agree on among themselves.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from types import FrameType
 Handler = Callable[[int, FrameType | None], object] | int | None
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
-"""In which nodeclient and torchrun name the signals that they handle, and hand on to their workers."""
+"""The variable with the signals that nodeclient and torchrun handle, and hand on to their workers."""
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-"""Which these are where nobody says: torchrun's default, and what torch 2.4 handles without the variable."""
+"""The signals if the variable is not set: torchrun's default, and what torch 2.4 handles without the variable."""
 
 
 class StopRequest:
@@ -28,13 +28,15 @@ class StopRequest:
         self._previous: dict[signal.Signals, Handler] = {}
         self._forks_known = False
         self._forking = threading.local()
-        """Of a thread that forks, as `mask`: the signals that it had blocked before."""
+        """The signals that a thread had blocked before it forks, as `mask`."""
 
     def listen(self) -> None:
-        """Note SIGTERM, and what else the node hands on, from now on instead of dying of it; further calls do nothing.
+        """Note SIGTERM and the other signals of the node from now on instead of dying of them.
 
-        Of the others, those for which the script has a handler of its own are left to it. Children that are forked have
-        the handlers back that were there before: who only notes a signal could not be ended by `multiprocessing`.
+        Further calls do nothing.
+
+        A signal other than SIGTERM is left to the script if that has a handler of its own. Children that are forked get
+        back the handlers of before: a process that only notes a signal could not be ended by `multiprocessing`.
 
         Raises `RuntimeError` outside the main thread, where Python does not let a handler be installed.
         """
@@ -55,7 +57,7 @@ class StopRequest:
                 self._previous[signum] = signal.signal(signum, self._note)
 
     def close(self) -> None:
-        """Put the handlers back that `listen` replaced; a no-op if it replaced none."""
+        """Put the handlers back that `listen` replaced; do nothing if it replaced none."""
         for signum, previous in self._previous.items():
             # None stands for a handler that was not installed from Python, which Python cannot put back.
             signal.signal(signum, signal.SIG_DFL if previous is None else previous)
@@ -77,10 +79,10 @@ class StopRequest:
 
 
 REQUEST = StopRequest()
-"""The one of this process, as it has one handler for each signal."""
+"""The only one of this process, which has one handler for each signal."""
 
 
 def _heeded(environ: Mapping[str, str]) -> set[signal.Signals]:
-    """Return the signals that ask for a stop; names that this system does not know are passed over."""
+    """Return the signals that ask for a stop; names that this system does not know are left out."""
     names = {name.strip() for name in (environ.get(SIGNALS_VARIABLE) or SIGNALS).split(",")}
     return {signum for signum in signal.Signals if signum.name in names} | {signal.SIGTERM}

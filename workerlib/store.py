@@ -18,11 +18,11 @@ from pathlib import Path
 from workerlib.env import NotLaunchedError, WorkerEnvironment
 
 USAGE_ERROR = 64
-"""EX_USAGE of sysexits.h, as nodeclient exits with where its own words are wrong."""
+"""The value of EX_USAGE in sysexits.h, with which nodeclient exits if its own arguments are wrong."""
 
 
 def main() -> None:
-    """Serve the store if this is rank 0, and then be the script, or with `-m` the module, that is named."""
+    """Serve the store if this is rank 0, and then run the script, or with `-m` the module, that is named."""
     words = sys.argv[1:]
     by_name = words[:1] == ["-m"]
     if len(words) <= by_name:
@@ -32,7 +32,7 @@ def main() -> None:
         environment = WorkerEnvironment.from_environ(os.environ)
     except NotLaunchedError as error:
         sys.exit(f"workerlib.store: {error}")
-    # Kept until the script is over: the store ends with its last reference.
+    # The store ends with its last reference, so it is kept until the script is over.
     store = _serve(environment)
     sys.argv = words[by_name:]
     if by_name:
@@ -44,7 +44,10 @@ def main() -> None:
 
 
 def _serve(environment: WorkerEnvironment) -> object:
-    """Return what keeps the store alive; None if somebody else serves it. Raises what `TCPStore` does."""
+    """Return the object that keeps the store alive; None if another process serves it.
+
+    Raises the errors of `TCPStore`.
+    """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True):  # torchrun's agent serves it
         return None
     # `init_process_group` then connects, in rank 0 too, under a prefix for each restart.

@@ -1,8 +1,8 @@
-"""What nodeclient is told: flags over environment over defaults, in frozen records that are handed down.
+"""The settings of nodeclient: flags over environment over defaults, in frozen records that are handed down.
 
-`parse` reads a command line. Three of them start a node: `join` is ours, `torchrun_flags` has those of torchrun and of
-torch.distributed.launch. They share `flags`, `flag_values` and `build`; `join_config` is what each of them comes to.
-Only torchrun's have `torchrun_rendezvous`. What operators ask of a coordinator is in `operate`.
+`parse` reads a command line. Three command lines start a node: that of `join` is ours, `torchrun_flags` has those of
+torchrun and of torch.distributed.launch. They share `flags`, `flag_values` and `build`; `join_config` is the result of
+each. Only torchrun's have `torchrun_rendezvous`. `operate` has the commands for operators.
 """
 
 from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, Endpoint, JoinConfig

@@ -1,4 +1,4 @@
-"""From what was given behind a door to the settings of a node: every meaning that the doors share is here, once."""
+"""Turns the flags of any of the three command lines into the settings of a node. All that these share is here, once."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from nodeclient.output.output_settings import Choice, OutputSettings
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
 
 STOP_TIMEOUT_S = 30.0
-"""As torchrun has it."""
+"""The same default as torchrun's."""
 
 UNHEEDED = {
     "TORCHELASTIC_ENABLE_FILE_TIMER": "nodeclient has no watchdog for torch.distributed.elastic.timer to talk to",
     "TORCHELASTIC_HEALTH_CHECK_PORT": "a node serves no health check, ask coordinatord's /healthz",
     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "nobody looks for workers that hang in the kernel while they run",
 }
-"""Variables of torchrun that ask for what is not done here, and what to say then."""
+"""Variables of torchrun that ask for what is not done here, and the remark about each."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrontEnd:
-    """What a door has made of the flags that it has for itself."""
+    """The settings that one command line derives from flags of its own."""
 
     nodes: tuple[int, int]
-    """How many, if neither a flag nor a scheduler says."""
+    """The number of nodes if neither a flag nor a scheduler sets it."""
     command: tuple[str, ...]
     group_rank: int | None = None
-    """What the node wishes for, if neither a flag nor a scheduler says."""
+    """The group rank that the node asks for if neither a flag nor a scheduler sets it."""
     own_coordinator: bool = False
     remarks: tuple[str, ...] = ()
     remark_if_unnamed: str = ""
-    """To be said if nothing names the job."""
+    """A remark for the case that nothing names the job."""
 
 
 def join_config(
     parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], front_end: FrontEnd
 ) -> JoinConfig:
-    """Make the settings, or end the program with a line that says what is wrong."""
+    """Return the settings, or end the program with a line that says what is wrong."""
     settings_file = () if parser.file is None else (f"settings from {parser.file.absolute()}",)
     remarks = [*settings_file, *parser.misspelt, *front_end.remarks, *_unheeded(environ)]
     from_scheduler = {} if given.standalone else _scheduler(parser, given, environ)
@@ -102,7 +102,7 @@ def join_config(
 
 
 def _note(parser: SettingsParser, config: JoinConfig, from_scheduler: Mapping[str, Found]) -> None:
-    """Let `--show-config` show what was made of what nobody gave."""
+    """Note for `--show-config` the values that were derived and not given."""
     least, most = config.spec.nodes_min, config.spec.nodes_max
     sources = {key: found.source for key, found in from_scheduler.items()}
     for dest, value in {
@@ -175,7 +175,7 @@ def _unheeded(environ: Mapping[str, str]) -> list[str]:
 
 
 def _scheduler(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> Mapping[str, Found]:
-    """Ask what a scheduler says, if anything of it is left open by flags and variables of ours."""
+    """Return the scheduler's values, if flags and variables of ours leave any of them open."""
     if None not in {given.job_id, given.nnodes, given.node_rank}:
         return {}
     try:
@@ -190,7 +190,7 @@ def _nodes(from_scheduler: Mapping[str, Found], remarks: list[str]) -> tuple[int
 
 
 def _take(from_scheduler: Mapping[str, Found], key: str, words: str, remarks: list[str]) -> str | None:
-    """Take one thing that the scheduler says, and remark on it."""
+    """Return one value of the scheduler, and add a remark about it."""
     if key not in from_scheduler:
         return None
     remarks.append(f"{words} {from_scheduler[key].value} from {from_scheduler[key].source}")
@@ -198,11 +198,11 @@ def _take(from_scheduler: Mapping[str, Found], key: str, words: str, remarks: li
 
 
 NOWHERE = Path(os.devnull)
-"""As `--log-dir`: no files, and so all output on the terminal, as torchrun has it."""
+"""As `--log-dir` it means: no files, so all output goes to the terminal, as with torchrun."""
 
 
 def output_settings(given: argparse.Namespace, remarks: list[str]) -> OutputSettings:
-    """Make the settings; where files are wanted and no place is named, one is made, and `remarks` says where."""
+    """Return the settings. If files are wanted and no place is named, a place is chosen, and `remarks` names it."""
     redirects, tee = given.redirects or Choice(), given.tee or Choice()
     log_dir = given.log_dir
     if log_dir == NOWHERE:
@@ -211,7 +211,8 @@ def output_settings(given: argparse.Namespace, remarks: list[str]) -> OutputSett
             remarks.append(f"with --log-dir {NOWHERE} there are no files, so all output goes to the terminal")
         redirects = tee = Choice()
     elif log_dir is None and _wants_files(given, redirects, tee):
-        log_dir = Path(tempfile.gettempdir(), f"nodeclient-logs-{secrets.token_hex(8)}")  # made with the first file
+        # It is made with the first file.
+        log_dir = Path(tempfile.gettempdir(), f"nodeclient-logs-{secrets.token_hex(8)}")
         remarks.append(f"the workers' output goes into files in {log_dir}: --log-dir names a place that is kept")
     return OutputSettings(
         log_dir=log_dir,

@@ -1,4 +1,4 @@
-"""Reads one value of a flag or a variable; what is wrong is an `argparse.ArgumentTypeError` that says what is right."""
+"""Reads one value of a flag or a variable; a wrong one is an `argparse.ArgumentTypeError` that says what is right."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENDPOINT = re.compile(
 """A host name or address with or without a port; an IPv6 address with a port stands in brackets."""
 
 _STREAMS = re.compile(r"[0-3]|\d+:[0-3](?:,\d+:[0-3])*", re.ASCII)
-"""As torchrun's `--redirects`, whose local ranks have one digit only."""
+"""The format of torchrun's `--redirects`, whose local ranks have one digit only."""
 
 _SIZE = re.compile(r"(?P<number>\d{1,15}) ?(?P<unit>[kKmMgGtT]?)(?P<binary>i?)[bB]?", re.ASCII)
 
@@ -34,17 +34,17 @@ _AGE_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 ROTATE_BYTES_MIN = 10_000
-"""Below, a log would be nothing but new files."""
+"""Smaller logs would be rotated all the time."""
 
 _UNSUITABLE = (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD)
-"""The kernel lets nobody handle the first two, and the third says that a child has ended."""
+"""The first two cannot be handled, and the third says that a child has ended."""
 
 _NAME_MAX = 128
-"""As the protocol has it."""
+"""The protocol's limit."""
 
 _YES = frozenset({"1", "true", "t", "yes", "y"})
 _NO = frozenset({"0", "false", "f", "no", "n"})
-"""As torch's `RendezvousParameters.get_as_bool`."""
+"""The same values as in torch's `RendezvousParameters.get_as_bool`."""
 
 
 def endpoints(text: str) -> tuple[Endpoint, ...]:
@@ -89,7 +89,7 @@ def node_range(text: str) -> tuple[int, int]:
 
 
 def age(text: str) -> float:
-    """Read how long ago something was, as seconds: `90`, `15m`, `2h`, `3d`."""
+    """Read an age in seconds, such as `90`, `15m`, `2h`, `3d`."""
     match = _AGE.fullmatch(text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no age, such as 90, 15m, 2h or 3d")
@@ -97,7 +97,7 @@ def age(text: str) -> float:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Read words with commas between."""
+    """Read words separated by commas."""
     return tuple(name.strip() for name in text.split(","))
 
 
@@ -109,7 +109,7 @@ def count(text: str) -> int:
 
 
 def seconds_or_none(text: str) -> float:
-    """Read a duration that may be 0: at once."""
+    """Read a duration in seconds that may be 0."""
     try:
         number = float(text)
     except ValueError:
@@ -120,7 +120,7 @@ def seconds_or_none(text: str) -> float:
 
 
 def name(text: str) -> str:
-    """Read a name or an address: something to be seen, without blanks, of at most 128 characters."""
+    """Read a name or an address: visible characters, without blanks, at most 128."""
     if not text:
         raise argparse.ArgumentTypeError("'': expected a name")
     if len(text) > _NAME_MAX:
@@ -131,7 +131,7 @@ def name(text: str) -> str:
 
 
 def address(text: str) -> str:
-    """Read an address of this host; a name is looked up here, since others may not know it, or as another's."""
+    """Read an address of this host. A name is looked up here, since it may mean nothing or another host elsewhere."""
     try:
         return str(socket.getaddrinfo(name(text), None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError) as error:
@@ -139,7 +139,7 @@ def address(text: str) -> str:
 
 
 def topology(text: str) -> str:
-    """Read a name, or nothing where nobody knows."""
+    """Read a name, which may be empty."""
     return name(text) if text else ""
 
 
@@ -173,7 +173,7 @@ def local_ranks(text: str) -> frozenset[int] | None:
 
 
 def needles(text: str) -> tuple[str, ...]:
-    """Read a list of words with commas between; a comma in a word is written twice. Empty words find nothing."""
+    """Read words separated by commas; a comma in a word is written twice. Empty words are left out."""
     whole = (part.replace("\0", ",") for part in text.replace(",,", "\0").split(","))
     return tuple(part for part in whole if part)
 
@@ -204,7 +204,7 @@ def modules(text: str) -> tuple[str, ...]:
 
 
 def signals(text: str) -> tuple[signal.Signals, ...]:
-    """Read names of signals with commas between."""
+    """Read names of signals separated by commas."""
     return tuple(dict.fromkeys(_signal(part.strip()) for part in text.split(",")))
 
 
@@ -219,7 +219,7 @@ def _signal(text: str) -> signal.Signals:
 
 
 def pairs(text: str) -> dict[str, str]:
-    """Read `KEY=VALUE,...`; quotes around all of it are what a shell has left of them, and fall away."""
+    """Read `KEY=VALUE,...`; quotes around all of it, which a shell may leave, are removed."""
     text = text.strip()
     if text[:1] in {"'", '"'} and text[-1:] == text[:1]:
         text = text[1:-1]

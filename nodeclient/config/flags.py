@@ -1,7 +1,7 @@
-"""The flags that have one meaning behind every door; each door gives their defaults, and adds flags of its own.
+"""The flags that all three command lines share; each sets their defaults, and adds flags of its own.
 
-What torchrun has as well stands here under torchrun's names, and takes its default from the variable with the parser's
-own prefix. What is ours alone takes it from `NODECLIENT_*` everywhere.
+Flags that torchrun has as well have torchrun's names here, and take their default from the variable with the parser's
+own prefix. Flags that only we have take it from `NODECLIENT_*` everywhere.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from nodeclient.config.join_config import SIGNALS
 from nodeclient.host import numa
 
 ROTATIONS_KEPT = 5
-"""Of each file; as logrotate's examples have it."""
+"""How many old logs are kept, as in logrotate's examples."""
 
 
 def add_nodes(parser: SettingsParser, *, nodes: str, workers: str, workers_default: str | None = None) -> None:
-    """Add what says how many nodes, workers and restarts; `nodes` and `workers` are the defaults in words."""
+    """Add the flags for the number of nodes, workers and restarts; `nodes` and `workers` describe the defaults."""
     add = parser.add_setting
     add(
         "--nnodes",
@@ -48,9 +48,9 @@ def add_nodes(parser: SettingsParser, *, nodes: str, workers: str, workers_defau
 
 
 def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], signals_variables: tuple[str, ...]) -> None:
-    """Add what says how workers are started, how they see their devices, and by which signals they are asked to end.
+    """Add the flags for how workers are started, how they see their devices, and which signals end them.
 
-    The variables are given, since these two flags have not the usual one behind each door.
+    The variables are arguments, since those of these two flags do not follow the usual rule on each command line.
     """
     parser.add_setting(
         "--numa-binding",
@@ -84,7 +84,7 @@ def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], sign
 
 
 def add_output(parser: SettingsParser, *, template_variable: str) -> None:
-    """Add what says where the workers' output goes; a variable of torchrun's gives the template behind each door."""
+    """Add the flags for where the workers' output goes; `template_variable` is torchrun's variable for the template."""
     add = parser.add_setting
     add(
         "--log-dir",
@@ -144,7 +144,7 @@ def add_output(parser: SettingsParser, *, template_variable: str) -> None:
 
 
 def add_node(parser: SettingsParser) -> None:
-    """Add what only we have: names, places and times of a node."""
+    """Add the flags that only we have: names, places and times of a node."""
     add_own(
         parser,
         "--node-id",
@@ -203,12 +203,12 @@ def add_node(parser: SettingsParser) -> None:
 
 
 def add_file(parser: SettingsParser) -> None:
-    """Add what names a file with settings, and what shows them."""
+    """Add the flags for a file with settings, and for showing the settings."""
     parser.add_config_file(own_variable("--config"))
 
 
 def add_own(parser: SettingsParser, *flags: str, **options: Any) -> None:
-    """Add a flag that torchrun has not."""
+    """Add a flag that torchrun does not have."""
     parser.add_setting(*flags, variables=(own_variable(flags[0]),), **options)
 
 

@@ -1,4 +1,4 @@
-"""`nodeclient join`, in our own words: its flags, and what it makes of them."""
+"""`nodeclient join`, our own command line: its flags, and the settings that it makes of them."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ TORCHRUN_FLAGS = {
     "--print-completion": "nodeclient --print-completion",
     "--logs-specs": "--log-dir, --redirects and --tee",
 }
-"""What people who come from torchrun type first."""
+"""Flags that people who come from torchrun type first."""
 
 MOVED = {"--outage-grace": "it is a flag of coordinatord now, the same for all nodes"}
-"""What was ours once."""
+"""Flags that were once ours."""
 
 
 def add_join(parser: SettingsParser) -> None:
@@ -93,7 +93,7 @@ def read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
 
 
 def explain(flag: str) -> str | None:
-    """Say what a flag that `nodeclient join` does not know is called here; None if nobody else knows it either."""
+    """Return what a flag that `nodeclient join` does not know is called here; None if it is unknown everywhere."""
     if flag in TORCHRUN_FLAGS:
         return f"what torchrun calls {flag} is here {TORCHRUN_FLAGS[flag]}; or see nodeclient run"
     return MOVED.get(flag)

@@ -1,4 +1,4 @@
-"""The settings of nodeclient as frozen records, which are handed down; where they come from is said beside it."""
+"""The settings of nodeclient as frozen records, which are handed down; each field says where it comes from."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
 from nodeclient.output.output_settings import OutputSettings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Each asks the node to leave; torchrun handles the same ones."""
+"""Each of them makes the node leave; torchrun handles the same ones."""
 
 DEFAULT_JOB = "default"
-"""For whoever has one job only."""
+"""The job id of those who have one job only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class JoinConfig:
-    """All settings of a node, through whichever door they came; durations in seconds."""
+    """All settings of a node, whichever command line set them; durations in seconds."""
 
     coordinators: tuple[Endpoint, ...]
-    """Tried in turn; empty with `standalone`."""
+    """They are tried in turn; empty with `standalone`."""
     standalone: bool
     job: str
     node: str
@@ -49,22 +49,23 @@ class JoinConfig:
     abort_timeout_s: float = ABORT_TIMEOUT_S
     """How long workers get to end in a stop that is not planned."""
     group_rank: int | None = None
-    """The group rank that this node wishes for."""
+    """The group rank that this node asks for."""
     output: OutputSettings = field(default_factory=OutputSettings)
     signals: tuple[signal.Signals, ...] = SIGNALS
-    """Each asks the node to leave."""
+    """Each of them makes the node leave."""
     numa: str | None = None
-    """How workers are bound to NUMA nodes, as torchrun's `--numa-binding` has it."""
+    """How workers are bound to NUMA nodes, as with torchrun's `--numa-binding`."""
     virtual_local_rank: bool = False
     """Each worker sees only its own GPU, and LOCAL_RANK is 0 in all of them."""
     preload: tuple[str, ...] = ()
     """Modules that are imported once, for all workers of all rounds."""
     error_file: Path | None = None
-    """Where a scheduler wants to find the root cause (TORCHELASTIC_ERROR_FILE)."""
+    """The file in which a scheduler expects the root cause (TORCHELASTIC_ERROR_FILE)."""
     own_coordinator: bool = False
-    """Bring the coordinator along if its address is this host's and nothing listens there yet, as torchrun does."""
+    """Whether to start the coordinator if its address is this host's and nothing listens there yet, as torchrun
+    does."""
     remarks: tuple[str, ...] = ()
-    """To be said at the start: what was taken from where, and what is done instead of what was asked for."""
+    """Lines for the start: which values were taken from where, and what is done instead of what was asked for."""
     log_format: str = "text"
     file: Path | None = None
-    """Where some of these settings come from, if a file was named."""
+    """The file that some of these settings come from, if one was named."""

@@ -1,4 +1,4 @@
-"""What operators ask of a coordinator: the flags of `status`, `events`, `report`, `drain`, `stop` and so on."""
+"""The flags of an operator's commands: `status`, `events`, `report`, `drain`, `stop` and so on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StatusConfig:
 
     coordinators: tuple[Endpoint, ...]
     job: str | None
-    """None for all of them."""
+    """None for all jobs."""
     json: bool
     watch: bool = False
     all: bool = False
@@ -42,15 +42,15 @@ class EventsConfig:
 
     coordinators: tuple[Endpoint, ...]
     job: str | None
-    """None for what happened to all of them, and beyond them."""
+    """None for all jobs, and for events that belong to none."""
     json: bool
     follow: bool
     last: int | None = None
-    """How many of the newest; None: as many as the coordinator tells at once, or of `follow` a few."""
+    """The number of newest events; None: as many as the coordinator sends at once, or a few with `follow`."""
     since_s: float | None = None
-    """Only what happened in the last so many seconds."""
+    """The age in seconds of the oldest event that is shown."""
     kinds: tuple[str, ...] = ()
-    """Only of these, as the coordinator calls them; empty: of all."""
+    """The kinds of events, as the coordinator calls them; empty: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ReportConfig:
 
     coordinators: tuple[Endpoint, ...]
     job: str | None
-    """None for the only one."""
+    """None for the only job."""
     json: bool
 
 
@@ -70,12 +70,12 @@ class CommandConfig:
     coordinators: tuple[Endpoint, ...]
     verb: Verb
     job: str | None
-    """None for the only one, or the only one that has not ended."""
+    """None for the only job, or the only one that has not ended."""
     nodes: tuple[str, ...]
-    """Of commands that are about nodes and not about a job."""
+    """The nodes of commands that are about nodes; empty for those about a job."""
     reason: str
     ahead: bool = False
-    """Drain also nodes that are to come later."""
+    """Whether to drain also nodes that join later."""
 
 
 OperateConfig = StatusConfig | EventsConfig | ReportConfig | CommandConfig

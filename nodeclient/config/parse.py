@@ -1,4 +1,4 @@
-"""The command line of nodeclient: which door was chosen, and what was said there."""
+"""The command line of nodeclient: chooses the subcommand and reads its settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nodeclient.config.operate import OperateConfig
 
 @dataclass(frozen=True, slots=True)
 class CrashReplayConfig:
-    """What `nodeclient replay` is asked for."""
+    """The settings of `nodeclient replay`."""
 
     crash: Path
     """A file that a bug of nodeclient left."""
@@ -29,13 +29,13 @@ Config = JoinConfig | OperateConfig | CrashReplayConfig
 
 @dataclass(frozen=True, slots=True)
 class _Subcommand:
-    """A word after `nodeclient`, and what is done there."""
+    """A subcommand of `nodeclient`, and its functions."""
 
     help: str
     add_flags: Callable[[SettingsParser], None]
     read: Callable[[SettingsParser, argparse.Namespace, Mapping[str, str]], Config]
     explain: Callable[[str], str | None] = join.explain
-    """What to say about a flag that is not understood."""
+    """Returns a hint about a flag that is not understood."""
     env_prefix: str = "NODECLIENT"
 
 
@@ -76,7 +76,7 @@ _SUBCOMMANDS = {
 
 
 _OF_TORCHRUN = frozenset({"run", "launch"})
-"""Commands that take whatever torchrun takes."""
+"""Subcommands that take all flags of torchrun."""
 
 
 def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
@@ -109,7 +109,7 @@ def _make_parser(
     add_completion(parser, _whole_parser)
     for word, subcommand in _SUBCOMMANDS.items():
         own = commands.add_parser(word, help=subcommand.help, env_prefix=subcommand.env_prefix, environ=environ)
-        if word in words:  # what is wrong in the environment of another one is nobody's business
+        if word in words:  # errors in the variables of other subcommands do not matter
             subcommand.add_flags(own)
             if word in _OF_TORCHRUN:
                 add_completion(own, _whole_parser)
@@ -121,7 +121,7 @@ def _whole_parser() -> SettingsParser:
 
 
 def _taken_for_the_program(given: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
-    """Return a flag that argparse took for what workers run, as it does with a blank in the value: `--wrong=a b`."""
+    """Return a flag that argparse took for the workers' command, as it does if its value has a blank: `--wrong=a b`."""
     word = getattr(given, "script", None) or next(iter(getattr(given, "command", ())), "")
     taken = word.startswith("--") and word in arguments and "--" not in arguments[: arguments.index(word)]
     return [word] if taken else []

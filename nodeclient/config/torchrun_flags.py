@@ -1,7 +1,7 @@
 """`nodeclient run` and `nodeclient launch`: the command lines of torchrun and torch.distributed.launch.
 
-What their flags mean is said in the words of `nodeclient join`, and from there on it is one path. TORCHRUN.md has the
-table, and the reasons of all that differs.
+Their flags are translated into those of `nodeclient join`; from there on there is one path. TORCHRUN.md has the table,
+and the reasons of all that differs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOG_LEVELS = {
     "critical": "error",
     "fatal": "error",
 }
-"""What LOGLEVEL may say, and which of ours that is."""
+"""The values of LOGLEVEL, and which of our levels each is."""
 
 
 def add_run(parser: SettingsParser) -> None:
@@ -57,7 +57,7 @@ def add_launch(parser: SettingsParser) -> None:
 
 
 def _add_both(parser: SettingsParser) -> None:
-    """Add what the two have in common."""
+    """Add the flags that the two have in common."""
     parser.epilog = (
         "torchrun's flags may be written with - or _, and can also be given as the environment variables in brackets,"
         " and in the file that --config names."
@@ -83,7 +83,7 @@ def _add_both(parser: SettingsParser) -> None:
     flags.add_file(parser)
     parser.add_argument("script", metavar="SCRIPT", help="what each worker runs")
     rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="of the script")
-    rest.required = False  # as Python 3.12 has it: a script may have none
+    rest.required = False  # as in Python 3.12: a script may have none
 
 
 def read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> JoinConfig:
@@ -105,7 +105,7 @@ def read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mapping
     front_end = FrontEnd(
         nodes=NODES,
         command=worker_command(parser, given, environ),
-        group_rank=0 if met.static else None,  # as torchrun has it for `static`, and for nothing else
+        group_rank=0 if met.static else None,  # as with torchrun's `static` only
         own_coordinator=met.own_coordinator,
         remarks=tuple(remarks),
         remark_if_unnamed=UNNAMED if meets_strangers else "",
@@ -114,16 +114,16 @@ def read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mapping
 
 
 def explain(flag: str) -> str | None:
-    """Say where a flag that `nodeclient run` does not know belongs; None if nobody knows it."""
+    """Return where a flag that `nodeclient run` does not know belongs; None if it is unknown everywhere."""
     return {**MOVED, "--use-env": "it is a flag of nodeclient launch; run always sets LOCAL_RANK"}.get(flag)
 
 
 def _translate(parser: SettingsParser, given: argparse.Namespace, met: Rendezvous) -> None:
-    """Say in the words of `nodeclient join` what torchrun's flags say; its own words win over them."""
+    """Translate torchrun's flags into those of `nodeclient join`; the latter win if both are given."""
     given.coord = met.coordinators
     given.standalone = not met.coordinators
     if given.job_id == "none":
-        given.job_id = None  # torchrun's default, which some write out
+        given.job_id = None  # torchrun's default, which some users give
     for key in ("join_timeout", "timeout"):
         if given.join_timeout is None:
             given.join_timeout = read_conf(parser, given.rdzv_conf, key, seconds)
@@ -134,7 +134,7 @@ def _translate(parser: SettingsParser, given: argparse.Namespace, met: Rendezvou
 
 
 def _left_alone(environ: Mapping[str, str]) -> list[str]:
-    """Say so if the scheduler has more nodes for this job than the one that torchrun's default is."""
+    """Return a remark if the scheduler has more nodes for this job than the one of torchrun's default."""
     try:
         nodes = found(environ).get("nnodes")
     except SchedulerError:
@@ -145,7 +145,7 @@ def _left_alone(environ: Mapping[str, str]) -> list[str]:
 
 
 def _log_level(environ: Mapping[str, str], remarks: list[str]) -> str | None:
-    """Read LOGLEVEL, which torchrun goes by; others use the name too, so what is strange is no error."""
+    """Read LOGLEVEL as torchrun does; other programs use the name too, so an unknown value is no error."""
     asked = environ.get("LOGLEVEL")
     level = LOG_LEVELS.get(asked.lower()) if asked else None
     if asked and level is None:
@@ -161,7 +161,7 @@ def _add_program(parser: SettingsParser) -> None:
 
 
 def _add_without_effect(parser: SettingsParser) -> None:
-    """Add what torchrun needs and we do not; the values are read all the same, so that a wrong one is said."""
+    """Add the flags that torchrun needs and we do not; their values are checked all the same."""
     add = parser.add_setting
     add(
         "--monitor-interval",
@@ -186,17 +186,18 @@ def _add_without_effect(parser: SettingsParser) -> None:
 
 
 RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-"""As torchrun's `run_script_path`, in a process of its own."""
+"""It does what torchrun's `run_script_path` does, in a process of its own."""
 
 LOCAL_RANK = "=${local_rank}"
-"""What torch.distributed.launch gives a script, before its own arguments; the macro is filled in for each worker."""
+"""The argument that torch.distributed.launch gives a script, before its own arguments; each worker has its own
+value."""
 
 SCRIPT_BYTES_MAX = 1024 * 1024
-"""Read of a script to see how it spells the flag: all of any that a person has written."""
+"""How much of a script is read to see how it spells the flag: all of any that a person has written."""
 
 
 def worker_command(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the command line; the order of the flags' precedence is torchrun's."""
+    """Return the command line; the precedence of the flags is torchrun's."""
     python = environ.get("PYTHON_EXEC") or sys.executable
     arguments = (*(() if given.use_env else (_local_rank_flag(given) + LOCAL_RANK,)), *given.arguments)
     if given.run_path:
@@ -213,7 +214,7 @@ def worker_command(parser: SettingsParser, given: argparse.Namespace, environ: M
 
 
 def _local_rank_flag(given: argparse.Namespace) -> str:
-    """Return the flag as the script spells it, if it can be read there; torch wrote it with `_` up to 1.13."""
+    """Return the flag as the script spells it, if that can be read there; torch wrote it with `_` up to 1.13."""
     text = b""
     if not given.module and Path(given.script).is_file():
         with Path(given.script).open("rb") as file:

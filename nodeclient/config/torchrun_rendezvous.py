@@ -1,4 +1,4 @@
-"""Where torchrun's flags say that nodes meet, and which coordinator that is here."""
+"""Where torchrun's flags let nodes meet, and which coordinator that is here."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Value = TypeVar("Value")
 
 OURS = "coordinatord"
 BACKENDS = (OURS, "c10d", "static", "etcd", "etcd-v2")
-"""What `--rdzv-backend` may say."""
+"""The values of `--rdzv-backend`."""
 
 HOSTED = frozenset({"c10d", "static"})
-"""Under torchrun one of the nodes serves the store of these; here it brings the coordinator along."""
+"""The backends whose store is served by one of the nodes under torchrun; here that node starts the coordinator."""
 
 MASTER_ADDRESS = "127.0.0.1"
 MASTER_PORT = 29_500
 """torchrun's defaults of `--master-addr` and `--master-port`."""
 
 LOCALHOST = Endpoint("localhost", 29_400)
-"""Where torchrun's c10d meets if nobody says."""
+"""Where torchrun's c10d meets by default."""
 
 CONF = {
     "join_timeout": "--join-timeout",
@@ -56,25 +56,25 @@ CONF = {
 """Each key of `--rdzv-conf` that a backend of torchrun reads, and what it is here."""
 
 _SAME = frozenset({"join_timeout", "is_host"})
-"""These do what they are meant to do."""
+"""These have the same effect as under torchrun."""
 
 _STORE_TYPE = "tcp"
-"""The other one, `file`, has no address where a coordinator could be."""
+"""The other type, `file`, has no address where a coordinator could be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Where this node meets the others; nowhere, if it has no coordinators: then it is a job of one host."""
+    """Where this node meets the others; without coordinators it is a job of one host."""
 
     coordinators: tuple[Endpoint, ...] = ()
     own_coordinator: bool = False
     static: bool = False
-    """The ranks of nodes are given by hand; whoever gives none has rank 0, as under torchrun."""
+    """The ranks of nodes are given by hand; a node without one has rank 0, as under torchrun."""
     remarks: tuple[str, ...] = ()
 
 
 def add_rendezvous(parser: SettingsParser) -> None:
-    """Add the flags that say where and how nodes meet, and as whom."""
+    """Add the flags for where and how nodes meet, and under which names."""
     add = parser.add_setting
     add(
         "--rdzv-endpoint",
@@ -127,7 +127,7 @@ def add_rendezvous(parser: SettingsParser) -> None:
 
 
 def choose(parser: SettingsParser, given: argparse.Namespace, most: int) -> Rendezvous:
-    """Decide it, for a job of at most `most` nodes, or end the program with a line that says what is missing."""
+    """Choose it for a job of at most `most` nodes, or end the program with a line that says what is missing."""
     backend = given.rdzv_backend or OURS
     if backend not in BACKENDS:
         parser.error(f"--rdzv-backend {backend} is not known here, only {', '.join(BACKENDS)}")
@@ -145,7 +145,7 @@ def choose(parser: SettingsParser, given: argparse.Namespace, most: int) -> Rend
         remark = f"{what}: not needed for a job on this host alone, nodeclient brings a coordinator along"
         return Rendezvous(remarks=(remark,) if has_master or backend != OURS else ())
     if given.rdzv_backend is None and has_master and not named:
-        backend = "static"  # which is torchrun's default
+        backend = "static"  # torchrun's default
     coordinators = named or _unnamed(parser, given, backend)
     hosted = backend in HOSTED if is_host is None else is_host
     return Rendezvous(coordinators, hosted, backend == "static", _instead(backend, coordinators, hosted=hosted))
@@ -169,7 +169,7 @@ def _unnamed(parser: SettingsParser, given: argparse.Namespace, backend: str) ->
 
 
 def _instead(backend: str, coordinators: tuple[Endpoint, ...], *, hosted: bool) -> tuple[str, ...]:
-    """Say what is done instead of what the backend would do."""
+    """Return remarks on what is done instead of what the backend would do."""
     if backend == OURS:
         return ()
     where = _listed(coordinators)
@@ -191,7 +191,7 @@ def read_conf(parser: SettingsParser, conf: Mapping[str, str], key: str, read: C
 
 
 def check_conf(parser: SettingsParser, conf: Mapping[str, str]) -> tuple[str, ...]:
-    """Say what the keys that a backend of torchrun knows are here, and which ones none knows."""
+    """Return remarks on keys that a backend of torchrun knows, and on keys that none knows."""
     if conf.get("store_type", _STORE_TYPE).lower() != _STORE_TYPE:
         parser.error("--rdzv-conf store_type=file: nodes meet at coordinatord and not in a file, see --rdzv-endpoint")
     said = [f"{key} is {CONF[key]}" for key in conf if key in CONF and key not in _SAME]
@@ -200,7 +200,7 @@ def check_conf(parser: SettingsParser, conf: Mapping[str, str]) -> tuple[str, ..
 
 
 def unknown_key(key: str) -> str:
-    """Say that a key of `--rdzv-conf` is none, and which one may be meant."""
+    """Return the remark that a key of `--rdzv-conf` is unknown, and which one may be meant."""
     near = difflib.get_close_matches(key, CONF, n=1)
     return f"no backend knows the key {clip(key)!r}, it has no effect{f'; did you mean {near[0]}?' if near else ''}"
 

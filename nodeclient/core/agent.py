@@ -1,7 +1,7 @@
-"""The agent of a node: reaches for what the coordinator wants, and says what is.
+"""The agent of a node: it works towards the coordinator's goal, and reports what the node does.
 
-`Agent.handle` is the only door. `table` says what is done about what; here is how, and what follows from time alone:
-heartbeats, the end of the workers' grace, a coordinator out of reach.
+`Agent.handle` is the only entry. `table` says what is done in each case. This module has how it is done, and what
+follows from time alone: heartbeats, the end of the workers' grace, a coordinator out of reach.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from nodeclient.core.table import TABLE, WORKING, Act, Stimulus, stimulus_of
 from nodeclient.core.worker_group import WorkerGroup
 
 LEAVE_WITHIN_S = 5.0
-"""A leaving node that hears no decision for so long, one lease, stops its workers by itself."""
+"""A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself."""
 
 
 class Agent:
     """Decides for one node. Times are in seconds of a clock that never goes back."""
 
     def __init__(self, settings: Settings, port: int, now: float) -> None:
-        """Begin without workers and out of touch; `port` is reserved for the first round."""
+        """Begin without workers and without a connection; `port` is reserved for the first round."""
         self._settings = settings
         self.phase = Phase.IDLE
         self.run = ""
@@ -44,9 +44,9 @@ class Agent:
         self._leaving: int | None = None
         self._leave_by: float | None = None
         self._ending: effects.Exit | None = None
-        """What to end with, on its own decision, once no worker lives."""
+        """What the program ends with, by the agent's own decision, once no worker lives."""
         self._hurry = False
-        """Not even a stop on purpose waits for the workers any more."""
+        """Even a planned stop no longer waits for the workers to save."""
         self.exited = False
 
         self._effects: list[effects.Effect] = []
@@ -93,12 +93,12 @@ class Agent:
         return self._effects
 
     def next_deadline(self) -> float | None:
-        """Return when `Tick` is wanted next, or None."""
+        """Return when `Tick` is wanted next, or None if never."""
         return min((at for at, _ in self._deadlines()), default=None)
 
     def observed(self, now: float, *, beat: bool) -> Observed:
-        """Return what is, for the coordinator."""
-        # A success is only worth a word once nothing is left of the workers.
+        """Return the state of the node for the coordinator."""
+        # A success is reported only when nothing is left of the workers.
         unreported = self.phase is Phase.STOPPING and self._group.ending is Phase.SUCCEEDED
         return Observed(
             run=self.run,
@@ -135,13 +135,13 @@ class Agent:
         if let_in:
             self._notice(Level.INFO, "connected", f"connected to the coordinator at {self._connection.coordinator}")
         if desired.run == self.run and desired.round < self.round:
-            return  # said before something that this node has already heard
+            return  # sent before a message that this node has already received
         if desired.report is not None and self._connection.is_new_report(desired.run, desired.report):
             self._effects.append(effects.Show(desired.report))
         if self._connection.is_new_remark(desired.remark):
             self._notice(Level.WARNING, "begun_anew", desired.remark)
         if desired.goal in {Goal.STOP, Goal.EXIT}:
-            self._leave_by = None  # the decision that a leaving node waits for
+            self._leave_by = None  # a leaving node waits for this decision
         waiting = desired.goal is Goal.WAIT
         if waiting and (let_in or self._desired is None or self._desired.reason != desired.reason):
             until = None if desired.wait_s is None else now + desired.wait_s
@@ -157,11 +157,13 @@ class Agent:
     def _turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused = event.refused
         if refused.retry or (refused.code is RefusalCode.VERSION and self._desired is not None):
-            # Whoever was let in before meets another version after an upgrade, which can be taken back.
+            # A node that was let in before meets another version after an upgrade. The upgrade can be taken back, so it
+            # tries again.
             self._connection.turn_away(refused)
             self._closed(events.SessionClosed(refused.message), now)
         else:
-            # A successor has begun already where there is one; otherwise the workers may save what they have.
+            # A node that was superseded hurries, since its successor has begun already. Otherwise the workers may save
+            # their state.
             hurry = refused.code is RefusalCode.SUPERSEDED
             self._end_with(effects.Exit(ExitCode.REFUSED, notices.refused(refused.message)), now, hurry=hurry)
 
@@ -175,7 +177,7 @@ class Agent:
             self._failed(now)
 
     def _probes(self, run: str, number: int) -> bool:
-        """Whether this node waits to hear of the master of that round."""
+        """Whether this node is probing the master of that round."""
         return self.phase is Phase.STARTING and (run, number) == (self.run, self.round) and not self._group.begun
 
     def _start_failed(self, event: events.StartFailed, now: float) -> None:
@@ -240,7 +242,7 @@ class Agent:
             self._leave_by = now + LEAVE_WITHIN_S
 
     def _abandon(self, now: float, *, hurry: bool = False) -> None:
-        """Leave without the coordinator's word."""
+        """Leave without a decision of the coordinator."""
         self._leave_by = None
         self._end_with(effects.Exit(128 + (self._leaving or 0), "left the job", Level.INFO), now, hurry=hurry)
 
@@ -268,7 +270,7 @@ class Agent:
     # Time
 
     def _deadlines(self) -> list[tuple[float, Callable[[float], None]]]:
-        """Return what is due when; derived from the state, so that nothing has to be cancelled."""
+        """Return what is due when. It is derived from the state, so nothing has to be cancelled."""
         dues: list[tuple[float, Callable[[float], None]]] = []
         if self._group.kill_at is not None:
             dues.append((self._group.kill_at, lambda now: self._step(Stimulus.GRACE_OVER, now)))
@@ -283,7 +285,7 @@ class Agent:
         return dues
 
     def _limit_alone(self) -> float:
-        """Return until when the node bears it to be without a coordinator."""
+        """Return until when the node goes on without a coordinator."""
         patience_s = endings.patience_s(self._settings.join_timeout_s, self.phase, self._group, self._goal)
         return self._connection.limit_alone(self.phase, self._resting_since, patience_s)
 
@@ -298,7 +300,7 @@ class Agent:
         return None if self._desired is None else stimulus_of(self._desired, self.run, self.round)
 
     def _pursue(self, now: float) -> None:
-        """Reach for the goal, and again whenever that leads to another phase."""
+        """Work towards the goal, again whenever that leads to another phase."""
         while not self.exited:
             if self._ending is not None and not self.phase.has_workers:
                 self._exit(self._ending)
@@ -370,7 +372,7 @@ class Agent:
             self._notice(Level.INFO, "node_succeeded", f"all workers of this node succeeded in round {self.round}")
 
     def _take_round(self, now: float) -> Desired:
-        """Be in the round that the goal speaks of; what was known of an older one is void."""
+        """Take the round of the goal; what was known of an older one is void."""
         del now
         desired = self._desired
         assert desired is not None  # noqa: S101 - goals come from it

@@ -1,19 +1,20 @@
-"""What its user lets a node's agent go by."""
+"""The user's settings of a node's agent."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 JOIN_TIMEOUT_S = 600.0
-"""How long nodes look for a coordinator and wait for a round, unless told otherwise: as torchrun has it."""
+"""How long nodes look for a coordinator and wait for a round by default, as in torchrun."""
 
 ABORT_TIMEOUT_S = 0.5
-"""In an unplanned stop, between SIGTERM and SIGKILL: whoever is blocked in a collective will not get out of it."""
+"""The time between SIGTERM and SIGKILL in an unplanned stop. A worker that hangs in a collective will not end by
+itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the agent goes by; durations in seconds."""
+    """The settings of an agent; durations in seconds."""
 
     workers: int
     join_timeout_s: float
@@ -21,6 +22,6 @@ class Settings:
     stop_timeout_s: float
     """How long workers get to end in a planned stop."""
     abort_timeout_s: float = ABORT_TIMEOUT_S
-    """How long in any other."""
+    """How long workers get to end in any other stop."""
     kills: bool = True
-    """Workers that do not end in time are killed by this node; torchrun sees to its own by itself."""
+    """This node kills workers that do not end in time. torchrun kills its own."""

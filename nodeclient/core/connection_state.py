@@ -1,4 +1,4 @@
-"""What the agent knows of its contact with the coordinator: whether it stands, since when, and what was last said."""
+"""The agent's connection to the coordinator: whether it stands, since when, and what was last reported."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from nodeclient.core.effects import Exit
 HEARTBEAT_S = 1.0
 LEASE_S = 5.0
 OUTAGE_GRACE_S = 300.0
-"""All three until the coordinator has granted others."""
+"""These three apply until the coordinator grants others."""
 
 PROBE_LEASES = 4.0
-"""A master that is gone has to be lost, which is charged to nobody, before it is called unreachable; and a lease may be
-stretched to three times what it is by itself."""
+"""How many leases a probe takes. The coordinator must be able to declare a dead master lost, which is not charged,
+before the probe calls it unreachable; and a lease may be stretched to three times its length."""
 
 ERRORS_MAX = 16
-"""Said in one outage: as many as anybody has coordinators, twice over."""
+"""How many errors are shown in one outage: twice as many as anybody has coordinators."""
 
 ON_THE_WAY = frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING})
-"""Phases that a node goes through because it was told to. The coordinator waits for what they lead to, and takes the
-node for on its way there since it said so: to hear of it with the next heartbeat is early enough. So a round costs each
-node one report that it runs and one that it has stopped, which is half of what it would."""
+"""Phases that a node passes through because it was asked to. The coordinator waits for what they lead to, so the next
+heartbeat is early enough to report them. A round thus costs each node two reports, that it runs and that it has
+stopped, instead of four."""
 
 
 class ConnectionState:
-    """The agent's side of the session, as of its own clock."""
+    """The agent's side of the session, by its own clock."""
 
     def __init__(self, now: float) -> None:
         self.coordinator = ""
-        """The one of the present or last session."""
+        """The coordinator of the present or last session."""
         self.connected = False
         self.alone_since = now
         self.error = "no answer yet"
@@ -41,27 +41,28 @@ class ConnectionState:
         self.heartbeat_s = HEARTBEAT_S
         self.lease_s = LEASE_S
         self.outage_grace_s = OUTAGE_GRACE_S
-        """How long the workers may go on while the coordinator is out of reach: it may have replaced this node."""
+        """How long the workers may go on while the coordinator is out of reach. It may have replaced this node by
+        then."""
         self.heard_at = now
         self.beat_at = math.inf
         self._received = False
-        """Whether the coordinator has said anything in this session that lets the node in."""
+        """Whether the coordinator has sent something in this session that lets the node in."""
         self._errors: set[str] = set()
-        """Troubles of this outage that the person knows of."""
+        """The errors of this outage that the user has been shown."""
         self._report_shown: tuple[str, int] | None = None
-        """Of which failed round the person has seen the report."""
+        """The last failed round, (run id, round), of which the user has seen the report."""
         self._refused: Refused | None = None
         """The last refusal that may pass."""
         self._remark = ""
-        """What the person was warned of last."""
+        """The remark that the user was shown last."""
         self._reported: Observed | None = None
 
     def begin(self, now: float) -> None:
-        """Begin to look for a coordinator: for how long is counted from here."""
+        """Begin to look for a coordinator; the time without one is counted from here."""
         self.alone_since = now
 
     def open(self, coordinator: str, joined_with: Observed, now: float) -> None:
-        """Begin a session whose first message said `joined_with`."""
+        """Begin a session whose first message carried `joined_with`."""
         self.coordinator = coordinator
         self.connected, self._received = True, False
         self.heard_at = now
@@ -70,15 +71,15 @@ class ConnectionState:
 
     @property
     def probe_s(self) -> float:
-        """How long to look for the master of a round."""
+        """How long to probe the master of a round."""
         return PROBE_LEASES * self.lease_s
 
     def heard_s(self, now: float) -> float:
-        """Return how long ago the coordinator was heard in this session; 0 before there is one."""
+        """Return how many seconds ago the coordinator was last heard in this session; 0 outside a session."""
         return min(now - self.heard_at, DURATION_S_MAX) if self.connected else 0.0
 
     def close(self, reason: str, now: float) -> bool:
-        """End the session, or note another vain attempt; return whether the coordinator had let the node in."""
+        """End the session, or note a failed attempt; return whether the coordinator had let the node in."""
         had_contact, self.connected = self.connected and self._received, False
         self.error = reason
         if had_contact:
@@ -86,22 +87,25 @@ class ConnectionState:
         return had_contact
 
     def limit_alone(self, phase: Phase, resting_since: float, patience_s: float) -> float:
-        """Return until when a node bears it to be out of reach, that has had no workers since then or has some."""
+        """Return until when a node goes on without the coordinator.
+
+        `resting_since` is since when it has had no workers, and counts if it has none.
+        """
         if phase.has_workers:
             return self.alone_since + self.outage_grace_s
         return max(self.alone_since, resting_since) + patience_s
 
     def turn_away(self, refused: Refused) -> None:
-        """Note that the coordinator was reached, but will not have this node for now: the session is about to end."""
+        """Note that the coordinator was reached and refuses this node for now. The session is about to end."""
         self._refused = refused
 
     def searching(self) -> str:
-        """Say what the node does while nobody has let it in."""
+        """Return what the node does while no coordinator has let it in."""
         refused = self._refused is not None and self._refused.message == self.error
         return f"{notices.NOT_LET_IN if refused else notices.LOOKING}: {self.error}"
 
     def give_up(self, waited_s: float, phase: Phase, failure: Failure | None) -> Exit:
-        """Return what a node in this phase ends with that has waited for so long in vain."""
+        """Return what a node in this phase ends with after it has waited this long in vain."""
         refused = self._refused
         if refused is not None and refused.message == self.error:
             vain = notices.not_let_in(self.error, waited_s)
@@ -112,20 +116,20 @@ class ConnectionState:
         return Exit(code if failure is None else shell_exit_code(failure.exit_code), text)
 
     def is_new_error(self, reason: str) -> bool:
-        """Whether this trouble is to be told: once in an outage, and not more than a few in all."""
+        """Whether to show this error: once in an outage, and only the first few."""
         new = reason not in self._errors and len(self._errors) < ERRORS_MAX
         if new:
             self._errors.add(reason)
         return new
 
     def is_new_remark(self, remark: str) -> bool:
-        """Whether there is something that the person has not been warned of yet."""
+        """Whether the user has not been shown this remark yet."""
         new = bool(remark) and remark != self._remark
         self._remark = remark or self._remark
         return new
 
     def is_new_report(self, run: str, report: Report) -> bool:
-        """Whether the person has yet to see this report: once for each round that failed."""
+        """Whether the user has not been shown this report yet. There is one for each round that failed."""
         before, self._report_shown = self._report_shown, (run, report.round)
         return before != self._report_shown
 
@@ -133,18 +137,19 @@ class ConnectionState:
         """Note that the coordinator lives, and what it grants; return whether it thereby lets the node in."""
         self.heartbeat_s, self.lease_s = desired.heartbeat_s, desired.lease_s
         self.outage_grace_s = desired.outage_grace_s
-        self.beat_at = min(self.beat_at, now + self.heartbeat_s)  # one that was granted for a longer lease is too late
+        # A time that was granted for a longer lease is too late.
+        self.beat_at = min(self.beat_at, now + self.heartbeat_s)
         self._errors.clear()
         return self.alive(now)
 
     def alive(self, now: float) -> bool:
-        """Note that the coordinator lives; return whether that is its first word in this session."""
+        """Note that the coordinator lives; return whether this is its first message in this session."""
         first = not self._received
         self.heard_at, self._received = now, True
         return first
 
     def is_news(self, observed: Observed, now: float) -> bool:
-        """Whether this is to be said now: it has changed, or a heartbeat is due."""
+        """Whether to report this now: it has changed, or a heartbeat is due."""
         beat = self.beat_at <= now
         if beat:
             self.beat_at = now + self.heartbeat_s
@@ -155,7 +160,7 @@ class ConnectionState:
 
 
 def _is_change(before: Observed, observed: Observed) -> bool:
-    """Whether a node has something to say at once; what changes by itself, such as an age, is nothing."""
+    """Whether a change is worth a report at once. What changes by itself, such as an age, is not."""
     return (
         (observed.phase not in ON_THE_WAY and _place(before) != _place(observed))
         or (before.phase.has_workers and not observed.phase.has_workers)

@@ -1,4 +1,4 @@
-"""What the agent of a node wants done."""
+"""What the agent of a node wants done: its effects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from coordinatord.protocol.messages import Assignment, Observed, Report
 
 
 class Level(StrEnum):
-    """How much a notice matters to a person."""
+    """How much a notice matters to the user."""
 
     INFO = "info"
     WARNING = "warning"
@@ -24,7 +24,7 @@ class Probe:
     round: int
     assignment: Assignment
     patience_s: float
-    """For how long to try."""
+    """How long to try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """Ask all workers to end."""
+    """Send all workers the signal to end."""
 
     signum: int
-    """The signal that this node got, if it leaves for one; SIGTERM otherwise."""
+    """The signal that made this node leave, if one did; SIGTERM otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,48 +53,48 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """End whatever the workers left behind, then reserve a port; answered by `Swept`."""
+    """End everything that the workers left behind, then reserve a port; answered by `Swept`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendObserved:
-    """Send this to the coordinator if it can be reached; the next word makes up for a lost one."""
+    """Send this to the coordinator if it can be reached. The next message makes up for a lost one."""
 
     observed: Observed
 
 
 @dataclass(frozen=True, slots=True)
 class Reconnect:
-    """Give the session up and look for the coordinator anew."""
+    """Close the session and connect anew."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Tell the person, once."""
+    """Show the user a notice, once."""
 
     level: Level
     text: str
     event: str
-    """What has happened, for machines: the same whatever the words."""
+    """What has happened, as an identifier for programs. It stays the same when the text changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """Show the person why a round failed."""
+    """Show the user why a round failed."""
 
     report: Report
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Show the person what the node waits for, and until when at most, in the agent's clock."""
+    """Show the user what the node waits for, and until when at most, by the agent's clock."""
 
     reason: str
     until: float | None
     working: bool = False
-    """The workers go on meanwhile; they are stopped then."""
+    """The workers go on meanwhile; at `until` they are stopped."""
 
 
 @dataclass(frozen=True, slots=True)

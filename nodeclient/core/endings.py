@@ -1,4 +1,4 @@
-"""What a node ends with, and what it may conclude without being told."""
+"""What a node ends with, and what it may conclude by itself."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from nodeclient.core.table import Stimulus
 from nodeclient.core.worker_group import WorkerGroup
 
 REPORT_WITHIN_S = 30.0
-"""A node that knows by itself that the run has succeeded looks for so long for somebody to tell: a coordinator that is
-started again is back within some seconds, and its records are to be right."""
+"""How long a node looks for a coordinator when it knows by itself that the run has succeeded. A coordinator that is
+started again is back within seconds, and its records should be right."""
 
 
 def exit_as_directed(desired: Desired | None, leaving: int | None) -> Exit:
-    """Return what the coordinator tells a node to end with; `leaving` is the signal by which its user ended it."""
+    """Return the exit that the coordinator asks for; `leaving` is the signal with which the user ended this node."""
     assert desired is not None  # noqa: S101 - goals come from it
     outcome = desired.outcome
     assert outcome is not None  # noqa: S101 - `exit` carries one, see `messages`
@@ -32,15 +32,15 @@ def patience_s(join_timeout_s: float, phase: Phase, group: WorkerGroup, goal: St
 
 
 def succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None, error: str) -> Exit | None:
-    """Return what a node ends with that is out of reach of the coordinator, and knows that the run has succeeded."""
+    """Return the exit of a node that cannot reach the coordinator but knows that the run has succeeded, or None."""
     alone = _has_succeeded_alone(phase, group, goal)
     return Exit(ExitCode.OK, notices.succeeded_alone(error), Level.INFO) if alone else None
 
 
 def _has_succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None) -> bool:
-    """Whether all workers of the round have succeeded as far as one node can know: it is the only one.
+    """Whether all workers of the round have succeeded. One node can know that if it is the only one.
 
-    Only if the goal was last to run this round: of one that was being stopped, more was to come.
+    The last goal must have been to run this round: a round that was being stopped is followed by another.
     """
     part = group.assignment
     return phase is Phase.SUCCEEDED and goal is Stimulus.RUN and part is not None and part.group_world_size == 1

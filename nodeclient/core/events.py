@@ -1,4 +1,4 @@
-"""What can happen to a node's agent."""
+"""What can happen to a node's agent: its events."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from coordinatord.protocol.messages import Degraded, Desired, Refused
 
 @dataclass(frozen=True, slots=True)
 class SearchBegan:
-    """From now on a coordinator is looked for; before, this node had to be made ready."""
+    """The search for a coordinator begins. The node had to be made ready before."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """The coordinator was reached, and the node has said who it is."""
+    """The coordinator was reached, and the node has sent its `Join`."""
 
     coordinator: str
 
 
 @dataclass(frozen=True, slots=True)
 class SessionClosed:
-    """The coordinator cannot be reached, or no longer."""
+    """The coordinator cannot be reached, or the session has ended."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredReceived:
-    """The coordinator said what should be."""
+    """The coordinator sent the desired state."""
 
     desired: Desired
 
@@ -75,7 +75,7 @@ class StartFailed:
 
     local_rank: int
     exit_code: int
-    """What a shell would have exited with."""
+    """The exit code that a shell would have ended with."""
     message: str
 
 
@@ -84,7 +84,7 @@ class Diagnosis:
     """What is known of how a worker ended, beyond its exit code; texts of any length and any characters."""
 
     pid: int = 0
-    """Of its process; 0 if there was none."""
+    """The process id; 0 if there was no process."""
     message: str = ""
     """What was found out about it."""
     error: str = ""
@@ -103,27 +103,27 @@ class WorkerExited:
     exit_code: int
     diagnosis: Diagnosis
     age_s: float = 0.0
-    """How long ago it ended: to give an account of it takes a moment."""
+    """How long ago it ended; the diagnosis takes a moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """No process of the round lives, nor any that it left behind."""
+    """No process of the round lives, nor any that one left behind."""
 
     port: int
-    """Newly reserved for the next round."""
+    """The port that is newly reserved for the next round."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepFailed:
-    """Something of the round outlives SIGKILL."""
+    """Some process of the round outlives SIGKILL."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedCoordinatorEnded:
-    """The coordinator that serves this host alone has ended, and nobody starts another."""
+    """The coordinator that serves this host alone has ended, and nothing starts another."""
 
     how: str
 
@@ -133,7 +133,7 @@ class LeaveRequested:
     """The user or the system wants this node to leave."""
 
     signum: int
-    """By which signal; 0 if by none."""
+    """The signal that asked for it; 0 if none did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,16 @@
-"""Which workers linger: their program is over, and their process does not end."""
+"""Workers that linger: their program is over, but their process does not end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 LINGER_S = 300.0
-"""From the end of a program to the end of its process: to give hundreds of gigabytes back takes a minute or two."""
+"""The time between the end of a program and the kill of its process: to give back hundreds of gigabytes takes a minute
+or two."""
 
 
 class Lingering:
-    """The workers of one round whose programs are over; time is the caller's, in seconds."""
+    """The workers of one round whose programs are over; the caller passes the time, in seconds."""
 
     def __init__(self) -> None:
         self._due_at: dict[int, float] = {}
@@ -17,7 +18,7 @@ class Lingering:
     def overdue(self, over: Iterable[int], now: float) -> list[int]:
         """Return the local ranks whose programs have been over for `LINGER_S`, each of them once.
 
-        `over` are those whose program is known to be over; of these, most have no process any more.
+        `over` are the ranks whose program is known to be over. Most of them have no process any more.
         """
         for rank in over:
             self._due_at.setdefault(rank, now + LINGER_S)
@@ -28,7 +29,7 @@ class Lingering:
 
 
 def linger_notice(rank: int, pid: int, exit_code: int) -> str:
-    """Say what is done about one of them."""
+    """Return the notice about a worker that is killed because it lingers."""
     return (
         f"rank {rank}: its program has been over for {LINGER_S:g} s, with exit code {exit_code}, but its process (pid "
         f"{pid}) did not end: it is killed, and taken for ended with {exit_code}. A destructor or a library of native "

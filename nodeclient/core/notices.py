@@ -1,4 +1,4 @@
-"""What the agent tells the person at the node; when, is the agent's business."""
+"""The texts of the agent's notices to the user. The agent decides when they are shown."""
 
 from __future__ import annotations
 
@@ -13,50 +13,56 @@ LOOKING = "looking for the coordinator"
 """What a node does first."""
 
 NOT_LET_IN = "not let in"
-"""Where it finds one that will not have it yet."""
+"""The notice while a coordinator is found that does not let the node in yet."""
 
 
 def failed(failure: Failure) -> str:
-    """Say that a worker failed, or was never started; why is in the report, which follows when the round is judged."""
+    """Return the notice that a worker failed, or could not be started.
+
+    The reason is in the report, which follows when the root cause is known.
+    """
     if not failure.pid:
         return f"the workers cannot be started: {failure.message}"
     return f"worker of rank {failure.rank} failed: {describe_exit(failure.exit_code)}"
 
 
 def ranks(part: Assignment, workers: int) -> str:
-    """Say which ranks of a round the workers of this node have."""
+    """Return which ranks of a round the workers of this node have."""
     last = part.first_rank + workers - 1
     own = f"rank {last}" if last == part.first_rank else f"ranks {part.first_rank} to {last}"
     return f"{own} of {part.world_size}"
 
 
 def status(observed: Observed, part: Assignment | None, workers: int, waiting_for: str) -> str:
-    """Say where the node is: what it waits for or, since it was given its `part` of the present round, that."""
+    """Return where the node stands: what it waits for, or its `part` of the present round once it has one."""
     if part is None or observed.phase is Phase.IDLE:
         return waiting_for
     return f"round {observed.round}, {ranks(part, workers)}: {observed.phase}"
 
 
 def leaving(signum: int, grace_s: float | None) -> str:
-    """Say that the node leaves, by which signal (0: none), and how long its workers have; None if it has no workers."""
+    """Return the notice that the node leaves.
+
+    `signum` is the signal, 0 if there was none; `grace_s` is how long its workers have, None if it has no workers.
+    """
     text = f"{Signals(signum).name}: leaving" if signum else "leaving"
     return text if grace_s is None else f"{text}; workers get up to {grace_s:g} s to save, once more kills them"
 
 
 def cut_off(grace_s: float, settings: Settings) -> str:
-    """Say that the workers stop, since the coordinator was out of reach for so long."""
+    """Return the notice that the workers stop, since the coordinator was out of reach for so long."""
     text = f"out of touch with the coordinator for {grace_s:g} s: this node may have been replaced, its workers stop"
     text += f" and get up to {settings.stop_timeout_s:g} s to save"
     return f"{text}; it is looked for, for {settings.join_timeout_s:g} s more; when it is back they start again"
 
 
 def companion_ended(how: str) -> str:
-    """Say that the coordinator which this node brought along for itself is gone."""
+    """Return the notice that the coordinator which this node brought along has ended."""
     return f"the coordinator that this node brought along has ended ({how}): no round can be formed without it"
 
 
 def killed(workers: Killed, signum: int) -> str:
-    """Say that workers did not save their state in time after this signal."""
+    """Return the notice that workers did not save their state in time after this signal."""
     several = workers.count > 1
     named = ", ".join(str(rank) for rank in workers.ranks)
     more = f" and {workers.count - len(workers.ranks)} more" if workers.count > len(workers.ranks) else ""
@@ -66,23 +72,23 @@ def killed(workers: Killed, signum: int) -> str:
 
 
 def not_reached(error: str, waited_s: float) -> str:
-    """Say that no coordinator was found."""
+    """Return the notice that no coordinator was reached."""
     return f"no coordinator reached within {waited_s:g} s: {error}; see --coord and --join-timeout"
 
 
 def not_let_in(error: str, waited_s: float) -> str:
-    """Say that the coordinator was found, but would not have this node yet; its own words say why, and until when."""
+    """Return the notice that the coordinator was reached but did not let this node in; `error` is its reason."""
     return f"not let in within {waited_s:g} s: {error}"
 
 
 def succeeded_alone(error: str) -> str:
-    """Say that the only node of a round knows that it succeeded."""
+    """Return the notice that the only node of a round has succeeded without the coordinator."""
     text = "all workers succeeded, and this node was the only one of its round: the job is done"
     return f"{text}; the coordinator could not be told: {error}"
 
 
 def gave_up(vain: str, phase: Phase, failure: Failure | None) -> str:
-    """Say what was in vain, and what therefore nobody was told."""
+    """Return the notice of a node that gave up: `vain` is what failed, and its last result was not reported."""
     if phase is Phase.SUCCEEDED:
         return f"all workers of this node succeeded, but whether those of the others did is not known: {vain}"
     if failure is not None:
@@ -92,15 +98,15 @@ def gave_up(vain: str, phase: Phase, failure: Failure | None) -> str:
 
 
 def refused(message: str) -> str:
-    """Say that the coordinator will not have this node."""
+    """Return the notice that the coordinator refuses this node."""
     return f"refused by the coordinator: {message}"
 
 
 def undecided(reason: str) -> str:
-    """Say that nothing will change for now."""
+    """Return the notice that the coordinator cannot decide for now."""
     return f"the coordinator lives but decides nothing, all stays as it is: {reason}"
 
 
 def silent(lease_s: float) -> str:
-    """Say why the session is given up."""
+    """Return the reason why the session is closed."""
     return f"the coordinator has been silent for {lease_s:g} s"

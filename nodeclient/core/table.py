@@ -1,7 +1,7 @@
 """What a node does in each phase about each thing that can happen, and why.
 
-The goals of the coordinator are levels: they are looked up again whenever the phase changes, so that a goal which had
-to wait (a next round, while the old workers end) is reached in the end.
+The goals of the coordinator are levels: they are looked up again whenever the phase changes. A goal that had to wait,
+such as a next round while the old workers end, is thus reached in the end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from coordinatord.protocol.messages import Desired, Goal, Phase
 
 
 class Stimulus(StrEnum):
-    """Everything that the table knows: goals of the coordinator first, then what happens here."""
+    """All stimuli of the table: the goals of the coordinator first, then local events."""
 
     WAIT = "the goal is to wait"
     RUN = "the goal is to run the round that this node is in"
@@ -37,7 +37,7 @@ GOALS = (Stimulus.WAIT, Stimulus.RUN, Stimulus.RUN_NEXT, Stimulus.STOP, Stimulus
 
 
 def stimulus_of(desired: Desired, run: str, round_number: int) -> Stimulus:
-    """Return what a goal is to a node that is in this round of this run."""
+    """Return the stimulus that a goal is to a node in this round of this run."""
     here = (desired.run, desired.round) == (run, round_number)
     match desired.goal:
         case Goal.WAIT:
@@ -51,30 +51,30 @@ def stimulus_of(desired: Desired, run: str, round_number: int) -> Stimulus:
 
 
 class Act(StrEnum):
-    """What is done; how, is the agent's business."""
+    """What is done. The agent knows how."""
 
     STAY = "stay"
     PROBE = "probe"
     """Find out whether the master can be reached, before any worker is started."""
     START = "start"
     STOP = "stop"
-    """Ask the workers to end; how long they get depends on why."""
+    """Signal the workers to end; the reason decides how long they get."""
     FAIL = "fail"
-    """The same, because one of them failed."""
+    """Stop the workers, because one of them failed."""
     SUCCEED = "succeed"
     KILL = "kill"
     SWEEP = "sweep"
     SETTLE = "settle"
-    """Take the phase that the ending led to."""
+    """Take the phase that the end of the workers leads to."""
     ADOPT = "adopt"
-    """Take note of a round that is over before it began here."""
+    """Note a round that was over before it began here."""
     REST = "rest"
     LEAVE = "leave"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is done, and the phase that it leads to; None where the ending decides."""
+    """What is done, and the phase that it leads to; None where the end of the workers decides."""
 
     act: Act
     phase: Phase | None
@@ -83,7 +83,7 @@ class Row:
 
 _RESTING = (Phase.IDLE, Phase.STOPPED, Phase.SUCCEEDED, Phase.FAILED)
 WORKING = (Phase.STARTING, Phase.RUNNING)
-"""Phases in which nobody has asked the workers to end."""
+"""Phases in which the workers have not been asked to end."""
 
 
 def _table() -> dict[tuple[Phase, Stimulus], Row]:

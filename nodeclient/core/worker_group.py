@@ -1,4 +1,4 @@
-"""What the agent knows of its local worker group in one round: who lives, who failed first, how it is to end."""
+"""The agent's view of its local worker group in one round: who lives, who failed first, how it is to end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coordinatord.protocol.worker_ends import Ended, Killed
 from nodeclient.core.events import Diagnosis
 
 _ENDED_BY_US = frozenset({0, 128 + Signals.SIGKILL})
-"""What workers end with that are told to, as a shell says it; or of the signal that asked them."""
+"""Exit codes, as a shell gives them, of workers that were asked to end. The signal that asked them is another."""
 
 
 class WorkerGroup:
@@ -31,39 +31,39 @@ class WorkerGroup:
         self.assignment = assignment
         self.origin = origin
         self.begun = False
-        """Its workers are to be started, or were."""
+        """Its workers are being started, or were."""
         self.alive: set[int] = set()
-        """Workers that live, or are about to, by local rank."""
+        """The local ranks of workers that live, or are about to."""
         self.ending = Phase.STOPPED
-        """The phase that its end will lead to."""
+        """The phase that its end leads to."""
         self.kill_at: float | None = None
         self.cut_off = False
         """Its workers end because the coordinator is out of reach: nothing has gone wrong among them."""
         self.killed: Killed | None = None
         self._terminated_at: float | None = None
-        """When its workers were first asked to end."""
+        """The time at which its workers were first asked to end."""
         self.signum: int = Signals.SIGTERM
-        """The signal by which they were."""
+        """The signal that asked them."""
         self._may_save = False
-        """They have the time to save their state."""
+        """They have time to save their state."""
         self._failure: Failure | None = None
         self._failed_at = 0.0
         self._ended: list[tuple[int, float]] = []
-        """The first workers that exited with 0 unasked, and when."""
+        """The first workers that exited with 0 without being asked to, and when."""
 
     def rank(self, local_rank: int) -> int:
         """Return the global rank of a worker."""
         return local_rank + (self.assignment.first_rank if self.assignment else 0)
 
     def terminate(self, now: float, signum: int = Signals.SIGTERM) -> bool:
-        """Note that its workers are asked to end, and by which signal; return whether that is for the first time."""
+        """Note that its workers are asked to end, and by which signal; return whether this is the first time."""
         first = self._terminated_at is None
         if first:
             self._terminated_at, self.signum = now, signum
         return first
 
     def end_within(self, grace_s: float, now: float, signum: int, *, may_save: bool) -> bool:
-        """Give its workers so long to end; return whether they are to be asked for it, by this signal.
+        """Give its workers this long to end; return whether to send them this signal.
 
         A later call may shorten their time, never lengthen it.
         """
@@ -73,7 +73,7 @@ class WorkerGroup:
         return first
 
     def kill(self) -> Killed | None:
-        """Note that its workers had the time to end; return those that live and were to save their state, if any."""
+        """Note that its workers' time is over; return those that were still to save their state, if any."""
         kill_at, self.kill_at = self.kill_at, None
         if self.alive and self._may_save and kill_at is not None and self._terminated_at is not None:
             ranks = tuple(self.rank(local_rank) for local_rank in sorted(self.alive)[:CONSEQUENCES_MAX])
@@ -81,7 +81,7 @@ class WorkerGroup:
         return self.killed
 
     def fail(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, now: float) -> None:
-        """Note the first failure; what fails later does so in consequence."""
+        """Note the first failure; later ones are its consequences."""
         self._failure = Failure(
             rank=self.rank(local_rank),
             local_rank=local_rank,
@@ -97,9 +97,9 @@ class WorkerGroup:
         self._failed_at = now
 
     def note_late(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, at: float) -> None:
-        """Note the end, at `at`, of a worker that is told of while the workers end.
+        """Note a worker that ended at `at`, if that becomes known while the workers are being ended.
 
-        It is the first failure, told of late, if it was before they were asked to; else it may have followed from one.
+        It is the first failure if it came before they were asked to end. Otherwise it may be a consequence of one.
         """
         failure = self._failure
         if failure is None:
@@ -114,14 +114,18 @@ class WorkerGroup:
             self._failure = dataclasses.replace(failure, followers=(*failure.followers, follower))
 
     def note_exit(self, local_rank: int, exit_code: int, at: float) -> None:
-        """Note that a worker exited at `at`. One that was asked to end by then, and did with 0, did as it was told."""
+        """Note that a worker exited at `at`.
+
+        One that exits with 0 after it was asked to end did as asked, and is not counted among those that ended by
+        themselves.
+        """
         self.alive.discard(local_rank)
         unasked = self._terminated_at is None or at < self._terminated_at
         if exit_code == 0 and unasked and len(self._ended) < CONSEQUENCES_MAX:
             self._ended.append((self.rank(local_rank), at))
 
     def ended(self, now: float) -> tuple[Ended, ...]:
-        """Return the first workers that exited with 0 unasked, with their ages as of now."""
+        """Return the first workers that exited with 0 without being asked to, with their ages as of now."""
         return tuple(Ended(rank, min(max(now - at, 0.0), DURATION_S_MAX)) for rank, at in self._ended)
 
     def failure(self, now: float) -> Failure | None:

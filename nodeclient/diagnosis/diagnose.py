@@ -14,10 +14,10 @@ from nodeclient.diagnosis import kernel_log, oom, recorded, tracebacks
 from nodeclient.diagnosis.stderr_text import gibibytes, last_lines, own_lines, without_native_frames
 
 CONTEXT_LINES = 8
-"""Shown from before a traceback: what a library warned of there is often the cause."""
+"""How many lines before a traceback are shown: a library's warning there is often the cause."""
 
 OUTER_LINES = 9
-"""Shown of the beginning of a traceback that is too long: the script's own part of it is there."""
+"""How many lines are shown of the beginning of a traceback that is too long: the script's own part of it is there."""
 
 _NOT_OOM = "it was not the kernel's OOM killer"
 
@@ -38,7 +38,7 @@ def diagnose(
 ) -> Diagnosis:
     """Find out how a worker ended. Never raises; reads a few small files.
 
-    `exit_code` is as `subprocess` has it. `stderr` is the end of what it wrote there, as much as there is: C++ writes
+    `exit_code` is as `subprocess` has it. `stderr` is the end of what it wrote there, as long as there is: C++ writes
     long stacks after a traceback. `oom_before` was counted before the worker was started.
     """
     if exit_code == 0:
@@ -50,7 +50,7 @@ def diagnose(
     if trace is not None:
         error, shown = trace.error, _shortened(_around(written, trace))
     elif signum == signal.SIGKILL:
-        # It could say nothing of its end, and what libraries had warned of before has nothing to do with it.
+        # SIGKILL gave it no chance to explain its end, and earlier warnings of libraries have nothing to do with it.
         error, shown = "", own_lines(written)[-CONTEXT_LINES:]
     else:
         error, shown = "", without_native_frames(written)[-LAST_LINES_MAX:]
@@ -68,7 +68,7 @@ def diagnose(
 
 
 def _last_line(written: Sequence[str]) -> str:
-    """Quote the last line of a program that ended by itself, without an exception: what `sys.exit` was given."""
+    """Quote the last line of a program that ended by itself, without an exception: the argument of `sys.exit`."""
     lines = [line for line in own_lines(written) if not _PROGRESS.match(line)]
     return f"it said last: {lines[-1].strip()}" if lines else ""
 
@@ -82,7 +82,7 @@ def _recorded_error(record: recorded.Recorded, call_stack: Sequence[str]) -> str
 
 
 def _around(written: Sequence[str], trace: tracebacks.Trace) -> list[str]:
-    """Return an error with what was said right before it, and after; but once, though it may have been logged too."""
+    """Return an error with the lines right before and after it; one that was also logged is shown once."""
     repeated = {at for earlier in tracebacks.repeated(written, trace) for at in earlier}
     others = [line for at, line in enumerate(written[: trace.first]) if at not in repeated]
     before = [line for line in without_native_frames(others) if line]
@@ -92,7 +92,7 @@ def _around(written: Sequence[str], trace: tracebacks.Trace) -> list[str]:
 
 
 def _shortened(lines: Sequence[str]) -> Sequence[str]:
-    """Leave out the middle of what is too long."""
+    """Leave out the middle of a text that is too long."""
     if len(lines) > LAST_LINES_MAX:
         lines = [line for line in lines if line.strip(" ^~|")]  # the marks below a line of source
     if len(lines) <= LAST_LINES_MAX:
@@ -102,7 +102,7 @@ def _shortened(lines: Sequence[str]) -> Sequence[str]:
 
 
 def _killer(signum: int | None, pid: int, before: oom.OomKills, root: Path, kmsg: Path) -> str:
-    """Say who killed it, as far as that can be known."""
+    """Return who killed it, as far as that can be known."""
     kill = oom.kill_since(before, root)
     if signum != signal.SIGKILL:
         if kill is None or not kill.certain:

@@ -29,7 +29,7 @@ def write(path: Path, report: Report, now: float) -> str | None:
 
 
 def content(report: Report, now: float) -> dict[str, Any]:
-    """Return what is to be written; torch reads `message`, `errorCode`, `py_callstack` and `timestamp`."""
+    """Return the content of the file; torch reads `message`, `errorCode`, `py_callstack` and `timestamp`."""
     failure = report.failure
     how = describe_exit(failure.exit_code)
     extra = {
@@ -54,7 +54,7 @@ def content(report: Report, now: float) -> dict[str, Any]:
     }
     return {
         "message": {
-            # What was found out says little alone: that of a SIGKILL is who sent it.
+            # The finding alone tells little: for a SIGKILL it is who sent it.
             "message": failure.error or ": ".join(filter(None, (how, failure.message))),
             "errorCode": failure.exit_code,
             "extraInfo": extra,
@@ -63,7 +63,7 @@ def content(report: Report, now: float) -> dict[str, Any]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a file at once, or where only the file itself may be written (/dev/termination-log), in place."""
+    """Replace a file in one step, or in place where only the file itself may be written (/dev/termination-log)."""
     try:
         fd, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
     except OSError:
@@ -73,7 +73,7 @@ def _replace(path: Path, text: str) -> None:
     try:
         with os.fdopen(fd, "w") as file:
             file.write(text)
-        temporary.chmod(0o644)  # it is for others: the scheduler
+        temporary.chmod(0o644)  # others read it: the scheduler
         temporary.replace(path)
     except OSError:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Reads from the kernel's log how much memory a process held that the OOM killer ended; only where it may be read."""
+"""Reads from the kernel's log how much memory a process held that the OOM killer ended, where the log may be read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 KMSG = Path("/dev/kmsg")
 
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""The log names processes as they are numbered there (PROC_PID_INIT_INO in the kernel)."""
+"""The log numbers processes as this namespace does (PROC_PID_INIT_INO in the kernel)."""
 
 RECORDS_MAX = 100_000
 """The largest ring that a kernel can be built with holds fewer records."""
@@ -23,7 +23,7 @@ _KILLED = re.compile(
 
 
 def memory_of_killed(pid: int, root: Path = Path("/"), kmsg: Path = KMSG) -> int | None:
-    """Return the bytes that a process held when the OOM killer ended it; None if the log does not say."""
+    """Return the bytes that a process held when the OOM killer ended it; None if the log does not have that."""
     try:
         if str((root / "proc/self/ns/pid").readlink()) != FIRST_PID_NAMESPACE:
             return None

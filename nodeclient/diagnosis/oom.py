@@ -17,18 +17,18 @@ UNLIMITED = 2**60
 """cgroup v1 writes 2^63 less a page where there is no limit; no host has so much memory."""
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
-"""How the kernel writes spaces in /proc/self/mountinfo."""
+"""The kernel's way to write spaces in /proc/self/mountinfo."""
 
 
 @dataclass(frozen=True, slots=True)
 class OomKills:
-    """How many processes the OOM killer has ended until some time; None where that cannot be known."""
+    """How many processes the OOM killer has ended so far; None where that cannot be known."""
 
     cgroup: int | None = None
-    """In this process's cgroup, whatever was exhausted."""
+    """The kills in this process's cgroup, whatever was exhausted."""
     host: int | None = None
     limit_hits: Mapping[Path, int] = field(default_factory=dict)
-    """How often the limit of a cgroup itself, this process's or one above it, was why the OOM killer was called."""
+    """How often the limit of a cgroup, this process's or one above it, made the kernel call the OOM killer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class OomKill:
     reason: str
     """What was exhausted."""
     certain: bool
-    """It was one of this process's cgroup; else, one of this host."""
+    """It was a process of this process's cgroup; otherwise one of this host."""
 
 
 def count(root: Path = Path("/")) -> OomKills:
@@ -54,7 +54,7 @@ def count(root: Path = Path("/")) -> OomKills:
 
 
 def kill_since(before: OomKills, root: Path = Path("/")) -> OomKill | None:
-    """Say whether the OOM killer ended something since `before` that may have been a worker. Never raises."""
+    """Return the kill by the OOM killer since `before` that may have hit a worker, if there was one. Never raises."""
     now = count(root)
     if now.cgroup is not None and before.cgroup is not None:
         return OomKill(_exhausted(before, now, root), certain=True) if now.cgroup > before.cgroup else None
@@ -80,7 +80,7 @@ def _memory_cgroups(root: Path) -> Iterator[Path]:
     """Return the cgroup that limits this process's memory, and those above it as far as they can be seen."""
     for name, path in _own_cgroups(root).items():
         for mounted, mountpoint in _mounts(root, name):
-            # In a container, the path may be that outside of it, and what is mounted the container's own.
+            # In a container, the path may be the one outside, while the container's own cgroup is mounted.
             inner = path.removeprefix(mounted.rstrip("/")) if path.startswith(mounted) else "/"
             top = root / mountpoint.lstrip("/")
             group = top / inner.strip("/")
@@ -94,7 +94,7 @@ def _memory_cgroups(root: Path) -> Iterator[Path]:
 
 
 def _own_cgroups(root: Path) -> dict[str, str]:
-    """Return this process's cgroup in each hierarchy that may count: the memory controller's of v1, that of v2."""
+    """Return this process's cgroup in each hierarchy that may count: the memory controller's of v1, and that of v2."""
     lines = _read(root / "proc/self/cgroup").splitlines()
     parts = [line.split(":", 2) for line in lines if line.count(":") > 1]
     own = {name: path for _, names, path in parts for name in names.split(",") if name in {"memory", ""}}
@@ -102,7 +102,7 @@ def _own_cgroups(root: Path) -> dict[str, str]:
 
 
 def _mounts(root: Path, controller: str) -> Iterator[tuple[str, str]]:
-    """Return what is mounted of a hierarchy, and where."""
+    """Return which parts of a hierarchy are mounted, and where."""
     for line in _read(root / "proc/self/mountinfo").splitlines():
         mount, _, system = line.partition(" - ")
         fields, kind = mount.split(), system.split()
@@ -124,7 +124,7 @@ def _limit(group: Path) -> int | None:
 
 
 def _number(path: Path, name: str) -> int | None:
-    """Return the number that stands after a name at the beginning of a line."""
+    """Return the number after a name at the beginning of a line."""
     for line in _read(path).splitlines():
         words = line.split()
         if len(words) > 1 and words[0] == name and words[1].isdecimal():

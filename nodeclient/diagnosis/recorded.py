@@ -1,6 +1,6 @@
 """Reads the error file of a worker, as `workerlib.record` and torch's `@record` write it.
 
-The file is a stranger's: it may be of any kind, size and shape, and then it says nothing.
+The file is not trusted: it may be of any kind, size and shape. If it is not a proper one, it is ignored.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
-"""A call stack is some KiB; an exception may quote data, and what is larger than this was not written to be read."""
+"""A call stack is some KiB. An exception may quote data; a larger file was not written to be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What the file says; each part may be empty."""
+    """The content of the file; each part may be empty."""
 
     message: str
     """The exception, on as many lines as it has."""
@@ -27,7 +27,7 @@ class Recorded:
 
 
 def read(path: Path) -> Recorded | None:
-    """Return what an error file says; None if it says nothing. Never raises, never waits for a writer."""
+    """Return the content of an error file; None if it has none. Never raises, never waits for a writer."""
     try:
         content = json.loads(_read_bounded(path))
     except (OSError, ValueError, RecursionError):

@@ -17,22 +17,23 @@ from coordinatord.protocol.messages import Report
 from coordinatord.runtime.local_time import moment
 
 WIDTH = 110
-"""In columns: longer sentences are wrapped; what a worker wrote is not, so that it can be searched for."""
+"""The width in columns: longer sentences are wrapped. Lines that a worker wrote are not, so that they can be searched
+for."""
 
 LABEL_WIDTH = 13
-"""Of the names of facts, with the space after them."""
+"""The width of the names of facts, with the space after them."""
 
 NOW_S = 1.5
-"""What is younger has just happened."""
+"""A younger failure has just happened."""
 
 RULE = "-" * 80
 
 LINES_MAX = 55
-"""Of the whole block: a terminal that fills a screen."""
+"""The length of the whole block: a terminal that fills a screen."""
 
 
 def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
-    """Return the block; `seen_at` is when the failure was told of, in local time."""
+    """Return the block; `seen_at` is when the failure was reported, in local time."""
     started = failure.pid is not None
     facts = [
         ("root cause", _who(failure) if started else f"the workers on {_place(failure)} were not started"),
@@ -73,7 +74,7 @@ def _when(age_s: float, seen_at: datetime) -> str:
 
 
 def _age(seconds: float) -> str:
-    """Say an age in the largest unit of which it has two or more."""
+    """Return an age in the largest unit of which it has two or more."""
     for unit, length in (("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

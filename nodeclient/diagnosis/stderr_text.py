@@ -11,13 +11,15 @@ from collections.abc import Iterable
 from nodeclient.output.lines import plain
 
 LINES_MAX = 1_000
-"""Looked through: what ended a program is near the end of what it said."""
+"""How many lines are looked through: the cause of a program's end is near the end of its output."""
 
 LINE_LENGTH_MAX = 4_000
-"""In characters: more of one line is shown to nobody, and a line of a megabyte would take long to look through."""
+"""The length of a line in characters: no report shows more, and a line of a megabyte would take long to look
+through."""
 
 _RANK = re.compile(r"\[rank\d+\]:(?: |$)")
-"""Written by torch before each line of a traceback once a process group exists; the rank is known without it."""
+"""The prefix that torch puts before each line of a traceback once a process group exists; the rank is known without
+it."""
 
 _NATIVE_FRAME = re.compile(
     r"""(?: \[rank\d+\]: \s? )?
@@ -39,17 +41,17 @@ _LOG_LINE = re.compile(
           | wandb:\  | \S+ : \d+ : \d+ \  \[\d+\] \  (?: NCCL | \S+ \  NCCL )\  )""",
     re.VERBOSE,
 )
-"""Beginnings of lines that a library logged, and that are no part of an exception's text."""
+"""Beginnings of lines that a library logged; they are no part of an exception's text."""
 
 _LOGGED_ERROR = re.compile(r"(?:ERROR|CRITICAL)[: ]|\[? ?\d{4}-\d\d-\d\d[ T]\d\d:\d\d\S*.*\b(?:ERROR|CRITICAL)\b")
-"""By Python's logging, whose program may end of it."""
+"""An error that Python's logging wrote; its program may have ended because of it."""
 
 _WARNED_SOURCE = re.compile(r"  +\S*\bwarn(?:ings\.warn|_once)?\(")
-"""Below a warning: the line of source that has given it."""
+"""The line of source below a warning that issued it."""
 
 
 def last_lines(text: str) -> list[str]:
-    """Return the last lines as they would stand on a terminal in the end, without blank ones last and torch's ranks."""
+    """Return the last lines as a terminal would show them in the end, without trailing blank ones and torch's ranks."""
     lines = text.rsplit("\n", LINES_MAX)[-LINES_MAX:]
     shown = [plain(line.rstrip("\r").rpartition("\r")[2][:LINE_LENGTH_MAX]).rstrip() for line in lines]
     shown = [_RANK.sub("", line, count=1) if _RANK.match(line) else line for line in shown]
@@ -69,17 +71,17 @@ def is_log_line(line: str) -> bool:
 
 
 def without_native_frames(lines: Iterable[str]) -> list[str]:
-    """Return the lines without stacks of C++."""
+    """Return the lines except stacks of C++."""
     return [line for line in lines if not is_native_frame(line)]
 
 
 def own_lines(lines: Iterable[str]) -> list[str]:
-    """Return what the program itself has to say: no blank lines, no stacks of C++, of log lines only errors."""
+    """Return the lines of the program itself: no blank lines, no stacks of C++, and of log lines only errors."""
     kept = (line for line in lines if line.strip() and not is_native_frame(line) and not _WARNED_SOURCE.match(line))
     return [line for line in kept if _LOGGED_ERROR.match(line) or not is_log_line(line)]
 
 
 def gibibytes(size: int) -> str:
-    """Say a size in memory in words."""
+    """Return a text with a size in memory."""
     number, unit = (size / 2**30, "GiB") if size >= 2**30 else (size / 2**20, "MiB")
     return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"  # noqa: PLR2004  # three digits

@@ -1,7 +1,7 @@
-"""Finds in the end of a worker's stderr what ended it: a Python traceback, an error of C++, a fatal error of Python.
+"""Finds what ended a worker in the end of its stderr: a Python traceback, an error of C++, a fatal error of Python.
 
-Pure; the lines are as `text.last_lines` makes them. A program may have logged other tracebacks before, and much may
-follow the one that counts: warnings, stacks of C++, what threads say while Python shuts down.
+Pure; the lines are as `stderr_text.last_lines` makes them. A program may have logged other tracebacks before, and much
+may follow the one that counts: warnings, stacks of C++, output of threads while Python shuts down.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ FOLLOWING_LINES_MAX = 20
 """A program that wrote more lines of its own after a traceback had got over that error."""
 
 FOLDED_LINES_MAX = 6
-"""Of an exception's text: errors of NCCL have four, and what the program wrote next cannot be told from more."""
+"""The longest text of an exception, in lines: errors of NCCL have four, and longer ones cannot be told from the
+program's next output."""
 
 FOLLOWING_LINES_MAX_KILLED = 2
-"""The same for a program that a signal ended: Python does not end so of an exception."""
+"""The same for a program that a signal ended: an exception does not end Python with a signal."""
 
 _HEADER = re.compile(r"(?:.*[^\s\w])?(?:\[rank\d+\]: )?Traceback \(most recent call last\):")
 """A progress bar may stand before it."""
 _GROUP_HEADER = re.compile(r"  \+ Exception Group Traceback \(most recent call last\):")
 _BOX_HEADER = re.compile(r"[╭+][─-]+ Traceback \(most recent call last\) [─-]+[╮+]")
-"""By the library rich, which typer uses too."""
+"""The header that the library rich writes, which typer uses too."""
 _INNER_HEADER = re.compile(r".*Traceback \(most recent call last\):")
-"""Within the text of an exception, such as one that was raised in a DataLoader's worker."""
+"""A header within the text of an exception, such as one that was raised in a DataLoader's worker."""
 _SYNTAX_HEADER = re.compile(r'  File "[^"]+", line \d+')
 """A script that Python cannot even compile has no other header."""
 _FRAME = re.compile(r'  File "[^"]+", line \d+, in ')
@@ -39,7 +40,7 @@ _CHAINED = re.compile(
     r"|During handling of the above exception, another exception occurred:"
     r"|-- Process \d+ terminated with the following error:"
 )
-"""By Python, and by torch.multiprocessing.spawn below the exception of the process that had waited."""
+"""Lines between chained exceptions, by Python and by torch.multiprocessing.spawn."""
 _EXCEPTION = re.compile(r"(?:[\w<>]+\.)*[^\W\d]\w*(?::(?: .*)?)?")
 """`module.Name: text`, or the name alone."""
 _SYNTAX_ERROR = re.compile(r"(?:Syntax|Indentation|Tab)Error: .*")
@@ -49,25 +50,26 @@ _TERMINATE = re.compile(r"terminate called after throwing an instance of '([^']+
 _TERMINATE_TEXT = re.compile(r"  what\(\):\s*(.*)")
 _FATAL = re.compile(r"Fatal Python error: .*")
 _ABORT = re.compile(r"terminate called without an active exception")
-"""Python has ended while threads of native code, those of a process group, were still at work; of whatever it ended."""
+"""Python has ended, for whatever reason, while threads of native code were still at work, such as those of a process
+group."""
 _NOT_RUN = re.compile(
     r"(?:.*/[^/:]*|python[\d.]*): "
     r"((?:No module named|Error while finding module specification for|can't open file|can't find '__main__') .*)"
 )
-"""By Python itself, after its own path, and nothing more."""
+"""The one line that Python itself writes, after its own path."""
 
 _HARMLESS = re.compile(
     r"Exception ignored (?:in|on)\b|Error in (?:atexit|sys\.)|--- Logging error ---|Task exception was never retrieved"
 )
-"""Stands above a traceback that ended nothing."""
+"""A line above a traceback that ended nothing."""
 _ELSEWHERE = re.compile(r"Exception in thread\b|Process [\w-]+(?::\d+)*:$")
-"""Stands above the traceback of a thread or of a child process: it may be why the program gave up, or not."""
+"""A line above the traceback of a thread or of a child process. It may be why the program gave up, or not."""
 
 _ADVICE_OF_CUDA = re.compile(
     r"CUDA kernel errors might be asynchronously|For debugging consider passing CUDA_LAUNCH_BLOCKING"
     r"|Compile with `TORCH_USE_CUDA_DSA`|Search for `cuda\w+' in https?:"
 )
-"""Follows each error of CUDA, and says nothing about this one."""
+"""Advice that follows each error of CUDA, whatever the error is."""
 
 
 class _Kind(IntEnum):
@@ -82,23 +84,23 @@ class Trace:
     """One error with all that belongs to it, as a range of lines."""
 
     error: str
-    """In one line."""
+    """The error in one line."""
     first: int
     exception: int
-    """Where its text begins."""
+    """The index at which its text begins."""
     end: int
-    """Where its text ends; what follows may belong to it or not."""
+    """The index at which its text ends; the lines after it may belong to it or not."""
     kind: int = _Kind.PYTHON
 
 
 def find(lines: Sequence[str], *, killed: bool) -> Trace | None:
-    """Return what ended a program that failed; None if it did not say. `killed`: it was ended by a signal."""
+    """Return what ended a program that failed; None if the lines do not show it. `killed`: a signal ended it."""
     if killed:
-        # Python's fault handler may add its own, which says no more.
+        # Python's fault handler may add a traceback of its own, which has nothing more.
         lines = lines[: max((at for at, line in enumerate(lines) if _ABORT.fullmatch(line)), default=len(lines))]
     traces = list(_traces(lines))
     if killed:
-        # C++ and Python's fault handler speak when the process is about to die of a signal, and then only.
+        # C++ and Python's fault handler write only when the process is about to die of a signal.
         native = next((trace for trace in traces if trace.kind == _Kind.NATIVE), None)
         if native is not None:
             return native
@@ -111,7 +113,7 @@ def find(lines: Sequence[str], *, killed: bool) -> Trace | None:
 
 
 def repeated(lines: Sequence[str], trace: Trace) -> Iterator[range]:
-    """Return where the same error stands before: a program may log an exception, and then end of it."""
+    """Return where the same error stands before: a program may log an exception and then end because of it."""
     innermost = _innermost(lines, trace)
     for other in _traces(lines[: trace.first]):
         if _innermost(lines, other) == innermost:
@@ -121,7 +123,7 @@ def repeated(lines: Sequence[str], trace: Trace) -> Iterator[range]:
 
 
 def fold(lines: Sequence[str]) -> tuple[str, int]:
-    """Make one line of an exception's text, which is at the beginning of `lines`; return how many of them it has."""
+    """Join an exception's text, which begins at `lines[0]`, into one line; return also how many lines it takes."""
     parts: list[str] = []
     index = 0
     while index < len(lines) and len(parts) < FOLDED_LINES_MAX and sum(map(len, parts)) < MESSAGE_MAX:
@@ -129,7 +131,7 @@ def fold(lines: Sequence[str]) -> tuple[str, int]:
         if is_native_frame(line) or is_log_line(line) or _begins(line) or _ABORT.fullmatch(line):
             break
         if not line.strip():
-            # A blank line ends most texts, but not one that has announced more.
+            # A blank line ends most texts, but not one that announces more.
             if parts and not parts[-1].endswith(":"):
                 break
         elif _INNER_HEADER.fullmatch(line):
@@ -160,7 +162,7 @@ def _traces(lines: Sequence[str]) -> Iterator[Trace]:
 
 
 def _trace_at(lines: Sequence[str], index: int) -> Trace | None:
-    """Return the error whose first line this is."""
+    """Return the error that begins with this line, if one does."""
     for pattern, read in _READERS.items():
         if pattern.fullmatch(lines[index]):
             return read(lines, index)
@@ -170,7 +172,7 @@ def _trace_at(lines: Sequence[str], index: int) -> Trace | None:
 
 
 def _python(lines: Sequence[str], header: int) -> Trace | None:
-    """Read a traceback; other output may have come between it and its exception."""
+    """Read a traceback; other output may stand between it and its exception."""
     at = _skip_indented(lines, header + 1)
     while at < len(lines) and not _EXCEPTION.fullmatch(lines[at]):
         if _begins(lines[at]):
@@ -190,7 +192,7 @@ def _syntax_error(lines: Sequence[str], header: int) -> Trace | None:
 
 
 def _native(lines: Sequence[str], header: int) -> Trace | None:
-    """Read what the runtime of C++ says of an exception that nobody caught."""
+    """Read what the runtime of C++ writes about an exception that was not caught."""
     match = _TERMINATE.fullmatch(lines[header])
     name = match[1] if match else ""
     texts = [at for at in range(header + 1, min(header + 3, len(lines))) if _TERMINATE_TEXT.match(lines[at])]
@@ -205,7 +207,7 @@ def _fatal(lines: Sequence[str], header: int) -> Trace | None:
 
 
 def _not_run(lines: Sequence[str], header: int) -> Trace | None:
-    """Read why Python did not find what it was to run: the last that it says."""
+    """Read why Python did not find the program that it was to run: the last line that it writes."""
     match = _NOT_RUN.fullmatch(lines[header])
     return None if match is None or any(lines[header + 1 :]) else Trace(match[1], header, header, header + 1)
 
@@ -238,7 +240,7 @@ def _group(lines: Sequence[str], first: int) -> Trace | None:
 
 
 def _kind(lines: Sequence[str], header: int) -> _Kind:
-    """Say whose traceback it is, by what stands above it."""
+    """Return whose traceback it is, by the lines above it."""
     above = next((line for line in reversed(lines[:header]) if line), "")
     if _HARMLESS.match(above):
         return _Kind.HARMLESS
@@ -253,7 +255,7 @@ def _next_in_chain(lines: Sequence[str], end: int) -> int | None:
 
 
 def _following(lines: Sequence[str], trace: Trace, traces: Sequence[Trace]) -> int:
-    """Count the lines after an exception that the program itself has written; indented ones belong to its text."""
+    """Count the lines that the program itself wrote after an exception; indented ones belong to its text."""
     others = {at for other in traces if other.kind < trace.kind for at in range(other.first - 1, other.end)}
     return sum(
         bool(line) and line[0] != " " and at not in others and not is_native_frame(line) and not is_log_line(line)
@@ -262,7 +264,7 @@ def _following(lines: Sequence[str], trace: Trace, traces: Sequence[Trace]) -> i
 
 
 def _begins(line: str) -> bool:
-    """Whether something else begins here than an exception's text."""
+    """Whether something else than an exception's text begins here."""
     patterns = (_HEADER, _GROUP_HEADER, _BOX_HEADER, _TERMINATE, _FATAL, _CHAINED)
     return any(pattern.fullmatch(line) for pattern in patterns) or any(
         pattern.match(line) for pattern in (_HARMLESS, _ELSEWHERE)
@@ -284,4 +286,4 @@ _READERS = {
     _FATAL: _fatal,
     _NOT_RUN: _not_run,
 }
-"""What each first line begins."""
+"""What each kind of first line begins."""

@@ -1,4 +1,4 @@
-"""Which command lines can be started warm: those that begin with a Python interpreter which runs `sitecustomize`.
+"""The command lines that can be started warm: those that begin with a Python interpreter that runs `sitecustomize`.
 
 Nothing is started here. The grammar is that of Python's own command line (`config_parse_cmdline` in initconfig.c).
 """
@@ -17,10 +17,10 @@ _PYTHON = re.compile(r"python[0-9.]*[a-z]?")
 """The file names of interpreters: python, python3, python3.13t."""
 
 _ELF = b"\x7fELF"
-"""The first bytes of a program; `#!` are those of a script, which may do anything before it comes to Python."""
+"""The first bytes of a program. A script begins with `#!`, and may do anything before it comes to Python."""
 
 _MAIN = "cm"
-"""Options that end the interpreter's own: the program follows."""
+"""The options after which the program follows."""
 
 _WITH_VALUE = "WX"
 
@@ -33,9 +33,9 @@ class ColdError(OperationalError):
 
 
 def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> tuple[str, ...]:
-    """Make sure that this command line can be started warm; return the part of it that is the interpreter with options.
+    """Check that this command line can be started warm; return its interpreter and the interpreter's options.
 
-    `macro` is what stands for something else in each worker: among the arguments of the program it may be, before them
+    `macro` stands for a value that differs between workers. It may be among the arguments of the program; before them
     all workers must be alike. Raises `ColdError`.
     """
     program = shutil.which(argv[0], path=environ.get("PATH", os.defpath))
@@ -51,7 +51,7 @@ def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> tuple[
 
 
 def _split(argv: Sequence[str]) -> tuple[Sequence[str], int]:
-    """Return the options of the interpreter, and where the program is named: the script, the module, the text of -c.
+    """Return the options of the interpreter, and the index of the program: the script, the module, or the text of -c.
 
     Raises `ColdError`.
     """
@@ -64,7 +64,7 @@ def _split(argv: Sequence[str]) -> tuple[Sequence[str], int]:
             index += 2 if word == "--check-hash-based-pycs" else 1
             continue
         for place, option in enumerate(word[1:], start=2):
-            follows = place == len(word)  # the value is the next word, else the rest of this one
+            follows = place == len(word)  # the value is the next word, or else the rest of this one
             if option in _DEAF:
                 raise ColdError(f"Python is {_DEAF[option]} (-{option})")
             if option in _MAIN:

@@ -1,6 +1,6 @@
 """One life of the parent interpreter, as the node sees it: its start, its progress, its forks, its end.
 
-When there is to be one, and what is done without it, is in `starter`; what goes on inside of it is in `hook`.
+`starter` decides when there is one, and what is done without it; `hook` has what goes on inside it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,23 @@ HOOK = Path(__file__).parent / "hook"
 """The directory with our `sitecustomize`."""
 
 SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
-"""As in `hook/preload_parent.py`."""
+"""The same name as in `hook/preload_parent.py`."""
 
 IMPORT_WITHIN_S = 300.0
-"""For all imports, which take seconds; on a network file system under the load of a whole cluster, a minute or two."""
+"""How long all imports may take. They take seconds; on a network file system under the load of a whole cluster, a
+minute or two."""
 
 FORK_WITHIN_S = 2.0
-"""The node waits for a fork (10 ms with torch), and hears nobody meanwhile: two heartbeats of the five of its lease."""
+"""How long a fork may take. The node waits for it (10 ms with torch), and answers nobody meanwhile: two heartbeats of
+the five of its lease."""
 
 ROOM_BYTES = 16_384
-"""For what a worker's environment in /proc has more than the parent's: its ranks and places, why its round began."""
+"""The room for what a worker's environment in /proc has beyond the parent's: its ranks and places, why its round
+began."""
 
 END_WITHIN_S = 5.0
-"""After SIGKILL: longer only if the kernel does not let go of it, as on a network file system that is gone."""
+"""How long it may take to die of SIGKILL. It takes longer only if the kernel does not release it, as on a network file
+system that is gone."""
 
 LINE_BYTES_MAX = 65_536
 
@@ -55,7 +59,9 @@ class ForkServer:
     """A running parent interpreter. All methods are for the main thread, in the running event loop."""
 
     def __init__(self, command: WorkerCommand, modules: Sequence[str] | None, along: Sequence[str] = ()) -> None:
-        """Start it with the command line of a worker; without `modules`, it only says that Python has found the hook.
+        """Start it with the command line of a worker.
+
+        If `modules` is None, it only reports that Python has found the hook.
 
         Raises `OSError`, `SubprocessError` and `ValueError` if no process can be started.
         """
@@ -83,14 +89,14 @@ class ForkServer:
         return self._process.pid
 
     async def end(self) -> None:
-        """Wait for its end. Raises `ForkServerError`, which says how it came."""
+        """Wait for its end. Raises `ForkServerError`, which says how it ended."""
         await self._ended.wait()
         raise ForkServerError(f"the interpreter {await self._why_silent()}")
 
     async def prepare(self) -> int:
         """Wait until it has imported everything; return how many modules it has.
 
-        Raises `ForkServerError`, and `ColdError` if another one would fare no better.
+        Raises `ForkServerError`, and `ColdError` if another one would fail as well.
         """
         importing = "site"
         try:
@@ -130,7 +136,7 @@ class ForkServer:
                 theirs.close()
                 pid = int(_receive_until(ours, until, PID_BYTES_MAX))
                 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # it has to be a child by now
-                ours.sendall(b"!")  # only now it begins: one that was given up would have its rank twice
+                ours.sendall(b"!")  # it begins only now: a worker that was given up would have its rank twice
                 return pid
         except (OSError, EOFError, ForkServerError) as error:
             self._kill()
@@ -138,7 +144,7 @@ class ForkServer:
             raise ForkServerError(f"the interpreter of --preload has not forked it: {why}") from error
 
     async def close(self) -> None:
-        """End it, and what modules may have started in their import; its workers live on."""
+        """End it, and any process that modules started in their import; its workers live on."""
         self._kill()
         try:
             # In a thread: to read all of /proc takes milliseconds, and a large process takes its time to die.
@@ -146,7 +152,7 @@ class ForkServer:
             await self._ended.wait()
             self._process.wait()
         except UnkillableError:
-            # It hangs in the kernel, where nobody can help; Popen is not to warn that it is left to itself.
+            # It hangs in the kernel, where nobody can help. Popen must not warn that it is still running.
             self._note_end()
             self._process.returncode = 0
         self._link.close()
@@ -161,7 +167,7 @@ class ForkServer:
 
     def _kill(self) -> None:
         self.usable = False
-        self._process.kill()  # which does nothing if it has ended
+        self._process.kill()  # does nothing if it has ended
 
     def _note_end(self) -> None:
         self.usable = False
@@ -195,7 +201,7 @@ class ForkServer:
 
 
 def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """Start the process. Raises what `Popen` does."""
+    """Start the process. Raises the errors of `Popen`."""
     pythonpath = command.environ.get("PYTHONPATH")
     settings |= {
         "hook": _as_bytes(str(HOOK)),
@@ -209,10 +215,10 @@ def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subpr
             **command.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, (str(HOOK), pythonpath))),
             SETTINGS_VARIABLE: json.dumps(settings),
-            MARK_VARIABLE: mark,  # of its own, as it outlives the sweep of a round; workers have the node's
+            MARK_VARIABLE: mark,  # a mark of its own, since it outlives the sweep of a round; workers have the node's
         },
         stdin=subprocess.DEVNULL,
-        stdout=2,  # what modules say when they are imported is not the words of a worker
+        stdout=2,  # output of modules during their import is not that of a worker
         pass_fds=(settings["socket"],),
         start_new_session=True,
         preexec_fn=die_with_parent(command.cpus),  # noqa: PLW1509 - see `spawn`
@@ -220,18 +226,18 @@ def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subpr
 
 
 def _as_bytes(text: str) -> str:
-    """Return the bytes that the system has for a text, as characters; see `hook/preload_parent.py`."""
+    """Return the bytes of a text in the system's encoding, as characters; see `hook/preload_parent.py`."""
     return os.fsencode(text).decode("latin-1")
 
 
 def _receive_until(link: socket.socket, until: float, most: int) -> bytes:
-    """Receive something until that time. Raises `TimeoutError`, and `EOFError` at the end."""
+    """Receive at least one byte until that time. Raises `TimeoutError`, and `EOFError` at the end."""
     link.settimeout(max(0.001, until - time.monotonic()))
     return _some(link.recv(most))
 
 
 def _some(received: bytes) -> bytes:
-    """Return what was received. Raises `EOFError` if that is nothing."""
+    """Return the bytes that were received. Raises `EOFError` if there are none."""
     if not received:
         raise EOFError("it ended")
     return received

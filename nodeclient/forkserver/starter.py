@@ -1,7 +1,7 @@
-"""Starts workers: warm as long as there is a parent interpreter for them, cold otherwise.
+"""Starts workers: warm while there is a parent interpreter for them, cold otherwise.
 
-What the parent interpreter is, is in `parent`. Here is when there is one: from the node's start on; and if it ends,
-the next round starts cold, and another one is made ready for those that follow.
+`server_process` is the parent interpreter. This module decides when there is one: from the node's start on. If it ends,
+the next round starts cold, and another one is made ready for the rounds after that.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from nodeclient.forkserver.server_process import ForkServer, ForkServerError
 from nodeclient.workers.spawn import WorkerCommand, spawn, stdin_of_worker
 
 LAZY_IMPORTS = {"torch": ("torch._dynamo",)}
-"""By the module that is named.
+"""Modules that are imported along with a named one.
 
 Every optimizer, and DistributedDataParallel, imports torch._dynamo when it is made (torch/_compile.py), which takes as
-long as torch itself: 1.2 s for 823 modules (torch 2.13, CPU). After it, what a whole first step imports takes 2 ms.
-"""
+long as torch itself: 1.2 s for 823 modules (torch 2.13, CPU). After it, the imports of a whole first step take 2 ms."""
 
 
 def lazy_imports(modules: Sequence[str]) -> tuple[str, ...]:
-    """Return the modules that go along with those named."""
+    """Return the modules that are imported along with those named."""
     return tuple(late for name in modules for late in LAZY_IMPORTS.get(name, ()))
 
 
 Notify = Callable[[Level, str], None]
 
 FAILURES_MAX = 3
-"""Parents in a row that forked no worker; then there will be no other one, which would cost each round an import."""
+"""The number of parents in a row that forked no worker, after which no other is started: each would cost a round an
+import."""
 
 HEAD_START_S = 0.03
-"""For the worker of rank 0, to listen before others connect to it. TCPStore, refused once, tries again after 0.25 to
-0.75 s: forked at the same time, one warm round in three was late by that. A fork with torch takes 10 to 20 ms."""
+"""The time by which the worker of rank 0 starts earlier, to listen before others connect to it. TCPStore, refused once,
+tries again after 0.25 to 0.75 s: when all were forked at the same time, one warm round in three was late by that. A
+fork with torch takes 10 to 20 ms."""
 
 
 class WorkerStarter:
-    """Starts one node's workers; without `modules`, all of them cold."""
+    """Starts one node's workers. If `modules` is empty, all of them start cold."""
 
     def __init__(self, modules: Sequence[str], command: WorkerCommand, macro: str, notify: Notify) -> None:
         """Take the `command` that all workers have in common, with `macro` where their arguments differ."""
@@ -50,27 +51,30 @@ class WorkerStarter:
         self._notify = notify
         self._parent: ForkServer | None = None
         self._failures = 0
-        """Parents that ended, or could not fork, since a worker was forked."""
+        """Parents that ended, or could not fork, since a worker was last forked."""
         self._settled = asyncio.Event()
         self._missed = asyncio.Event()
-        """A worker was started cold for want of a parent."""
+        """A worker was started cold because there was no parent."""
 
     @property
     def pids(self) -> frozenset[int]:
-        """The processes that are ours to reap."""
+        """The processes that this object will reap."""
         return frozenset() if self._parent is None else frozenset({self._parent.pid})
 
     async def settled(self) -> None:
-        """Wait until it is known whether there is a parent: until the first one is ready, or cannot be."""
+        """Wait until it is known whether there is a parent: the first one is ready, or there can be none."""
         await self._settled.wait()
 
     async def give_way(self, group_rank: int) -> None:
-        """Let the node of rank 0 start its workers first, if they are warm; cold ones differ by more than this."""
+        """Let the node of rank 0 start its workers first, if they are warm.
+
+        Start times of cold ones differ by more than this.
+        """
         if group_rank > 0 and self._parent is not None and self._parent.usable:
             await asyncio.sleep(HEAD_START_S)
 
     async def run(self) -> None:
-        """Keep a parent as long as the node lives and there can be one."""
+        """Keep a parent while the node lives and there can be one."""
         try:
             if self._modules:
                 await self._find_hook()
@@ -90,9 +94,9 @@ class WorkerStarter:
             self._settled.set()
 
     async def _find_hook(self) -> None:
-        """Make sure that the command begins with a Python that comes to the hook. Raises `ColdError`.
+        """Check that the command begins with a Python that comes to the hook. Raises `ColdError`.
 
-        If it did not, it would go on with the user's program, as nobody's worker.
+        Otherwise it would go on with the user's program, without being a worker.
         """
         interpreter = check(self._command.argv, self._command.environ, self._macro)
         self._parent = finder = ForkServer(replace(self._command, argv=(*interpreter, "-c", "pass")), modules=None)
@@ -105,7 +109,7 @@ class WorkerStarter:
             self._parent = None
 
     async def _live(self) -> None:
-        """Have a parent from its start to its end, which is a `ForkServerError`. Raises `ColdError` too."""
+        """Run a parent from its start to its end, which is a `ForkServerError`. Raises `ColdError` too."""
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         names = ", ".join(self._modules)

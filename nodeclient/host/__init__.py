@@ -1,5 +1,5 @@
-"""What this host has to offer; nothing here changes it, but `ports`, which reserves one.
+"""What this host has to offer. Nothing here changes it, except that `ports` reserves a port.
 
 `devices` finds GPUs and CPUs, `cpus` how CPUs belong together, and `numa` decides which of them each worker gets.
-`addresses` says where others are likely to reach this host, `schedulers` what Slurm and others have set.
+`addresses` finds where others are likely to reach this host, `schedulers` what Slurm and others have set.
 """

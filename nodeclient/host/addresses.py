@@ -1,4 +1,4 @@
-"""Says which host this is, and at which address others are likely to reach it; sends nothing."""
+"""Finds which host this is, and at which address others are likely to reach it; sends nothing."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import struct
 from pathlib import Path
 
 _SIOCGIFADDR = 0x8915
-"""From linux/sockios.h: get the IPv4 address of an interface (netdevice(7))."""
+"""The value in linux/sockios.h: get the IPv4 address of an interface (netdevice(7))."""
 
 _IFREQ = struct.Struct("16s4xI16x")
 """A `struct ifreq` with a `sockaddr_in`: the name, then family and port (skipped), the address, and padding."""
 
 _ELSEWHERE = ("192.0.2.1", "2001:db8::1")
-"""Addresses kept for documentation (RFC 5737, RFC 3849): nobody has them, so the default route leads there."""
+"""Addresses reserved for documentation (RFC 5737, RFC 3849): no host has them, so the default route leads there."""
 
 _DISCARD_PORT = 9
 
 
 _NOBODY_ELSE = secrets.token_hex(16)
-"""Of this process alone."""
+"""A token of this process alone."""
 
 
 def fresh_node_id() -> str:
@@ -34,8 +34,8 @@ def fresh_node_id() -> str:
 def host_id() -> str:
     """Return a text that is equal on two nodes exactly if they reach each other over loopback.
 
-    The boot id tells hosts apart, also cloned ones, and the network namespace tells a host's containers apart. A
-    sandbox may hide them: then a node is alone on its host, as far as anybody knows, and others reach it as from afar.
+    The boot id differs between hosts, also cloned ones, and the network namespace differs between a host's containers.
+    A sandbox may hide them: then a node counts as alone on its host, and others reach it over the network.
     """
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -54,7 +54,8 @@ def interface_towards(peer: str) -> str | None:
 
     None if it is unknown, as for a host name: to look that up could take longer than a lease.
 
-    For GLOO_SOCKET_IFNAME: without it, gloo listens where the host's own name leads, and on Debian that is 127.0.1.1.
+    GLOO_SOCKET_IFNAME needs it: by itself, gloo listens where the host's own name leads, and on Debian that is
+    127.0.1.1.
     """
     source = _source_towards(peer)
     return source and interface_of(source)
@@ -64,7 +65,7 @@ def _source_towards(peer: str) -> str | None:
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(peer).version == 6 else socket.AF_INET  # noqa: PLR2004 - of IP
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            # For UDP this only looks up the route, and so the address that packets would leave from.
+            # With UDP this only looks up the route, and so the address that packets would leave from.
             probe.connect((peer, _DISCARD_PORT))
             return str(probe.getsockname()[0])
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Says which CPUs this process may use and how they belong together, as the kernel describes them; changes nothing."""
+"""Finds which CPUs this process may use and how they belong together, as the kernel describes them; changes nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def format_cpus(cpus: Iterable[int]) -> str:
 
 
 def core_of(cpu: int, host: Host) -> int:
-    """Return the first CPU of the physical core that this one is part of; itself where the kernel does not say."""
+    """Return the first CPU of the physical core that this one is part of; itself if the kernel does not describe it."""
     try:
         siblings = (host.system / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def cpu_quota(host: Host) -> float | None:
     limits: list[float] = []
     for group in groups:
         _, controllers, path = group.split(":", 2)
-        # In a container with a view of its own the path may be another's; the root that is seen is then one's own.
+        # In a container with a view of its own the path may be another's; the visible root is then this container's.
         below = PurePosixPath(path.lstrip("/"))
         folders = [below, *below.parents]
         if not controllers:

@@ -1,7 +1,6 @@
 """Finds what this host can give to workers, without torch: GPUs as its libraries see them, and CPUs.
 
-How many workers that makes is `workers_per_node`; which worker gets which GPU is the business of the worker, and which
-CPUs that of `numa`.
+`workers_per_node` says how many workers that makes. Each worker chooses its GPU; `numa` chooses its CPUs.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import WORKERS_MAX
 
 _UUID_BYTES = 96
-"""NVML_DEVICE_UUID_V2_BUFFER_SIZE in nvml.h."""
+"""The value of NVML_DEVICE_UUID_V2_BUFFER_SIZE in nvml.h."""
 
 _PCI_INFO = struct.Struct("=16s5I32s")
 """`nvmlPciInfo_t` in nvml.h; domain, bus and device are the second to the fourth."""
@@ -48,9 +47,9 @@ class Gpu:
     """One GPU, as its host describes it."""
 
     name: str
-    """Its UUID, or where nobody tells that, another name that differs."""
+    """Its UUID, or another unique name where that is unknown."""
     pci_address: str | None
-    """Where it is in `/sys/bus/pci/devices`; None if nobody tells that."""
+    """Its place in `/sys/bus/pci/devices`; None if that is unknown."""
 
 
 def workers_per_node(spec: str | None, environ: Mapping[str, str], host: Host | None = None) -> int:
@@ -106,10 +105,11 @@ def _no_gpu(environ: Mapping[str, str]) -> str:
 
 
 def _visible(gpus: list[Gpu], listed: str | None) -> list[Gpu]:
-    """Return the GPUs that a `*_VISIBLE_DEVICES` variable leaves over; None, where it is not set, leaves all.
+    """Return the GPUs that a `*_VISIBLE_DEVICES` variable leaves over; None, for one that is not set, leaves all.
 
-    As CUDA reads it (CUDA C++ Programming Guide, CUDA environment variables; `torch.cuda._parse_visible_devices`): the
-    list ends at its first entry that names no GPU, and one that names a GPU twice leaves none.
+    It is read as CUDA does (CUDA C++ Programming Guide, CUDA environment variables;
+    `torch.cuda._parse_visible_devices`): the list ends at its first entry that names no GPU, and one that names a GPU
+    twice leaves none.
     """
     if listed is None:
         return gpus
@@ -128,10 +128,10 @@ def _visible(gpus: list[Gpu], listed: str | None) -> list[Gpu]:
 
 
 def _named(gpus: list[Gpu], entry: str) -> Gpu | None:
-    """Return the GPU with this number, or whose UUID alone begins so."""
+    """Return the GPU with this number, or the only one whose UUID begins so."""
     if entry.startswith("GPU-"):
         if not any(gpu.name.startswith("GPU-") for gpu in gpus):
-            # Nobody told us the UUIDs, so the user's word is taken for it.
+            # The UUIDs are unknown here, so the user's entry is taken for one.
             return Gpu(entry, None) if gpus else None
         matches = [gpu for gpu in gpus if gpu.name.startswith(entry)]
         return matches[0] if len(matches) == 1 else None
@@ -143,7 +143,7 @@ def _named(gpus: list[Gpu], entry: str) -> Gpu | None:
 
 
 def _nvidia_gpus(host: Host) -> list[Gpu]:
-    """Return the GPUs with their UUIDs, or where the driver's library does not tell, with other names that differ."""
+    """Return the GPUs with their UUIDs, or with other unique names if the driver's library does not give those."""
     gpus = _nvml_gpus(host.nvml)
     if gpus is not None:
         return gpus
@@ -153,7 +153,7 @@ def _nvidia_gpus(host: Host) -> list[Gpu]:
 
 
 def _addresses_by_device_file(processes: Path) -> dict[str, str]:
-    """Read what NVIDIA's driver says of each GPU, which a container may see where it has no NVML."""
+    """Read what NVIDIA's driver shows of each GPU; a container may see that where it has no NVML."""
     found = {}
     for information in (processes / "driver/nvidia/gpus").glob("*/information"):
         minor = _DEVICE_MINOR.search(information.read_text())
@@ -211,7 +211,7 @@ def _amd_gpu(properties: Path) -> Gpu | None:
     try:
         words = dict(line.split(maxsplit=1) for line in properties.read_text().splitlines() if " " in line)
     except PermissionError:
-        # A container's view of a GPU that is not given to it.
+        # A GPU that the container sees but was not given.
         return None
     if int(words.get("simd_count", "0")) == 0:
         return None

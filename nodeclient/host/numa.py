@@ -1,8 +1,7 @@
 """Decides which CPUs each worker is bound to, so that it runs near its GPU and finds its memory there.
 
-The words and their meanings are those of torchrun's `--numa-binding` (torch/numa/binding.py). Here no `numactl` is
-needed, and where there are no GPUs, or fewer than workers, there is a binding as well. Applying it is the business of
-`spawn`.
+The choices are those of torchrun's `--numa-binding` (torch/numa/binding.py). Here no `numactl` is needed, and workers
+are bound even if there are fewer GPUs than workers, or none. `spawn` applies the binding.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from nodeclient.host.cpus import allowed_cpus, core_of, format_cpus, parse_cpus
 from nodeclient.host.devices import Gpu, Host, visible_gpus
 
 CHOICES = ("node", "socket", "exclusive", "core-complex")
-"""All CPUs of the GPU's NUMA node; of that node's socket; a share of the node's cores, nobody else's; cores of the node
-that share their last cache, other ones for each worker as far as there are."""
+"""All CPUs of the GPU's NUMA node; of that node's socket; a share of the node's cores that no other worker has; cores
+of the node that share their last cache, different ones for each worker as far as there are."""
 
 UNKNOWN = -1
-"""What the kernel says where nobody has told it near which NUMA node a device is. Torch takes it for node 0, and so
-crowds all workers there."""
+"""The kernel's value where it does not know which NUMA node a device is near. Torch takes it for node 0, and so crowds
+all workers there."""
 
 
 class BindingError(OperationalError):
@@ -38,8 +37,8 @@ def bindings(
 ) -> tuple[frozenset[int], ...]:
     """Return the CPUs of each worker, by local rank; only such as are `allowed` (None: to this process).
 
-    The GPU of a worker is that of its local rank among those it sees, and they are counted again from the first where
-    there are more workers. Without GPUs, the workers are dealt out to the NUMA nodes in order, evenly. Raises
+    The GPU of a worker is that of its local rank among those it sees; they are counted again from the first where there
+    are more workers. If there are no GPUs, the workers are dealt out to the NUMA nodes in order, evenly. Raises
     `BindingError`.
     """
     if choice not in CHOICES:
@@ -57,12 +56,12 @@ def bindings(
 
 @dataclass(frozen=True, slots=True)
 class _Seats:
-    """What workers are bound by: the place of each GPU, or where there are more workers than those, of each worker."""
+    """The places that workers are bound to: one for each GPU, or one for each worker if there are more workers."""
 
     nodes: Mapping[int, frozenset[int]]
-    """The CPUs of each NUMA node that this process may use; no node without any."""
+    """The CPUs of each NUMA node that this process may use; a node without any is left out."""
     of: tuple[int, ...]
-    """The NUMA node of each seat; worker n has the seat n."""
+    """The NUMA node of each seat; worker n has seat n."""
     host: Host
 
     def node(self, seat: int) -> frozenset[int]:
@@ -82,7 +81,7 @@ class _Seats:
                 f"{len(cores)} cores that may be used and {count} GPUs or workers: use node or core-complex, or fewer "
                 "workers"
             )
-        # The first ones get one more each where it does not come out even.
+        # The first ones get one more each if the division leaves a rest.
         each, more = divmod(len(cores), count)
         start = index * each + min(index, more)
         return frozenset().union(*cores[start : start + each + (index < more)])
@@ -90,7 +89,7 @@ class _Seats:
     def core_complex(self, seat: int) -> frozenset[int]:
         index, _ = self._place(seat)
         complexes = _grouped(self.node(seat), lambda cpu: _last_cache_of(cpu, self.host))
-        # Those with the most CPUs first: of the others, some may be somebody else's.
+        # Those with the most CPUs come first: some CPUs of the others may be taken.
         ordered = sorted(complexes.items(), key=lambda item: (-len(item[1]), item[0]))
         return ordered[index % len(ordered)][1]
 
@@ -124,7 +123,7 @@ def _why_not(gpu: Gpu, node: int, nodes: Mapping[int, frozenset[int]]) -> str:
 
 
 def _nodes(host: Host, allowed: frozenset[int]) -> dict[int, frozenset[int]]:
-    """Return the allowed CPUs of each NUMA node that has CPUs; a kernel that knows none has one with all."""
+    """Return the allowed CPUs of each NUMA node that has CPUs; one node has all if the kernel knows none."""
     found = {}
     for folder in (host.system / "devices/system/node").glob("node[0-9]*"):
         cpus = parse_cpus((folder / "cpulist").read_text())
@@ -135,7 +134,7 @@ def _nodes(host: Host, allowed: frozenset[int]) -> dict[int, frozenset[int]]:
 
 def _node_of(gpu: Gpu, nodes: Mapping[int, frozenset[int]], host: Host) -> int:
     if len(nodes) == 1:
-        return next(iter(nodes))  # also where the kernel says nothing, as there is nothing to tell apart
+        return next(iter(nodes))  # with a single node, the kernel need not say which it is
     if gpu.pci_address is None:
         return UNKNOWN
     node = _read_number(host.system / "bus/pci/devices" / gpu.pci_address / "numa_node")

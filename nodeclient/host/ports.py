@@ -6,19 +6,19 @@ import socket
 
 
 class PortReservation:
-    """A TCP port that the kernel gives to nobody who asks for any port, until `close`.
+    """A TCP port that the kernel does not hand out to any process that asks for a free port, until `close`.
 
     It is held by a socket that is bound and does not listen, with SO_REUSEADDR. The kernel therefore never chooses the
     port for another process's bind to port 0 or for an outgoing connection. A process that asks for this very port, and
     sets SO_REUSEADDR too, gets it: Linux lets such sockets share a port while none of them listens. torch's TCPStore
-    does just that on rank 0 (with libuv and without), so the reservation is kept all the round, and there is no moment
-    between letting go and taking.
+    does just that on rank 0 (with libuv and without), so the reservation is kept all the round, and the port is never
+    free in between.
 
     Raises `OSError` if no port is free.
     """
 
     def __init__(self) -> None:
-        # TCPStore listens on :: where there is IPv6, and the reservation has to cover what it takes.
+        # TCPStore listens on :: where there is IPv6, and the reservation has to cover the same addresses.
         if socket.has_dualstack_ipv6():
             self._socket = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
             self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -33,5 +33,5 @@ class PortReservation:
             raise
 
     def close(self) -> None:
-        """Let go of the port; further calls do nothing."""
+        """Release the port; further calls do nothing."""
         self._socket.close()

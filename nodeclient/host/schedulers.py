@@ -1,6 +1,6 @@
-"""Reads what a scheduler has said about a job in the environment: its id, its number of nodes, this node's rank.
+"""Reads what a scheduler has set about a job in the environment: its id, its number of nodes, this node's rank.
 
-A pure function of the variables. Which of it is used, and that flags win, is the business of `config`.
+A pure function of the variables. `config` decides which of it is used; flags win.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import RANKS_MAX
 
 SLURM_STEP_MAX = 0xFFFF_FFF0
-"""SLURM_MAX_NORMAL_STEP_ID of slurm.h: ids from here on are no steps of srun, but the batch script, an interactive
-shell and the like."""
+"""The value of SLURM_MAX_NORMAL_STEP_ID in slurm.h: greater ids are no steps of srun, but the batch script, an
+interactive shell and the like."""
 
 _NUMBER = re.compile(r"\d{1,10}", re.ASCII)
 
@@ -28,7 +28,7 @@ class SchedulerError(OperationalError):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One thing that a scheduler has said."""
+    """One value that a scheduler has set."""
 
     value: str
     source: str
@@ -36,21 +36,21 @@ class Found:
 
 
 def found(environ: Mapping[str, str]) -> dict[str, Found]:
-    """Return what the scheduler says, by `job_id`, `nnodes` and `node_rank`; what it does not say is missing.
+    """Return the scheduler's values, by `job_id`, `nnodes` and `node_rank`; those that it did not set are missing.
 
-    What is malformed counts as not said: somebody else may use the same names. Raises `SchedulerError`.
+    Malformed values count as missing: other programs may use the same names. Raises `SchedulerError`.
     """
     return _slurm(environ) or _kubernetes(environ)
 
 
 def _slurm(environ: Mapping[str, str]) -> dict[str, Found]:
-    """Read what srun says of its step (srun(1), OUTPUT ENVIRONMENT VARIABLES; Slurm's src/common/env.c).
+    """Read what srun sets for its step (srun(1), OUTPUT ENVIRONMENT VARIABLES; Slurm's src/common/env.c).
 
-    Only in a step of srun, which has one task on each node. The script of sbatch has SLURM_NODEID=0 as well, but runs
-    on the first node alone, and whatever it starts elsewhere by other means would take that for its own. The job is
-    named as sacct names the step, `1234.0`, or `1234_7.0` in a job array: the nodes of one srun train together, and two
-    steps that run side by side in one allocation do not meet. A job that is requeued keeps its id, which opens a new
-    run.
+    It counts in a step of srun only, which has one task on each node. The script of sbatch has SLURM_NODEID=0 as well,
+    but runs on the first node alone, and whatever it starts elsewhere by other means would take that for its own. The
+    job is named as sacct names the step, `1234.0`, or `1234_7.0` in a job array: the nodes of one srun train together,
+    and two steps that run side by side in one allocation do not meet. A job that is requeued keeps its id, which opens
+    a new run.
     """
     job, step = _number(environ, "SLURM_JOB_ID"), _number(environ, "SLURM_STEP_ID")
     if job is None or step is None or step >= SLURM_STEP_MAX:
@@ -76,7 +76,7 @@ def _slurm(environ: Mapping[str, str]) -> dict[str, Found]:
 
 
 def missed(environ: Mapping[str, str]) -> str | None:
-    """Return what to say to somebody who is in an allocation of several nodes, but not in a step of srun."""
+    """Return a warning for a user in an allocation of several nodes, but not in a step of srun; None otherwise."""
     job, nodes = _number(environ, "SLURM_JOB_ID"), _number(environ, "SLURM_JOB_NUM_NODES")
     step = _number(environ, "SLURM_STEP_ID")
     if job is None or nodes is None or nodes < 2 or (step is not None and step < SLURM_STEP_MAX):  # noqa: PLR2004  # one
@@ -88,9 +88,9 @@ def missed(environ: Mapping[str, str]) -> str | None:
 
 
 def _kubernetes(environ: Mapping[str, str]) -> dict[str, Found]:
-    """Read what an indexed Job says to its Pods (kubernetes.io/docs/concepts/workloads/controllers/job).
+    """Read what an indexed Job sets in its Pods (kubernetes.io/docs/concepts/workloads/controllers/job).
 
-    How many there are it does not say.
+    It does not set how many there are.
     """
     index = _number(environ, "JOB_COMPLETION_INDEX")
     if index is None or index >= RANKS_MAX:

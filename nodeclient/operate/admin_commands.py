@@ -1,6 +1,7 @@
-"""`nodeclient drain`, `undrain`, `stop`, `restart`, `forget`: have a coordinator do something, and say what it did.
+"""`nodeclient drain`, `undrain`, `stop`, `restart`, `forget`: have a coordinator do something, and print the result.
 
-Nothing is asked for twice, and nothing is decided here: what is already as it should be is said, and is no error.
+No request is sent twice, and nothing is decided here. It is no error if a job or node is as wanted already; the result
+says so.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from nodeclient.operate.request_errors import RequestError, UnknownNameError
 from nodeclient.operate.terminal_info import write
 
 PERSON_MAX = 128
-"""In characters, as of any name."""
+"""The limit of a name in characters, as of any name."""
 
 
 def carry_out(config: CommandConfig) -> int:
-    """Have it done for each name in turn; return the exit code, that of the first one that could not be done."""
+    """Carry it out for each name in turn; return the exit code of the first that failed, or 0."""
     client = Client(config.coordinators)
     plain = AdminBody(person(), config.reason)
     if config.verb not in {Verb.DRAIN, Verb.UNDRAIN}:
@@ -50,7 +51,7 @@ def _of_job(client: Client, verb: Verb, job: str, body: AdminBody) -> AdminAnswe
 
 
 def person() -> str:
-    """Return who runs this, as it is to be in the events; a container may have no name for its user."""
+    """Return who runs this, for the events; a container may have no name for its user."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

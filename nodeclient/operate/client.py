@@ -1,7 +1,7 @@
-"""Asks coordinators over HTTP: reads, commands, and events as they come. Plain `http.client`, and no event loop.
+"""Sends requests to coordinators over HTTP: reads, commands, and event streams. Plain `http.client`, no event loop.
 
-Several addresses are tried in turn. Every failure is an `RequestError`, one line that says which address said or did
-what. `protocol.api` says what the answers mean.
+Several addresses are tried in turn. Every failure is a `RequestError`, one line that says which address failed and how.
+`protocol.api` defines the answers.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ ANSWER_WITHIN_S = 10.0
 """A person waits no longer; a coordinator answers in milliseconds."""
 
 SILENT_S_MAX = 45.0
-"""Of a stream: a coordinator sends a comment every 15 s, so it misses two before the connection is taken for dead."""
+"""How long a stream may be silent: a coordinator sends a comment every 15 s, so two may be missed before the connection
+is taken for dead."""
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
-"""Some 300 bytes a node: 20,000 nodes, the coordinator's own limit, ten times over."""
+"""Some 300 bytes a node: ten times what 20,000 nodes take, the coordinator's own limit."""
 
 EVENT_BYTES_MAX = 256 * 1024
-"""Of one line of a stream: a reason of 4,096 characters, each escaped as JSON does it, ten times over."""
+"""The length of one line of a stream: ten times a reason of 4,096 characters, each escaped as in JSON."""
 
 Answer = TypeVar("Answer")
 Found = TypeVar("Found")
 
 CODES: dict[int, ExitCode] = {HTTPStatus.CONFLICT: ExitCode.REFUSED, HTTPStatus.SERVICE_UNAVAILABLE: ExitCode.TEMPFAIL}
-"""By the status of a refusal: not as things are, and not now."""
+"""The exit codes by the status of a refusal: refused as things are, or not possible now."""
 
 MSGPACK = "application/msgpack"
 STREAM = "text/event-stream"
 
 
 def read(kind: type[Answer], data: Any, where: str = "answer") -> Answer:
-    """Return what was decoded as a record of `protocol.api`. Raises `AnswerError`, which names the field."""
+    """Return decoded data as a record of `protocol.api`. Raises `AnswerError`, which names the field."""
     try:
         return reader_for(kind)(data, where)
     except SchemaError as error:
@@ -57,11 +58,11 @@ class _StrangeError(OperationalError):
 
 
 _TROUBLES = (OSError, UnicodeError, http.client.HTTPException, _StrangeError)
-"""What can go wrong with one address, and not with the next."""
+"""Errors that concern one address only, so the next one is tried."""
 
 
 class Client:
-    """Coordinators, or rather the addresses of one, and what can be asked of it."""
+    """The addresses of a coordinator, and the requests to it."""
 
     def __init__(self, coordinators: Sequence[Endpoint]) -> None:
         self._coordinators = list(coordinators)
@@ -72,7 +73,7 @@ class Client:
         return str(self._coordinators[0])
 
     def get(self, path: str) -> Any:
-        """Return what is answered to a read, decoded."""
+        """Return the decoded answer to a read."""
 
         def ask(coordinator: Endpoint) -> Any:
             with closing(_connect(coordinator)) as connection:
@@ -82,7 +83,7 @@ class Client:
         return self._in_turn(ask)
 
     def post(self, path: str, body: AdminBody | DrainBody) -> Any:
-        """Have a command done, at most once; return what is answered, decoded."""
+        """Carry out a command, at most once; return the decoded answer."""
 
         def ask(coordinator: Endpoint) -> Any:
             with closing(_connect(coordinator)) as connection:
@@ -98,7 +99,7 @@ class Client:
 
     def events(self, path: str, after: str | None) -> Iterator[Any]:
         """Yield the events after the one of this id, or all, decoded, as they come; ends with `LostError`."""
-        headers = {"Accept": f"{STREAM}, {MSGPACK}"}  # the second is for errors
+        headers = {"Accept": f"{STREAM}, {MSGPACK}"}  # MSGPACK is for errors
         if after is not None:
             headers["Last-Event-ID"] = after
 
@@ -121,7 +122,7 @@ class Client:
         raise LostError(f"{self.where}: it has closed the connection")
 
     def _in_turn(self, ask: Callable[[Endpoint], Found]) -> Found:
-        """Ask one address after the other; the next time, whoever has answered comes first."""
+        """Try one address after the other; the next time, the address that answered comes first."""
         errors = []
         for coordinator in list(self._coordinators):
             try:
@@ -142,7 +143,7 @@ def _connect(coordinator: Endpoint, silent_s_max: float = ANSWER_WITHIN_S) -> ht
 
 
 def _decoded(answer: http.client.HTTPResponse) -> Any:
-    """Return what an answer holds; raise what a coordinatord means by an error."""
+    """Return the data of an answer; raise the exception that a coordinatord's error stands for."""
     body = answer.read(ANSWER_BYTES_MAX)
     try:
         decoded = msgpack.unpackb(body)

@@ -1,7 +1,7 @@
 """`nodeclient events`: what happened to a job, when and why, as lines for people or as JSON lines for programs.
 
-With `--follow` it goes on as things happen, also across a restart of the coordinator: by the id of the last event that
-was shown, which is for the coordinator alone to understand, none comes twice and none is left out.
+With `--follow` it goes on as things happen, also across a restart of the coordinator. It asks for events after the id
+of the last one shown, which only the coordinator interprets, so none comes twice and none is left out.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from nodeclient.operate.request_errors import RequestError, UnknownNameError
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, width, write
 
 TRY_AGAIN_S = 1.0
-"""After a connection was lost: a coordinator that is started again serves within a second."""
+"""The pause after a connection was lost: a coordinator that is started again serves within a second."""
 
 WHAT_WIDTH = 16
-"""Of the longest kind of event that is usual, `node left behind`."""
+"""The width of the longest kind of event that is usual, `node left behind`."""
 
 ROUND_WIDTH = len("round 100")
 
@@ -35,22 +35,22 @@ REASON_WIDTH_MIN = 40
 """Where a terminal leaves less beside the other columns, a reason goes on below them."""
 
 COLOURS = {"NodeLost": Colour.BAD, "NodeLeftBehind": Colour.BAD, "RoundStopped": Colour.CHANGING}
-"""What an eye that runs over a long list looks for."""
+"""The colours of events that stand out in a long list."""
 
 FOLLOWED_FIRST = 10
-"""As `tail -f` begins."""
+"""As many as `tail -f` begins with."""
 
 JOB_WIDTH_MAX = 24
-"""Of the column of jobs: a longer name takes more in its own lines, and not in those of all."""
+"""The limit of the column of jobs: a longer name widens its own lines only."""
 
 LAST = "JobForgotten"
-"""After it there is nothing to follow, unless the job was opened anew meanwhile."""
+"""The last event of a job, unless the job was opened anew meanwhile."""
 
 TIME_MAX = 250_000_000_000.0
 """The year 9892: later ones are no dates."""
 
 ALL = "/v1/events"
-"""Those of all jobs, and of none."""
+"""The path of the events of all jobs, and of those that belong to none."""
 
 
 def show(config: EventsConfig) -> int:
@@ -68,7 +68,7 @@ def show(config: EventsConfig) -> int:
 
 
 def _query(config: EventsConfig, last: int | None) -> str:
-    """Return what narrows the answer; `last` is how many there are to be where it is not said."""
+    """Return the query that narrows the answer; `last` is the number of events by default."""
     query = {
         "last": last if config.last is None else config.last,
         "since": config.since_s,
@@ -79,7 +79,7 @@ def _query(config: EventsConfig, last: int | None) -> str:
 
 
 def _follow(client: Client, job: str | None, query: str) -> Iterator[ApiEvent]:
-    """Yield what there is and what comes; ends only with the job."""
+    """Yield the events that there are and those that come; ends only with the job."""
     path = f"{ALL if job is None else f'{job_path(job)}/events'}{query}"
     last: str | None = None
     is_over, is_warned = False, False
@@ -137,6 +137,6 @@ class _Printer:
 
 
 def _text(event: ApiEvent) -> str:
-    """Return the reason, which is also to say which node it is about."""
+    """Return the reason, with the name of the node that it is about."""
     named = event.node is None or re.search(rf"(?<![\w-]){re.escape(event.node)}(?![\w-])", event.reason)
     return event.reason if named else f"{event.node}: {event.reason}"

@@ -8,11 +8,11 @@ from collections.abc import Collection, Sequence
 from coordinatord.protocol.api import RestartsStatus
 
 NAMES_MAX = 8
-"""Named in one sentence; the rest is counted."""
+"""How many names a sentence has; the rest is counted."""
 
 
 def duration(seconds: float) -> str:
-    """Say a duration in one short word: 0s, 59s, 3m12s, 2h03m, 4d07h."""
+    """Return a duration as one short word: 0s, 59s, 3m12s, 2h03m, 4d07h."""
     whole = max(0, int(seconds))
     minutes, hours, days = whole // 60, whole // 3_600, whole // 86_400
     if days:
@@ -23,17 +23,17 @@ def duration(seconds: float) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """Say how many of something: 1 node, 2 nodes."""
+    """Return a number with its noun: 1 node, 2 nodes."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def budget(restarts: RestartsStatus) -> str:
-    """Say how many restarts were used, and of how many if these are counted: restarts 1 of 3."""
+    """Return how many restarts were used, and the budget if there is one: restarts 1 of 3."""
     return f"restarts {restarts.used}" + ("" if restarts.max is None else f" of {restarts.max}")
 
 
 def listed(names: Sequence[str], total: int | None = None) -> str:
-    """Say a list of names, of which there may be more than are given: a, b and 3 more."""
+    """Return a list of names, of which there may be more than are given: a, b and 3 more."""
     total = len(names) if total is None else max(total, len(names))
     shown = names[:NAMES_MAX]
     more = total - len(shown)
@@ -41,5 +41,5 @@ def listed(names: Sequence[str], total: int | None = None) -> str:
 
 
 def meant(wrong: str, known: Collection[str]) -> str | None:
-    """Return the known name that somebody who wrote a wrong one may have meant."""
+    """Return the known name that may be meant by a wrong one."""
     return next(iter(difflib.get_close_matches(wrong, known, n=1)), None)

@@ -1,4 +1,4 @@
-"""What the commands ask for: the jobs, one of them, the only one; and what they say about a name that is not known."""
+"""Looks up the jobs of a coordinator: all, one, or the only one; explains a name that is unknown."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from nodeclient.operate.request_errors import RequestError, UnknownNameError
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a coordinator says about its jobs."""
+    """The jobs of a coordinator."""
 
     jobs: tuple[JobStatus, ...]
     drained: tuple[DrainedStatus, ...]
-    """Empty where one job was asked for."""
+    """Empty if only one job was asked for."""
     data: dict[str, Any]
-    """The same as the coordinator has it, for programs."""
+    """The same as the coordinator sent it, for programs."""
 
 
 def get_status(client: Client, job: str | None) -> Status:
-    """Ask for all jobs, or for one."""
+    """Return all jobs, or one."""
     if job is None:
         data = client.get("/v1/jobs")
         answer = read(JobsAnswer, data)
@@ -36,7 +36,7 @@ def get_status(client: Client, job: str | None) -> Status:
 
 
 def get_of_job(client: Client, job: str, what: str) -> Any:
-    """Ask something about one job; `what` is the rest of the path."""
+    """Return data about one job; `what` is the rest of the path."""
     try:
         return client.get(f"{job_path(job)}{what}")
     except UnknownNameError:
@@ -54,7 +54,7 @@ def node_path(node: str) -> str:
 
 
 def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
-    """Return the job that was named, or the one that there is; with `live`, those that have ended count if all have."""
+    """Return the job that was named, or the only one; with `live`, those that have ended count only if all have."""
     if named is not None:
         return named
     jobs = read(JobsAnswer, client.get("/v1/jobs")).jobs
@@ -69,7 +69,7 @@ def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
 
 
 def unknown_job(client: Client, job: str) -> UnknownNameError:
-    """Say that there is no such job, and which there are."""
+    """Return the error that there is no such job, with those that there are."""
     known = [one.job for one in read(JobsAnswer, client.get("/v1/jobs")).jobs]
     return UnknownNameError(f"the coordinator knows no job {job!r}{_instead(job, known)}")
 
@@ -82,5 +82,5 @@ def _instead(wrong: str, known: Collection[str]) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Quote a name as one segment of a path: `.` and `..` would be taken for a folder by what stands in between."""
+    """Quote a name as one segment of a path, `.` and `..` too: a proxy would take them for folders."""
     return quote(name, safe="").replace(".", "%2E")

@@ -1,4 +1,4 @@
-"""`nodeclient report`: the root cause of a job's last failure, as its nodes have shown it, for whoever came later."""
+"""`nodeclient report`: the root cause of a job's last failure, as its nodes have shown it, for later readers."""
 
 from __future__ import annotations
 

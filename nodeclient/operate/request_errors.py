@@ -1,4 +1,4 @@
-"""What can go wrong when a coordinator is asked, each as one line for the person who asked."""
+"""The errors of a request to a coordinator, each one line for the person who sent it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from coordinatord.protocol.text import clip
 
 
 class RequestError(OperationalError):
-    """It could not be done or shown; the text says why."""
+    """The request could not be carried out or shown; the text says why."""
 
     def __init__(self, text: str, exit_code: ExitCode = ExitCode.UNAVAILABLE) -> None:
         super().__init__(clip(text))
@@ -20,7 +20,7 @@ class UnknownNameError(RequestError):
 
 
 class LostError(RequestError):
-    """No coordinator answers, or one does no more: what only reads may be tried again."""
+    """No coordinator answers, or one no longer does; a read may be tried again."""
 
 
 class AnswerError(RequestError):

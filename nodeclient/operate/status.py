@@ -1,8 +1,8 @@
 """`nodeclient status`: the jobs of a coordinator, as a table for people or as JSON for programs.
 
-Jobs that live come first. On a terminal, only some of those that have ended follow, columns that say nothing are left
-out, and of many nodes those come first, and may be the only ones, that are not running. Elsewhere each node has one
-line, which begins with its job, and all columns.
+Jobs that live come first. On a terminal only some of those that have ended follow, empty columns are left out, and
+nodes that do not run come first and may be the only ones shown. In a pipe or file each node has one line, which begins
+with its job, and all columns.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, wri
 from nodeclient.operate.watch import watch_lines, watch_screen
 
 ROWS_MAX = 24
-"""Of a job's table on a terminal, unless all are asked for: a screen."""
+"""The rows of a job's table on a terminal, unless all are asked for: a screen."""
 
 ENDED_MAX = 3
-"""Jobs that have ended, shown on a terminal unless all are asked for: somebody may look because of the last ones, and
+"""The number of ended jobs shown on a terminal, unless all are asked for: the last ones may be why somebody looks, and
 more of them would push the jobs that live off the screen."""
 
 DRAINS_MAX = 8
@@ -57,14 +57,14 @@ STATES = {
     "stalled": Colour.CHANGING,
     "silent": Colour.CHANGING,
 }
-"""Of jobs."""
+"""The colours of jobs' states."""
 
 TROUBLED = frozenset({"disconnected", "silent", "stale", "stopped"})
-"""States of nodes that want a look."""
+"""States of nodes that need attention."""
 
 STALLED_S = 5.0
-"""Five heartbeats: all ranks take the same steps, but nodes are not heard in the same instant, so a node that is behind
-for less than that may not be."""
+"""Five heartbeats: all ranks take the same steps, but their reports do not arrive at the same instant. A node that is
+behind for less than that may not be."""
 
 
 def show(config: StatusConfig) -> int:
@@ -93,8 +93,8 @@ def show(config: StatusConfig) -> int:
 def page(status: Status, where: TerminalInfo, rows_max: int | None, ended_max: int | None, hint: str = "") -> list[str]:
     """Return the lines that show all this.
 
-    On a terminal, `rows_max` is for the table of each job, and `ended_max` for the jobs that have ended; `hint` says
-    how to see the others.
+    On a terminal, `rows_max` limits the table of each job, and `ended_max` the jobs that have ended; `hint` says how to
+    see the others.
     """
     jobs = _in_order(status.jobs, ended_max if where.is_terminal else None)
     blocks = [_job_lines(job, where, rows_max, hint) for job in jobs] or [["no jobs"]]
@@ -106,7 +106,7 @@ def page(status: Status, where: TerminalInfo, rows_max: int | None, ended_max: i
 
 
 def _in_order(jobs: Sequence[JobStatus], ended_max: int | None) -> list[JobStatus]:
-    """Return those that live, and then so many that have ended, the last one first."""
+    """Return the jobs that live, and then so many that have ended, the last one first."""
     ended = sorted((job for job in jobs if job.ended), key=lambda job: job.state_s or 0.0)
     return [job for job in jobs if not job.ended] + ended[:ended_max]
 
@@ -158,7 +158,7 @@ def _count_nodes(job: JobStatus) -> str:
 
 
 def _work(job: JobStatus) -> str:
-    """Say how far it has got, and how much of its time went there."""
+    """Return how far it has got, and how much of its time was training."""
     parts = []
     step, pace = job.progress.step, job.progress.steps_per_s
     if step is not None:
@@ -197,9 +197,9 @@ def _nodes(job: JobStatus, where: TerminalInfo, rows_max: int | None, hint: str)
 
 
 class _Lead:
-    """The worker that is furthest, and by how much another one may be behind it without being so.
+    """The worker that is furthest, and by how many steps another may lag because of reporting alone.
 
-    Nodes speak once a second and not at the same time, so what two of them said last is up to two seconds apart.
+    Nodes report once a second and not at the same time, so the last reports of two are up to two seconds apart.
     """
 
     def __init__(self, step: int, job: JobStatus) -> None:
@@ -209,7 +209,7 @@ class _Lead:
         self._all_stand = job.health == "stalled"
 
     def lag_of(self, node: NodeStatus) -> int:
-        """Return how many steps the last worker of a node is behind; 0 where that may be chance."""
+        """Return how many steps the last worker of a node is behind; 0 if that may be chance."""
         lag = self._step - min(_known(node), default=self._step)
         stands = self._all_stand or (node.step_age_s is not None and node.step_age_s > STALLED_S)
         return lag if stands or lag > self._slack else 0
@@ -278,7 +278,7 @@ def _version(node: NodeStatus) -> str:
 
 
 def _shown_state(job: JobStatus) -> str:
-    """Return what to call the state of a job: of one that is not well, that it is not."""
+    """Return the state of a job that is shown: its health if it is not well."""
     return job.state if job.health == "well" else job.health
 
 
@@ -295,7 +295,7 @@ def _now() -> str:
 
 
 def _screen(status: Status, where: TerminalInfo, rows: int) -> list[str]:
-    """Fill a screen: jobs that have ended get what is left by those that live, nodes what is left by all the words."""
+    """Fill a screen: live jobs come first, ended ones get the rest; nodes get what all other lines leave."""
     for most in range(ENDED_MAX, 0, -1):
         lines = page(status, where, rows, most)
         if len(lines) <= rows:
@@ -308,7 +308,7 @@ def _screen(status: Status, where: TerminalInfo, rows: int) -> list[str]:
 
 
 def _gist(status: Status) -> object:
-    """Return what is news when it changes: not ages, steps and paces, which always do."""
+    """Return what counts as a change: not ages, steps and paces, which always change."""
     return [
         (
             *(

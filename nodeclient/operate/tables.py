@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from nodeclient.operate.terminal_info import TerminalInfo, cut, width
 
 GAP = "  "
-"""Between columns: no cell has two blanks in a row, so programs can split there."""
+"""The gap between columns: no cell has two blanks in a row, so programs can split there."""
 
 LAST_MIN = 16
-"""Columns that the last one, which is of sentences, keeps before others have to give way."""
+"""The least width of the last column, which has sentences, before other columns are left out."""
 
 NAME_MIN = 8
-"""Columns that any other one keeps when nothing is left to give way."""
+"""The least width of any other column when no more can be left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Column:
 
     title: str
     gives_way: int = 0
-    """Where a table is too wide, the column with the highest number is left out first; with 0 it never is."""
+    """Where a table is too wide, the column with the highest number is left out first; one with 0 never is."""
 
 
 def table(
@@ -33,7 +33,7 @@ def table(
     paint: Callable[[int, str, str], str] = lambda _row, _title, cell: cell,
     indent: str = "  ",
 ) -> list[str]:
-    """Return the lines of a table with its titles; `paint` colours a cell of a row, that of the titles being -1."""
+    """Return the lines of a table with its titles; `paint` colours a cell of a row, the titles being row -1."""
     kept = list(range(len(columns)))
     lines = [[column.title for column in columns], *rows]
     widths = [max(width(line[index]) for line in lines) for index in range(len(columns))]
@@ -60,7 +60,7 @@ def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
 
 
 def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
-    """Return the columns that find room, if the last one is cut."""
+    """Return the columns that fit if the last one is cut."""
     last = len(columns) - 1
     least = [*widths[:-1], min(widths[-1], LAST_MIN)]
     kept = list(range(len(columns)))
@@ -71,7 +71,7 @@ def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> lis
 
 
 def _shrunk(widths: Sequence[int], kept: Sequence[int], room: int) -> list[int]:
-    """Return widths that fit: the last column gives what it can, then the widest of the others, again and again."""
+    """Return widths that fit: the last column shrinks first, then the widest of the others, again and again."""
     shrunk = list(widths)
     last = kept[-1]
     excess = _total(shrunk, kept) - room

@@ -1,7 +1,7 @@
 """What this program writes to: a terminal of some size, or a pipe or file, which gets whole plain lines.
 
-On a terminal: lines fit its width, and a few words have a colour, unless NO_COLOR is set or TERM is dumb. Elsewhere
-nothing is cut, folded, wrapped or coloured.
+On a terminal lines fit its width, and a few words have a colour, unless NO_COLOR is set or TERM is dumb. In a pipe or
+file nothing is cut, folded, wrapped or coloured.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from signal import SIGPIPE
 from coordinatord.protocol.errors import OutputError
 
 NARROW = 20
-"""In columns: where a terminal has fewer, lines are made for this many all the same."""
+"""The least width in columns: on a narrower terminal lines are made for this many all the same."""
 
 
 class Colour(StrEnum):
-    """What a word may look like on a terminal; colours are those of the terminal's own palette."""
+    """The looks of a word on a terminal; colours are those of the terminal's own palette."""
 
     PLAIN = ""
     BOLD = "1"
@@ -37,13 +37,13 @@ class TerminalInfo:
     """What is written to."""
 
     columns: int | None
-    """None for what is no terminal, or does not know its width."""
+    """None if it is no terminal, or does not know its width."""
     rows: int
     is_terminal: bool
     coloured: bool
 
     def paint(self, text: str, colour: Colour) -> str:
-        """Give a text a colour, where there are colours."""
+        """Colour a text, if there are colours."""
         return f"\x1b[{colour}m{text}\x1b[0m" if self.coloured and colour and text else text
 
     def wrapped(self, text: str, indent: str = "  ") -> list[str]:
@@ -62,7 +62,7 @@ class TerminalInfo:
 
 
 def terminal() -> TerminalInfo:
-    """Look at this process's stdout."""
+    """Return what this process's stdout is."""
     if not sys.stdout.isatty():
         return TerminalInfo(columns=None, rows=0, is_terminal=False, coloured=False)
     size = os.get_terminal_size(sys.stdout.fileno())
@@ -72,7 +72,7 @@ def terminal() -> TerminalInfo:
 
 
 def write(lines: Iterable[str]) -> None:
-    """Write lines to stdout at once. If its reader has gone this program ends without a word, as `cat` does.
+    """Write lines to stdout at once. If its reader has gone this program ends silently, as `cat` does.
 
     Raises `OutputError` if they cannot be written.
     """
@@ -80,7 +80,7 @@ def write(lines: Iterable[str]) -> None:
         sys.stdout.write("".join(f"{line}\n" for line in lines))
         sys.stdout.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python still flushes stdout when it ends
         if isinstance(error, BrokenPipeError):
             sys.exit(128 + SIGPIPE)
         raise OutputError(error) from error

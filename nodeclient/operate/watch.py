@@ -1,6 +1,6 @@
-"""Looks again every second: on a terminal in place, on a screen of its own; elsewhere a block at each change.
+"""Looks again every second: on a terminal in place, on a screen of its own; otherwise a block at each change.
 
-What is shown is the caller's. A coordinator that goes away is waited for, once it has answered.
+The caller decides what is shown. A coordinator that goes away is waited for, once it has answered.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from nodeclient.operate.request_errors import RequestError
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, cut, terminal, write
 
 LOOK_AGAIN_S = 1.0
-"""Nodes are heard once a second."""
+"""The interval of looks; nodes report once a second."""
 
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
-"""The other screen, which has no history to spoil; no cursor, and lines that are too long do not wrap."""
+"""The alternate screen, which has no history to spoil; no cursor, and lines that are too long do not wrap."""
 
 LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 
@@ -39,7 +39,7 @@ HOME, END_OF_LINE, END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 QUIT = "q"
 
 ROWS_UNKNOWN = 24
-"""Of a terminal that does not know its height: that of the VT100, and of most since."""
+"""The height of a terminal that does not know its own: that of the VT100, and of most since."""
 
 Seen = TypeVar("Seen")
 
@@ -65,8 +65,8 @@ def watch_lines(look: Callable[[], Seen], page: Callable[[Seen], list[str]], gis
 
 
 def watch_screen(look: Callable[[], Seen], draw: Callable[[Seen, TerminalInfo, int], list[str]], client: Client) -> int:
-    """Draw what is seen, anew each second, until Ctrl-C or the key q; `draw` is told how many lines there may be."""
-    seen = look()  # what is wrong with the command line is said below it, as always
+    """Draw what is seen, anew each second, until Ctrl-C or the key q; `draw` is given how many lines there may be."""
+    seen = look()  # a wrong command line is reported in the normal screen, as always
     seen_at = time.monotonic()
     failure = ""
     try:
@@ -95,7 +95,7 @@ class _EndedError(OperationalError):
 
 
 class _Screen:
-    """This process's terminal, as long as it is ours."""
+    """This process's terminal while it is in use."""
 
     def __init__(self, waking: int) -> None:
         self._out = sys.stdout.fileno()
@@ -105,13 +105,13 @@ class _Screen:
         self._settings = termios.tcgetattr(self._keys) if self._keys is not None else None
 
     def enter(self) -> None:
-        """Take it: the other screen, and keys that are neither shown nor wait for the end of a line."""
+        """Switch to the alternate screen; keys are neither shown nor wait for the end of a line."""
         if self._keys is not None:
             tty.setcbreak(self._keys)
         self._write(ENTER)
 
     def leave(self) -> None:
-        """Give it back as it was."""
+        """Restore the terminal."""
         with suppress(OSError):  # it may have gone, which is why this program ends
             self._write(LEAVE)
         if self._keys is not None and self._settings is not None:
@@ -126,13 +126,14 @@ class _Screen:
         if len(lines) > rows - 2:
             lines = [*lines[: max(0, rows - 3)], f"and {count(len(lines) - rows + 3, 'more line')}"]
         title = where.paint(title if where.columns is None else cut(title, where.columns), colour)
-        # Erased before it is written: behind a line as wide as the terminal, the cursor stands on its last character.
+        # A line is erased before it is written: behind a line as wide as the terminal, the cursor stands on its last
+        # character.
         *above, last = (title, "", *lines)
         drawn = "".join(f"{END_OF_LINE}{line}\r\n" for line in above)
         self._write(f"{HOME}{drawn}{END_OF_SCREEN}{last}")
 
     def wait(self, seconds: float) -> str:
-        """Wait so long, or until a key is hit or a signal comes, such as that of another size; return the key."""
+        """Wait so long, or until a key is hit or a signal comes, such as a change of size; return the key."""
         ready, _, _ = select.select(self._inputs, [], [], seconds)
         if self._waking in ready:
             os.read(self._waking, 4_096)
@@ -144,7 +145,7 @@ class _Screen:
         return keys.decode(errors="replace")
 
     def suspend(self, *_: object) -> None:
-        """Stop as Ctrl-Z has it, with the terminal as it was; go on when continued."""
+        """Stop as Ctrl-Z asks, with the terminal restored; go on when continued."""
         self.leave()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
@@ -152,7 +153,7 @@ class _Screen:
         self.enter()
 
     def _write(self, text: str) -> None:
-        """Write past Python's buffer, which must not be entered a second time by `suspend`."""
+        """Write past Python's buffer, which `suspend` must not enter a second time."""
         data = text.encode(errors="replace")
         while data:
             data = data[os.write(self._out, data) :]
@@ -160,7 +161,7 @@ class _Screen:
 
 @contextmanager
 def _screen() -> Iterator[_Screen]:
-    """Have the terminal, and let go of it however this ends."""
+    """Yield the terminal; restore it however this ends."""
     waking, woken = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(waking, False)
@@ -170,13 +171,13 @@ def _screen() -> Iterator[_Screen]:
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, _end)
     signal.signal(signal.SIGTSTP, screen.suspend)
-    signal.signal(signal.SIGWINCH, lambda *_: None)  # its byte in the pipe is what wakes
+    signal.signal(signal.SIGWINCH, lambda *_: None)  # its byte in the pipe wakes the program
     try:
         screen.enter()
         yield screen
     finally:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
-            signal.signal(signum, signal.SIG_IGN)  # a few milliseconds, and then this program ends
+            signal.signal(signum, signal.SIG_IGN)  # takes a few milliseconds, and then this program ends
         screen.leave()
         signal.set_wakeup_fd(-1)
         os.close(waking)

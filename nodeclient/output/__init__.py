@@ -1,7 +1,8 @@
 """What workers write: to the terminal with prefixes, into files, and the end of it kept for reports.
 
-`output` sets up what `output_settings` ask for, `round` that of one round. `pump` is the thread that moves it, over
-`descriptors` that never block for long; `streams` are its ways, and keep their ends; `lines` cuts them. `files` are
-log files in the directories of `log_paths`; `terminal_writer` shares our own outputs, where `line_prefix` tells workers
-apart and `terminal` is this process's own voice. Nothing here knows of ranks of other nodes, or why a worker ended.
+`output` sets up what `output_settings` ask for, `round` does so for one round. `pump` is the thread that moves the
+bytes, over `descriptors` that never block for long. `streams` are the sources and sinks, and keep the end of each
+source; `lines` cuts them into lines. `files` are log files in the directories of `log_paths`. `terminal_writer` shares
+our own outputs, where `line_prefix` identifies the workers, and `terminal` writes this process's own lines. Nothing
+here knows the ranks of other nodes, or why a worker ended.
 """

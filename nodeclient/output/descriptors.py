@@ -13,10 +13,10 @@ import tty
 from typing import Protocol
 
 READ_BYTES = 64 * 1024
-"""What a pipe holds by default (pipe(7))."""
+"""The capacity of a pipe by default (pipe(7))."""
 
 _TTY_BYTES = 512
-"""Of one write to a terminal that may block: it blocks for what has no room, so only little is risked."""
+"""The size of one write to a terminal that may block: it blocks if there is no room, so only little is risked."""
 
 
 class Writer(Protocol):
@@ -29,14 +29,14 @@ class Writer(Protocol):
         """Return the descriptor to be polled."""
 
     def close(self) -> None:
-        """Let go of the descriptor."""
+        """Close the descriptor."""
 
 
 def writer(fd: int) -> Writer:
     """Return a writer for one of this process's outputs, which stays as it is.
 
-    It must not be made non-blocking itself: whoever else has it, such as a shell or a worker, would see that too. So
-    pipes and terminals are opened anew. Raises `OSError`.
+    The output itself must not be made non-blocking: other processes that have it, such as a shell or a worker, would
+    see that too. So pipes and terminals are opened anew. Raises `OSError`.
     """
     mode = os.fstat(fd).st_mode
     if stat.S_ISSOCK(mode):
@@ -60,23 +60,23 @@ def same_place(one: int, other: int) -> bool:
 def harmless(fd: int) -> bool:
     """Return whether a worker may have this output itself: a terminal or /dev/null.
 
-    A reader that goes away would kill it with SIGPIPE, and a disk that is full would fail its every print.
+    A reader that goes away would kill the worker with SIGPIPE, and on a full disk its every print would fail.
     """
     found, null = os.fstat(fd), os.stat(os.devnull)  # noqa: PTH116 - beside a descriptor's
     return os.isatty(fd) or (stat.S_ISCHR(found.st_mode) and found.st_rdev == null.st_rdev)
 
 
 def pipe() -> tuple[int, int]:
-    """Return the ends to read from, without blocking, and to write to. Raises `OSError`."""
+    """Return the two ends of a pipe: one to read from without blocking, one to write to. Raises `OSError`."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     return reading, writing
 
 
 def pseudo_terminal(model: int) -> tuple[int, int]:
-    """Return the same of a pseudo-terminal with the size of the terminal `model`, which passes bytes on as they are.
+    """Return the two ends of a pseudo-terminal with the size of the terminal `model`; it passes bytes on unchanged.
 
-    Nobody gets it as a controlling terminal: it is inherited, not opened. Raises `OSError`.
+    No process gets it as a controlling terminal: it is inherited, not opened. Raises `OSError`.
     """
     reading, writing = os.openpty()
     tty.setraw(writing)
@@ -95,7 +95,7 @@ def copy_size(model: int, terminal: int) -> None:
 
 
 def read(fd: int, most: int = READ_BYTES) -> tuple[bytes, bool]:
-    """Return what is there, up to `most` bytes, and whether that is the end."""
+    """Return the bytes that are there, up to `most`, and whether that is the end."""
     chunks: list[bytes] = []
     left = most
     while left > 0:

@@ -1,4 +1,4 @@
-"""Log files that outlive trouble: a full disk or a removed directory costs lines, never the training.
+"""Log files that survive errors: a full disk or a removed directory costs lines, never the training.
 
 All of it happens in the pump's thread.
 """
@@ -15,25 +15,25 @@ from pathlib import Path
 from nodeclient.output.lines import LINE_BYTES_MAX, LineCutter, as_lines, prefixed
 
 TRY_AGAIN_S = 5.0
-"""After a failed write: soon for a person who made room, seldom for a disk that is broken."""
+"""The pause after a failed write: soon for a person who made room, seldom for a disk that is broken."""
 
 LOOK_S = 1.0
-"""How often it is looked whether the file still has a name; what is written without one is lost."""
+"""How often the file's name is checked; lines written to a file without a name are lost."""
 
 
 class LogFileErrors:
-    """Says once a round that log files cannot be written."""
+    """Warns once a round that log files cannot be written."""
 
     def __init__(self, complain: Callable[[str], None]) -> None:
         self._complain = complain
         self._reported = False
 
     def begin_round(self) -> None:
-        """Let the next trouble be said again."""
+        """Allow one warning for the next round."""
         self._reported = False
 
     def add(self, path: Path, why: str) -> None:
-        """Say this trouble if it is the first."""
+        """Warn about this error if it is the first of the round."""
         if not self._reported:
             self._reported = True
             self._complain(
@@ -44,7 +44,7 @@ class LogFileErrors:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """When a file is put aside, and how many of these are kept."""
+    """When a file is rotated, and how many old files are kept."""
 
     size: int
     kept: int
@@ -75,16 +75,16 @@ class LogFile:
             data = data[size:]
 
     def quiet(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no bytes are held back."""
 
     def end(self) -> None:
-        """Close it; a later write would open it again."""
+        """Close it; a later write opens it again."""
         if self._lost and time.monotonic() >= self._try_at:
-            self._open()  # says what is missing
+            self._open()  # it reports what is missing
         self._close()
 
     def _take(self, data: bytes) -> int:
-        """Return how much of the data goes into the present file; put that aside if it is full."""
+        """Return how much of the data goes into the present file; rotate the file if it is full."""
         if self._rotation is None or (room := self._rotation.size - self._size) >= len(data):
             return len(data)
         if room > 0 and (end := data.rfind(b"\n", 0, room) + 1):
@@ -92,7 +92,7 @@ class LogFile:
         if self._size > 0 and (self._ends_line or room <= -LINE_BYTES_MAX):
             self._rotate(self._rotation)
             return self._take(data) if self._size == 0 else len(data)
-        # A line that has begun is finished, and one that is longer than a file has a file to itself.
+        # A line that has begun is finished. A line that is longer than a file has a file to itself.
         return data.find(b"\n") + 1 or len(data)
 
     def _append(self, data: bytes) -> None:
@@ -141,7 +141,7 @@ class LogFile:
         self._look_at = now + LOOK_S
         try:
             gone = self._fd is not None and os.fstat(self._fd).st_nlink == 0
-        except OSError as error:  # a network file system knows it no more
+        except OSError as error:  # a network file system no longer knows it
             self._fail(error)
             return
         if gone:
@@ -174,7 +174,7 @@ class LogFile:
     def _close(self) -> None:
         if self._fd is not None:
             fd, self._fd = self._fd, None
-            with suppress(OSError):  # a late complaint of a network file system; what is lost is lost
+            with suppress(OSError):  # a late error of a network file system; these bytes are lost
                 os.close(fd)
 
 
@@ -194,7 +194,7 @@ class Filter:
         self._copy(self._cutter.feed(chunk))
 
     def quiet(self) -> None:
-        """A line is judged as a whole, however long it takes."""
+        """Do nothing: a line is judged as a whole, however long it takes."""
 
     def end(self) -> None:
         """Judge the last line too, though it has no end."""

@@ -1,4 +1,4 @@
-"""What stands before each line of a worker where several share a terminal."""
+"""The prefix of each line of a worker where several share a terminal."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from string import Template
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-"""Of the foreground (ECMA-48, SGR), red left to errors; neighbouring ranks differ."""
+"""Colours of the foreground (ECMA-48, SGR), without red, which is for errors; neighbouring ranks differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLabel:
-    """Whose lines they are."""
+    """The worker that lines belong to."""
 
     rank: int
     local_rank: int
@@ -23,7 +23,7 @@ class WorkerLabel:
 
 
 def make_prefix(label: WorkerLabel, template: str | None, *, several_hosts: bool, coloured: bool) -> bytes:
-    """Return the prefix of a worker's lines: by the template, otherwise its rank, and its host where there are several.
+    """Return the prefix of a worker's lines: by default its rank, and its host where there are several.
 
     The template is torchrun's (`--log-line-prefix-template`), with ${host} besides, the host name without its domain;
     as there, nothing stands between it and the line.
@@ -41,7 +41,7 @@ def make_prefix(label: WorkerLabel, template: str | None, *, several_hosts: bool
 
 
 def colours_wanted(environ: Mapping[str, str] | None = None) -> bool:
-    """Return whether the user has nothing against colours on a terminal (NO_COLOR, no-color.org)."""
+    """Return whether the user allows colours on a terminal (NO_COLOR, no-color.org)."""
     environ = os.environ if environ is None else environ
     return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 

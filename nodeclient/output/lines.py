@@ -1,6 +1,6 @@
 """Cuts a stream of bytes into lines, and puts prefixes before them. Pure: no descriptors, no clock.
 
-A *piece* is a line, or what a carriage return ends, such as one state of a progress bar.
+A *piece* is a line, or a text that a carriage return ends, such as one state of a progress bar.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 
 LINE_BYTES_MAX = 2 * 1024 * 1024
-"""A longer line is cut: twice the longest that people print on purpose, and what a stream may hold in memory."""
+"""A longer line is cut. This is twice the longest that people print on purpose, and bounds the memory of a stream."""
 
 UNSEEN_BYTES_MAX = 256
-"""Of escape sequences in a row, such as the end of a colour or the cursor that is shown again."""
+"""The longest row of escape sequences without visible text, such as the end of a colour or the cursor shown again."""
 
 _MODE = re.compile(rb"\x1b\[\??[\d;]*[hlm]")
 """Colours, and what a terminal switches on and off (ECMA-48, SGR, SM and RM): nothing moves."""
@@ -23,13 +23,13 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 _END = re.compile(rb"\r+\n?|\n")
 _RETURNS_BEFORE_END = re.compile(rb"(?<!\r)\r+\n")
-"""Looked for at the first of several only: from each of them, a megabyte of them would take minutes."""
+"""A search at each of a megabyte of carriage returns would take minutes, so it begins only at the first of several."""
 _RETURNS_AT_START = re.compile(rb"(?m)^\r+")
 _RETURNS = re.compile(rb"\r+")
 _OVERWRITTEN = re.compile(rb"(?m)^.*\r")
 
 _REDRAW = re.compile(rb"\r?\x1b\[2K((?:\x1b\[1A\x1b\[2K)+)")
-"""How the library rich begins to draw several rows anew: it erases its row, and each of those above it."""
+"""The library rich begins so to draw several rows anew: it erases its row, and each of those above it."""
 _ROW_UP = b"\x1b[1A"
 
 
@@ -78,14 +78,14 @@ class LineCutter:
 
 
 class FrameJoiner:
-    """Makes one row of what is drawn on several rows, again and again: only one row can be erased among others' lines.
+    """Joins rows that are drawn together again and again into one row: only one can be erased among other lines.
 
-    The rows of the first drawing stay, since nobody could know that they would be drawn anew.
+    The rows of the first drawing stay, since nothing shows yet that they will be drawn anew.
     """
 
     def __init__(self) -> None:
         self._rows_left = 0
-        """Ends of rows that are still to come in the drawing."""
+        """How many rows of the drawing are still to come."""
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the bytes with the rows of each drawing joined; a drawing begins with a carriage return."""
@@ -124,7 +124,7 @@ def as_lines(pieces: bytes) -> bytes:
 
 
 def as_overwritten(pieces: bytes) -> tuple[bytes, bytes]:
-    """Do as a terminal does with carriage returns: return the lines in their last state, and what comes after them."""
+    """Apply carriage returns as a terminal does: return the lines in their last state, and the text after them."""
     if b"\r" not in pieces:
         return pieces, b""
     pieces = _RETURNS_BEFORE_END.sub(b"\n", pieces)
@@ -133,12 +133,12 @@ def as_overwritten(pieces: bytes) -> tuple[bytes, bytes]:
 
 
 def plain(text: str) -> str:
-    """Take colours, cursor movements and control characters out of a text of one line."""
+    """Remove colours, cursor movements and control characters from a text of one line."""
     return _CONTROLS.sub("", _ANSI.sub("", text).expandtabs())
 
 
 def is_seen(text: bytes) -> bool:
-    """Return whether a beginning of a line has anything to be seen, or is so long that it must be taken for that."""
+    """Return whether a beginning of a line shows anything; a very long one counts as if it did."""
     return len(text) > UNSEEN_BYTES_MAX or bool(plain(text.decode(errors="replace")))
 
 

@@ -1,4 +1,4 @@
-"""Where the files of a round are: the log directory, and a private one for error files where there is no other."""
+"""The directories of a round's files: the log directory, and a private one for error files if there is none."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NAME_BYTES_MAX = 200
-"""Of a directory's name; file systems take 255 (NAME_MAX in limits.h)."""
+"""The longest name of a directory in bytes; file systems take 255 (NAME_MAX in limits.h)."""
 
 _DIGEST_LETTERS = 12
 _UNSAFE = re.compile(r"[/%\x00-\x1f\x7f]|^\.")
-"""What could leave the directory, be hidden in it, or be taken for something that was quoted."""
+"""Characters that could leave the directory, be hidden in it, or look like a quoted one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPaths:
-    """Which round the output belongs to."""
+    """The round that output belongs to."""
 
     job: str
     run: str
@@ -35,7 +35,7 @@ class LogPaths:
 
 
 def quoted(name: str) -> str:
-    """Make one name of a directory out of any name, different ones out of different names."""
+    """Return a directory's name for any name; different names have different ones."""
     safe = _UNSAFE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name) or "%"
     if len(safe.encode()) <= NAME_BYTES_MAX:
         return safe
@@ -44,16 +44,16 @@ def quoted(name: str) -> str:
 
 
 class PrivateFolder:
-    """A directory that only this user can look into: its name is known from the start, it is made when it is needed."""
+    """A directory that only this user can read. Its name is known from the start; it is made when it is needed."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.gettempdir(), f"nodeclient-{secrets.token_hex(8)}")
         self._made: tuple[int, int, int] | None = None
-        """What the system has for it: its device, its number and its owner. The owner is another one where root has a
+        """The device, the inode number and the owner of the directory. The owner is another one where root has a
         directory on a network file system that takes root for nobody (`root_squash` in exports(5))."""
 
     def empty(self) -> None:
-        """Make it, also anew where something tidied up /tmp meanwhile, or remove what is in it. Raises `OSError`."""
+        """Make it, or remove what is in it; make it anew if a cleaner of /tmp has removed it. Raises `OSError`."""
         try:
             self.path.mkdir(0o700)
         except FileExistsError:
@@ -72,9 +72,9 @@ class PrivateFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _check(self) -> None:
-        """Refuse what somebody else has put in its place, such as a link to files that are not to be touched."""
+        """Refuse what somebody else has put in its place, such as a link to other files."""
         found = self.path.lstat()
-        # Other bits may be there: in a setgid directory that one is inherited.
+        # Other bits may be set: a setgid directory hands its own on.
         private = stat.S_ISDIR(found.st_mode) and not found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
         if not private or _identity(found) != self._made:
             raise PermissionError(errno.EPERM, f"{self.path} is not the private directory that was made there")

@@ -22,7 +22,7 @@ from nodeclient.output.terminal import Terminal
 from nodeclient.output.terminal_writer import TerminalWriter
 
 ANSWER_WITHIN_S = 1.0
-"""What the pump is given for an answer. It takes milliseconds unless a file system hangs, and a node that waited longer
+"""How long the pump may take to answer. It takes milliseconds unless a file system hangs, and a node that waited longer
 would have less than its lease left."""
 
 
@@ -34,9 +34,10 @@ class WorkerStreams:
     """The descriptor that becomes its stdout."""
     stderr: int
     error_file: Path
-    """Where it may say why it ended (TORCHELASTIC_ERROR_FILE)."""
+    """Where it may write why it ended (TORCHELASTIC_ERROR_FILE)."""
     screen: Mapping[str, str]
-    """What tells it that people see its output on a terminal, though it is none itself; the user's own words win."""
+    """Variables by which programs notice that their output is shown on a terminal, though it is none itself; the user's
+    own values win."""
 
 
 class Output:
@@ -50,7 +51,7 @@ class Output:
         complain: Callable[[str], None],
         fds: tuple[int, int] | None = None,
     ) -> None:
-        """`host` and `role` go into prefixes, and `complain` is told, in the loop, what a person should know.
+        """Prepare outputs; `host` and `role` go into prefixes, and `complain` gets, in the loop, warnings for the user.
 
         `fds` are descriptors of stdout and stderr (default: this process's). Raises `OSError` if they are not open.
         """
@@ -67,26 +68,26 @@ class Output:
         self._outlets = {Streams.STDOUT: stdout, Streams.STDERR: stderr}
         self._pump = Pump([stderr] if stdout is stderr else [stdout, stderr], self._failed)
         self.terminal = Terminal(fds[1], self._pump, stderr)
-        """For this node's own words."""
+        """The lines of this node itself."""
         self._errors = LogFileErrors(self._complain_soon)
         self._private = PrivateFolder()
         self._round: RoundStreams | None = None
 
     @property
     def private_folder(self) -> Path:
-        """A directory that is to be removed at the end, however this process ends."""
+        """A directory that is removed at the end, however this process ends."""
         return self._private.path
 
     async def watch(self) -> None:
-        """Wait for ever; raises what the pump has died of, if it does."""
+        """Wait for ever, or raise the error that ended the pump."""
         await self._failure
 
     @contextmanager
     def begin(self, place: LogPaths, ranks: Sequence[int], *, several_hosts: bool) -> Iterator[list[WorkerStreams]]:
         """Set up a round of workers with these global ranks; inside the context, start them with what it yields.
 
-        What is left of the last round is taken, and no longer read. Raises `OSError` if there is no descriptor to be
-        had.
+        What is left of the last round is taken, and no longer read. Raises `OSError` if there are not enough
+        descriptors.
         """
         self._retire()
         self._errors.begin_round()
@@ -99,7 +100,8 @@ class Output:
         )
         with ExitStack() as children, ExitStack() as failure:
             children_fds = round_streams.open(children, failure)
-            # Never below the log directory: that may be on a network, which may be why the workers end.
+            # The directory is never below the log directory: that may be on a network, which may be why the workers
+            # end.
             self._private.empty()
             error_files = [self._private.path / f"{rank}.json" for rank in ranks]
             failure.pop_all()
@@ -118,7 +120,7 @@ class Output:
     async def end_of_stderr(self, local_rank: int) -> bytes:
         """Return the end of what a worker of this round wrote to stderr; all of it is there if the worker has ended.
 
-        Takes a second at most, whoever holds the other end, and however slow the terminal is.
+        Takes a second at most, even if another process holds the other end or the terminal is slow.
         """
         if self._round is None or local_rank >= len(self._round.tails):
             return b""
@@ -126,7 +128,7 @@ class Output:
         drained: Future[None] = Future()
 
         def drain() -> None:
-            # Both, so that what it printed does not come below the words about its end.
+            # Both streams, so that its output does not come below the lines about its end.
             for stream in streams:
                 self._pump.drain(stream)
             drained.set_result(None)
@@ -137,14 +139,14 @@ class Output:
         return tail.data
 
     async def close(self) -> None:
-        """Bring out what there is, unless its reader takes nothing, and let go of everything."""
+        """Write out what there is, unless its reader takes nothing, and close everything."""
         self._loop.remove_signal_handler(signal.SIGWINCH)
         await asyncio.to_thread(self._pump.stop)
         self._private.remove()
         for terminal_writer in set(self._outlets.values()):
             terminal_writer.close()
         if not self._failure.cancel() and not self._failure.cancelled():
-            self._failure.exception()  # whoever wanted to know has seen it
+            self._failure.exception()  # it was reported already
 
     def _retire(self) -> None:
         last, self._round = self._round, None
@@ -172,5 +174,5 @@ class Output:
         self._in_loop(fail)
 
     def _in_loop(self, call: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop is closed, and nobody listens any more
+        with suppress(RuntimeError):  # the loop is closed, and nothing waits for the result
             self._loop.call_soon_threadsafe(call)

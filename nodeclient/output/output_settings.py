@@ -1,4 +1,4 @@
-"""What the user wants done with the workers' output, as plain records; where they come from is `nodeclient.config`."""
+"""What the user wants done with the workers' output, as plain records; `nodeclient.config` makes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Choice:
 
     default: Streams = Streams.NONE
     by_local_rank: Mapping[int, Streams] = field(default_factory=dict)
-    """Where it differs from the default."""
+    """The streams where they differ from the default."""
 
     def of(self, local_rank: int) -> Streams:
         """Return the streams of one worker."""
@@ -46,14 +46,14 @@ class OutputSettings:
     """Lines of stdout that contain any of these are copied to `filtered_stdout.log` of the round."""
     stderr_filters: tuple[str, ...] = ()
     prefix: str | None = None
-    """Template of what stands before a line on the terminal; `line_prefix` says what is filled in."""
+    """The template of what stands before a line on the terminal; `line_prefix` has its variables."""
     rotate_bytes: int | None = None
-    """A file that has grown so large is put aside, and a new one begun; None: never."""
+    """The size in bytes at which a file is rotated; None: never."""
     rotations_kept: int = 5
-    """How many files that were put aside are kept of each."""
+    """How many old files are kept of each."""
 
     def is_shown(self, local_rank: int) -> bool:
-        """Whether lines of a worker may reach the terminal, and the files of chosen lines."""
+        """Whether lines of a worker may reach the terminal and the filtered files."""
         return self.terminal_ranks is None or local_rank in self.terminal_ranks
 
     def shown(self, local_rank: int) -> Streams:

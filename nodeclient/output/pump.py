@@ -1,7 +1,7 @@
 """The one thread that moves what workers write: it waits in poll and, as far as the kernel allows, nowhere else.
 
-A reader that is slow makes the workers wait, in their own write(2), and nobody else: neither the event loop nor the
-workers whose output goes elsewhere.
+A slow reader makes only its own workers wait, in their write(2): neither the event loop nor workers whose output goes
+elsewhere.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from nodeclient.output.streams import DRAIN_BYTES_MAX, WorkerStream
 from nodeclient.output.terminal_writer import TerminalWriter
 
 QUIET_S = 0.5
-"""After so long without more, the beginning of a line is shown: soon enough for a prompt or a row of dots, and longer
-than a worker that is not stopped takes between two halves of a line."""
+"""After so long without more, the beginning of a line is shown. That is soon enough for a prompt or a row of dots, and
+longer than a running worker takes between two halves of a line."""
 
 REST_S = 0.001
-"""Between two rounds of poll that brought little: a worker that writes each line by itself would wake this thread
-100,000 times a second, to the cost of everybody else."""
+"""The pause after a poll that brought little: a worker that writes each line by itself would otherwise wake this thread
+100,000 times a second, at the cost of everybody else."""
 
 LITTLE_BYTES = 16 * 1024
 """Within `REST_S` a pipe of 64 KiB takes four times this without making its writer wait."""
 
 GIVE_UP_S = 5.0
-"""At the end, for a terminal or a pipe that takes nothing: a stopped terminal must not keep a job from ending."""
+"""How long a terminal or a pipe may take nothing at the end: a stopped terminal must not keep a job from ending."""
 
 STOP_WITHIN_S = 30.0
-"""For a reader that is slow but reads, or a file system that hangs."""
+"""How long the thread may take to end, for a reader that is slow but reads, or a file system that hangs."""
 
 
 class Pump:
@@ -55,13 +55,13 @@ class Pump:
         self._waiting: set[int] = set()
         """Outlets, by descriptor, that are polled for room."""
         self._restless: set[WorkerStream] = set()
-        """Streams with the beginning of a line, to be shown when nothing more comes."""
+        """Streams that hold the beginning of a line, to be shown when nothing more comes."""
         self._stopping = False
 
-    # For other threads
+    # Methods for other threads
 
     def post(self, call: Callable[[], object]) -> bool:
-        """Let the thread make a call; return False after `stop`, when it makes none any more."""
+        """Let the thread make a call; return False after `stop`, when it makes no more."""
         with self._starting:
             if self._stopping:
                 return False
@@ -73,20 +73,20 @@ class Pump:
             return True
 
     def stop(self) -> None:
-        """Let the thread bring out what there is, and end; wait for that, within bounds."""
+        """Let the thread write out what there is, and end; wait for that, within bounds."""
         with self._starting:
             self._stopping = True
             os.eventfd_write(self._wake, 1)
         if self._thread is not None:
             self._thread.join(STOP_WITHIN_S)
             if self._thread.is_alive():
-                return  # it hangs in a file system, and goes with the process
+                return  # it hangs in a file system, and ends with the process
         os.close(self._wake)
 
-    # For calls that were posted
+    # Methods for posted calls
 
     def add(self, streams: Sequence[WorkerStream]) -> None:
-        """Move these from now on, until they end."""
+        """Move these streams from now on, until they end."""
         for stream in streams:
             self._numbers += 1
             stream.number = self._numbers
@@ -101,13 +101,13 @@ class Pump:
             self._note(stream, fd)
 
     def retire(self, streams: Sequence[WorkerStream]) -> None:
-        """Take what is left, and end the streams, whoever still holds the other end."""
+        """Take what is left, and end the streams, even if another process still holds the other end."""
         for stream in streams:
             self.drain(stream)
             self._forget(stream, stream.fd)
             stream.end()
 
-    # The thread
+    # The thread itself
 
     def _run(self) -> None:
         try:
@@ -137,8 +137,9 @@ class Pump:
 
     def _carry(self, ready: list[WorkerStream]) -> int:
         read = 0
-        # A slow terminal has room for few, and who waited longest comes first. Otherwise they come in the order that
-        # they were added in, so that what a worker printed stands before the traceback that followed at once.
+        # A slow terminal has room for few, and the stream that waited longest comes first. Otherwise they come in the
+        # order in which they were added, so that what a worker printed stands before the traceback that followed at
+        # once.
         for stream in sorted(ready, key=lambda one: one.turn):
             if stream.held:
                 self._numbers += 1
@@ -197,7 +198,7 @@ class Pump:
         return None if soonest is None else max(0.0, 1000 * (soonest - time.monotonic())) + 1
 
     def _finish(self) -> None:
-        """Bring out what there is, and give up on an output that takes nothing."""
+        """Write out what there is, and give up on an output that takes nothing."""
         self._call()
         self.retire(list(self._streams.values()))
         give_up_at = time.monotonic() + GIVE_UP_S

@@ -32,7 +32,7 @@ class RoundStreams:
         *,
         several_hosts: bool,
     ) -> None:
-        """`fds` are what the outlets lead to; `folder` is for the log files, if there are to be any."""
+        """Set up the streams; `fds` are what the outlets lead to, and `folder` is for log files, if any are wanted."""
         self._settings = settings
         self._outlets = outlets
         self._fds = fds
@@ -51,11 +51,11 @@ class RoundStreams:
         }
         self._filtered: dict[Streams, LogFile] = {}
         self.streams_of: list[list[WorkerStream]] = [[] for _ in labels]
-        """Of each worker, by local rank; an output that it has directly is none."""
+        """The streams of each worker, by local rank; an output that a worker has directly is none."""
         self.tails = [Tail() for _ in labels]
         """The end of each worker's stderr."""
         self.pseudo_terminals: list[tuple[WorkerStream, int]] = []
-        """Each with the terminal whose size it has."""
+        """Each stream with the terminal whose size it has."""
 
     @property
     def streams(self) -> list[WorkerStream]:
@@ -63,9 +63,9 @@ class RoundStreams:
         return [stream for streams in self.streams_of for stream in streams]
 
     def screen(self, label: WorkerLabel) -> dict[str, str]:
-        """Return what programs look at that draw on a terminal: workers that share one write to pipes, and have none.
+        """Return the variables that tell programs about the terminal: workers that share one write to pipes.
 
-        They get the room that is left beside the prefix, and are told to use colours, unless the user wants none.
+        They get the room that is left beside the prefix, and are made to use colours, unless the user wants none.
         """
         shown = self._settings.shown(label.local_rank) == Streams.BOTH
         if not (
@@ -86,8 +86,8 @@ class RoundStreams:
     def open(self, children: ExitStack, failure: ExitStack) -> list[tuple[int, int]]:
         """Return what each worker gets for stdout and stderr.
 
-        `children` closes what is made for that; `failure` closes our ends, which are the streams' if all goes well.
-        Raises `OSError`.
+        `children` closes what is made for that; `failure` closes our ends, which belong to the streams if all goes
+        well. Raises `OSError`.
         """
         return [
             (self._open(Streams.STDOUT, one, children, failure), self._open(Streams.STDERR, one, children, failure))
@@ -148,7 +148,7 @@ class RoundStreams:
 
 
 def _channel(model: int | None) -> tuple[int, int, bool]:
-    """Return a pseudo-terminal like `model` or, without one or where there are none to be had, a pipe."""
+    """Return a pseudo-terminal like `model`. Without a model, or if none can be had, return a pipe."""
     if model is not None:
         try:
             return *pseudo_terminal(model), True

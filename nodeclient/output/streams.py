@@ -1,4 +1,4 @@
-"""One stream of one worker, from its pipe to wherever it goes; `pump` says when."""
+"""One stream of one worker, from its pipe to its sinks; `pump` drives it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from nodeclient.output.lines import FrameJoiner, LineCutter, is_seen, modes
 from nodeclient.output.terminal_writer import TerminalWriter
 
 DRAIN_BYTES_MAX = 1024 * 1024
-"""Read at once from a worker that has ended, whose pipe holds no more unless its children fill it again; the largest
-pipe of a user without privileges (pipe-max-size in proc(5))."""
+"""How much is read at once from a worker that has ended. Its pipe holds no more unless its children fill it again: it
+is the largest pipe of a user without privileges (pipe-max-size in proc(5))."""
 
 STATES_EVERY_S = 10.0
-"""Of a progress bar, off a terminal: it is drawn ten times a second, and a log is read later."""
+"""How often a state of a progress bar is written where the output is no terminal: a bar is drawn ten times a second,
+and a log is read later."""
 
 
 class Sink(Protocol):
@@ -24,30 +25,30 @@ class Sink(Protocol):
 
     @property
     def wants_quiet(self) -> bool:
-        """Whether it waits for more, and wants to hear if none comes."""
+        """Whether it waits for more, and wants `quiet` to be called if none comes."""
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes."""
 
     def quiet(self) -> None:
-        """Hear that nothing has come for a while."""
+        """Take note that nothing has come for a while."""
 
     def end(self) -> None:
-        """Hear that nothing will come any more."""
+        """Take note that nothing more will come."""
 
 
 class WorkerStream:
     """What a worker writes to one descriptor, and the sinks that take it."""
 
     def __init__(self, fd: int, sinks: Sequence[Sink], terminal_writer: TerminalWriter | None) -> None:
-        """Read from `fd`, which is the stream's from now on; `terminal_writer` is the sink that may get full."""
+        """Read from `fd`, which the stream owns from now on; `terminal_writer` is the sink that may get full."""
         self.fd = fd
         self.terminal_writer = terminal_writer
         self.ended = False
         self.number = 0
-        """Its place among the streams, given by whoever reads them."""
+        """Its place among the streams, set by its reader."""
         self.waits_since = 0
-        """A number that grows, from when it had to wait for room; 0: it does not."""
+        """A growing number, taken when it began to wait for room; 0: it does not wait."""
         self.quiet_at = 0.0
         self._sinks = sinks
 
@@ -58,7 +59,7 @@ class WorkerStream:
 
     @property
     def turn(self) -> tuple[bool, int, int]:
-        """What it is sorted by: those that wait, the longest first, and then the others in their order."""
+        """The key that it is sorted by: first those that wait, longest first, then the others in their order."""
         return not self.waits_since, self.waits_since, self.number
 
     @property
@@ -67,7 +68,7 @@ class WorkerStream:
         return any(sink.wants_quiet for sink in self._sinks)
 
     def carry(self, most: int = READ_BYTES) -> int:
-        """Read what is there, and hand it to the sinks; return how much it was."""
+        """Read what is there, and pass it to the sinks; return how much it was."""
         if self.ended:
             return 0
         chunk, ended = read(self.fd, most)
@@ -79,12 +80,12 @@ class WorkerStream:
         return len(chunk)
 
     def quiet(self) -> None:
-        """Let the sinks give out what they have held back."""
+        """Let the sinks write what they have held back."""
         for sink in self._sinks:
             sink.quiet()
 
     def end(self) -> None:
-        """Let go of the descriptor; whoever still writes there gets SIGPIPE."""
+        """Close the descriptor; a process that still writes there gets SIGPIPE."""
         if not self.ended:
             self.ended = True
             os.close(self.fd)
@@ -105,17 +106,17 @@ class Raw:
         self._terminal_writer.raw(chunk)
 
     def quiet(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no bytes are held back."""
 
     def end(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no bytes are held back."""
 
 
 class Prefixed:
     """Passes a stream on in whole lines, each with a prefix.
 
-    Of what overwrites itself, such as a progress bar, a terminal shows each state in its live line. A file or a pipe
-    gets one now and then, and the last.
+    A text that overwrites itself, such as a progress bar, shows each state in a terminal's live line. A file or a pipe
+    gets a state now and then, and the last.
     """
 
     def __init__(self, terminal_writer: TerminalWriter, prefix: bytes) -> None:
@@ -126,9 +127,9 @@ class Prefixed:
         self._overwrites = False
         """The last piece ended with a carriage return, so that the next one overwrites it."""
         self._state = b""
-        """What is to be overwritten, and is on no terminal."""
+        """A state that will be overwritten, and is on no terminal."""
         self._show_at = 0.0
-        """When to show a state, off a terminal."""
+        """When to write a state next, where the output is no terminal."""
 
     @property
     def wants_quiet(self) -> bool:
@@ -191,8 +192,8 @@ class Prefixed:
 
 
 TAIL_BYTES = 64 * 1024
-"""Kept of each worker: room for a deep traceback and the stacks of C++ below it, and for a progress bar redrawn
-a few hundred times."""
+"""How much is kept of each worker: room for a deep traceback and the stacks of C++ below it, and for a progress bar
+redrawn a few hundred times."""
 
 
 class Tail:
@@ -209,7 +210,7 @@ class Tail:
         self.data = (self.data + chunk)[-TAIL_BYTES:]
 
     def quiet(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no bytes are held back."""
 
     def end(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no bytes are held back."""

@@ -1,4 +1,4 @@
-"""This process's own voice on its stderr, which it shares with its workers; for any thread."""
+"""This process's own lines on its stderr, which it shares with its workers; for any thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from nodeclient.output.pump import Pump
 from nodeclient.output.terminal_writer import TerminalWriter
 
 UNREAD_BYTES_MAX = 1024 * 1024
-"""Log lines that wait for a terminal that is stopped; later ones are dropped, and never wait."""
+"""Log lines that wait for a terminal that is stopped; later ones are dropped, so that no caller waits."""
 
 
 class Terminal:
@@ -33,7 +33,7 @@ class Terminal:
         if self._terminal_writer.size < UNREAD_BYTES_MAX and not self._pump.post(
             lambda: self._terminal_writer.pieces(self, b"", data)
         ):
-            last = LineWriter(self._fd, lambda _: b"")  # the output was closed, and these are the last words
+            last = LineWriter(self._fd, lambda _: b"")  # the output was closed, and these are the last lines
             last.put(data)
             last.close()
 

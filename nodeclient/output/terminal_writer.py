@@ -1,7 +1,7 @@
-"""One of this process's own two outputs, shared by workers' lines, log lines and the live line, none of which is torn.
+"""One of this process's own two outputs, shared by workers' lines, log lines and the live line; each stays whole.
 
-All methods but the properties are for the pump's thread. What has no room yet waits here, and whoever fills it has to
-look at `full`.
+All methods but the properties are for the pump's thread. What has no room yet waits here; a caller has to look at
+`full`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from nodeclient.output.descriptors import writer
 from nodeclient.output.lines import as_overwritten, first_piece, plain, prefixed
 
 QUEUE_BYTES_MAX = 256 * 1024
-"""What may wait for a slow reader before workers have to wait: a few pipes full, so that a fast one is kept busy."""
+"""How much may wait for a slow reader before workers have to wait: a few pipes full, so that a fast one is kept
+busy."""
 
 TRY_AGAIN_S = 1.0
-"""After a file could not be written, as on a full disk."""
+"""The pause after a file could not be written, as on a full disk."""
 
 COLUMNS = 80
-"""Of a terminal that does not know its own width."""
+"""The width of a terminal that does not know its own."""
 
 ROWS = 24
-"""The same of its height."""
+"""The height of a terminal that does not know its own."""
 
 LIVE_BYTES_MAX = 4096
 """While more than this waits the live line is not drawn anew: on a terminal that was stopped for the night it would
@@ -37,17 +38,19 @@ _ERASE_LINE = b"\r\x1b[K"
 """Carriage return, and erase to the end of the line (ECMA-48, EL)."""
 
 _READER_GONE = frozenset({errno.EPIPE, errno.EIO, errno.ECONNRESET})
-"""Whoever read it has closed it, or the terminal is gone: there is nobody to complain to, and nothing amiss."""
+"""The reader has closed it, or the terminal is gone. That is no error, and nobody is there to see one."""
 
 _JOIN_BYTES = 4096
 """Smaller writes are joined: a line each for 64 workers is one write."""
 
 
 class TerminalWriter:
-    """Where `fd` leads: a terminal, a pipe, a file or a socket."""
+    """The terminal, pipe, file or socket that `fd` leads to."""
 
     def __init__(self, fd: int, complain: Callable[[str], None]) -> None:
-        """`fd` stays the caller's; `complain` is told once if it is a file that cannot be written.
+        """Write to `fd`, which stays the caller's.
+
+        `complain` gets a warning, once, if it is a file that cannot be written.
 
         Raises `OSError` if it is not open.
         """
@@ -55,10 +58,10 @@ class TerminalWriter:
         self.is_terminal = os.isatty(fd)
         self._writer = writer(fd)
         self._is_file = stat.S_ISREG(os.fstat(fd).st_mode)
-        """Its troubles may pass; a reader that has gone does not come back."""
+        """Errors of a file may pass; a reader that has gone does not come back."""
         self._queue: deque[bytes] = deque()
         self._written = 0
-        """Bytes of the first in the queue that are out."""
+        """How many bytes of the first item in the queue are written."""
         self._size = 0
         self._at_start = True
         self._unfinished: object | None = None
@@ -74,7 +77,7 @@ class TerminalWriter:
 
     @property
     def size(self) -> int:
-        """Bytes that wait."""
+        """How many bytes wait."""
         return self._size
 
     @property
@@ -98,7 +101,7 @@ class TerminalWriter:
             columns = rows = 0
         return columns or COLUMNS, rows or ROWS
 
-    # What goes in
+    # Input
 
     def raw(self, data: bytes) -> None:
         """Pass bytes on as they are."""
@@ -109,7 +112,7 @@ class TerminalWriter:
     def pieces(self, owner: object, prefix: bytes, pieces: bytes) -> bytes:
         """Write complete pieces of one stream, each with the prefix, or first the end of a line that it has begun.
 
-        Return what the next piece will overwrite; a terminal shows it already.
+        Return the text that the next piece will overwrite; a terminal shows it already.
         """
         if self._unfinished is owner:
             head, pieces = first_piece(pieces)
@@ -123,26 +126,26 @@ class TerminalWriter:
         return progress
 
     def begun(self, owner: object, prefix: bytes, text: bytes) -> None:
-        """Write a line whose end has not come yet, or more of it; another's line will start below it."""
+        """Write a line whose end has not come yet, or more of it; a line of another stream starts below it."""
         start = b"" if self._unfinished is owner else self._fresh_line() + prefix
         self._put(start + text)
         self._at_start, self._unfinished = False, owner
 
     def switch(self, modes: bytes) -> None:
-        """Put a terminal into modes; nothing of them is seen."""
+        """Put a terminal into modes, which shows nothing."""
         if self.is_terminal:
             self._put(modes)
 
     def end(self, owner: object) -> None:
-        """End the line that a stream has begun, which is over."""
+        """End the line that a finished stream has begun."""
         if self._unfinished is owner:
             self._put(self._fresh_line())
 
     def live(self, prefix: bytes, text: bytes) -> None:
-        """Draw a line that the next output erases; one that a slow terminal has no time for is left out."""
+        """Draw a line that the next output erases; it is left out if the terminal is too slow."""
         if self._size > LIVE_BYTES_MAX or self._broken:
             return
-        # Of one row, since only one can be erased; the last column stays free, or the cursor would wrap.
+        # Only one row can be erased. The last column stays free, or the cursor would wrap.
         room = self.columns() - 1 - len(plain(prefix.decode(errors="replace")))
         shown = plain(text.decode(errors="replace"))[: max(0, room)].encode()
         self._put((b"" if self._live else self._fresh_line()) + _ERASE_LINE + prefix + shown)
@@ -168,13 +171,13 @@ class TerminalWriter:
         if self._broken or not data:
             return
         self._size += len(data)
-        # The first may be out in part, and stays as it is.
+        # The first may be written in part, and stays as it is.
         if len(self._queue) > 1 and len(self._queue[-1]) + len(data) <= _JOIN_BYTES:
             self._queue[-1] += data
         else:
             self._queue.append(data)
 
-    # What goes out
+    # Output
 
     def flush(self) -> bool:
         """Write as much as there is room for; return whether any was written."""
@@ -200,7 +203,7 @@ class TerminalWriter:
         return self._size < size
 
     def close(self) -> None:
-        """Let go of the output; what waits is lost."""
+        """Close the output; what waits is lost."""
         self._drop()
         self._broken = True
         self._writer.close()

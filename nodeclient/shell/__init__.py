@@ -1,7 +1,7 @@
 """The shell of the agent: it carries events to the pure machine in `core`, and its effects out.
 
 `node` is the whole of one node, `agent_loop` gives the agent its events and its timer. `coordinator_connection` keeps
-the session, which begins with an `introduction`; `embedded_coordinator` starts a coordinator where the node brings one
-along, `master_probe` looks whether a round's master can be reached. `worker_command` is what each worker runs;
+the session, which begins with an `introduction`. `embedded_coordinator` starts a coordinator where the node brings one
+along. `master_probe` looks whether a round's master can be reached. `worker_command` is what each worker runs;
 `console` is what a user sees of the node.
 """

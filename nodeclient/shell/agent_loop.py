@@ -1,6 +1,6 @@
-"""Lets the pure agent live in an event loop: events go in one at a time, effects come out, and its timer is kept.
+"""Runs the pure agent in an event loop: events go in one at a time, effects come out, and its timer is kept.
 
-What the effects do is the shells' business: `node` for nodeclient's own workers, `torchrun` for torchrun's.
+Its users carry the effects out: `node` for nodeclient's own workers, `torchrun` for torchrun's.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from nodeclient.core.effects import Effect
 from nodeclient.core.events import Event, Tick
 
 RECORDED = Subject("nodeclient", ("nodeclient.core", "coordinatord.protocol", "signal"), code=("_handlers", "_acts"))
-"""The agent, for the recorder of what led to a bug."""
+"""The agent as the flight recorder sees it."""
 
 
 def crashes(environ: Mapping[str, str]) -> Path | None:
-    """Return the folder in which a bug leaves its story; None where the user has no place for state."""
+    """Return the folder for crash files; None where the user has no place for state."""
     base, home = environ.get("XDG_STATE_HOME", ""), environ.get("HOME", "")
     if base.startswith("/"):
         return Path(base, "nodeclient", "crashes")
@@ -30,12 +30,12 @@ def crashes(environ: Mapping[str, str]) -> Path | None:
 
 
 class AgentLoop:
-    """An agent in the running loop. An effect may lead to an event, which then waits for the present one's effects."""
+    """An agent in the running loop. An event that an effect leads to waits until the present one's effects are done."""
 
     def __init__(
         self, agent: Agent, carry_out: Callable[[Effect, Event], None], fail: Callable[[Exception], None]
     ) -> None:
-        """`carry_out` takes an effect and the event that led to it; `fail` is told of a bug, which ends the node."""
+        """Keep the agent; `carry_out` takes an effect and its event, `fail` the error of a bug, which ends the node."""
         self._agent = agent
         self._carry_out = carry_out
         self._fail = fail
@@ -55,7 +55,7 @@ class AgentLoop:
     def _handle(self, event: Event, now: float) -> None:
         self._events.append((event, now))
         if len(self._events) > 1:
-            return  # called from below; that loop takes it
+            return  # called from an effect; the loop below takes the event
         try:
             while self._events:
                 event, now = self._events[0]
@@ -63,7 +63,7 @@ class AgentLoop:
                     self._carry_out(effect, event)
                 self._events.popleft()
         except Exception as error:
-            # Its later events would wait for this one for ever: a node that does nothing, with workers that go on.
+            # Later events would wait for this one for ever: the node would do nothing, and its workers would go on.
             self._fail(error)
             raise
         self._timer.arm(self._agent.next_deadline())

@@ -1,6 +1,6 @@
-"""What is seen of a node: log lines, reports, and on a terminal one live line that says what it waits for.
+"""What a user sees of a node: log lines, reports, and on a terminal one live line with what it waits for.
 
-With `--log-format json` it is nothing but log lines.
+With `--log-format json` there are only log lines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR
 
 
 class TerminalLines(Protocol):
-    """Where the words go; `nodeclient.output.terminal` has one that shares the terminal with workers."""
+    """Where lines are written; `nodeclient.output.terminal_writer` has one that shares the terminal with workers."""
 
     @property
     def is_live(self) -> bool:
@@ -35,7 +35,7 @@ class TerminalLines(Protocol):
         """Return the width of the terminal."""
 
     def write_lines(self, text: str) -> None:
-        """Write lines, without the last one's end, below the live line's place."""
+        """Write lines above the live line; `text` lacks the last line's end."""
 
     def draw(self, text: str) -> None:
         """Draw the live line anew."""
@@ -56,11 +56,11 @@ class Console:
         logging.getLogger("asyncio").setLevel(logging.WARNING)
 
     def notify(self, level: Level, text: str, event: str, **more: object) -> None:
-        """Write one log line, `more` only for machines; what was waited for is over, or will be said again."""
+        """Write one log line; `more` is for machines only. The live line goes: its wait is over or is shown again."""
         self._log(_LEVELS[level], text, event, **(more if self._for_machines else {}))
 
     def show(self, report: Report, seen_at: datetime) -> None:
-        """Write why a round failed: lines that belong together, or one log line for machines."""
+        """Write why a round failed: a block of lines, or one log line for machines."""
         if self._for_machines:
             facts = report_text.log_fields(report)
             self._log(logging.ERROR, f"round {report.round} failed", "round_failed", **facts)
@@ -69,7 +69,7 @@ class Console:
             self._terminal.write_lines("\n".join(report_text.lines(failure_status(report), seen_at)))
 
     def wait(self, waiting: Waiting, now: float) -> None:
-        """Say what is waited for, and until when in the clock of `now`: on a terminal live, otherwise as a log line."""
+        """Show what is waited for, and until when in the clock of `now`: live on a terminal, else as a log line."""
         if self._terminal.is_live and not self._for_machines:
             self._waiting = waiting
             self.redraw(now)
@@ -89,7 +89,7 @@ class Console:
         if self._waiting.until is not None:
             left = _duration(self._waiting.until - now)
             limit = f" (workers stop in {left})" if self._waiting.working else f" ({left} left)"
-        # Of one row, since only one can be erased; the last column stays free, or the cursor would wrap.
+        # Only one row can be erased. The last column stays free, or the cursor would wrap.
         room = self._terminal.columns() - 1 - len(limit)
         self._terminal.draw(f"{reason[: max(0, room)]}{limit}")
         return True
@@ -102,7 +102,7 @@ class Console:
 
 
 class _Handler(logging.Handler):
-    """Hands log lines to the terminal; what was waited for is not drawn any more."""
+    """Passes log lines to the terminal and removes the live line."""
 
     def __init__(self, terminal: TerminalLines, forget_wait: Callable[[], None]) -> None:
         super().__init__()

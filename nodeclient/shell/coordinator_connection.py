@@ -1,8 +1,8 @@
 """The node's session with the coordinator: connects, connects again, and carries messages. It decides nothing.
 
-A session that ends is followed by another attempt after a growing and random pause: when a coordinator comes back, a
-thousand nodes do not come at the same moment. The first is at the same coordinator if it had let the node in, each
-further one at the next of the list.
+A session that ends is followed by another attempt, after a pause that grows and is random: when a coordinator comes
+back, a thousand nodes must not come at the same moment. The first attempt goes to the same coordinator if it had let
+the node in, each further one to the next in the list.
 """
 
 from __future__ import annotations
@@ -47,44 +47,46 @@ from nodeclient.config import Endpoint
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 
 CONNECT_WITHIN_S = 5.0
-"""One lease: an attempt that takes longer would be lost before it began."""
+"""One lease: a node whose attempt takes longer would be lost before its session began."""
 
 CLOSE_WITHIN_S = 0.5
-"""For the other side's word of farewell: one that is silent has none, and the next attempt must not wait for it."""
+"""How long to wait for the other side's close frame. A silent coordinator sends none, and the next attempt must not
+wait."""
 
 PAUSE_FIRST_S = 0.1
 PAUSE_MOST_S = 1.0
-"""Between attempts; the first fits a restart of the daemon, the last lets nodes be back within about a second."""
+"""The longest pause between attempts. The first pause fits a restart of the daemon; with this one nodes are back within
+about a second."""
 
 TURNED_AWAY_MOST_S = 10.0
-"""The same where the coordinator has no place for this node: until a person makes one, which takes minutes."""
+"""The longest pause where the coordinator has no place for this node: until a person makes one, which takes minutes."""
 
 
 class CoordinatorConnection:
-    """The connection to whichever coordinator answers, for as long as `run` runs."""
+    """The connection to whichever coordinator answers, while `run` runs."""
 
     def __init__(
         self, coordinators: Sequence[Endpoint], make_join: Callable[[], Join], submit: Callable[[Event], None]
     ) -> None:
-        """`make_join` says who the node is as of now; what is heard goes to `submit`."""
+        """`make_join` returns the node's present `Join`; messages of the coordinator go to `submit`."""
         self._coordinators = coordinators
         self._make_join = make_join
         self._submit = submit
         self._latest_frame = LatestFrame()
         self._version = PROTOCOL_VERSION
-        """That of the present session."""
+        """The protocol version of the present session."""
         self._why_closed = ""
         self._welcome = False
-        """The coordinator has said what it desires; one that only accepts and closes is not asked again at once."""
+        """The coordinator has sent a desired state. One that only accepts and closes is not tried again at once."""
         self._turned_away = False
-        """It is reached, and has no place for this node until a person or another node makes one."""
+        """The coordinator was reached, and has no place for this node until a person or another node makes one."""
 
     def send(self, observed: Observed) -> None:
-        """Say what is; without a connection nothing is sent, the next join says it."""
+        """Send the state of the node. Without a connection nothing is sent; the next `Join` carries it."""
         self._latest_frame.put(encode(observed, self._version))
 
     def close(self, reason: str) -> None:
-        """End the present connection, to be followed by another."""
+        """End the present connection; another follows."""
         self._why_closed = reason
         self._latest_frame.close()
 
@@ -101,7 +103,7 @@ class CoordinatorConnection:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
 
     async def _attend(self, client: ClientSession, coordinator: Endpoint) -> str:
-        """Have a session, in the newest version that the coordinator speaks too; return why it ended, or was none."""
+        """Hold a session in the newest version that both sides know; return why it ended or did not begin."""
         self._welcome = self._turned_away = False
         refused: Refused | None = None
         try:
@@ -111,7 +113,7 @@ class CoordinatorConnection:
                 ended = await self._carry(connection, coordinator)
                 if isinstance(ended, str):
                     return ended
-                refused = refused or ended  # the first names what both sides speak
+                refused = refused or ended  # the first refusal names the versions of both sides
         except (ClientError, OSError, TimeoutError, UnicodeError) as error:
             return explain(coordinator, error)
         assert refused is not None  # noqa: S101 - a session ends with a reason, or with a refusal of its version
@@ -130,7 +132,7 @@ class CoordinatorConnection:
         return connection
 
     async def _carry(self, connection: ClientWebSocketResponse, coordinator: Endpoint) -> str | Refused:
-        """Carry messages both ways until the session ends; return why it did, or that its version is not spoken."""
+        """Carry messages both ways until the session ends; return why, or the refusal of the version."""
         self._latest_frame, self._why_closed = LatestFrame(), ""
         reason: str | Refused
         try:
@@ -174,11 +176,11 @@ def pause_after(pause_s: float, *, welcome: bool, turned_away: bool) -> float:
 
 
 def explain(coordinator: Endpoint, error: BaseException) -> str:
-    """Say in words why a coordinator was not reached."""
+    """Return a text that explains why a coordinator was not reached."""
     match error:
         case TimeoutError():
             return f"no answer from {coordinator} within {CONNECT_WITHIN_S:g} s"
-        case ClientConnectorDNSError() | socket.gaierror() | UnicodeError():  # the last: no name at all
+        case ClientConnectorDNSError() | socket.gaierror() | UnicodeError():  # UnicodeError: not a host name at all
             return f"the host name {coordinator.host} cannot be resolved"
         case WSServerHandshakeError():
             return f"{coordinator} answers with HTTP {error.status}: is it a coordinatord?"

@@ -33,24 +33,24 @@ from nodeclient.workers.spawn import die_with_parent
 log = logging.getLogger(__name__)
 
 START_WITHIN_S = 30.0
-"""It takes a quarter of a second; an overloaded host gets a hundred times that."""
+"""A start takes a quarter of a second; an overloaded host gets a hundred times that."""
 
 PATIENCE_S = 5.0
-"""How long a node without workers looks for a coordinator of its own: it answers at once, or has ended."""
+"""How long a node without workers looks for its own coordinator, which answers at once or has ended."""
 
 FAREWELL_S = 10.0
-"""How long this node waits for the others to hear how the job ended: they are told at once, and two leases are for bad
-links. In a container the coordinator ends with it."""
+"""How long this node waits for the others to receive the end of the job. They receive it at once; two leases are for
+bad links. In a container the coordinator ends with this node."""
 
 KILL_AFTER_S = 8.0
-"""A coordinator that was asked to end takes 5 s at most, whatever is in progress."""
+"""A coordinator that is asked to end takes at most 5 s, whatever is in progress."""
 
 ALWAYS = ("--ephemeral", "--log-level", "warning")
-"""What it knows ends with it, and what its node says is enough to read."""
+"""Its state ends with it, and its node's log is enough to read."""
 
 STANDALONE = ("--host", "127.0.0.1", "--port", "0", "--outage-grace", f"{DURATION_S_MAX}")
-"""For this host alone. Only this node can be silent, and it may be stopped for long, as by Ctrl-Z: that costs nothing.
-That the coordinator has ended is seen at once, so workers never wait for it."""
+"""Flags of one for this host alone. Only this node can be silent, and it may be stopped for long, as by Ctrl-Z: that
+costs nothing. Its end is noticed at once, so workers never wait for it."""
 
 _LISTENING = re.compile(r"coordinatord listening on (?P<url>http://\S+:(?P<port>\d+))\n")
 
@@ -66,11 +66,11 @@ class EmbeddedCoordinatorError(OperationalError):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedCoordinator:
-    """The coordinator that a node has brought along, if it has."""
+    """The coordinator that a node has brought along, or none."""
 
     pid: int | None = None
     ended: asyncio.Future[str] | None = None
-    """Set to how it ended; only of one that nobody else can take the place of."""
+    """Its result is how the coordinator ended; only set for one that no other coordinator can replace."""
 
 
 ALONE = EmbeddedCoordinator()
@@ -79,7 +79,7 @@ ALONE = EmbeddedCoordinator()
 
 @asynccontextmanager
 async def coordinator_for(config: JoinConfig) -> AsyncIterator[tuple[JoinConfig, EmbeddedCoordinator]]:
-    """Bring a coordinator along where that is asked for; yield what to join with, and what was brought along.
+    """Start a coordinator where one is wanted; yield the config to join with, and the coordinator.
 
     One for this host alone lives as long as the context. One that others can reach serves on for as long as they need
     it. Raises `EmbeddedCoordinatorError`.
@@ -109,17 +109,17 @@ async def _complete(config: JoinConfig, child: _Child) -> JoinConfig:
 
 
 async def _is_here(host: str) -> bool:
-    """Whether all addresses of `host` are this host's own; a name of several hosts is no place for one coordinator."""
+    """Whether all addresses of `host` are this host's own. A name of several hosts is no place for one coordinator."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):  # the session says it
+    except (OSError, UnicodeError):  # the session reports it
         return False
     return all(_is_own(family, address) for family, _, _, _, address in found)
 
 
 def _is_own(family: socket.AddressFamily, address: tuple[Any, ...]) -> bool:
     if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
-        return True  # also where IPv6 is switched off, but the hosts file knows ::1
+        return True  # an address of this host even where IPv6 is off and the hosts file has ::1
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind(address)  # at any free port
@@ -129,13 +129,13 @@ def _is_own(family: socket.AddressFamily, address: tuple[Any, ...]) -> bool:
 
 
 async def _is_started(child: _Child, port: int) -> bool:
-    """Start a coordinator at `port`, unless somebody listens there, or another nodeclient of this host is about to.
+    """Start a coordinator at `port`; return False if something listens there, or another nodeclient is about to.
 
     Raises `EmbeddedCoordinatorError`.
     """
     with socket.socket(socket.AF_UNIX) as mark:
         try:
-            # Names that begin with a null byte go with their process, and are one for all who share the ports.
+            # A name that begins with a null byte ends with its process, and is shared by all who share the ports.
             mark.bind(f"\0nodeclient brings a coordinator along at {port}")
         except OSError:
             return False
@@ -156,7 +156,8 @@ def _is_taken(port: int) -> bool:
     with socket.socket(socket.AF_INET6 if dual else socket.AF_INET, socket.SOCK_STREAM) as probe:
         if dual:
             probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what is over is not in the way
+        # Old connections that have ended are not in the way.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
         except OSError as error:
@@ -165,7 +166,7 @@ def _is_taken(port: int) -> bool:
 
 
 class _Child:
-    """A coordinatord that this process starts, or does not."""
+    """A coordinatord that this process may start."""
 
     def __init__(self, log_format: str) -> None:
         self._log_format = log_format
@@ -178,7 +179,7 @@ class _Child:
 
     @property
     def companion(self) -> EmbeddedCoordinator:
-        """What the node has to know of it."""
+        """What the node needs to know of it."""
         if self._process is None:
             return ALONE
         return EmbeddedCoordinator(self._process.pid, None if self._shared else self._ended)
@@ -201,7 +202,7 @@ class _Child:
         self.port = int(match["port"])
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Have `_ended` set when the process has ended."""
+        """Set `_ended` when the process has ended."""
         self._pidfd = os.pidfd_open(process.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._note_end, process)
 
@@ -214,7 +215,7 @@ class _Child:
         os.close(self._pidfd)
 
     async def _read_line(self, within_s: float) -> str:
-        """Return its next line on standard output; nothing if it ends, or says none in time."""
+        """Return its next line on standard output; empty if it ends or writes none in time."""
         assert self._process is not None  # noqa: S101 - only called while it runs
         assert self._process.stdout is not None  # noqa: S101 - it was started with stdout=PIPE
         reader = asyncio.StreamReader()
@@ -230,7 +231,7 @@ class _Child:
             transport.close()
 
     async def hand_over(self) -> None:
-        """Let one that other nodes may use serve on for as long as they do; this node need not wait for that."""
+        """Let a shared one serve on for as long as other nodes use it; this node need not wait for that."""
         process = self._process
         if process is None or not self._shared or self._ended.done():
             return
@@ -238,18 +239,18 @@ class _Child:
         process.stdin.close()
         match = _SERVES_ON.fullmatch(await self._read_line(FAREWELL_S))
         if match is None:
-            return  # nobody needs it any more, or whoever does had time to hear how the job ended
+            return  # nobody needs it any more, or those who did have had time to receive the end of the job
         text = (
             "the coordinator that this node brought along serves on for %s, and ends by itself after that: process %d"
         )
         log.info(text, match["jobs"], process.pid, extra=fields("coordinator_serves_on", pid=process.pid))
         self._unwatch()
-        process.returncode = 0  # it is not ours to wait for any more
+        process.returncode = 0  # this process no longer has to wait for it
         self._process = None
         _close_pipes(process)
 
     async def stop(self) -> None:
-        """End it, if it runs and was not handed over."""
+        """End it if it runs and was not handed over."""
         process, self._process = self._process, None
         if process is None:
             return

@@ -1,4 +1,4 @@
-"""Who a node is to a coordinator: one process, which is the same in each of its sessions and older each time."""
+"""What a node sends about itself in each `Join` of one process: a fixed identity and a growing age."""
 
 from __future__ import annotations
 

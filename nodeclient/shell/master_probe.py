@@ -1,8 +1,7 @@
-"""Finds out whether the master of a round can be reached at its address, before any worker counts on it.
+"""Finds out whether the master of a round can be reached at its address, before any worker relies on it.
 
-Each node answers at a port of its own with its node id, and nothing else: so a node that gets somewhere else (a bridge
-that every host has, a port that something else listens on) notices that too. What follows from it is the agent's
-business.
+Each node answers at a port of its own with its node id, and nothing else. A node that connects to something else (a
+bridge that every host has, a port of another program) therefore notices that too. The agent decides what follows.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from nodeclient.core.effects import Probe
 from nodeclient.core.events import Reached, Unreached
 
 PAUSE_S = 1.0
-"""Between attempts, while whatever is on the way may still come up."""
+"""The pause between attempts, while the master's node may still be coming up."""
 
 BACKLOG = 4_096
-"""Nodes of a large round come within a second; Linux's own limit, somaxconn, is that too."""
+"""All nodes of a large round connect within a second. Linux's own limit, somaxconn, is the same."""
 
 ACCEPTS_MAX = 256
-"""Answered in one go, so that heartbeats get their turn."""
+"""How many are answered in one go, so that heartbeats get their turn."""
 
 GREETING_BYTES_MAX = 1_024
-"""More than a node id of 128 characters can take; what is longer is no node's answer."""
+"""More than a node id of 128 characters takes; a longer answer is no node's."""
 
 
 _SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""What the system is short of when it cannot accept: to try at once again would only keep it busy."""
+"""Errors of accept that mean the system lacks something. To try again at once would only keep it busy."""
 
 
 def _greeting(node: str) -> bytes:
@@ -38,7 +37,7 @@ def _greeting(node: str) -> bytes:
 
 
 class ProbeListener:
-    """Answers whoever connects with this node's id, until `close`. Must be made in the running loop.
+    """Answers each connection with this node's id, until `close`. Must be made in the running loop.
 
     It reads nothing and keeps no connection, so strangers cost it nothing. Raises `OSError` if there is no port.
     """
@@ -55,7 +54,7 @@ class ProbeListener:
         self._listen()
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop answering."""
         self._loop.remove_reader(self._socket)
         if self._again is not None:
             self._again.cancel()
@@ -72,7 +71,7 @@ class ProbeListener:
                 return
             except OSError as error:
                 if error.errno not in _SHORT:
-                    continue  # who came has gone
+                    continue  # the caller has gone
                 self._loop.remove_reader(self._socket)
                 self._again = self._loop.call_later(PAUSE_S, self._listen)
                 return
@@ -80,7 +79,7 @@ class ProbeListener:
                 connection.setblocking(False)
                 try:
                     connection.send(self._answer)
-                except OSError:  # he has gone
+                except OSError:  # the caller has gone
                     continue
 
 
@@ -93,7 +92,7 @@ async def look_for_master(probe: Probe) -> Reached | Unreached:
 
 
 async def find_obstacle(part: Assignment, patience_s: float) -> str | None:
-    """Return None if the master's node answers at the address of the round, else what is in the way, in words."""
+    """Return None if the master's node answers at the address of the round, else a text that says what is wrong."""
     what = f"{part.master_address}, offered by node {part.master_node} as its address, cannot be reached"
     remedy = f"see --advertise-addr of node {part.master_node}"
     why = ""
@@ -109,7 +108,7 @@ async def find_obstacle(part: Assignment, patience_s: float) -> str | None:
                         return None
                     if answer:
                         return f"{what} (somebody else answers there: {_shown(answer)}): {remedy}"
-                    why = "whoever accepts there says nothing"  # a proxy perhaps, whose other side is not up yet
+                    why = "whoever accepts there says nothing"  # perhaps a proxy, whose other side is not up yet
                 await asyncio.sleep(PAUSE_S)
     except TimeoutError:
         return f"{what} ({why or 'no answer'}, tried for {patience_s:g} s): {remedy}"
@@ -119,14 +118,14 @@ async def _ask(address: str, port: int) -> bytes:
     reader, writer = await asyncio.open_connection(address, port, limit=GREETING_BYTES_MAX)
     try:
         return await reader.readline()
-    except ValueError:  # that many bytes without an end of line
+    except ValueError:  # GREETING_BYTES_MAX without an end of line
         return b"..."
     finally:
         writer.close()
 
 
 def _in_words(error: OSError) -> str:
-    if isinstance(error, socket.gaierror) or not error.errno:  # the former's numbers are of its own
+    if isinstance(error, socket.gaierror) or not error.errno:  # gaierror has numbers of its own
         return str(error.strerror or error).lower()
     return os.strerror(error.errno).lower()
 

@@ -1,4 +1,4 @@
-"""The shell of the agent: carries events to the pure machine and its effects out to processes, session and terminal."""
+"""The shell of the agent: carries events to the pure machine, and its effects to processes, session and terminal."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ from nodeclient.workers.spawn import SpawnError
 from nodeclient.workers.step_slots import Slots
 
 LEAVE_MARGIN_S = 30.0
-"""What systemd is asked for beyond the time that the workers have to save their state: for the coordinator's decision,
-for what the workers leave behind, and for their last output."""
+"""The time that systemd is asked for beyond the workers' time to save: for the coordinator's decision, for what the
+workers leave behind, and for their last output."""
 
 
 class Node:
@@ -79,14 +79,14 @@ class Node:
     def __init__(
         self, config: JoinConfig, companion: EmbeddedCoordinator = ALONE, systemd: SystemdNotifier | None = None
     ) -> None:
-        """Must be made in the running loop. Raises `OSError` if there is no port to be had.
+        """Must be made in the running loop. Raises `OSError` if no port is free.
 
-        `companion` is the coordinator that was brought along; `systemd` is who is to know how the node fares.
+        `companion` is the coordinator that was brought along; `systemd` is notified of the node's status.
         """
         self._systemd = systemd or SystemdNotifier({}, os.getpid())
         self._waiting_for = "importing the modules of --preload" if config.preload else notices.LOOKING
         self._part: tuple[int, Assignment] | None = None
-        """The round that it was last given a part of, and which."""
+        """The round that it was last given a part of, and its part."""
         self._config = config
         self._companion = companion
         self._loop = asyncio.get_running_loop()
@@ -106,9 +106,9 @@ class Node:
         self._lingering = lingering.Lingering()
         self._first_rank = 0
         self._started_at: float | None = None
-        """When the workers of the round were started that has not come to a step yet."""
+        """When the workers of the round were started, while they have not done a step."""
         self._kills = oom.OomKills()
-        """Of the kernel's OOM killer before the workers were started."""
+        """Kills by the kernel's OOM killer, counted before the workers were started."""
         self._guard = Guard(mark, self._output.private_folder)
         self._session = CoordinatorConnection(config.coordinators, self._join, self.submit)
         self._tasks = Tasks()
@@ -120,18 +120,18 @@ class Node:
     async def run(self) -> int:
         """Take part in the job until it is over for this node; return the exit code."""
         for signum in self._config.signals:
-            if signal.getsignal(signum) is not signal.SIG_IGN:  # as under nohup, whose users mean it
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # ignored signals stay ignored, as users of nohup expect
                 self._loop.add_signal_handler(signum, self._leave, signum)
         if self._config.preload:
-            adopt_orphans()  # what makes warm workers children of this process
+            adopt_orphans()  # makes warm workers children of this process
         with reaping_orphans(self._children):
             try:
                 for remark in (*self._config.remarks, *self._launcher.remarks):
                     self._warn(Level.INFO, remark)
                 for name, run in (("preload", self._starter), ("accounts", self._exit_reporter)):
                     self._tasks.spawn(run.run(), name=name)
-                self._guard.start()  # which takes a while, in which other things can be done
-                self._systemd.notify("READY=1", status_of(self._status()))  # nothing is asked of it but to try
+                self._guard.start()  # takes a while; the imports below run meanwhile
+                self._systemd.notify("READY=1", status_of(self._status()))  # systemd expects no more than that it tries
                 self._tasks.spawn(self._systemd.keep_alive(), name="watchdog")
                 self._tasks.spawn(self._systemd.keep_informed(self._status), name="status")
                 self._tasks.spawn(self._attend(), name="session")
@@ -147,11 +147,11 @@ class Node:
                 self._listener.close()
 
     async def _attend(self) -> None:
-        # Not before workers can start: while this node imports, a job that it is to join trains on.
+        # The node joins only when its workers can start: while it imports, a job that it is to join trains on.
         await self._starter.settled()
         await self._await_guard()
         self._waiting_for = notices.LOOKING
-        self.submit(SearchBegan())  # with which the agent's deadlines begin
+        self.submit(SearchBegan())  # from here on the agent's deadlines count
         await self._session.run()
 
     async def _await_guard(self) -> None:
@@ -161,7 +161,7 @@ class Node:
             ready = asyncio.Event()
             self._loop.add_reader(ready_fd, ready.set)
             try:
-                with suppress(TimeoutError):  # which the guard itself knows better
+                with suppress(TimeoutError):  # the guard has a limit of its own
                     await asyncio.wait_for(ready.wait(), READY_WITHIN_S)
             finally:
                 self._loop.remove_reader(ready_fd)
@@ -263,7 +263,7 @@ class Node:
         return text if log_dir is None else f"{text}, with logs in {place.folder(log_dir.absolute())}"
 
     def _note_steps(self, observed: Observed) -> Observed:
-        """Say when the workers of a round have come to their first step: until then they import and meet."""
+        """Write a notice when the workers have done their first step; before, they import and connect."""
         step = next((step for step in observed.steps if step is not None), None)
         if step is not None and self._started_at is not None:
             took_s, self._started_at = self._loop.time() - self._started_at, None
@@ -286,7 +286,7 @@ class Node:
     async def _diagnose(self, local_rank: int, exit_code: int) -> Diagnosis:
         stderr = await self._output.end_of_stderr(local_rank)
         pid, file = self._workers.pid_of(local_rank), self._error_files[local_rank]
-        # In a thread: it reads files, among them one that the worker made.
+        # In a thread: it reads files, and the worker made one of them.
         diagnosis = await asyncio.to_thread(diagnose, exit_code, pid, file, stderr, self._kills)
         log = self._output.stderr_log(local_rank)
         return diagnosis if log is None else replace(diagnosis, log=str(log))
@@ -314,7 +314,7 @@ class Node:
             self.submit(SweepFailed(str(error)))
             return
         await self._exit_reporter.settled()
-        # A fresh port for each round: nothing of an old round can speak to the new one by mistake.
+        # Each round has a fresh port, so nothing of an old round can connect to the new one by mistake.
         self._port.close()
         self._port = PortReservation()
         self.submit(Swept(self._port.port))
@@ -328,7 +328,7 @@ class Node:
             self._redrawing.cancel()
         self._redrawing = self._loop.call_later(REDRAW_S, self._redraw)
 
-    # Words about itself
+    # Texts about the node itself
 
     def _join(self) -> Join:
         config = self._config
@@ -349,7 +349,7 @@ class Node:
         return self._introduction.join(offer, observed, self._loop.time())
 
     def _status(self) -> str:
-        """Say in a line where this node is, for `systemctl status`."""
+        """Return a line for `systemctl status` that says where this node is."""
         observed = self._agent.observed(self._loop.time(), beat=False)
         round_number, part = self._part or (0, None)
         own_part = part if round_number == observed.round else None

@@ -21,20 +21,20 @@ from nodeclient.workers.spawn import WorkerCommand
 from workerlib.env import DEFAULTS, PROGRESS, WorkerEnvironment
 
 LAUNCHER_DEFAULTS = {"PYTHONUNBUFFERED": "1"}
-"""As torchrun's `python -u`: what a worker printed before it died is seen."""
+"""As torchrun's `python -u`: the last lines of a worker that dies are not lost."""
 
 LOCAL_RANK_MACRO = "${local_rank}"
-"""Stands for the local rank in the arguments of a command, as in torch (`macros.local_rank`). All else with a `$` stays
-as it is; torch makes one of two, which would break `sh -c 'echo $$'`."""
+"""The placeholder for the local rank in the arguments of a command, as in torch (`macros.local_rank`). Any other `$`
+stays as it is; torch turns `$$` into `$`, which would break `sh -c 'echo $$'`."""
 
 OMP = "OMP_NUM_THREADS"
-"""How many threads OpenMP starts, and with it torch for its operators on the CPU."""
+"""How many threads OpenMP starts, and torch with it, for operators on the CPU."""
 
 VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-"""Variables by which a process sees some of the GPUs; HIP reads the first as well, where the second is not set."""
+"""Variables that limit a process to some of the GPUs. HIP reads the first as well, where the second is not set."""
 
 _NOT_INHERITED = ("TORCHELASTIC_ERROR_FILE", PROGRESS)
-"""The node's own, for the scheduler that started it, or the node that it is a worker of: no worker may write there."""
+"""Variables of the node itself, from its scheduler or from a node whose worker it is. No worker may write there."""
 
 
 class LaunchError(OperationalError):
@@ -44,7 +44,7 @@ class LaunchError(OperationalError):
 
 
 class CommandBuilder:
-    """The workers of one node, of which much is the same in each round."""
+    """Builds the commands of one node's workers; much is the same in each round."""
 
     def __init__(self, config: JoinConfig, inherited: Mapping[str, str], host: Host | None = None) -> None:
         """Find out what this host gives to each worker; `inherited` is the environment. Raises `LaunchError`."""
@@ -55,17 +55,17 @@ class CommandBuilder:
         self._cpus = _cpus(config, inherited, host)
         remarks = [] if config.numa is None else [_binding_in_words(config.numa, self._cpus)]
         self._threads: list[int] | None = None
-        # By itself torch starts a thread a core in every worker (torchrun's answer: 1).
+        # Torch's default is a thread for each core in every worker. torchrun sets 1.
         if config.workers > 1 and OMP not in inherited:
             core = {cpu: core_of(cpu, host) for cpu in frozenset().union(*self._cpus)}
             cores, quota = [{core[cpu] for cpu in own} for own in self._cpus], cpu_quota(host)
             self._threads = _threads(cores, quota)
             remarks.append(_threads_in_words(self._threads, len(set(core.values())), quota))
         self.remarks: tuple[str, ...] = tuple(remarks)
-        """What was decided here that a user may want to know, to be said once."""
+        """Decisions made here that a user may want to know, for one notice."""
 
     def common_command(self) -> WorkerCommand:
-        """Return what the commands of all workers have in common, in every round; the macro stands in it as it is."""
+        """Return what the commands of all workers have in common in every round; the macro is not expanded."""
         environ = {**DEFAULTS, **LAUNCHER_DEFAULTS, **self._inherited}
         if self._threads is not None:
             environ[OMP] = str(max(self._threads))
@@ -79,12 +79,12 @@ class CommandBuilder:
         slots: Sequence[Mapping[str, str]],
         screens: Sequence[Mapping[str, str]],
     ) -> list[WorkerCommand]:
-        """Return the command of each worker, in the order of the local ranks, as are the `error_files` and the `slots`.
+        """Return the command of each worker, in the order of the local ranks, which the other lists have too.
 
-        `step_slots` names the slot of a worker, and `output` says what it is told of its screen.
+        `slots` has the variables of each worker's slot, and `output` those of its terminal.
 
-        Where the round spans hosts, gloo is told to listen on the interface that leads to the master, unless the user
-        said otherwise in the inherited environment; by itself it listens where the host's own name leads.
+        Where the round spans hosts, gloo is made to listen on the interface that leads to the master, unless the
+        inherited environment says otherwise. Its own default is where the host's name leads.
         """
         interface = interface_towards(start.assignment.master_address)
         gloo = {"GLOO_SOCKET_IFNAME": interface} if interface and interface != "lo" else {}
@@ -136,9 +136,9 @@ def _environment(config: JoinConfig, start: Start, local_rank: int) -> WorkerEnv
 
 
 def _as_locale_has_it(text: str) -> str:
-    """Return a text that can be put into an environment here; what this locale has no letters for is escaped.
+    """Return a text that fits an environment variable here; characters that this locale lacks are escaped.
 
-    Other hosts have other locales, and what an exception says, or an operator, goes to all of them.
+    Other hosts have other locales, and the text of an exception or of an operator goes to all of them.
     """
     try:
         os.fsencode(text)
@@ -149,9 +149,9 @@ def _as_locale_has_it(text: str) -> str:
 
 
 def _own_gpu(inherited: Mapping[str, str], local_rank: int) -> dict[str, str]:
-    """Return the variables that leave a worker one GPU, its own: of those that are listed, or of all.
+    """Return the variables that leave a worker one GPU, its own, out of those that are listed or of all.
 
-    Raises `LaunchError` if too few are listed; a list without any stays that.
+    Raises `LaunchError` if too few are listed; an empty list stays empty.
     """
     own = {}
     for variable in VISIBLE_GPUS:
@@ -182,7 +182,7 @@ def _binding_in_words(choice: str, cpus: Sequence[frozenset[int]]) -> str:
 
 
 def _threads(cores: Sequence[Collection[int]], quota: float | None) -> list[int]:
-    """Return how many threads each worker gets: its cores, each of them shared with the other workers that have it."""
+    """Return how many threads each worker gets: its cores, divided among the workers that share them."""
     sharers = Counter(core for own in cores for core in own)
     most = float("inf") if quota is None else quota / len(cores)
     return [max(1, int(min(most, sum(Fraction(1, sharers[core]) for core in own)))) for own in cores]

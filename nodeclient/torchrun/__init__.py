@@ -1,12 +1,12 @@
 """A rendezvous backend for torchrun: `torchrun --rdzv-backend=coordinatord --rdzv-endpoint=HOST[:PORT] ...`.
 
 Every torchrun process is a node like any other: the pure `nodeclient.core` decides for it, and its worker group counts
-as one worker, which torchrun itself starts and ends. `parameters` reads what torchrun was told, `membership` keeps the
+as one worker, which torchrun itself starts and ends. `parameters` reads torchrun's parameters. `membership` keeps the
 session with the coordinator in a thread of its own, in which `torchrun_node` is the shell of the agent. `stores` serves
 each round's store, `handler` is what torchrun's agent calls, and `log` writes where torch's own lines go.
 
-This file is loaded by every torchrun on a host where this package is installed, also with other backends, and while
-torch's own rendezvous package is still being imported. So it imports nothing before the backend is chosen.
+Every torchrun on a host where this package is installed loads this file, also with other backends, and while torch's
+own rendezvous package is still being imported. So it imports nothing before the backend is chosen.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def backend() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """Return what makes a handler of parameters: the entry point `coordinatord` in the group `torchrun.handlers`."""
+    """Return the function that makes a handler of parameters: the entry point `coordinatord` in `torchrun.handlers`."""
     return _create_handler
 
 
 def _create_handler(parameters: RendezvousParameters) -> RendezvousHandler:
-    """Raises `ValueError` for parameters that make no sense."""
+    """Make a handler. Raises `ValueError` for parameters that make no sense."""
     from nodeclient.torchrun.handler import CoordinatordHandler  # noqa: PLC0415 - see above
     from nodeclient.torchrun.parameters import read  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What torchrun's agent calls: the rendezvous handler.
+"""The rendezvous handler, which torchrun's agent calls.
 
 The agent calls `next_rendezvous` when it has no workers (any more), `num_nodes_waiting` ten times a second while they
 run, and `shutdown` when it ends by itself. After a signal it calls nothing and ends; torch 2.5 to 2.7 then call
@@ -31,30 +31,31 @@ from nodeclient.torchrun.parameters import BACKEND, TorchrunConfig, with_torchru
 from nodeclient.torchrun.stores import AgentStore, AgentStoreError, RoundOverError, connect, serve
 
 LEAVE_WITHIN_S = 6.0
-"""For the coordinator to take note of a leave: after 5 s, a lease, the agent goes without."""
+"""How long to wait until the coordinator has noted that the node leaves; the agent goes without that after 5 s, a
+lease."""
 
 SUCCEED_WITHIN_S = 5.0
-"""For the coordinator to take note of a success, while it is being restarted perhaps."""
+"""How long to wait until the coordinator has noted a success; it may be restarting."""
 
 EXIT_WITHIN_S = 1.0
-"""After a signal: nobody should have to wait for what a closed connection says as well."""
+"""How long to wait after a signal: not long, since a closed connection is as good as a message."""
 
 
 class CoordinatordHandler(RendezvousHandler):
     """The rendezvous of one torchrun process."""
 
     def __init__(self, config: TorchrunConfig) -> None:
-        """Nothing is begun before the first `next_rendezvous`."""
+        """Begin nothing before the first `next_rendezvous`."""
         self._config = config
         self._membership = Membership(config)
-        # Also where the handler is dropped without a shutdown, as in a notebook after a signal.
+        # It also runs if the handler is dropped without a shutdown, as in a notebook after a signal.
         self._finalizer = weakref.finalize(self, _leave, self._membership)
         self._closed = False
         self._served: TCPStore | None = None
-        """The store of the last round, if it is this process's to serve."""
+        """The store of the last round, if this process serves it."""
 
     def get_backend(self) -> str:
-        """Return what `--rdzv-backend` calls this."""
+        """Return the name for `--rdzv-backend`."""
         return BACKEND
 
     def get_run_id(self) -> str:
@@ -69,12 +70,13 @@ class CoordinatordHandler(RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait for a round, which this process takes part in.
 
-        If it had one before, that is over: as the coordinator wanted, or because a worker of this process failed.
+        If it had one before, that is over: because the coordinator decided so, or because a worker of this process
+        failed.
 
         Raises `RendezvousTimeoutError` if not enough nodes came in time, `RendezvousConnectionError` if the coordinator
         or group rank 0 is out of reach, and `RendezvousClosedError` if there is no place here for this node. Where the
-        job succeeded without this node, a spare perhaps, it ends the process well, by `SystemExit`: what torchrun has
-        for that, `RendezvousGracefulExitError`, ends in an AttributeError of its own.
+        job succeeded without this node, which may be a spare, it ends the process well, by `SystemExit`: torchrun's own
+        `RendezvousGracefulExitError` ends in an AttributeError.
         """
         if self._closed:
             raise RendezvousClosedError(f"job {self._config.job}: this torchrun has left it")
@@ -91,7 +93,7 @@ class CoordinatordHandler(RendezvousHandler):
                 raise self._explain(ended) from None
 
     def num_nodes_waiting(self) -> int:
-        """Return 1 where torchrun should ask for another round, for whatever reason, else 0; without waiting."""
+        """Return 1 if torchrun should ask for another round, for whatever reason, else 0; never wait."""
         return int(self._membership.over)
 
     def is_closed(self) -> bool:
@@ -99,13 +101,13 @@ class CoordinatordHandler(RendezvousHandler):
         return self._closed or self._membership.ended
 
     def set_closed(self) -> None:
-        """Let there be no further round for this process; the others are told when it shuts down."""
+        """Allow no further round for this process; the others learn of it when it shuts down."""
         self._closed = True
 
     def shutdown(self) -> bool:
         """Leave the job, which goes on for the others; further calls do nothing.
 
-        Unless its workers had succeeded, or torchrun got a signal, they failed for good.
+        Its workers have failed for good, unless they had succeeded or torchrun got a signal.
         """
         self._closed = True
         membership = self._membership
@@ -119,11 +121,11 @@ class CoordinatordHandler(RendezvousHandler):
 
     def _enter(self, start: Start) -> RendezvousInfo:
         part = start.assignment
-        # The store of the round before has served its workers until now: they are all dead, on every node.
+        # The store of the last round has served its workers until now: they are all dead, on every node.
         self._served = None
         if part.group_rank == 0:
             self._served = serve(part.master_port)
-        # Its own client even here: the agent holds on to it, and the served one has to go when its time is over.
+        # The agent keeps its client, even on this host, and the served store must go when its time is over.
         address = "localhost" if self._served else part.master_address
         store = connect(address, part.master_port, self._membership)
         if self._membership.wait_until_over(0):
@@ -137,7 +139,10 @@ class CoordinatordHandler(RendezvousHandler):
         )
 
     def _variables(self, start: Start) -> dict[str, str]:
-        """Return what torchrun's workers inherit of what nodeclient's workers are told; see `workerlib.env`."""
+        """Return the variables that torchrun's workers inherit, a part of those of nodeclient's workers.
+
+        See `workerlib.env`.
+        """
         return {
             "COORDINATORD_JOB": self._config.job,
             "COORDINATORD_RUN": start.run,

@@ -15,5 +15,5 @@ _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR
 
 
 def write(job: str, level: Level, text: str) -> None:
-    """Log a text of ours."""
+    """Log a text of this backend."""
     logger.log(_LEVELS[level], "job %s: %s", job, with_torchrun_names(text))

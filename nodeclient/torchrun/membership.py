@@ -1,7 +1,7 @@
-"""This torchrun process's place in the job, as torchrun's own threads see it; the rest happens in a thread of its own.
+"""This torchrun process's membership in the job, as torchrun's threads see it; the rest is in a thread of its own.
 
 torchrun's worker group counts as one worker: it lives from when a round is handed to torchrun until torchrun asks for
-the next one. That is all that torchrun ever says of its workers, and `over` is all that it can be told.
+the next one. torchrun reports nothing else about its workers, and `over` is all that it can be asked to do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from nodeclient.torchrun.parameters import TorchrunConfig
 from nodeclient.torchrun.torchrun_node import TorchrunNode
 
 REMIND_S = 30.0
-"""Between two words about what is waited for: torchrun shows warnings only, and silence looks like a hang."""
+"""The interval between two lines about what is waited for: torchrun shows warnings only, and silence looks like a
+hang."""
 
 
 class EndedError(OperationalError):
@@ -31,20 +32,20 @@ class EndedError(OperationalError):
 
 
 class Membership:
-    """From `begin` to `end`. Its methods wait only where they say so."""
+    """The membership from `begin` to `end`. Its methods wait only where their docstrings say so."""
 
     def __init__(self, config: TorchrunConfig) -> None:
         self._config = config
         self._thread = threading.Thread(target=self._live, name="coordinatord", daemon=True)
         self._ready = threading.Event()
-        """What follows is there, if it ever will be."""
+        """Set when the fields below are valid, or never will be."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._node: TorchrunNode | None = None
 
         self._changed = threading.Condition()
-        """Guards what follows, which both threads change."""
+        """Guards the fields below, which both threads change."""
         self._round: Start | None = None
-        """What torchrun has, or is to take."""
+        """The round that torchrun has, or is about to take."""
         self._over = False
         self._succeeded = False
         self._gone = False
@@ -59,7 +60,7 @@ class Membership:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing follows any more."""
+        """Whether the membership is over."""
         return self._ending is not None
 
     @property
@@ -79,7 +80,7 @@ class Membership:
             self._ready.wait()
 
     def await_round(self) -> Start:
-        """Give back the last round, if torchrun had one, and wait for the next. Raises `EndedError`."""
+        """Return the last round, if torchrun had one, and wait for the next. Raises `EndedError`."""
         self._give_back("a worker of this torchrun failed, see its own output")
         with self._changed:
             while self._round is None:
@@ -90,11 +91,11 @@ class Membership:
             return self._round
 
     def note_started(self) -> None:
-        """Take note that torchrun goes on with its round."""
+        """Note that torchrun goes on with its round."""
         self._post(lambda node: node.note_started())
 
     def note_succeeded(self) -> None:
-        """Take note that all workers of this torchrun have exited with 0, and that it will start no more."""
+        """Note that all workers of this torchrun have exited with 0, and that it will start no more."""
         with self._changed:
             held, self._round = self._round, None
             self._succeeded = self._gone = True
@@ -116,7 +117,7 @@ class Membership:
     def leave(self, within_s: float, *, failed: bool) -> None:
         """Leave the job, all workers being dead; wait until that is known, but not longer than `within_s`.
 
-        `failed` says that torchrun ends because of its workers. To leave what has ended already does nothing.
+        `failed` says that torchrun ends because of its workers. A second call does nothing.
         """
         if failed:
             self._give_back("the workers of this torchrun failed for good, see its own output")
@@ -126,7 +127,7 @@ class Membership:
         self.wait_until_ended(within_s)
 
     def wait_until_ended(self, within_s: float) -> None:
-        """Wait until it is decided that this node is to go, but not longer than `within_s`."""
+        """Wait until it is decided that this node leaves, but not longer than `within_s`."""
         with self._changed:
             self._changed.wait_for(lambda: self.ended or not self.begun, within_s)
 
@@ -144,13 +145,13 @@ class Membership:
 
     def _post(self, call: Callable[[TorchrunNode], None]) -> None:
         if self._loop is not None and self._node is not None:
-            with suppress(RuntimeError):  # the thread has ended, so nobody is to be told any more
+            with suppress(RuntimeError):  # the thread has ended, so there is nothing to notify
                 self._loop.call_soon_threadsafe(call, self._node)
 
-    # In the thread
+    # In the membership's thread
 
     def hand_out(self, start: Start) -> None:
-        """Let torchrun have a round."""
+        """Give torchrun a round."""
         with self._changed:
             self._round, self._over = start, False
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""What torchrun hands to a rendezvous backend, as this one goes by it; and our flags in torchrun's words."""
+"""The parameters that torchrun hands to this rendezvous backend; and torchrun's names of our flags."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from nodeclient.host.addresses import fresh_node_id
 Value = TypeVar("Value")
 
 BACKEND = "coordinatord"
-"""What `--rdzv-backend` calls it; the name of the entry point must be the same."""
+"""The name for `--rdzv-backend`; the name of the entry point must be the same."""
 
 INJECTED = "timeout"
-"""torchrun itself adds this one, always; its own c10d backend does not look at it either."""
+"""torchrun itself always adds this one; its own c10d backend ignores it as well."""
 
 _QUOTES = "'\""
 
@@ -35,14 +35,14 @@ _WORDS = {
     "--join-timeout": "--rdzv-conf join_timeout=S",
     "--advertise-addr": "--local-addr",
 }
-"""What torchrun calls our flags."""
+"""torchrun's names of our flags."""
 
 _FLAG = re.compile("|".join(rf"{flag}\b(?!-)" for flag in _WORDS))
 
 
 @dataclass(frozen=True, slots=True)
 class TorchrunConfig:
-    """All that this backend goes by; durations in seconds."""
+    """The settings of this backend; durations in seconds."""
 
     coordinators: tuple[Endpoint, ...]
     job: str
@@ -51,11 +51,11 @@ class TorchrunConfig:
     advertise_address: str | None
     join_timeout_s: float
     remark: str
-    """To be said at the start; empty where there is nothing to say."""
+    """A line for the start; empty if there is none."""
 
 
 def read(parameters: RendezvousParameters) -> TorchrunConfig:
-    """Read what torchrun was told. Raises `ValueError`, which names the flag."""
+    """Read torchrun's parameters. Raises `ValueError`, which names the flag."""
     if not parameters.endpoint.strip():
         raise ValueError("--rdzv-endpoint: give HOST[:PORT], where coordinatord listens (port: 29400)")
     # torchrun hands on the quotes that a shell has left around all of it.
@@ -79,7 +79,7 @@ def read(parameters: RendezvousParameters) -> TorchrunConfig:
 
 
 def with_torchrun_names(text: str) -> str:
-    """Call the flags in a text of ours what torchrun calls them."""
+    """Replace our flags in a text by torchrun's."""
     return _FLAG.sub(lambda found: _WORDS[found[0]], text)
 
 

@@ -1,4 +1,4 @@
-"""The store of a round: served by group rank 0's torchrun, new for each round, and never waited for in vain.
+"""The store of a round: served by group rank 0's torchrun, new for each round. A wait ends when the round does.
 
 torchrun's agents divide ranks through it and wait in it for each other at the end; the workers are its clients too
 (`TORCHELASTIC_USE_AGENT_STORE`), under keys of their own.
@@ -22,34 +22,34 @@ from nodeclient.torchrun.membership import Membership
 Result = TypeVar("Result")
 
 PREFIX = "coordinatord/agents"
-"""Keeps the keys of torchrun's agents apart from those of the workers."""
+"""The prefix that keeps the keys of torchrun's agents apart from those of the workers."""
 
 TERMINAL_STATE = "torchelastic/agent/terminal_state"
-"""Where torchrun's agents wait for each other when all of their workers have succeeded, and only then."""
+"""The key with which torchrun's agents wait for each other when all of their workers have succeeded, and only then."""
 
 ROLE_INFO = "torchelastic/role_info/"
-"""Where each agent says how many workers it has, followed by its group rank."""
+"""The key, followed by its group rank, under which each agent writes how many workers it has."""
 
 ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
-"""Where the agent with group rank 0 says which ranks they have, followed by the group rank of theirs."""
+"""The key, followed by another's group rank, under which the agent with group rank 0 writes that agent's ranks."""
 
 SERVE_WITHIN_S = 60.0
 """How long group rank 0 may take to serve the store after its node was found to answer."""
 
 CONNECT_WITHIN = timedelta(seconds=60)
-"""For torch to connect to a store that has just accepted a connection. Within this time it also asks for the name of
-the store's address: 10 s where no name server answers, by the defaults of resolv.conf(5), and 30 s with three of them.
-"""
+"""How long torch may take to connect to a store that has just accepted a connection. In that time it also looks up the
+name of the store's address: 10 s if no name server answers, by the defaults of resolv.conf(5), and 30 s with three of
+them."""
 
 TIMEOUT = timedelta(seconds=300)
-"""For the agents' own words to each other; torch's default."""
+"""The limit of the agents' waits for each other; torch's default."""
 
 LOOK_FIRST_S = 0.002
 LOOK_LAST_S = 0.5
-"""Between two looks whether something is there, first and at most: torch's own waiting cannot be ended from here."""
+"""The longest interval between two checks whether a key is there: torch's own waiting cannot be ended from here."""
 
 ACCEPT_WITHIN_S = 2.0
-"""For one attempt to connect: a lost packet is sent again after 1 s."""
+"""The limit of one attempt to connect: a lost packet is sent again after 1 s."""
 
 
 class RoundOverError(OperationalError):
@@ -103,11 +103,11 @@ def _first_line(error: DistError) -> str:
 
 
 class AgentStore(PrefixStore):
-    """What torchrun's agent gets as the store of a round: waiting in it ends when the round does.
+    """The store of a round for torchrun's agent: waiting in it ends when the round does.
 
-    Two things are read from how the agent uses it. Its part in the exit barrier says that its workers succeeded; how
-    that ends is the coordinator's to say. And where another agent died before it said how many workers it has, the
-    agent goes on as if all had as many, with a round whose end it will then see: it cannot be called back from here.
+    Two things are inferred from the agent's use of it. If it enters the exit barrier, its workers succeeded; the
+    coordinator decides how that ends. And if another agent died before it wrote how many workers it has, this agent
+    goes on as if all had as many, with a round whose end it will then see: it cannot be called back from here.
     """
 
     def __init__(self, store: TCPStore, membership: Membership, rank: int, nodes: int) -> None:
@@ -118,13 +118,13 @@ class AgentStore(PrefixStore):
         self._own: dict[str, Any] = {}
 
     def set(self, key: str, value: str) -> None:
-        """Set a value; where the round is over, in vain."""
+        """Set a value; once the round is over, do nothing."""
         if key.startswith(ROLE_INFO):
             self._own = json.loads(value)
         self._unless_over(partial(super().set, key, value), None)
 
     def get(self, key: str) -> bytes:
-        """Return a value as soon as it is there; where the round is over, what it might have been."""
+        """Return a value as soon as it is there; once the round is over, return a plausible one."""
         self._await([key], LOOK_FIRST_S)
         there = not self._membership.wait_until_over(0)
         return (there and self._unless_over(partial(super().get, key), b"")) or self._guess(key)
@@ -134,7 +134,7 @@ class AgentStore(PrefixStore):
         return [self.get(key) for key in keys]
 
     def add(self, key: str, value: int) -> int:
-        """Add to a number. In the exit barrier this says that all workers of the agent have succeeded."""
+        """Add to a number. In the exit barrier this means that all workers of the agent have succeeded."""
         if key.startswith(TERMINAL_STATE):
             self._membership.note_succeeded()
         return self._unless_over(partial(super().add, key, value), 0)
@@ -156,7 +156,7 @@ class AgentStore(PrefixStore):
         try:
             return operation()
         except DistError:
-            # The node that serves the store is lost, most likely: then that is the end of the round.
+            # Most likely the node that serves the store is lost. The round then ends soon.
             if self._membership.wait_until_over(SERVE_WITHIN_S):
                 return otherwise
             raise

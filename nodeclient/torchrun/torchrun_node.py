@@ -1,6 +1,6 @@
 """The shell of the pure agent for a torchrun process, as `nodeclient.shell.node` is for workers of nodeclient's own.
 
-Everything here happens in one thread, the membership's; what torchrun does and is told goes through `Membership`.
+Everything here happens in one thread, the membership's; `Membership` connects it with torchrun's threads.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ STOP_TIMEOUT_S = 35.0
 """How long torchrun may take to end its workers: it kills them 30 s after SIGTERM, and has to notice first."""
 
 ROLE = "torchrun"
-"""Of every such node: torchrun's agents divide the roles of their workers among themselves."""
+"""The role of every such node: torchrun's agents divide the roles of their workers among themselves."""
 
 
 class Torchrun(Protocol):
-    """What the node does to torchrun."""
+    """The node's requests to torchrun."""
 
     def hand_out(self, start: Start) -> None:
-        """Let torchrun have a round."""
+        """Give torchrun a round."""
 
     def call_in(self) -> bool:
         """Let torchrun know that its round is over; return whether its workers are dead already."""
@@ -90,7 +90,7 @@ class TorchrunNode:
         """The run and the round in which all of torchrun's workers succeeded."""
         self._leaving = False
         self._exit_reason: Exit | None = None
-        """Why this node leaves unasked."""
+        """Why this node leaves by itself."""
 
     async def run(self) -> Exit:
         """Take part in the job until it is over for this node."""
@@ -106,20 +106,23 @@ class TorchrunNode:
             self._port.close()
             self._last_port.close()
 
-    # What torchrun does
+    # Requests of torchrun
 
     def note_started(self) -> None:
-        """Take note that torchrun goes on with its round."""
-        if self._agent.phase is Phase.STARTING:  # else it is over already
+        """Note that torchrun goes on with its round."""
+        if self._agent.phase is Phase.STARTING:  # otherwise it is over already
             self._submit(WorkersStarted())
 
     def note_ended(self, why_failed: str) -> None:
-        """Take note that torchrun's workers are dead; unless they were to end, because one of them failed."""
+        """Note that torchrun's workers are dead.
+
+        If they were not to end, one of them failed, and `why_failed` says why.
+        """
         exit_code = 0 if self._agent.phase is Phase.STOPPING else 1
         self._submit(WorkerExited(0, exit_code, Diagnosis(pid=os.getpid(), message=why_failed)))
 
     def note_succeeded(self) -> None:
-        """Take note that torchrun's workers all succeeded."""
+        """Note that torchrun's workers all succeeded."""
         well = self._agent.phase is not Phase.STOPPING
         self._submit(WorkerExited(0, 0, Diagnosis(pid=os.getpid())))
         if well:
@@ -141,7 +144,7 @@ class TorchrunNode:
         """End `run`, whatever was decided."""
         self._end_with(Exit(ExitCode.OK, "this torchrun has left the job"))
 
-    # Events in
+    # Events
 
     def _submit(self, event: Event) -> None:
         self._events.submit(event)
@@ -161,7 +164,7 @@ class TorchrunNode:
         self._torchrun.call_in()
         self.leave()
 
-    # Effects out
+    # Effects
 
     def _carry_out(self, effect: Effect, event: Event) -> None:  # noqa: C901 - one plain case an effect
         job = self._config.job
@@ -182,7 +185,7 @@ class TorchrunNode:
             case Reconnect(reason):
                 self._session.close(reason)
             case Notice(level, text, _):
-                # What torchrun did, it has told already.
+                # torchrun has reported already what it did.
                 write(job, Level.INFO if isinstance(event, WorkerExited) else level, text)
             case Show(report):
                 self._show(report)
@@ -221,7 +224,7 @@ class TorchrunNode:
         if not self._exit.done():
             self._exit.set_result(ending)
 
-    # Words about itself
+    # Texts about the node itself
 
     def _join(self) -> Join:
         config = self._config

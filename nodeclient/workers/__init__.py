@@ -1,4 +1,4 @@
-"""The local worker group as processes: started, watched, ended, and nothing left behind.
+"""The local worker group as processes: started, watched and ended, with nothing left behind.
 
 `local_workers` is the group, `spawn` starts one process of it, `process_tree` finds all that it has started. `guard`
 starts `guard_process`, which cleans up should this nodeclient die; `orphans` reaps. `exit_reporter` turns exits into

@@ -1,7 +1,7 @@
-"""Starts and ends the guard, the sibling process that cleans up should this nodeclient die without doing so.
+"""Starts and ends the guard, a sibling process that cleans up should this nodeclient die without doing so.
 
-What the guard does is in `guard_process`. It has a session of its own and ignores the usual signals. All that binds it
-to the nodeclient is a pipe: the kernel closes it however the nodeclient ends.
+`guard_process` says what the guard does. It has a session of its own and ignores the usual signals. Only a pipe
+connects it with the nodeclient: the kernel closes the pipe however the nodeclient ends.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ CLOSE_TIMEOUT_S = 5.0
 """After a clean end the guard finds nothing and exits in milliseconds; this leaves room for an overloaded host."""
 
 READY_WITHIN_S = 30.0
-"""It takes 20 ms; this leaves room for an overloaded host, and for a file system of which somebody else makes use."""
+"""A start takes 20 ms; this leaves room for an overloaded host, and for a file system that others use heavily."""
 
 OUTPUT_MAX = 500
-"""Bytes of what a guard says that cannot begin: an exception's type and its text."""
+"""The size, in bytes, of the error that a guard may write when it cannot start: an exception's type and its text."""
 
 PACKAGE_PARENT = Path(__file__).resolve().parents[2]
-"""From where the guard imports this package."""
+"""The directory from which the guard imports this package."""
 
 _PROGRAM = """
 import sys
@@ -43,7 +43,8 @@ except Exception as error:
     sys.exit(1)
 main()
 """
-"""The path is appended, so that the standard library's modules come before any of that name beside the package."""
+"""The path is appended, so that the standard library's modules come before others of the same name beside the
+package."""
 
 
 class GuardError(OperationalError):
@@ -55,8 +56,8 @@ class GuardError(OperationalError):
 class Guard:
     """The guard of one mark, which also removes a directory; it must be up before the first worker starts.
 
-    Workers must not inherit the write end of its pipe, or it would never see the end: `subprocess` with its default
-    `close_fds=True` sees to that.
+    Workers must not inherit the write end of its pipe, or the guard would never see its end. `subprocess` closes it in
+    them, with its default `close_fds=True`.
     """
 
     def __init__(self, mark: str, folder: Path) -> None:
@@ -64,9 +65,9 @@ class Guard:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
-        """It has said that it is up."""
+        """It has written that it is up."""
         self._patience_ends_at = 0.0
-        """Until when it must have, by the monotonic clock."""
+        """Until when it must be up, by the monotonic clock."""
 
     @property
     def pid(self) -> int | None:
@@ -83,7 +84,7 @@ class Guard:
                 return
             self._let_go(self._process)
         self._ready, self._patience_ends_at = False, time.monotonic() + READY_WITHIN_S
-        # It must not carry a mark, its own or that of an outer nodeclient: this one is to be guarded even from that.
+        # The guard must not carry a mark, neither its own nor that of an outer nodeclient, which might kill it.
         environ = {name: value for name, value in os.environ.items() if name != MARK_VARIABLE}
         self._process = subprocess.Popen(  # noqa: S603  # this very Python, no words of a user's
             # Isolated and without site: nothing that the user installed can slow it down or break it.
@@ -100,14 +101,14 @@ class Guard:
 
     @property
     def ready_fd(self) -> int | None:
-        """A descriptor that can be read once `await_ready` need not wait; None if it need not now."""
+        """A descriptor that becomes readable when `await_ready` need not wait; None if it need not wait now."""
         return None if self._ready or self._process is None else _pipe(self._process.stdout).fileno()
 
     def await_ready(self) -> None:
-        """Wait until the guard is up, starting it if need be; a no-op once it is, for as long as it lives.
+        """Wait until the guard is up, starting it if need be; return at once while it is up.
 
-        To be called before every start of workers. If a guard dies before it is up, another one is tried, once. Raises
-        `GuardError` if that does not come up either, and `OSError` if no process can be started.
+        It must be called before every start of workers. If a guard dies before it is up, another one is tried, once.
+        Raises `GuardError` if that does not come up either, and `OSError` if no process can be started.
         """
         self.start()
         failure = self._failure()
@@ -118,7 +119,7 @@ class Guard:
             raise GuardError(f"the guard, which ends the workers should this process be killed, {failure}")
 
     def _failure(self) -> str:
-        """Wait until the guard is up; return what keeps it from that, empty if nothing does."""
+        """Wait until the guard is up; return why it is not, or an empty text if it is."""
         if self._ready or self._process is None:
             return ""
         pipe = _pipe(self._process.stdout)
@@ -137,16 +138,16 @@ class Guard:
         return f"does not start: {text or describe_exit(code)}"
 
     def close(self) -> None:
-        """End the guard, which kills what is left of the workers; a no-op if there is none."""
+        """End the guard, which kills what is left of the workers; do nothing if there is none."""
         if self._process is None:
             return
         _pipe(self._process.stdin).close()
-        # Popen's own wait looks again after 1, 2, 4 ... 32 ms, which was half of the time that the end of a job took.
+        # Popen's own wait polls after 1, 2, 4 ... 32 ms, which was half of the time that the end of a job took.
         pidfd = pidfd_open(self._process.pid)
         kills_on = await_ends({pidfd}, time.monotonic() + CLOSE_TIMEOUT_S)
         os.close(pidfd)
-        if kills_on:  # which it does when this process is gone as well
-            self._process.returncode = 0  # keeps Popen from warning that it is left to itself
+        if kills_on:  # it does so when this process is gone as well
+            self._process.returncode = 0  # keeps Popen from warning that the process is still running
         else:
             self._process.wait()
         self._let_go(self._process)

@@ -1,7 +1,7 @@
-"""The guard: a small process that outlives its nodeclient just long enough to clean up what that left behind.
+"""The guard: a small process that outlives its nodeclient just long enough to clean up after it.
 
-`guard` starts it. It says on its stdout that it is up. It reads the mark from the first line of its stdin, the path of
-the nodeclient's private directory from the second, and then waits for the end of the file, which comes when the
+`guard` starts it. It writes to its stdout that it is up. It reads the mark from the first line of its stdin, and the
+path of the nodeclient's private directory from the second. Then it waits for the end of the file, which comes when the
 nodeclient dies, even by SIGKILL. It imports next to nothing, so that it starts in 20 ms and stays in 11 MB.
 """
 
@@ -13,22 +13,22 @@ import sys
 from nodeclient.workers.process_tree import UnkillableError, kill_marked
 
 READY = b"\n"
-"""All that the guard writes to its stdout: from then on the nodeclient may die."""
+"""All that the guard writes to its stdout. Once it is written, the nodeclient may die."""
 
 
 def main() -> None:
     """Wait until stdin ends, then kill all that carries the mark and remove the directory; exit 1 if that fails."""
-    # Whoever ends a whole process tree or terminal session must not end the guard before the workers.
+    # A signal to a whole process tree or terminal session must not end the guard before the workers.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)
     try:  # noqa: SIM105  # contextlib would double the guard's start
         os.write(sys.stdout.fileno(), READY)
     except BrokenPipeError:
-        pass  # the nodeclient has died already, and what it left is to be cleaned up
+        pass  # the nodeclient has died already, and there is something to clean up
     mark = sys.stdin.buffer.readline().decode().strip()
     folder = sys.stdin.buffer.readline().rstrip(b"\n")
     sys.stdin.buffer.read()
-    # Without a mark, the nodeclient died before it could have started a worker.
+    # If there is no mark, the nodeclient died before it could have started a worker.
     if mark:
         try:
             kill_marked(mark)
@@ -39,13 +39,13 @@ def main() -> None:
 
 
 def _remove(folder: bytes) -> None:
-    """Remove a directory of plain files; what else is in there stays, and so does the directory."""
+    """Remove a directory of plain files; if it holds anything else, that and the directory stay."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:  # the nodeclient has removed it, never made it, or somebody has put something else there
+    except OSError:  # the nodeclient has removed it or never made it, or something else is there
         return
     try:
-        # Not by its owner: on some network file systems what root makes belongs to nobody.
+        # The owner does not tell: on some network file systems, files that root makes belong to nobody.
         if not os.fstat(fd).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             for name in os.listdir(fd):  # noqa: PTH208  # pathlib would double the guard's start
                 os.unlink(name, dir_fd=fd)

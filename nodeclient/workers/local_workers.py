@@ -1,8 +1,8 @@
-"""The local worker group as processes: starts, signals, watches and sweeps them, and decides nothing.
+"""The local worker group as processes: starts, signals, watches and sweeps them. It decides nothing.
 
-An exit is noticed by a pidfd in the event loop, so within milliseconds, without polling and without a thread for each
-worker. A worker leads a session and so a process group of its own, and it is reaped only after that group was dealt
-with: until then its number is taken, and a signal to the group cannot hit a stranger.
+A pidfd in the event loop shows an exit within milliseconds, without polling and without a thread for each worker. A
+worker leads a session, and so a process group of its own. It is reaped only after that group was dealt with: until then
+its number is taken, and a signal to the group cannot hit a stranger.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class _Worker:
     local_rank: int
     pid: int
     watched: set[int] = field(default_factory=set)
-    """The pidfds that the loop watches: the worker's own, and when that has ended, those of the rest of its group."""
+    """The pidfds that the loop watches: the worker's own, and after its end those of the rest of its group."""
     reported: bool = False
     ended_as: int | None = None
-    """The exit code that its program had, if its process did not end and was killed for that."""
+    """The exit code of its program, if its process did not end and was killed for that."""
 
     def exit_code(self) -> int | None:
         """Return the exit code without reaping; None if it has not ended."""
@@ -44,12 +44,12 @@ class LocalWorkers:
     """One node's workers of one round at a time; all methods are for the main thread, in the running event loop.
 
     `mark` is this nodeclient's alone, and put into each worker's environment. `on_exit` is called once for each worker
-    that was started, with its local rank and its exit code as `subprocess` has it (-n for signal n). `spawn` is what
-    starts a worker.
+    that was started, with its local rank and its exit code as `subprocess` has it (-n for signal n). `spawn` starts a
+    worker.
 
-    A worker that exits takes its process group with it, by SIGKILL. Only after `terminate` it does not: then a worker
-    has exited when all of its group has, so that a shell around the training script may die of SIGTERM at once while
-    the script still writes its checkpoint.
+    A worker that exits takes its process group with it, by SIGKILL. After `terminate` it does not: then a worker has
+    exited when all of its group has. A shell around the training script may thus die of SIGTERM at once while the
+    script still writes its checkpoint.
     """
 
     def __init__(self, mark: str, on_exit: Callable[[int, int], None], spawn: Spawn = spawn) -> None:
@@ -58,7 +58,7 @@ class LocalWorkers:
         self._spawn = spawn
         self._workers: dict[int, _Worker] = {}
         self._pids: list[int] = []
-        """By local rank, of the round that was started last."""
+        """The process ids by local rank, of the round that was started last."""
         self._ended: list[_Worker] = []
         self._signalled = False
 
@@ -79,9 +79,9 @@ class LocalWorkers:
     def start(self, commands: Sequence[WorkerCommand], streams: Sequence[WorkerStreams] | None = None) -> None:
         """Start the workers; a command's index is its local rank. The last round's must have been swept.
 
-        Without `streams` they write where this process does.
+        If `streams` is None, they write where this process does.
 
-        Raises `SpawnError` at the first one that cannot be started; those before it live on, for `sweep` to end.
+        Raises `SpawnError` at the first one that cannot be started; those before it live on until `sweep` ends them.
         """
         assert not self._workers, "the last round was not swept"  # noqa: S101  # a leftover must never live into the next
         self._signalled = False
@@ -89,22 +89,20 @@ class LocalWorkers:
         for local_rank, command in enumerate(commands):
             marked = replace(command, environ={**command.environ, process_tree.MARK_VARIABLE: self._mark})
             stdout, stderr = (streams[local_rank].stdout, streams[local_rank].stderr) if streams else (None, None)
-            # With several, nobody knows which of them it is for; alone, a worker can be debugged, as under torchrun.
+            # A single worker gets stdin, so that it can be debugged, as under torchrun. Among several, nobody knows
+            # which of them it is for.
             pid = self._spawn(marked, local_rank, stdout, stderr, len(commands) == 1)
             self._pids.append(pid)
             self._workers[pid] = _Worker(local_rank, pid)
             self._watch(self._workers[pid], pid)
 
     def terminate(self, signum: int = signal.SIGTERM) -> None:
-        """Ask every worker to end, and from now on let a process group outlive its leader."""
+        """Send every worker the signal to end, and from now on let a process group outlive its leader."""
         self._signalled = True
         process_tree.signal_groups(self._workers.keys(), signum)
 
     def end_as(self, local_rank: int, exit_code: int) -> bool:
-        """Kill a worker whose program was over; it then has exited with the code that its program had.
-
-        Return whether it lived.
-        """
+        """Kill a worker whose program is over, and report the exit code of its program; return whether it lived."""
         for worker in self._workers.values():
             if worker.local_rank == local_rank and worker.exit_code() is None:
                 worker.ended_as = exit_code
@@ -123,7 +121,7 @@ class LocalWorkers:
         By then the workers are reaped and their exits reported. Raises `UnkillableError` if something outlives SIGKILL
         for a minute; it may be called again then. One call at a time, and not to be cancelled.
         """
-        # Until the killing is over nothing is reaped, so that the groups' numbers are not given to strangers.
+        # Nothing is reaped until the killing is over, so that the groups' numbers are not given to strangers.
         for pid, worker in self._workers.items():
             self._unwatch_all(worker)
             _signal_group(pid, signal.SIGKILL)
@@ -144,7 +142,7 @@ class LocalWorkers:
         if worker.watched:
             return
         if not self._ended:
-            # Workers often end together, and then one look at /proc does for all of them.
+            # Workers often end together. One look at /proc then does for all of them.
             asyncio.get_running_loop().call_soon(self._settle)
         self._ended.append(worker)
 

@@ -1,7 +1,7 @@
-"""Reaps the orphans that the kernel hands to this process; their killing is the business of `workers`.
+"""Reaps the orphans that the kernel hands to this process; `local_workers` kills them.
 
 As PID 1 of a container, or as a subreaper, nodeclient becomes the parent of every process whose own parent has ended.
-Nobody else would ever reap these, and the container would fill with zombies.
+No other process would ever reap these, and the container would fill with zombies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nodeclient.workers.process_tree import statuses
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
-"""From linux/prctl.h."""
+"""The value in linux/prctl.h."""
 
 
 def adopt_orphans() -> None:
@@ -27,9 +27,10 @@ def adopt_orphans() -> None:
 
 @contextmanager
 def reaping_orphans(children: Callable[[], Collection[int]]) -> Iterator[None]:
-    """Reap orphans as they end; `children` returns the processes that someone here started and will reap.
+    """Reap orphans as they end; `children` returns the processes that others here started and will reap.
 
-    Must be entered in the main thread, with the loop running. Does nothing where the kernel hands no orphans to us.
+    It must be entered in the main thread, with the loop running. It does nothing where the kernel hands no orphans to
+    us.
     """
     if not _adopts():
         yield
@@ -43,7 +44,7 @@ def reaping_orphans(children: Callable[[], Collection[int]]) -> Iterator[None]:
             if status.parent == own and status.dead and status.pid not in ours:
                 os.waitpid(status.pid, os.WNOHANG)
 
-    # Not by the loop's `add_signal_handler`, which uvloop, where somebody runs this on it, keeps from SIGCHLD.
+    # The loop's `add_signal_handler` will not do: uvloop, on which this may run, does not allow it for SIGCHLD.
     previous = signal.signal(signal.SIGCHLD, lambda _signum, _frame: loop.call_soon_threadsafe(reap))
     try:
         reap()

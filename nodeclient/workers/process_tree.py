@@ -1,9 +1,9 @@
-"""Finds and kills every process of a local worker group, those included that tried to get away.
+"""Finds and kills every process of a local worker group, including those that tried to get away.
 
 Next to nothing is imported here: the guard imports this too. It knows nothing of rounds, nor when to kill.
 
 Each worker's environment carries a *mark*, a random token that no other nodeclient has. All its descendants inherit it,
-those too that make a session of their own or fork twice, and /proc shows it to us. So the leftovers are found without a
+even if they make a session of their own or fork twice, and /proc shows it to us. So the leftovers are found without a
 register of them, and a process that nodeclient did not start is never touched.
 """
 
@@ -23,8 +23,8 @@ MARK_VARIABLE = "COORDINATORD_MARK"
 """The environment variable that holds the mark."""
 
 KILL_TIMEOUT_S = 60.0
-"""Bound on the dying of killed processes: the kernel may need tens of seconds to release hundreds of GB of pinned
-memory, and what takes longer hangs in a driver."""
+"""How long killed processes may take to die: the kernel may need tens of seconds to release hundreds of GB of pinned
+memory. One that takes longer hangs in a driver."""
 
 _EMPTY_LOOKS = 2
 """How often in a row nothing must be found: for some microseconds within exec, a process shows no environment."""
@@ -50,7 +50,7 @@ class UnkillableError(OperationalError):
 
 
 class ProcessStatus(NamedTuple):
-    """What /proc says of a process that has not ended yet."""
+    """What /proc shows of a process that has not been reaped."""
 
     pid: int
     parent: int
@@ -73,34 +73,34 @@ def statuses() -> Iterator[ProcessStatus]:
 
 
 def marked(mark: str) -> list[int]:
-    """Return the processes that carry `mark`, without this one; those of other users count only for root."""
+    """Return the processes that carry `mark`, except this one; only root sees those of other users."""
     own = os.getpid()
     return [pid for pid in _pids() if pid != own and _carries(pid, mark)]
 
 
 def signal_groups(groups: Collection[int], signum: int) -> None:
-    """Send a signal to those of some process groups whom it concerns; the caller vouches that they are its own.
+    """Send a signal to some process groups, which must be the caller's own, but only to processes that it is meant for.
 
-    A process that heeds it sees to its own children: a training script saves its state, for which it may still need
-    those that load its data, and torch has these die of SIGTERM at once. Where nobody heeds it, all get it; and so do
-    the children of a shell, which is deaf until they have ended.
+    A process that handles the signal cares for its own children: a training script saves its state, for which it may
+    still need those that load its data, and torch makes these die of SIGTERM at once. If no process handles it, all get
+    it. So do the children of a shell, which handles no signal until they have ended.
     """
     members = {status.pid: status for status in statuses() if status.group in groups and not status.dead}
     children: dict[int, list[int]] = {}
     for pid, status in members.items():
         children.setdefault(status.parent, []).append(pid)
     pids = [pid for pid, status in members.items() if status.parent not in members]
-    for pid in pids:  # which grows
+    for pid in pids:  # the list grows
         if not _heeds(pid, signum) or _is_shell(pid):
             pids += children.get(pid, ())
         _send(pid, members[pid].group, signum)
 
 
 def _heeds(pid: int, signum: int) -> bool:
-    """Whether a process catches a signal, or holds it back to take it when it likes (see proc_pid_status(5)).
+    """Whether a process catches a signal, or blocks it to take it later (see proc_pid_status(5)).
 
-    Every Python catches SIGINT, which says nothing of what its script does; so it counts only where SIGTERM is heeded
-    too. Otherwise all get it, as they do from a terminal.
+    Every Python catches SIGINT, whatever its script does; so SIGINT counts only if SIGTERM is caught too. Otherwise all
+    get it, as they do from a terminal.
     """
     wanted = {signum, signal.SIGTERM} if signum == signal.SIGINT else {signum}
     try:
@@ -124,10 +124,10 @@ def _send(pid: int, group: int, signum: int) -> None:
     except ProcessLookupError:
         return
     try:
-        if _group(pid) == group:  # pinned by now: before, its number may have gone to another one
+        if _group(pid) == group:  # the pidfd pins it now; before, its number may have gone to another one
             pidfd_send_signal(pidfd, signum)
     except (ProcessLookupError, PermissionError):
-        return  # gone already, or it changed its user
+        return  # it is gone already, or it changed its user
     finally:
         os.close(pidfd)
 
@@ -135,9 +135,8 @@ def _send(pid: int, group: int, signum: int) -> None:
 def kill_marked(mark: str, groups: frozenset[int] = frozenset(), timeout_s: float = KILL_TIMEOUT_S) -> None:
     """Kill everything that carries `mark` or is in one of the process groups; return when all of it has ended.
 
-    The groups catch those that wiped out their environment; the caller vouches that they are its own. What has ended
-    may still be a zombie, to be reaped by its parent. Raises `UnkillableError` for what is left after `timeout_s`
-    seconds.
+    The groups catch processes that wiped out their environment; they must be the caller's own. A process that has ended
+    may still be a zombie, which its parent reaps. Raises `UnkillableError` for what is left after `timeout_s` seconds.
     """
     deadline = time.monotonic() + timeout_s
     empty_looks = 0
@@ -166,7 +165,7 @@ def _open(mark: str, groups: frozenset[int]) -> dict[int, int]:
             pidfd = pidfd_open(pid)
         except ProcessLookupError:
             continue
-        # Only now is the process pinned: before, its number may have gone to another one.
+        # Only the pidfd pins the process: before, its number may have gone to another one.
         if _carries(pid, mark) or (groups and _group(pid) in groups):
             found[pid] = pidfd
         else:
@@ -198,14 +197,14 @@ def _kill(pidfd: int) -> None:
     try:
         pidfd_send_signal(pidfd, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        # Gone already, or it changed its user and outlives the wait, which says so.
+        # It is gone already, or it changed its user and outlives the wait, which then reports it.
         return
 
 
 def await_ends(pidfds: set[int], deadline: float) -> set[int]:
     """Wait until processes have ended, at the latest until `deadline` of the monotonic clock.
 
-    Returns the pidfds of those that have not by then.
+    Return the pidfds of those that have not.
     """
     left = set(pidfds)
     poll = select.poll()

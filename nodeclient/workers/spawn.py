@@ -1,6 +1,6 @@
 """Starts one worker process: in a session of its own, with default signals, and bound to die with this process.
 
-Watching and ending it is the business of `workers`.
+`local_workers` watches and ends it.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from coordinatord.runtime.file_limit import INHERITED_FILES
 
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
-"""What a shell exits with in these two cases (POSIX, Shell Command Language, 2.8.2)."""
+"""The exit codes of a shell in these two cases (POSIX, Shell Command Language, 2.8.2)."""
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
-"""What the system lacks for one more process, and may have at another time (fork(2), execve(2)). `hints`
-says what to do about it."""
+"""Errors that mean that the system lacks something for one more process, which it may have later (fork(2), execve(2)).
+`hints` has what to do about them."""
 
 _PR_SET_PDEATHSIG = 1
-"""From linux/prctl.h."""
+"""The value in linux/prctl.h."""
 
 _LIBC = ctypes.CDLL(None)
-"""Loaded here, since nothing should be loaded between fork and exec."""
+"""It is loaded here, since nothing should be loaded between fork and exec."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerCommand:
-    """One worker: its command line, of which the first word is looked up in PATH, and its whole environment."""
+    """One worker: its command line, whose first word is looked up in PATH, and its whole environment."""
 
     argv: tuple[str, ...]
     environ: Mapping[str, str]
@@ -59,7 +59,7 @@ class SpawnError(OperationalError):
 
 
 Spawn = Callable[[WorkerCommand, int, int | None, int | None, bool], int]
-"""What starts a worker, as `spawn` does."""
+"""A function that starts a worker, as `spawn` does."""
 
 
 def spawn(
@@ -69,12 +69,12 @@ def spawn(
     stderr: int | None = None,
     with_stdin: bool = False,
 ) -> int:
-    """Start the worker; return its process id, for the caller to reap.
+    """Start the worker; return its process id, which the caller reaps.
 
-    It inherits no other file than the two descriptors and, if wanted, this process's stdin. Where the two are None, it
-    has this process's own. They stay open here.
+    It inherits no other file than the two descriptors and, if `with_stdin`, this process's stdin. Where a descriptor is
+    None, it has this process's own. They stay open here.
 
-    Must be called in the main thread: the kernel kills the worker when the *thread* that started it ends. Raises
+    It must be called in the main thread: the kernel kills the worker when the *thread* that started it ends. Raises
     `SpawnError`, and then no process is left.
     """
     if command.cpus is not None and not command.cpus <= os.sched_getaffinity(0):
@@ -82,7 +82,7 @@ def spawn(
         raise SpawnError(local_rank, message, EXIT_NOT_EXECUTABLE)
     try:
         with stdin_of_worker(with_stdin) as stdin:
-            # The worker's own words run, as its user wrote them and without a shell.
+            # The worker's command runs as its user wrote it, without a shell.
             process = subprocess.Popen(  # noqa: S603
                 command.argv,
                 env=command.environ,
@@ -98,13 +98,13 @@ def spawn(
             )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise _explain(command, local_rank, error) from error
-    process.returncode = 0  # keeps Popen from warning that it is left to itself
+    process.returncode = 0  # keeps Popen from warning that the process is still running
     return process.pid
 
 
 @contextmanager
 def stdin_of_worker(own: bool) -> Iterator[int]:
-    """Give the descriptor that is to be a worker's stdin: this process's `own`, if it has one, or an empty file."""
+    """Yield the descriptor of a worker's stdin: this process's own if `own`, where it has one, or an empty file."""
     if own and _is_open(0):
         yield 0
         return
@@ -124,7 +124,7 @@ def _is_open(fd: int) -> bool:
 
 
 def check_program(command: WorkerCommand) -> None:
-    """Look whether the command could be started, before anybody counts on it. Raises `SpawnError`."""
+    """Check that the command could be started, before anything relies on it. Raises `SpawnError`."""
     program = command.argv[0]
     path = command.environ.get("PATH", os.defpath)
     if shutil.which(program, path=path) is None:
@@ -133,22 +133,23 @@ def check_program(command: WorkerCommand) -> None:
 
 
 def die_with_parent(cpus: frozenset[int] | None = None) -> Callable[[], None]:
-    """Return what a child does before exec: it binds its life to this process, and takes all signals as usual.
+    """Return what a child does before exec: it binds its life to this process, and resets all signals.
 
     It may open as many files as this process could at its start. With `cpus` it runs on these alone, and so does what
-    it starts. All that can be found out before the fork is found out here.
+    it starts. Everything that can be found out before the fork is found out here.
     """
     parent = os.getpid()
-    # exec keeps what is ignored, so under nohup, or in the background of a shell, the workers would be deaf too.
+    # exec keeps signals ignored, so under nohup, or in the background of a shell, the workers would ignore them too.
     ignored = [signum for signum in signal.valid_signals() if signal.getsignal(signum) is signal.SIG_IGN]
 
-    # Given back: a program may take a high limit for an invitation, or use select(2), which cannot do with one.
+    # The limit goes back to the inherited one: a program may be led by a high limit, or use select(2), which fails with
+    # one.
     is_raised = resource.getrlimit(resource.RLIMIT_NOFILE) != INHERITED_FILES
 
     def prepare() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
-            # The parent died before the line above took effect, so nothing would ever tell this child.
+            # The parent died before the line above took effect, so this child would never get the signal.
             os._exit(1)
         if cpus is not None:
             os.sched_setaffinity(0, cpus)

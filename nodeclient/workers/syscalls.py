@@ -1,4 +1,4 @@
-"""System calls of Linux that a Python may lack, though its kernel has them: one that was built for older C libraries.
+"""System calls of Linux that a Python may lack though its kernel has them, being built for older C libraries.
 
 Those of conda and uv are (glibc 2.17 of 2012). Next to nothing is imported here: the guard
 imports this too.
@@ -15,17 +15,17 @@ from coordinatord.protocol.exit_codes import ExitCode
 
 PIDFD_SEND_SIGNAL = 424
 PIDFD_OPEN = 434
-"""Numbers of calls from Linux 5.1 on are the same on all processors that torch runs on."""
+"""The numbers of calls from Linux 5.1 on are the same on all processors that torch runs on."""
 
 MFD_CLOEXEC = 1
 MFD_ALLOW_SEALING = 2
-"""From linux/memfd.h."""
+"""The value in linux/memfd.h."""
 
 F_ADD_SEALS = 1033
 F_SEAL_SEAL = 1
 F_SEAL_SHRINK = 2
 F_SEAL_GROW = 4
-"""From linux/fcntl.h."""
+"""The value in linux/fcntl.h."""
 
 
 class MissingCallError(OperationalError):
@@ -35,7 +35,7 @@ class MissingCallError(OperationalError):
 
 
 def look_for_pidfds() -> None:
-    """See that processes can be watched and signalled by descriptors, as they are here. Raises `MissingCallError`."""
+    """Check that this host has descriptors of processes (pidfds). Raises `MissingCallError`."""
     try:
         pidfd = pidfd_open(os.getpid())
         try:

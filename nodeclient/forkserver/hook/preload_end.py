@@ -1,8 +1,8 @@
-"""Sees to it that a warm worker ends when its program is over, whatever the program did with its process groups.
+"""Makes sure that a warm worker ends when its program is over, whatever the program did with its process groups.
 
-A warm worker comes from its last collective to the end of its script sooner than a cold one, as all modules that the
-end needs are imported already: often before gloo's threads have finished that collective. What happens then is told in
-`workerlib/gloo.py`, which does what is needed; here it is called at the right moments.
+A warm worker comes from its last collective to the end of its script sooner than a cold one, since all modules that the
+end needs are imported already: often before gloo's threads have finished that collective. `workerlib/gloo.py` explains
+what happens then, and prevents it; here it is called at the right moments.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ DISTRIBUTED = "torch.distributed"
 DESTROY = "destroy_process_group"
 
 PROGRESS = "COORDINATORD_PROGRESS"
-"""As in `workerlib/env.py`, which tells what is in a slot."""
+"""The same name as in `workerlib/env.py`, which describes a slot."""
 
 OVER = 24
-"""The byte of a slot where the word begins that says that the program is over."""
+"""The offset in a slot of the field that says that the program is over."""
 
 WORD_BYTES = 8
 
 
 class Ending:
-    """The end of a worker; made in the parent before any other module can ask to be called at the end.
+    """The end of a worker; made in the parent before any other module can register a function for the end.
 
-    What is asked for first is called last: so the program is over then, with its threads and its children.
+    The function that is registered first is called last: the program is over then, with its threads and its children.
     """
 
     def __init__(self, gloo: str) -> None:
@@ -43,7 +43,7 @@ class Ending:
         atexit.register(self._come)
 
     def begin(self) -> None:
-        """Begin in the worker, before its program does: attend to torch.distributed, now or when it is imported."""
+        """Begin in the worker, before its program does: patch torch.distributed, now or when it is imported."""
         self._worker = os.getpid()
         self._slot = os.environ.get(PROGRESS, "")
         self._is_script = sys.argv[0] not in {"", "-", "-c", "-m"}
@@ -64,7 +64,7 @@ class Ending:
             self._gloo.let_threads_finish()
             return result
 
-        for module in list(sys.modules.values()):  # whoever has imported the function has it under its name
+        for module in list(sys.modules.values()):  # modules that have imported the function have it under its name
             if getattr(module, "__dict__", {}).get(DESTROY) is original:
                 setattr(module, DESTROY, destroy)
 
@@ -72,20 +72,20 @@ class Ending:
         if os.getpid() != self._worker:  # a child that the worker has forked
             return
         if DISTRIBUTED in sys.modules:
-            self._gloo.let_threads_finish()  # of groups that are left
+            self._gloo.let_threads_finish()  # those of groups that are left
         code = _exit_code()
         if self._slot and self._is_script and code is not None:
             _write_over(self._slot, code)
 
 
 class _Finder:
-    """Notices the import of torch.distributed, once; where it is, others find."""
+    """Notices the import of torch.distributed, once; other finders find the module."""
 
     def __init__(self, ending: Ending) -> None:
         self._ending = ending
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """As importlib calls it."""
+        """Do as importlib asks; see `importlib.abc.MetaPathFinder`."""
         if name != DISTRIBUTED:
             return None
         sys.meta_path.remove(self)
@@ -104,9 +104,9 @@ class _Finder:
 
 
 def _exit_code() -> int | None:
-    """Return what the process will exit with, as far as a script can be seen to have come to its end.
+    """Return the exit code of the process, if the script can be seen to have come to its end.
 
-    Python takes `__file__` from a script when it has run it, but not when SystemExit has ended it (pythonrun.c). That
+    Python removes `__file__` of a script when it has run it, but not when SystemExit has ended it (pythonrun.c). That
     of a directory or an archive stays.
     """
     if "__file__" in getattr(sys.modules.get("__main__"), "__dict__", {"__file__": ""}):
@@ -118,13 +118,14 @@ def _exit_code() -> int | None:
 
 
 def _write_over(slot: str, code: int) -> None:
-    """Leave word for the node, which then does not wait for the end of the process for ever."""
+    """Write to the slot that the program is over, so that the node does not wait for ever for the process to end."""
     path, _, begin = slot.rpartition(":")
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        if fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:  # it is the memory of the node, and no other's
+        # It is the memory of the node, and not another file.
+        if fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             os.pwrite(file, (code + 1).to_bytes(WORD_BYTES, sys.byteorder), int(begin) + OVER)
-    except (OSError, ValueError):  # there is no node to be told, or none that can be
+    except (OSError, ValueError):  # there is no node to read it, or the slot cannot be written
         return
 
 

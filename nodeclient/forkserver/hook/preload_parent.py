@@ -1,7 +1,7 @@
-"""The parent interpreter of `--preload`: imports what it is told to, then forks a worker for each request.
+"""The parent interpreter of `--preload`: imports the modules that it is given, then forks a worker for each request.
 
-It speaks with `nodeclient.forkserver.server_process` over a socket, one JSON object a line. The other side decides
-whether workers are started, and how many; what a fork has to do to be a worker is in `preload_worker`.
+It talks to `nodeclient.forkserver.server_process` over a socket, one JSON object a line. The other side decides whether
+workers are started, and how many; `preload_worker` turns a fork into a worker.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from preload_end import Ending
 from preload_worker import Line, become_worker
 
 SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
-"""Holds this side's settings as JSON: `socket` (a descriptor), `modules` (null: only say that Python has come here),
-`along`, `hook` (the directory on PYTHONPATH that is ours), `pythonpath` (what it was before, or null), `gloo` (the path
-of workerlib's file of that name), and `room`, which only makes the environment larger.
+"""The variable with this side's settings as JSON: `socket` (a descriptor), `modules` (null: only report that Python has
+come here), `along`, `hook` (the directory on PYTHONPATH that is ours), `pythonpath` (what it was before, or null),
+`gloo` (the path of workerlib's file of that name), and `room`, which only makes the environment larger.
 
-What comes from outside of Python, paths, arguments and environment, is given as bytes, each of them as the character of
-that number: the node may decode them otherwise than the user's interpreter does."""
+Values from outside of Python, paths, arguments and environment, are given as bytes, each of them as the character of
+that number: the node may decode them in another way than the user's interpreter."""
 
 DESCRIPTORS = 4
-"""That come with a request: stdin, stdout, stderr, and the line to the node."""
+"""The descriptors that come with a request: stdin, stdout, stderr, and the line to the node."""
 
 CHUNK_BYTES = 1 << 16
 
@@ -41,16 +41,18 @@ DRIVERS = ("/dev/nvidia-uvm", "/dev/kfd")
 can use a GPU."""
 
 REASON_MAX = 200
-"""Characters of what an exception says: enough for one line."""
+"""The length of an exception's text that is shown, in characters: enough for one line."""
 
 HOOK_MODULES = ("preload_end", "preload_parent", "preload_worker")
 
 FORKS_WELL = frozenset({"jemalloc_bg_thd"})
-"""Threads of native code that a fork may lose, by the names that the kernel shows: jemalloc, which pyarrow brings along
-(and so pandas and transformers), locks itself for a fork and starts its thread again in the child when it needs it."""
+"""Threads of native code that a fork may lose, by the names that the kernel shows: jemalloc, which comes with pyarrow
+(and so with pandas and transformers), locks itself for a fork and starts its thread again in the child when it needs
+it."""
 
 NAMED_WITHIN_S = 0.2
-"""A native thread gives itself its name when it first runs; until then it has that of its process."""
+"""How long to wait for thread names: a native thread gives itself its name when it first runs, and has that of its
+process until then."""
 
 
 class PreloadError(Exception):
@@ -58,7 +60,7 @@ class PreloadError(Exception):
 
 
 def serve(needed: frozenset[str]) -> bool:
-    """Be the parent until the node ends; return only in a worker, with whether the user has a `sitecustomize`.
+    """Serve as the parent until the node ends; return only in a worker, with whether the user has a `sitecustomize`.
 
     `needed` are the modules that have been imported for this.
     """
@@ -79,10 +81,10 @@ def serve(needed: frozenset[str]) -> bool:
     except PreloadError as error:
         _send(link, {"refused": str(error)})
         os._exit(0)
-    # What is garbage now would be collected in every worker, and to look at what is not would copy its pages there.
+    # Garbage of now would be collected in every worker, and a look at the other objects would copy their pages there.
     gc.collect()
     gc.freeze()
-    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who ignores it cannot wait for a child
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a process that ignores it cannot wait for a child
     _send(link, {"ready": len(sys.modules)})
     while (received := _receive(link)) is not None:
         request, descriptors = received
@@ -91,21 +93,21 @@ def serve(needed: frozenset[str]) -> bool:
         request |= {"given": given, "environ": _as_imports_left_it(given, inherited)}
         if _fork(link, request, descriptors):
             ending.begin()
-            if handler is not None:  # one that was not made in Python cannot be put back
+            if handler is not None:  # a handler that was not made in Python cannot be put back
                 signal.signal(signal.SIGCHLD, handler)
             return customized
     os._exit(0)
 
 
 def _inherited() -> dict[str, str]:
-    """Return the environment that the process began with; it may have been changed even before the hook."""
+    """Return the environment that the process began with; `os.environ` may have been changed even before the hook."""
     with open("/proc/self/environ", "rb") as file:  # noqa: PTH123 - pathlib would be one more module
         variables = (variable.partition(b"=") for variable in file.read().split(b"\0"))
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in variables if name}
 
 
 def _leave_no_trace(environ: MutableMapping[str, str], pythonpath: str | None) -> None:
-    """Let an environment look as if there were no hook."""
+    """Make an environment look as if there were no hook."""
     del environ[SETTINGS_VARIABLE]
     if pythonpath is None:
         del environ["PYTHONPATH"]
@@ -114,7 +116,7 @@ def _leave_no_trace(environ: MutableMapping[str, str], pythonpath: str | None) -
 
 
 def _forget_hook(hook: str) -> None:
-    """Let the interpreter look as if it had found no hook."""
+    """Make the interpreter look as if it had found no hook."""
     sys.path.remove(hook)
     sys.path_importer_cache.pop(hook, None)
     for name in ("sitecustomize", *HOOK_MODULES):
@@ -132,9 +134,10 @@ def _customize() -> bool:
 
 
 def _as_imports_left_it(given: dict[str, str], inherited: dict[str, str]) -> dict[str, str]:
-    """Return the environment that a worker would have after the imports: what they changed in the parent's is changed.
+    """Return the environment that a worker would have after the imports: with the changes that they made here.
 
-    Where a worker is given something else than the parent inherited, they would have found something else.
+    A variable whose value differs between worker and parent keeps the worker's, since the imports would have found
+    another value.
     """
     environ = dict(given)
     for name in inherited.keys() | os.environ.keys():
@@ -168,7 +171,7 @@ def _preload(link: socket.socket, needed: frozenset[str], modules: list[str], al
         _send(link, {"importing": name})
         try:
             importlib.import_module(name)
-        except ImportError:  # another release has it elsewhere, and its workers will import it as always
+        except ImportError:  # another release has it elsewhere, and its workers import it as always
             continue
         _check(name)
     for entry in place:
@@ -178,7 +181,10 @@ def _preload(link: socket.socket, needed: frozenset[str], modules: list[str], al
 
 
 def _place_of_main() -> list[str]:
-    """Return where the program's own modules are found, which Python itself adds only when it begins with it."""
+    """Return where the program's own modules are found.
+
+    Python itself adds that only when it begins with the program.
+    """
     main = sys.argv[0]
     named = main not in {"-m", "-c", "-", ""}
     if named and _is_importable(main):
@@ -191,7 +197,7 @@ def _place_of_main() -> list[str]:
 
 
 def _look_for_namesakes(place: list[str], needed: frozenset[str]) -> None:
-    """Raise `PreloadError` if the program has a module for itself that hides one of Python's which is here already."""
+    """Raise `PreloadError` if a module of the program hides one of Python's that is imported already."""
     for directory in place:
         for name in needed - set(HOOK_MODULES):
             path = os.path.join(directory, name)  # noqa: PTH118 - see `_inherited`
@@ -223,10 +229,10 @@ def _check(name: str) -> None:
 
 
 def _threads_lost() -> list[str]:
-    """Return the names of the threads that every fork would miss.
+    """Return the names of the threads that every fork would lack.
 
     OpenBLAS ends its own before a fork and starts them again when they are needed. Those of OpenMP, which begin with
-    the first parallel operation, would be missed in every worker, and the next such operation would wait for them for
+    the first parallel operation, would be missing in every worker, and the next such operation would wait for them for
     ever.
     """
     ours = {str(thread.native_id): thread.name for thread in threading.enumerate()}
@@ -244,7 +250,7 @@ def _tasks() -> set[str]:
 
 
 def _name_of(task: str) -> str:
-    """Return the name that a thread has for the kernel; nothing if it has ended."""
+    """Return the name that a thread has in the kernel; an empty text if it has ended."""
     until = time.monotonic() + NAMED_WITHIN_S
     try:
         while (name := _comm(task)) == _comm(str(os.getpid())):
@@ -271,7 +277,7 @@ def _has_children() -> bool:
 
 def _quiet_fork() -> int:
     with warnings.catch_warnings():
-        # Python 3.12 warns of threads, and here they are looked for.
+        # Python 3.12 warns of threads; this module looks for them itself.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
@@ -279,7 +285,7 @@ def _quiet_fork() -> int:
 def _target(descriptor: str) -> str:
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
-    except OSError:  # that of the listing itself
+    except OSError:  # the descriptor of the listing itself
         return ""
 
 
@@ -287,10 +293,10 @@ def _target(descriptor: str) -> str:
 
 
 def _fork(link: socket.socket, request: dict[str, Any], descriptors: list[int]) -> bool:
-    """Fork a worker; return whether this is it.
+    """Fork a worker; return whether this process is the worker.
 
-    It is forked by a process in between, which ends at once: then the kernel makes it a child of the node, which has
-    asked for orphans, and which sees its end and its exit code as those of any other worker.
+    A process in between forks it and ends at once. The kernel then makes it a child of the node, which has asked for
+    orphans, and which sees its end and its exit code as those of any other worker.
     """
     try:
         between = _quiet_fork()
@@ -314,7 +320,7 @@ def _fork(link: socket.socket, request: dict[str, Any], descriptors: list[int]) 
 
 
 def _receive(link: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Wait for a request and what comes with it; None: the node has ended."""
+    """Wait for a request and the descriptors that come with it; None: the node has ended."""
     text, descriptors = b"", []
     while not text.endswith(b"\n"):
         chunk, received, _, _ = socket.recv_fds(link, CHUNK_BYTES, DESCRIPTORS)

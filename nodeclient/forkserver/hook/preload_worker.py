@@ -1,6 +1,6 @@
-"""What makes a fork of the parent interpreter a worker that nothing tells from one that was started cold.
+"""Turns a fork of the parent interpreter into a worker that looks like one that was started cold.
 
-Everything that a process gets by exec, and keeps from its parent by fork, is dealt with here, in one place.
+All that exec would give a process, and that a fork keeps from its parent, is dealt with here, in one place.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ import threading
 from typing import Any
 
 MARK_VARIABLE = "COORDINATORD_MARK"
-"""As in `nodeclient.workers.process_tree`."""
+"""The same name as in `nodeclient.workers.process_tree`."""
 
 BLOCK_MAX = 1 << 23
-"""Bytes: from Python 3.14 on, no block of a file is taken for larger than this; see `open` in its _pyio.py."""
+"""The largest size of a block in bytes that Python assumes for a file from 3.14 on; see `open` in its _pyio.py."""
 
 OMP = "OMP_NUM_THREADS"
 
 PR_SET_PDEATHSIG = 1
-"""From linux/prctl.h."""
+"""The value in linux/prctl.h."""
 
 ENV_START = 47
-"""The field of /proc/self/stat that says where the environment begins, counted after the name; see proc_pid_stat(5)."""
+"""The field of /proc/self/stat with the beginning of the environment, counted after the name; see proc_pid_stat(5)."""
 
 
 class Line:
-    """A socket to the node, on which a worker says who it is and is told to go on."""
+    """A socket to the node, over which a worker sends its process id and is let go."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def wait_for_go(self) -> None:
-        """Tell this process's id, and wait until it is known; if nobody wants it any more, end."""
+        """Send this process's id, and wait until the node knows it; end if the node has given this worker up."""
         os.write(self._descriptor, b"%d\n" % os.getpid())
         if os.read(self._descriptor, 1) != b"!":
             os._exit(1)
@@ -45,14 +45,15 @@ class Line:
 def become_worker(request: dict[str, Any], streams: list[int], line: Line) -> None:
     """Turn this process into the worker of a request.
 
-    That is `argv`, the environment that it is `given` and the `environ` that it has after the imports, `cpus` (or
-    null), and `node`, the process id of its parent to be.
+    The request has `argv`, the environment that it is `given` and the `environ` that it has after the imports, `cpus`
+    (or null), and `node`, the process id of its parent to be.
     """
     os.setsid()
     _take_environment(request["environ"], request["cpus"])
     _show_environment(request["given"])
     line.wait_for_go()
-    # Bound to the node's life only now: before it was the node's child, it would have died with the one in between.
+    # Its life is bound to the node's only now: before it was the node's child, it would have died with the process in
+    # between.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != request["node"]:
         os._exit(1)
@@ -64,7 +65,7 @@ def become_worker(request: dict[str, Any], streams: list[int], line: Line) -> No
 
 
 def _take_arguments(argv: list[str]) -> None:
-    """Put in the worker's own arguments; what is before them is the same in all workers."""
+    """Put in the worker's own arguments; those before them are the same in all workers."""
     own = len(sys.argv) - 1
     sys.argv[1:] = argv[len(argv) - own :]
     sys.orig_argv[:] = argv
@@ -77,14 +78,15 @@ def _take_environment(environ: dict[str, str], cpus: list[int] | None) -> None:
     if cpus is not None:
         os.sched_setaffinity(0, cpus)
     if _threads() != before and "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(_threads())  # else it goes by what OpenMP read when it was imported
+        # Otherwise torch keeps the number that OpenMP read when it was imported.
+        sys.modules["torch"].set_num_threads(_threads())
 
 
 def _show_environment(given: dict[str, str]) -> None:
     """Write the environment over the parent's where /proc shows it: the mark first, the rest as far as there is room.
 
-    No call of the system does that. The node has made room, and nothing reads the old one any more: `os.environ` has
-    moved all variables elsewhere.
+    No system call does that. The node has made room, and nothing reads the old one any more: `os.environ` has moved all
+    variables elsewhere.
     """
     with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - see `preload_parent`
         fields = file.read().rpartition(b")")[2].split()
@@ -115,9 +117,9 @@ def _take_streams(descriptors: list[int]) -> None:
 def _begin_anew(stream: Any, descriptor: int, was_terminal: bool) -> None:
     """Let a standard stream see what it is connected to now.
 
-    Python decides at its start by what a stream is connected to (`create_stdio` in pylifecycle.c); here it has been
-    connected to something else. The object has to stay the same, as modules may have kept it when they were imported;
-    and so has what they have decided themselves.
+    At its start Python decides by what a stream is connected to (`create_stdio` in pylifecycle.c); here that has
+    changed. The object must stay the same, since modules may have kept it when they were imported; and so must what
+    they have set themselves.
     """
     binary = stream.buffer
     unbuffered = isinstance(sys.__stdout__.buffer, io.FileIO)  # type: ignore[union-attr]  # there is a stdout
@@ -142,18 +144,18 @@ def _begin_anew(stream: Any, descriptor: int, was_terminal: bool) -> None:
 
 
 def _buffer_bytes(raw: Any) -> int:
-    """Return how much `io.open` buffers of a file, unless it is told."""
+    """Return the size of the buffer that `io.open` gives a file by default."""
     block: int = raw._blksize  # noqa: SLF001 - `io.open` asks it as well
     return block if sys.version_info < (3, 14) else max(min(block, BLOCK_MAX), io.DEFAULT_BUFFER_SIZE)
 
 
 def _by_lines(descriptor: int, terminal: bool, unbuffered: bool) -> bool:
-    """Return whether Python writes a stream line by line, if nobody says otherwise."""
+    """Return whether Python writes a stream line by line by default."""
     return not unbuffered and (terminal or descriptor == 2)  # noqa: PLR2004 - stderr
 
 
 def _look_again() -> None:
-    """Have directories read again that were read, or were not there, when the parent imported its modules."""
+    """Forget the directories that the parent read, or missed, when it imported its modules; they are read again."""
     for path, finder in list(sys.path_importer_cache.items()):
         if finder is None:
             del sys.path_importer_cache[path]
@@ -162,22 +164,23 @@ def _look_again() -> None:
 
 
 def _differ() -> None:
-    """Take anew what each process has for itself; `random` sees to that in every fork."""
+    """Renew what each process has for itself; `random` does so itself in every fork."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     if "torch" in sys.modules:
         sys.modules["torch"].default_generator.seed()
-    # Python leaves it as it was at a fork, and no public name sets it.
+    # Python leaves it unchanged at a fork, and no public name sets it.
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # noqa: SLF001
     if "multiprocessing.process" in sys.modules:
         sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
 
 
 def _thaw_globals() -> None:
-    """Let the garbage collector see the globals of the program again, which the parent has frozen with all it had.
+    """Let the garbage collector see the globals of the program again, which the parent has frozen with everything else.
 
-    Else whatever they hold would live on at the end of Python, and no destructor of it would be called. To unfreeze
-    everything does the same, but then the end of each worker takes as long as a cold one's: with torch three times.
+    Otherwise objects that they hold would survive to the end of Python, and their destructors would not be called. To
+    unfreeze everything would do the same, but the end of each worker would take as long as a cold one's: with torch
+    three times.
     """
     for name in ("PyObject_GC_UnTrack", "PyObject_GC_Track"):  # out of the frozen generation, and into the youngest
         function = getattr(ctypes.pythonapi, name)

@@ -1,7 +1,7 @@
-"""Stands in for the user's module of this name in the parent interpreter of `--preload`, and takes over from there.
+"""Takes the place of the user's module of this name in the parent interpreter of `--preload`, and its control.
 
-Python goes on with the user's program when this import is over, which must never be but in a worker: so whatever goes
-wrong here ends the process.
+Python goes on with the user's program when this import is over. That must happen in a worker only, so any error here
+ends the process.
 """
 
 import os
@@ -20,5 +20,5 @@ except BaseException as error:  # noqa: BLE001 - see above
         os._exit(1)
 
 if not customized:
-    # As Python says it where there is no such module, and then it forgets about this one.
+    # Python raises this where there is no such module, and then it forgets this one.
     raise ImportError("this host has no sitecustomize", name="sitecustomize")

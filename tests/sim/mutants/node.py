@@ -11,7 +11,7 @@ MUTANTS = (
         "nodeclient.core.agent",
         "a node starts a round that it knows to be over, if the word of it is late",
         "        if desired.run == self.run and desired.round < self.round:\n"
-        "            return  # said before something that this node has already heard\n",
+        "            return  # sent before a message that this node has already received\n",
         "",
     ),
     Mutant(
