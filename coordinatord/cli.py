@@ -1,7 +1,7 @@
 """The program `coordinatord`: from the command line to an exit code.
 
-What a subcommand needs is imported when it is chosen, so that looking at a state directory loads no server; and next to
-nothing is imported before it is settled how signals end this program.
+A subcommand's modules are imported when it is chosen, so that a look at a state directory loads no server. Signal
+handling is settled before almost anything is imported.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _do(chosen: Config) -> int:
 
 @contextmanager
 def _printing() -> Iterator[None]:
-    """Print as tools do: die quietly when nobody reads on (`| head`), escape what the terminal has no letters for.
+    """Print as tools do: end quietly when the reader has gone (`| head`), escape characters that the terminal lacks.
 
     Raises `OutputError` if there is no room for what is printed.
     """

@@ -1,4 +1,4 @@
-"""What coordinatord is told: flags over environment over a file over defaults, as frozen records."""
+"""The settings of coordinatord: flags over environment over a file over defaults, as frozen records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from coordinatord.runtime.settings import (
 _HOST_NAME = re.compile(r"\.?[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?", re.ASCII | re.IGNORECASE)
 
 STATE_DIR_DEFAULT = "$STATE_DIRECTORY of systemd, else $XDG_STATE_HOME/coordinatord, else ~/.local/state/coordinatord"
-"""The chain that `_state_dir` follows, for people."""
+"""The order in which `_state_dir` looks, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,18 @@ class ServeConfig:
     host: str
     port: int
     state_dir: Path | None
-    """None: state is kept in memory only."""
+    """None if state is kept in memory only."""
     log_level: str
     policy: Policy
     log_format: str = "text"
     allowed_hosts: tuple[str, ...] = ()
-    """Names by which browsers may open the page, besides those that are ours anyway."""
+    """Names by which browsers may open the page, besides our own names."""
     until_unused: bool = False
-    """End once standard input has ended and no node needs this coordinator any more."""
+    """Whether to end once standard input has ended and no node needs this coordinator any more."""
     file: Path | None = None
-    """Where some of these settings come from, if a file was named."""
+    """The file that some of these settings come from, if one was named."""
     remarks: tuple[str, ...] = ()
-    """To be said at the start: what is taken for a slip."""
+    """Lines for the start about settings that seem misspelt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class ReplayConfig:
     state_dir: Path
     job_or_run: str | None
     crash: Path | None
-    """A file that a bug left, to be run again instead of the history of a run."""
+    """A crash file, to be run again instead of the history of a run."""
     step: bool
     json: bool
 
@@ -125,7 +125,7 @@ def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[st
         " --log-format change at once, the others with a restart.",
     )
     _add_serve(parser)
-    # What the environment says, the first parser has read; a flag after the command wins over both.
+    # The first parser has read the environment; a flag after the command wins over both.
     commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", prog="coordinatord")
     common: dict[str, Any] = {"env_prefix": "COORDINATORD", "environ": {}}
     state = commands.add_parser("state", help="show what a state directory holds", **common)
@@ -196,7 +196,7 @@ def _add_serve(parser: SettingsParser) -> None:
         default="text",
         help="for people, or for machines: one JSON object a line (default: text)",
     )
-    # A flag alone: what starts a coordinator that is to end by itself holds the other end of its standard input.
+    # A flag alone: the program that starts such a coordinator holds the other end of its standard input.
     parser.add_argument(
         "--until-unused",
         action="store_true",

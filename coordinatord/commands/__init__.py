@@ -1,4 +1,4 @@
-"""What `coordinatord` can be asked to do.
+"""The subcommands of `coordinatord`.
 
 `serve` runs the daemon, `reload` reads its settings again, and `companion` ends it with the node that started it.
 `state` shows a state directory; `replay` steps through a history, which `offline_replay` reads from it.

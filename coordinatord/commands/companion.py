@@ -19,10 +19,10 @@ from coordinatord.server.driver import Driver
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.05
-"""Between two looks at whether a node needs this coordinator: the node that brought it along waits for its end."""
+"""The interval of looks whether a node needs this coordinator: the node that brought it along waits for its end."""
 
 SERVES_ON = "coordinatord serves on for "
-"""Begins the line on standard output that tells the node which jobs go on without it."""
+"""The beginning of the line on standard output that names the jobs which go on without the node."""
 
 JOBS_NAMED_MAX = 3
 """Jobs that the line names: it is for a person, who has few."""
@@ -45,11 +45,11 @@ async def _end_of_stdin() -> None:
     reader = asyncio.StreamReader()
     try:
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    except (OSError, ValueError):  # a file, or nothing at all: nobody holds another end
+    except (OSError, ValueError):  # a file, or nothing at all: no process holds the other end
         return
     try:
         while await reader.read(1024):
-            pass  # nothing is expected there
+            pass  # no input is expected
     finally:
         transport.close()
 
@@ -65,9 +65,9 @@ def _print_live_jobs(driver: Driver) -> None:
 
 
 def _release_stderr() -> None:
-    """Write nowhere from now on: it is the node's terminal or pipe, whose reader must not wait for our end as well.
+    """Redirect standard error to nowhere: it is the node's terminal or pipe, whose reader must not wait for us.
 
-    Standard output is the node's own pipe. Its end tells the node that nobody needs this coordinator any more.
+    Standard output is the node's own pipe. Its end shows the node that nobody needs this coordinator any more.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stderr.fileno())

@@ -1,4 +1,4 @@
-"""What the subcommands that read a state directory have in common: runs, replayed and described."""
+"""The common part of the subcommands that read a state directory: runs, replayed and described."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def replayed(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Run]]:
 
 
 def last_of(entries: Sequence[Entry]) -> tuple[Entry, Run]:
-    """Return the last record of a history, which is not empty, and the run as it led to."""
+    """Return the last record of a history, which must not be empty, and the run that it led to."""
     *_, last = replayed(entries)
     return last
 
 
 def drains_of(entries: Sequence[Entry]) -> Cluster:
-    """Return the drain marks that records of no job led to."""
+    """Return the drains that the records of no job led to."""
     cluster = Cluster()
     for entry in entries:
         apply.apply(cluster, entry.record, entry.at, Policy())
@@ -46,7 +46,7 @@ def drains_of(entries: Sequence[Entry]) -> Cluster:
 
 
 def described(run: Run) -> dict[str, Any]:
-    """Describe a run as far as records tell of it, in the words of `nodeclient status --json`."""
+    """Describe a run as far as its records show it, in the form of `nodeclient status --json`."""
     return {
         "state": str(run.state),
         "reason": run.reason,

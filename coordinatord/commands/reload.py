@@ -1,6 +1,6 @@
-"""What SIGHUP does to a coordinatord that serves: the settings are read again, and it is said what has changed.
+"""Handles SIGHUP of a coordinatord that serves: it reads the settings again, and logs what has changed.
 
-How the daemon decides and logs changes at once. Where it listens and keeps its state does not, without a restart.
+How the daemon decides and logs changes at once. Where it listens and keeps its state changes only with a restart.
 """
 
 from __future__ import annotations
@@ -38,18 +38,21 @@ AFTER_RESTART: dict[str, Callable[[ServeConfig], object]] = {
 
 
 class Reloader:
-    """The settings that are in force, and what carries a change of them out."""
+    """The settings in force; carries out a change of them."""
 
     def __init__(
         self, settings: ServeConfig, change_policy: Callable[[Policy], None], read: Callable[[], object] = config.parse
     ) -> None:
-        """`change_policy` has the coordinator decide by other numbers; `read` reads the settings anew."""
+        """Begin with `settings`.
+
+        `change_policy` has the coordinator decide by other numbers, `read` reads the settings anew.
+        """
         self.settings = settings
         self._change_policy = change_policy
         self._read = read
 
     def reload(self) -> None:
-        """Read the settings again, and let those change that can; where one is wrong, all stay as they are."""
+        """Read the settings again, and apply the changes that can be applied; if one is wrong, all stay as they are."""
         try:
             new = self._read()
         except SettingsError as error:

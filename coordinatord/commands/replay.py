@@ -25,7 +25,7 @@ from coordinatord.store.interface import Entry, NothingStoredError
 
 
 def replay(config: ReplayConfig) -> int:
-    """Print the history of one run, or which ones there are; return the exit code. Raises `StoreError`."""
+    """Print the history of one run, or the list of runs; return the exit code. Raises `StoreError`."""
     if config.crash is not None:
         return flight_recorder.replay(config.crash, RECORDED, Coordinator(Policy(), epoch=""))
     database = Database.copy_of(config.state_dir / DATABASE)
@@ -41,17 +41,17 @@ def replay(config: ReplayConfig) -> int:
     return ExitCode.OK
 
 
-# Which run
+# The choice of a run
 
 
 def _choose(config: ReplayConfig, runs: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
-    """Find the run that is meant; None if it has to be said. Raises `NothingStoredError`."""
+    """Find the run that is meant; None if it must be named. Raises `NothingStoredError`."""
     wanted = config.job_or_run
     if not runs:
         raise NothingStoredError(f"state directory {config.state_dir}: it holds no history of any job yet")
     if wanted is None:
         return runs[-1] if len({job for job, _ in runs}) == 1 else None
-    # The last that fits: of a job, that is its last run.
+    # The last one that fits: if a job is named, its last run.
     fitting = [found for found in runs if found[0] == wanted] or [found for found in runs if found[1] == wanted]
     if not fitting:
         known = f"there is no job or run {wanted!r}: `coordinatord state` shows those that there are"
@@ -70,7 +70,7 @@ def _write(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-# As text
+# Output as text
 
 
 def _print_steps(entries: Sequence[Entry], *, pausing: bool) -> None:
@@ -94,13 +94,13 @@ def _print_steps(entries: Sequence[Entry], *, pausing: bool) -> None:
 
 
 def _quits() -> bool:
-    """Wait for Enter; whether to go no further, said by q or by the end of the input."""
+    """Wait for Enter; return whether to stop, because of q or the end of the input."""
     line = sys.stdin.readline()
     return not line or line.strip().lower() == "q"
 
 
 def _title(record: Record) -> str:
-    """Say what happened: 'round 2 formed', 'node a joined'."""
+    """Return what happened as a text: 'round 2 formed', 'node a joined'."""
     thing, *what = record.words()
     name = getattr(record, thing, None)
     return " ".join([thing, str(name), *what] if name is not None else [thing, *what])
@@ -113,13 +113,13 @@ def _state_text(run: Run) -> str:
 
 
 def _forgotten(entries: Sequence[Entry]) -> int | None:
-    """Return the last round that is no longer kept: how it ended is, without how it began."""
+    """Return the last round that is no longer kept: there is a record of its end, but none of its beginning."""
     rounds = (entry.record for entry in entries if isinstance(entry.record, RoundFormed | RoundEnded))
     first = next(rounds, None)
     return first.round if isinstance(first, RoundEnded) else None
 
 
-# As JSON
+# Output as JSON
 
 
 def _print_objects(entries: Sequence[Entry]) -> None:

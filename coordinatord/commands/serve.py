@@ -29,13 +29,13 @@ from coordinatord.store.sqlite_store import SqliteStore
 log = logging.getLogger(__name__)
 
 GARBAGE_THRESHOLD = 10_000
-"""New objects after which Python looks for garbage, instead of after 700: when thousands of nodes join, all that is new
-stays, and looking at it took 40 % of the time (3,000 nodes: 1.07 ms of CPU a node, 0.70 so, 0.59 if it never looked).
-To freeze what is left after each full look, so that none sees it again, gained nothing on top."""
+"""New objects after which Python looks for garbage, instead of after 700: when thousands of nodes join, all new objects
+stay, and looking at them took 40 % of the time (3,000 nodes: 1.07 ms of CPU a node; 0.70 so; 0.59 without any look). To
+freeze the rest after each full look, so that no look sees it again, gained nothing on top."""
 
 THREAD_TURN_S = 0.001
 """How long a thread may hold the interpreter while the event loop wants it, instead of Python's 5 ms: a scrape of a
-thousand jobs makes text for 0.2 s, and what came meanwhile was answered 8 ms late, so 2 ms."""
+thousand jobs makes text for 0.2 s, and messages that came meanwhile were answered 8 ms late, with this value 2 ms."""
 
 
 def run(settings: ServeConfig) -> int:
@@ -49,7 +49,7 @@ def run(settings: ServeConfig) -> int:
     for remark in settings.remarks:
         log.warning("%s", remark, extra=fields("remark"))
     systemd = SystemdNotifier(os.environ, os.getpid())
-    allow_many_files()  # each node is one
+    allow_many_files()  # each node takes one
     gc.set_threshold(GARBAGE_THRESHOLD)
     sys.setswitchinterval(THREAD_TURN_S)
     store = _open_store(settings)
@@ -112,16 +112,17 @@ def _announce(server: Server) -> None:
     if _read_by_people():
         return
     try:
-        # What starts us waits for this line. In one write, or a log line may tear it where both are one pipe.
+        # The program that starts this one waits for this line. It is one write, or a log line may tear it if both go
+        # into one pipe.
         sys.stdout.write(f"coordinatord listening on {server.url}\n")
         sys.stdout.flush()
     except OSError as error:
         log.warning("standard output cannot be written: %s", error, extra=fields("stdout_broken"))
-        sys.stdout = None  # or Python would try again at its end, and fail
+        sys.stdout = None  # otherwise Python would try again at its end, and fail
 
 
 def _read_by_people() -> bool:
-    """Whether standard output is where the log lines are, on a terminal or in the journal: one line will do there."""
+    """Whether standard output is where the log lines are, on a terminal or in the journal: one line is enough there."""
     try:
         same = os.path.samestat(os.fstat(1), os.fstat(2))
     except OSError:
@@ -135,7 +136,7 @@ def _end(ended: asyncio.Future[None]) -> None:
 
 
 def _status(server: Server) -> str:
-    """Say in a line what is served, for `systemctl status`."""
+    """Return a line for `systemctl status` about what is served."""
     machine = server.driver.machine
     live = [run for run in machine.jobs.values() if not run.state.ended]
     text = f"serving at http://{server.endpoint}: live jobs {len(live)}, nodes {sum(len(run.members) for run in live)}"

@@ -1,4 +1,4 @@
-"""`coordinatord state`: what a state directory holds, as text for people or as JSON for programs."""
+"""`coordinatord state`: the content of a state directory, as text for people or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coordinatord.store.interface import StoreError
 
 
 def show(config: StateConfig) -> int:
-    """Print what is there and return the exit code. Raises `StoreError`."""
+    """Print the content and return the exit code. Raises `StoreError`."""
     found = _look(config.state_dir)
     sys.stdout.write(f"{json.dumps(found) if config.json else _text(found)}\n")
     return ExitCode.OK

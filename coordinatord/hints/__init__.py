@@ -1,7 +1,7 @@
-"""What is known of why training programs fail, and what to do about it: for a terminal, the page and programs. Pure.
+"""Why training programs fail, and what to do about it: for a terminal, the page and programs. Pure.
 
 `match` looks for the cause of a failure in tables of known ones: `launch`, `network` and `resource`, which are made of
-`rule`s. `other_workers` tells what else happened in the round; `failure_status` puts it all together. Which failure
-came first is decided in `coordinatord.core`; what the failing worker's host knows is found out by
-`nodeclient.diagnosis`.
+`rule`s. `other_workers` describes what else happened in the round; `failure_status` puts it all together.
+`coordinatord.core` decides which failure came first; `nodeclient.diagnosis` finds out what the failing worker's host
+knows.
 """

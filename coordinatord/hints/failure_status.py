@@ -11,12 +11,12 @@ from coordinatord.protocol.exit_codes import describe_exit, shell_exit_code
 from coordinatord.protocol.messages import Report
 
 KEPT_MAX = 1_000
-"""As many jobs are remembered, each with one report."""
+"""Failures that are kept: one report for each of as many jobs as are remembered."""
 
 
 @lru_cache(maxsize=KEPT_MAX)
 def failure_status(report: Report) -> FailureStatus:
-    """Return what there is to show of a failure; kept, since each look at a job shows it."""
+    """Return the failure as it is shown; it is kept, since each look at a job shows it."""
     failure = report.failure
     return FailureStatus(
         round=report.round,

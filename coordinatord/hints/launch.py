@@ -7,7 +7,7 @@ import re
 from coordinatord.hints.rule import HintRule
 
 _NO_MODULE = r"No module named '?(?P<module>[\w.]+)(?![\w.;])"
-"""What is followed by a semicolon is a package, which is there but cannot be run."""
+"""A name that is followed by a semicolon is a package, which is there but cannot be run."""
 
 LAUNCHING = (
     HintRule(

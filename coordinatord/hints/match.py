@@ -1,4 +1,4 @@
-"""Says what to do about a failure whose cause is well known. Pure; the causes are tables of their own."""
+"""Finds advice about a failure whose cause is well known. Pure; the causes are tables of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coordinatord.protocol.exit_codes import signal_behind
 from coordinatord.protocol.messages import Report
 
 CAUSES = (*MEMORY, *LAUNCHING, *GPUS, *NETWORK, *LIMITS, *SIGNALS)
-"""In the order in which they are tried: what says more comes first."""
+"""The causes in the order in which they are tried: more specific ones come first."""
 
 
 def hint(report: Report) -> str | None:
@@ -20,7 +20,7 @@ def hint(report: Report) -> str | None:
 
 
 def cause_of(report: Report) -> HintRule | None:
-    """Return the known cause of a failure; None if it is none of them."""
+    """Return the known cause of a failure; None if it has none."""
     return next((cause for cause in CAUSES if _advice(cause, report) is not None), None)
 
 

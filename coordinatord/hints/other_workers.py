@@ -1,4 +1,4 @@
-"""What else happened in a round that failed: who failed too, who had ended before, who was behind. Pure."""
+"""The other events of a round that failed: who failed too, who had ended before, who was behind. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from coordinatord.protocol.fields import CONSEQUENCES_MAX
 from coordinatord.protocol.messages import Report, SecondaryFailure
 
 NAMED_MAX = 3
-"""Workers that are named where the first ones tell enough."""
+"""Workers that are named where the first ones are enough."""
 
 
 def consequences(report: Report) -> str:
-    """Say which workers failed too, with the same error or in consequence; empty if none did."""
+    """Return which workers failed too, with the same error or in consequence; empty if none did."""
     number, same = report.consequences_count, report.same_error_count
     if not number:
         return ""
@@ -32,13 +32,13 @@ def consequences(report: Report) -> str:
 
 
 def early(report: Report) -> str:
-    """Say which workers had ended with 0 by then; empty if none had."""
+    """Return which workers had ended with 0 by then; empty if none had."""
     ends = [f"rank {one.rank} on {one.node} had ended with 0, {_age(one.before_s)} before" for one in report.early]
     return _some(ends)
 
 
 def stragglers(report: Report) -> str:
-    """Say which workers were behind, where a worker waited for others in vain; empty otherwise, or if none was."""
+    """Return which workers were behind, if a worker waited for others in vain; empty otherwise, or if none was."""
     cause = cause_of(report)
     if cause is None or not cause.waits or not report.stragglers:
         return ""

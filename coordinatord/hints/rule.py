@@ -1,7 +1,7 @@
-"""What a well-known cause of a failure is; the causes themselves are in the modules whose names end in `_causes`. Pure.
+"""A well-known cause of a failure; the causes themselves are in `launch`, `network` and `resource`. Pure.
 
-To add one, add a row there and its true message to the test. A row must not speak where it is not sure: an ordinary
-exception of the script gets no hint.
+To add one, add a row there and a real message of it to the test. A row must be certain: an ordinary exception of the
+script gets no hint.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HintRule:
-    """One cause: all that is given must be so."""
+    """One cause: all its conditions must hold."""
 
     name: str
     advice: str
-    """For `str.format`: {host}, {local_rank}, {pid}, and the named groups of the pattern."""
+    """A text for `str.format`: {host}, {local_rank}, {pid}, and the named groups of the pattern."""
     pattern: re.Pattern[str] | None = None
-    """Found in the exception and in what the node found out, or, if there was no exception, in the last lines."""
+    """It is found in the exception and in the node's findings, or, if there was no exception, in the last lines."""
     anywhere: bool = False
     """The pattern may also stand beside an exception, in the last lines."""
     signals: frozenset[int] = frozenset()
@@ -29,4 +29,4 @@ class HintRule:
     early: bool = False
     """Another worker had exited with 0 before."""
     waits: bool = False
-    """The worker waited for others that did not come in time: it is worth knowing who was behind."""
+    """The worker waited for others that did not come in time, so the report names those that were behind."""

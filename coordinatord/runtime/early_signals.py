@@ -1,6 +1,6 @@
-"""What a program settles before anything else: how it ends by a signal until it handles its signals itself.
+"""Settles before anything else how a program ends by a signal until it handles its signals itself.
 
-Imports next to nothing: until this has run, PID 1 of a container is deaf.
+It imports next to nothing: until this has run, PID 1 of a container ignores signals.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 def settle_signals() -> None:
-    """Let the signals that end a program end this one at once, also as PID 1; what is ignored stays so.
+    """Let the signals that end a program end this one at once, also as PID 1; ignored ones stay ignored.
 
     For PID 1 of a PID namespace, as in a container without an init, the kernel drops each signal for which there is no
-    handler (pid_namespaces(7)). And children are to be seen to end: whoever started this program may have ignored
-    SIGCHLD, which is inherited, and then the kernel reaps them itself (wait(2)).
+    handler (pid_namespaces(7)). SIGCHLD gets its default: a parent may have ignored it, which is inherited, and then
+    the kernel reaps children itself (wait(2)).
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for signum in ENDING:

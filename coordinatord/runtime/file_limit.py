@@ -1,4 +1,4 @@
-"""The limits that the system sets to this process: how many files it may have open."""
+"""The limit on open files, which the system sets to this process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import resource
 from contextlib import suppress
 
 INHERITED_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
-"""The soft and the hard limit that this process began with, for programs that it starts in the name of its user."""
+"""The soft and the hard limit that this process began with, for programs that it starts for its user."""
 
 
 def allow_many_files() -> None:
-    """Raise the soft limit on open files, commonly 1,024, to the hard one; a connection is one, a worker some five."""
+    """Raise the soft limit on open files, commonly 1,024, to the hard one.
+
+    A connection takes one, a worker some five.
+    """
     _, hard = INHERITED_FILES
-    with suppress(OSError, ValueError):  # a sandbox may forbid it, and then there are as many as there are
+    with suppress(OSError, ValueError):  # a sandbox may forbid it; the limit then stays
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

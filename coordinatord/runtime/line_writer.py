@@ -1,4 +1,4 @@
-"""Writes lines where nobody may read them: whoever has something to say never waits for a reader.
+"""Writes lines that may find no reader: a caller never waits for one.
 
 A terminal that was stopped with Ctrl-S, a pager, a pipe or a journal that takes nothing, a disk that hangs: each holds
 up a write for ever, and with it the event loop of a program that writes there itself.
@@ -13,32 +13,33 @@ from collections import deque
 from collections.abc import Callable
 
 UNREAD_BYTES_MAX = 1024 * 1024
-"""Of lines that wait; later ones are dropped and counted. Some ten thousand lines: those of a night, or of a storm."""
+"""The limit of waiting lines; later ones are dropped and counted. Some ten thousand lines: those of a night, or of a
+storm."""
 
 FLUSH_WITHIN_S = 2.0
-"""At the end of a program, for a reader that is slow. One that reads nothing must not keep it from ending."""
+"""How long to wait at the end of a program for a slow reader. One that reads nothing must not keep it from ending."""
 
 BATCH_BYTES = 64 * 1024
-"""In one write: what a pipe holds."""
+"""The size of one write: the capacity of a pipe."""
 
 
 class LineWriter:
     """One descriptor, and the thread that writes to it; the thread starts with the first line."""
 
     def __init__(self, fd: int, lost: Callable[[int], bytes]) -> None:
-        """`fd` stays the caller's. `lost` makes a line that says how many were dropped."""
+        """Write to `fd`, which stays the caller's. `lost` makes a line from the number of dropped lines."""
         self._fd = fd
         self._lost_line = lost
         self._lines: deque[bytes] = deque()
         self._size = 0
         self.lost = 0
-        """Lines that were dropped, and that the reader has not been told of."""
+        """Lines that were dropped and not yet reported to the reader."""
         self._closing = False
         self._news = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def put(self, line: bytes) -> None:
-        """Have a line written, with its end; for any thread. It is dropped if too many wait, or after `close`."""
+        """Write a line, with its end; for any thread. It is dropped if too many wait, or after `close`."""
         with self._news:
             if self._closing or self._size + len(line) > UNREAD_BYTES_MAX:
                 self.lost += 1
@@ -66,7 +67,7 @@ class LineWriter:
                 if not written:
                     self.lost += len(lines)
                 lost = self.lost if written and not self._lines else 0
-            # Behind all that came before the first that was dropped, and only where a write succeeds.
+            # The report comes after all lines from before the first that was dropped, and only if a write succeeds.
             if lost and self._write(self._lost_line(lost)):
                 with self._news:
                     self.lost -= lost
@@ -84,11 +85,11 @@ class LineWriter:
             return taken
 
     def _write(self, data: bytes) -> bool:
-        """Write all of it, however long that takes; return False where that cannot be done."""
+        """Write all of it, however long that takes; return False if that is impossible."""
         while data:
             try:
                 data = data[os.write(self._fd, data) :]
-            except BlockingIOError:  # whoever shares it with us has made it so
+            except BlockingIOError:  # another process that shares it has made it non-blocking
                 poll = select.poll()
                 poll.register(self._fd, select.POLLOUT)
                 poll.poll()

@@ -1,7 +1,7 @@
 """Moments as people read them: in the zone of the host that shows them, which each of them names.
 
-So what one terminal shows has one clock, the one of `journalctl`, `dmesg -T` and the training script's own log; and
-what is compared over hosts in several zones is not misread.
+So one terminal shows one clock, that of `journalctl`, `dmesg -T` and the training script's own log; and times of hosts
+in several zones are not misread.
 """
 
 from __future__ import annotations

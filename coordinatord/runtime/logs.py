@@ -1,7 +1,7 @@
 """One log line an event, with structured fields, as text for people or as JSON for machines.
 
-Text is `time LEVEL program: message key=value ...`, JSON one object a line that also names the event. To systemd's
-journal each line begins with its priority (sd-daemon(3)), and text has no time, which the journal gives.
+Text is `time LEVEL program: message key=value ...`, JSON one object a line that also names the event. In systemd's
+journal each line begins with its priority (sd-daemon(3)), and text has no time, which the journal adds.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 
 EXACT_BELOW = 2**53
-"""Many readers of JSON take every number for a floating one, in which greater ones are not exact: these go as text."""
+"""Many readers of JSON take every number for a floating one, in which greater ones are not exact: these are written as
+text."""
 
 STDERR = 2
 
 PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.NOTSET, 7))
-"""From which level upward, which of syslog's (RFC 5424, 6.2.1)."""
+"""The priority of syslog from each level upward (RFC 5424, 6.2.1)."""
 
 OTHER_EVENT = "other"
-"""The name of what is logged without one: by the libraries in use, mostly."""
+"""The name of an event that was logged without one, mostly by the libraries in use."""
 
 
 def fields(event: str = "", /, **values: object) -> dict[str, Any]:
     """Return fields for the `extra` argument of a logging call; empty ones are left out.
 
-    `event` names for machines what the message says in words: it stays the same when the words change.
+    `event` identifies the message for machines: it stays the same when the text changes.
     """
     kept = {name: value for name, value in values.items() if value is not None and value != ""}
     return {"fields": kept, "event": event}
@@ -48,7 +49,7 @@ def fields(event: str = "", /, **values: object) -> dict[str, Any]:
 def replace_closed_streams() -> None:
     """Let the program work all the same if it was started without standard input, output or error (`2>&-`).
 
-    To be called before anything is opened, which would take the place of what is missing.
+    It must be called before anything is opened, which would take the place of what is missing.
     """
     for descriptor in range(3):
         try:
@@ -62,14 +63,14 @@ def replace_closed_streams() -> None:
 def configure(level: str, name: str, form: str = "text") -> None:
     """Send the log lines of the program `name` (and of what it imports) to standard error, from `level` upward.
 
-    Nobody who logs waits for whoever reads there; at the end of the process, what waits is written within bounds.
+    A caller never waits for the reader; at the end of the process, waiting lines are written within bounds.
     """
     found = _handler_of_stderr()
     install(found or _StderrHandler(), level, name, form)
 
 
 def install(handler: logging.Handler, level: str, name: str, form: str) -> None:
-    """Have all log lines of this process go through one handler, which writes them in this form to standard error."""
+    """Send all log lines of this process through one handler, which writes them in this form to standard error."""
     handler.setFormatter(FORMATTERS[form](name, for_journal=leads_to_journal(STDERR)))
     root = logging.getLogger()
     for other in root.handlers[:]:
@@ -80,12 +81,12 @@ def install(handler: logging.Handler, level: str, name: str, form: str) -> None:
         root.addHandler(handler)
     root.setLevel(level.upper())
     logging.captureWarnings(True)
-    # Its access log would say each event a second time.
+    # Its access log would repeat each event.
     logging.getLogger("aiohttp").setLevel(logging.WARNING)
 
 
 def leads_to_journal(fd: int) -> bool:
-    """Whether what is written to a descriptor goes to systemd's journal (systemd.exec(5), JOURNAL_STREAM)."""
+    """Whether a descriptor leads to systemd's journal (systemd.exec(5), JOURNAL_STREAM)."""
     try:
         found = os.fstat(fd)
     except OSError:
@@ -94,12 +95,12 @@ def leads_to_journal(fd: int) -> bool:
 
 
 def is_for_machines() -> bool:
-    """Whether this process has been told to log as JSON: then nothing else is to come from it on standard error."""
+    """Whether this process logs as JSON: then nothing else may be written to standard error."""
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
 def complain(program: str, text: str) -> None:
-    """Say why the program ends, after its name; for machines as the last of its log lines."""
+    """Write why the program ends, after its name; for machines as the last of its log lines."""
     if is_for_machines():
         logging.getLogger(program).error("%s", text, extra=fields("failed"))
     else:
@@ -107,7 +108,7 @@ def complain(program: str, text: str) -> None:
 
 
 def write_last_lines(text: str) -> None:
-    """Write last words to standard error as they are, below all that was logged, within bounds."""
+    """Write the program's last lines to standard error as they are, below all that was logged, within bounds."""
     handler = _handler_of_stderr()
     if handler is not None:
         handler.writer.put(_encoded(text))
@@ -118,7 +119,7 @@ def write_last_lines(text: str) -> None:
 
 
 class _StderrHandler(logging.Handler):
-    """Writes to standard error. The library closes it at the end of the process, which writes what still waits."""
+    """Writes to standard error. The library closes it at the end of the process, which writes the waiting lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,7 +153,7 @@ def _encoded(text: str) -> bytes:
 
 
 class _Formatter(logging.Formatter):
-    """What both forms have in common."""
+    """The common part of both forms."""
 
     def __init__(self, program: str, *, for_journal: bool = False) -> None:
         super().__init__()
@@ -160,7 +161,7 @@ class _Formatter(logging.Formatter):
         self._for_journal = for_journal
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render a record; for the journal each line begins with how urgent it is."""
+        """Render a record; for the journal each line begins with its priority."""
         text = self._render(record)
         if not self._for_journal:
             return text
@@ -188,7 +189,7 @@ class LineFormatter(_Formatter):
 class JsonFormatter(_Formatter):
     """Renders a record as one JSON object on one line, of ASCII alone, whatever it contains.
 
-    What every line has comes first, then the fields of this event, then an exception. Its times are in UTC.
+    The fields of every line come first, then those of this event, then an exception. Its times are in UTC.
     """
 
     def _render(self, record: logging.LogRecord) -> str:
@@ -200,7 +201,7 @@ class JsonFormatter(_Formatter):
             "event": getattr(record, "event", "") or OTHER_EVENT,
             "message": _one_line(record),
         }
-        # What every line has wins over a field of the same name.
+        # The fields of every line win over a field of the same name.
         line: dict[str, object] = always | getattr(record, "fields", {}) | always
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
@@ -220,14 +221,14 @@ def _value(value: object) -> str:
 
 
 def _printable(text: str) -> str:
-    """Take the power from what could steer a terminal or break a line."""
+    """Escape characters that could steer a terminal or break a line."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def _plain(value: object) -> object:
-    """Return what every reader of JSON understands alike: no infinite numbers, no halves of characters."""
+    """Return a value that every reader of JSON understands alike: no infinite numbers, no halves of characters."""
     match value:
         case None | bool():
             return value

@@ -1,7 +1,7 @@
-"""What a service and the systemd that started it tell each other, in systemd's own protocols and without its library.
+"""What a service and the systemd that started it exchange, in systemd's own protocols and without its library.
 
-See sd_notify(3), sd_watchdog_enabled(3) and sd_listen_fds(3). Where a program stands is for the program to say. In a
-process that systemd did not start all of this does nothing.
+See sd_notify(3), sd_watchdog_enabled(3) and sd_listen_fds(3). The program supplies its status. In a process that
+systemd did not start all of this does nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ FIRST_PASSED = 3
 """The first descriptor that systemd passes; see sd_listen_fds(3)."""
 
 NOTIFY_WITHIN_S = 1.0
-"""For a systemd whose queue is full: what matters is worth a wait, but the event loop stands still meanwhile."""
+"""How long to wait for a systemd whose queue is full: a notification is worth a wait, but the event loop stands still
+meanwhile."""
 
 LOOK_EVERY_S = 1.0
-"""At the status: a person who looks at `systemctl status` sees what was true a second ago."""
+"""The interval of looks at the status: `systemctl status` shows what was true a second ago."""
 
 STATUS_CHARACTERS_MAX = 500
-"""Of a status: a line to be read at a glance. systemd would take much more."""
+"""The length of a status: a line to be read at a glance. systemd would take much more."""
 
 PASSED = ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 WATCHED = ("WATCHDOG_USEC", "WATCHDOG_PID")
@@ -35,24 +36,24 @@ NOTIFIED = "NOTIFY_SOCKET"
 
 
 class SystemdNotifier:
-    """The systemd that started this process, or nobody."""
+    """The systemd that started this process, or none."""
 
     def __init__(self, environ: MutableMapping[str, str], pid: int) -> None:
-        """Take systemd's variables out of `environ`: no child of this process, `pid`, may speak or listen for it."""
+        """Take systemd's variables out of `environ`: no child of this process, `pid`, may notify or listen for it."""
         taken = {name: environ.pop(name, "") for name in (NOTIFIED, *WATCHED, *PASSED)}
         name = taken[NOTIFIED]
         # A name that begins with @ is in the abstract namespace, which the kernel writes with a null byte.
         self._address = f"\0{name[1:]}" if name.startswith("@") else name
         self._unreachable = False
-        """It could not be told something; that is said once."""
+        """A notification failed; that is logged once."""
         self._passed = _number(taken, "LISTEN_FDS") if _number(taken, "LISTEN_PID") == pid else 0
         self.watchdog_s: float | None = None
-        """After so many seconds without a sign of life it kills this process; None: never."""
+        """After so many seconds without a sign of life systemd kills this process; None: never."""
         if taken["WATCHDOG_PID"] in {"", str(pid)} and (microseconds := _number(taken, "WATCHDOG_USEC")):
             self.watchdog_s = microseconds / 1_000_000
 
     def notify(self, *assignments: str) -> None:
-        """Tell it something, such as `READY=1`; all in one message, which it takes in as a whole."""
+        """Send it assignments, such as `READY=1`, all in one message, which it takes in as a whole."""
         if not self._address:
             return
         try:
@@ -66,13 +67,16 @@ class SystemdNotifier:
             self._unreachable = True
 
     async def keep_alive(self) -> None:
-        """Show until cancelled that the event loop turns, twice in the time that the watchdog allows."""
+        """Send signs of life until cancelled, twice in the time that the watchdog allows.
+
+        They show that the event loop turns.
+        """
         while self.watchdog_s is not None:
             self.notify("WATCHDOG=1")
             await asyncio.sleep(self.watchdog_s / 2)
 
     async def keep_informed(self, status: Callable[[], str]) -> None:
-        """Tell it until cancelled what `status` returns, whenever that has changed."""
+        """Send it the result of `status` whenever that has changed, until cancelled."""
         sent = ""
         while self._address:
             if (now := status()) != sent:
@@ -81,9 +85,11 @@ class SystemdNotifier:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def take_sockets(self) -> list[socket.socket]:
-        """Return the sockets that it passed, as of its socket unit; they are this process's alone. A second call: none.
+        """Return the sockets that it passed, by its socket unit; this process alone has them.
 
-        Raises `OSError` if what was passed is no socket.
+        A second call returns none.
+
+        Raises `OSError` if one of them is no socket.
         """
         first, count, self._passed = FIRST_PASSED, self._passed, 0
         for descriptor in range(first, first + count):
@@ -92,12 +98,12 @@ class SystemdNotifier:
 
 
 def status_of(text: str) -> str:
-    """Return the assignment that has a text shown by `systemctl status`, in one line."""
+    """Return the assignment for a text that `systemctl status` shows, in one line."""
     return f"STATUS={' '.join(text.split())[:STATUS_CHARACTERS_MAX]}"
 
 
 def _number(values: Mapping[str, str], name: str) -> int:
-    """Read what systemd wrote; what is no number was set by somebody else, and counts as nothing."""
+    """Read a number that systemd wrote; anything else was set by somebody else, and counts as 0."""
     with suppress(ValueError):
         return max(0, int(values[name]))
     return 0

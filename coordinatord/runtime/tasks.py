@@ -1,6 +1,6 @@
 """Background tasks that are named, kept from the garbage collector and ended with their owner.
 
-Callbacks of the event loop belong to the same owner: whoever runs in the loop either goes on whole or ends.
+Callbacks of the event loop belong to the same owner: if one of them fails, the owner ends as well.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 LOOPS = frozenset({"asyncio", "uvloop"})
-"""Packages that call others back."""
+"""Packages that call callbacks."""
 
 OF_ONE_CONNECTION = "aiohttp"
-"""The package whose callbacks are each about one connection. What is wrong with one of them is over when that is closed
-or has been silent for too long; a peer that meets a bug there must not end the daemon."""
+"""The package whose callbacks are each about one connection. An error in one of them is over when that is closed or has
+been silent for too long; a peer that meets a bug there must not end the daemon."""
 
 
 class Tasks:
-    """The background tasks of one owner. A task or a callback that fails ends the owner, by way of `guard`."""
+    """The background tasks of one owner. A task or a callback that fails ends the owner, through `guard`."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # When nobody guards any more, a failure is not to be complained of as never retrieved.
+        # Once nothing guards any more, asyncio must not report a failure as never retrieved.
         self._failure.add_done_callback(lambda failure: failure.cancelled() or failure.exception())
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -39,7 +39,7 @@ class Tasks:
         """Wait for a result, or raise the exception of the first task that has failed.
 
         Meanwhile a callback of the running loop that fails (`call_soon`, timers, readers, signal handlers) counts as a
-        task that does. By itself the loop would log it and go on, without whatever the callback was there for.
+        task that does. The loop alone would log it and go on, without whatever the callback was there for.
         """
         loop = asyncio.get_running_loop()
         before = loop.get_exception_handler()
@@ -83,7 +83,10 @@ class Tasks:
 
 
 def _called_back(error: BaseException) -> str:
-    """Return the package that a loop has called back, where the exception came from; empty: nothing in Python."""
+    """Return the package that a loop has called back, where the exception came from.
+
+    Empty if it was not Python code.
+    """
     trace = error.__traceback__
     while trace is not None:
         package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]

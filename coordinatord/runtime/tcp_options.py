@@ -1,4 +1,4 @@
-"""How both ends of a session have TCP behave on a bad network."""
+"""The options with which both ends of a session make TCP cope with a bad network."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import socket
 
 TCP_THIN_LINEAR_TIMEOUTS = 16
 TCP_RTO_MAX_MS = 44
-"""Both as in linux/tcp.h; Python has no names for them. The second is there since Linux 6.15."""
+"""Both values are in linux/tcp.h; Python has no names for them. The second is there since Linux 6.15."""
 
 CONGESTION = b"cubic"
-"""The usual one. Where BBR is the default, a thin stream that loses packets is silent for longer: with 30 % lost each
-way and 200 ms of delay, twice as often for more than 5 s (measured)."""
+"""The usual congestion control. Where BBR is the default, a thin stream that loses packets is silent for longer: with
+30 % lost each way and 200 ms of delay, twice as often for more than 5 s (measured)."""
 
 RETRY_WITHIN_MS = 1_000
-"""A heartbeat: what was lost is sent again before the next one is due, and not after 2, 4, 8 seconds."""
+"""A heartbeat: a lost packet is sent again before the next one is due, and not after 2, 4, 8 seconds."""
 
 
 def keep_trying(end: socket.socket) -> None:
-    """Have TCP repeat what was lost at a steady pace, instead of waiting twice as long after each loss.
+    """Let TCP repeat lost packets at a steady pace, instead of waiting twice as long after each loss.
 
-    That spares a congested network big transfers; our messages are some hundred bytes a second. Accepted connections
-    inherit it from their listener. A kernel that knows less does less.
+    The longer waits protect a congested network from big transfers; our messages are some hundred bytes a second.
+    Accepted connections inherit the options from their listener. An older kernel has fewer of them.
     """
     options: tuple[tuple[int, int | bytes], ...] = (
         (socket.TCP_CONGESTION, CONGESTION),

@@ -1,7 +1,7 @@
 """The shell of the coordinator: sockets, timers and logs around the pure machine in `core`.
 
-`driver` is the only one who calls the machine. `node_sessions` carries nodes' messages to it and its answers back, over
-`connections` that are bounded; `refusal_log` keeps lines about refused nodes few. `http` answers everybody else, from
-jobs that `job_iteration` reads in pieces; `change_signal` wakes those who show what changes. `counters` counts for
-`metrics`, `page` is the live page, and `app` puts all of it together on one port. Nothing here decides about a job.
+Only `driver` calls the machine. `node_sessions` carries nodes' messages to it and its answers back, over `connections`
+that are bounded; `refusal_log` keeps lines about refused nodes few. `http` answers everybody else, from jobs that
+`job_iteration` reads in pieces; `change_signal` wakes readers when something changes. `counters` counts for `metrics`,
+`page` is the live page, and `app` puts all of it together on one port. Nothing here decides about a job.
 """

@@ -46,24 +46,24 @@ from coordinatord.store.interface import Store, UnreadableStoreError
 log = logging.getLogger(__name__)
 
 BACKLOG = 4_096
-"""Connections that the kernel accepts ahead of us when a whole cluster starts at once; Linux' own cap since 5.4."""
+"""Connections that the kernel accepts ahead of us when a whole cluster starts at once; Linux's own limit since 5.4."""
 
 REQUEST_BYTES_MAX = 64 * 1024
-"""A request has a name and a sentence; the largest body by far is none of ours."""
+"""A request has a name and a sentence; by far the largest body is not one of ours."""
 
 UNACKNOWLEDGED_MS = 20_000
-"""After so long without an answer to what was sent, the kernel gives a connection up: four leases of 5 s. Without it, a
-session to a host that is gone would linger for a quarter of an hour."""
+"""After so long without an acknowledgement, the kernel gives a connection up: four leases of 5 s. Otherwise a session
+to a host that is gone would linger for a quarter of an hour."""
 
 SHUTDOWN_S = 5.0
 """How long the end may take, whatever is in progress: nodes look for the coordinator again anyway."""
 
 
 class _BadRequests(logging.Filter):
-    """Makes one quiet line of what aiohttp reports with a traceback, if it is the fault of whoever asked."""
+    """Turns what aiohttp reports with a traceback into one quiet line, if the client is at fault."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let all else through as it is."""
+        """Let every other record through unchanged."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError | ConnectionError):
             record.levelno, record.levelname, record.exc_info = logging.DEBUG, "DEBUG", None
@@ -96,16 +96,16 @@ class Server:
 
     @property
     def endpoint(self) -> str:
-        """Where people, browsers and nodes reach it: by this host's name, if it listens at all addresses."""
+        """The address for people, browsers and nodes: with this host's name, if it listens at all addresses."""
         everywhere = self.address in {"::", "0.0.0.0"}  # noqa: S104 - looked at, not listened at
         return f"{socket.gethostname() if everywhere else _bracketed(self.address)}:{self.port}"
 
     async def until(self, ended: asyncio.Future[None]) -> None:
-        """Serve until `ended` is done; raise what keeps the server from going on, such as `StoreError`."""
+        """Serve until `ended` is done; raise any error that ends the server, such as `StoreError`."""
         await self._tasks.guard(ended)
 
     def spawn(self, beside: Coroutine[Any, Any, None], name: str) -> None:
-        """Run something beside it for as long as it serves; what that raises, `until` raises."""
+        """Run a coroutine beside it while it serves; `until` raises what that raises."""
         self._tasks.spawn(beside, name)
 
 
@@ -124,9 +124,9 @@ async def serve(
 ) -> AsyncIterator[Server]:
     """Serve at `host`:`port` while the context lasts; port 0 lets the kernel choose.
 
-    Where systemd has `passed` sockets, these say where, and host and port do not. Browsers may reach it by the names in
-    `allowed_hosts` as well. Goes on from what the store holds. A bug of the machine leaves a file in `crashes`.
-    Raises `ListenError`, and `StoreError` if that cannot be read.
+    If systemd has `passed` sockets, these are used instead of host and port. Browsers may reach it by the names in
+    `allowed_hosts` as well. It goes on from what the store holds. A bug of the machine leaves a file in `crashes`.
+    Raises `ListenError`, and `StoreError` if the store cannot be read.
     """
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
     await _restore(machine, store)
@@ -152,8 +152,8 @@ async def serve(
     app.add_routes([web.get(SESSION_PATH, sessions.serve), *Api(driver, change_signal).routes()])
     app.add_routes([*requests.routes(), *events_api.routes()])
     app.add_routes([*page.routes(), *stream.routes(), *metrics.routes()])
-    # aiohttp waits for a request once before it cuts it and once more after.
-    # Cancellation on disconnect is off by default in production and on in aiohttp's test server: said here, it is one.
+    # aiohttp waits for a request once before it cancels it and once more after. Cancellation on disconnect is off by
+    # default in production and on in aiohttp's test server; set here, it is on in both.
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S / 2)
     await runner.setup()
     try:
@@ -176,9 +176,9 @@ async def serve(
 
 
 def _end_for_bugs(tasks: Tasks, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """End the server for an exception in a callback: what that was to do, such as to keep a deadline, is not done.
+    """End the server for an exception in a callback, whose work, such as keeping a deadline, would not be done.
 
-    Not so for what the system refuses a connection, and what goes wrong with one: it ends that one.
+    An error of one connection, or a connection that the system refuses, ends that connection only.
     """
     error = context.get("exception")
     if "handle" in context and isinstance(error, Exception) and not isinstance(error, OSError):
@@ -192,12 +192,12 @@ def _bracketed(address: str) -> str:
 
 
 async def _restore(machine: Coordinator, store: Store) -> None:
-    """Let the machine take up what an earlier life of the daemon recorded. Raises `StoreError`."""
+    """Restore in the machine what an earlier life of the daemon recorded. Raises `StoreError`."""
     entries = await store.load()
     if not entries:
         return
     now, wall_now = asyncio.get_running_loop().time(), datetime.now(UTC).timestamp()
-    # A clock that was set back since gives records of the future: they are as young as can be.
+    # If the clock was set back since, some records are of the future. They count as made just now.
     past = [(now - max(0.0, wall_now - entry.at), entry.record) for entry in entries]
     try:
         machine.restore(past, now)
@@ -211,7 +211,7 @@ async def _restore(machine: Coordinator, store: Store) -> None:
 
 
 def _listeners(host: str, port: int, passed: Sequence[socket.socket]) -> list[socket.socket]:
-    """Return what to listen with: the sockets that systemd has passed, else one at host and port."""
+    """Return the sockets to listen with: those that systemd has passed, or else one at host and port."""
     for listener in passed:
         internet = listener.family in {socket.AF_INET, socket.AF_INET6} and listener.type == socket.SOCK_STREAM
         if not internet or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
@@ -221,7 +221,7 @@ def _listeners(host: str, port: int, passed: Sequence[socket.socket]) -> list[so
             )
     listeners = list(passed) or [_listen(host, port)]
     for listener in listeners:
-        # Accepted connections inherit both.
+        # Accepted connections inherit both options.
         keep_trying(listener)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
     return listeners

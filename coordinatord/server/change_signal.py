@@ -1,7 +1,7 @@
-"""Lets whoever shows something wait until there is something new to show.
+"""Lets readers wait until there is something new to show.
 
-A level, not a queue: a watcher remembers up to which version it has seen, and reads what is now whenever there is a
-later one. A slow watcher thereby skips what it missed, and nothing is kept for it.
+A level, not a queue: a watcher remembers up to which version it has seen, and reads the present state whenever there is
+a later one. A slow watcher thereby skips what it missed, and nothing is kept for it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ class ChangeSignal:
     def __init__(self) -> None:
         self.version = 0
         self.closed = False
-        """Nothing more will come."""
+        """No further change will come."""
         self._waiting: set[asyncio.Future[None]] = set()
 
     def note(self, records: Sequence[Record], at: float) -> None:
-        """Note that records have become durable; to be one of the driver's watchers."""
+        """Note that records have become durable; it is one of the driver's watchers."""
         del records, at
         self.version += 1
         self._wake()
 
     def close(self) -> None:
-        """Let all who wait go: the daemon ends."""
+        """Wake all waiting watchers: the daemon ends."""
         self.closed = True
         self._wake()
 
@@ -39,7 +39,7 @@ class ChangeSignal:
                 future.set_result(None)
 
     async def beyond(self, version: int) -> int:
-        """Wait until something has become durable after `version`, or nothing will; return the version of now."""
+        """Wait until something has become durable after `version`, or the daemon ends; return the present version."""
         while self.version <= version and not self.closed:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.add(future)

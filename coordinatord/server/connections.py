@@ -1,6 +1,6 @@
-"""Accepts connections, and gives up those that ask for nothing: how long one may take, and how many there may be.
+"""Accepts connections, and closes those that send no request: bounds how long one may take and how many there may be.
 
-aiohttp gives up one that is silent after a request, but not before its first. Each is a descriptor, and where these are
+aiohttp closes one that is silent after a request, but not before its first. Each takes a descriptor, and when these are
 used up no node can come back.
 """
 
@@ -17,15 +17,15 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 ASK_WITHIN_S = 30.0
-"""For the whole head of the first request: ten times what it takes on a network that loses a third of all packets, and
-what it may wait for its turn here while 10,000 nodes come at once."""
+"""The limit for the whole head of the first request: ten times what it takes on a network that loses a third of all
+packets, and what it may wait for its turn here while 10,000 nodes come at once."""
 
 SHARE = 2
-"""So many times more descriptors there are than such connections: the rest is for nodes, and for what they ask."""
+"""One in so many descriptors may be such a connection: the rest is for nodes and their requests."""
 
 
 class Connections:
-    """What is listened with, and all connections that have not asked yet, the oldest first."""
+    """The listening sockets, and all connections without a request so far, the oldest first."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -36,7 +36,7 @@ class Connections:
         self._most = sys.maxsize if soft == resource.RLIM_INFINITY else max(1, soft // SHARE)
 
     async def accept(self, listeners: Iterable[socket.socket], runner: web.AppRunner, backlog: int) -> None:
-        """Begin to accept connections, which `runner`, that is set up, will serve."""
+        """Begin to accept connections for `runner`, which must be set up."""
         for listener in listeners:
             self._servers.append(
                 await self._loop.create_server(partial(self._watched, runner), sock=listener, backlog=backlog)
@@ -54,12 +54,12 @@ class Connections:
 
     @web.middleware
     async def note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Note that a connection has asked for something."""
+        """Note that a connection has sent a request."""
         self._silent.pop(request.protocol, None)
         return await handler(request)
 
     def close(self) -> None:
-        """Accept no more, and look no more."""
+        """Stop accepting and checking connections."""
         for server in self._servers:
             server.close()
         if self._timer is not None:

@@ -1,7 +1,7 @@
-"""What is counted on the way, where it happens: messages, commits, and how late the event loop is.
+"""The counts that are made where something happens: messages, commits, and how late the event loop is.
 
-Counting must cost the path of a heartbeat nothing that can be measured, so what is frequent is a plain number here,
-which a scrape reads. What a job is doing is not in here: that is read from the machine.
+Counting must cost the path of a heartbeat nothing that can be measured, so frequent things are plain numbers here,
+which a scrape reads. Figures of a job are not here: they are read from the machine.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from prometheus_client import Histogram, disable_created_metrics
 from coordinatord.protocol.messages import RefusalCode
 
 LOOK_EVERY_S = 1.0
-"""Between two looks at how late the event loop is: a heartbeat, which is what a late loop would delay."""
+"""The interval between two measurements of how late the event loop is: a heartbeat, which a late loop would delay."""
 
 COMMIT_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""In seconds. A commit takes one to twenty milliseconds; after 1 s the driver holds it for trouble."""
+"""Upper bounds in seconds. A commit takes one to twenty milliseconds; after 1 s the driver treats it as failed."""
 
 LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""In seconds. A heartbeat is due every second, and a node that is not answered for 5 s looks for the coordinator."""
+"""Upper bounds in seconds. A heartbeat is due every second, and a node without an answer for 5 s looks for the
+coordinator."""
 
-# When a histogram was made is known from `process_start_time_seconds`; without this each has a series more.
+# `process_start_time_seconds` tells when a histogram was made; otherwise each would have one more series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -34,7 +35,7 @@ class Counters:
         self.heartbeats = 0
         self.refused: Counter[RefusalCode] = Counter()
         self.store_failures = 0
-        """Attempts to make records durable that did not succeed."""
+        """Attempts to make records durable that failed."""
         self.commits = Histogram(
             "coordinatord_store_commit_seconds",
             "How long an attempt to make a group of records durable took.",
@@ -50,7 +51,7 @@ class Counters:
 
 
 class LagProbe:
-    """Looks once a second how late the event loop is. While it does not look, it costs nothing."""
+    """Measures once a second how late the event loop is; in between it costs nothing."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -58,16 +59,16 @@ class LagProbe:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to look, on the running event loop."""
+        """Begin to measure, on the running event loop."""
         self._due = time.monotonic() + LOOK_EVERY_S
         self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
 
     def _look(self) -> None:
-        # The loop's own clock, which uvloop reads once a turn, does not show what a turn takes.
+        # The loop's own clock, which uvloop reads once an iteration, does not show how long an iteration takes.
         self._counters.lag.observe(max(0.0, time.monotonic() - self._due))
         self.start()

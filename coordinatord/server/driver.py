@@ -1,7 +1,7 @@
-"""The single writer: feeds events to the machine, makes its records durable, then lets its effects out.
+"""The single writer: feeds events to the machine, makes its records durable, then carries out its effects.
 
-What may be said before what is durable is for the `Journal` to say. Here is who writes, when a write that takes too
-long is trouble, and that one which failed is tried again: until it succeeds the machine knows that it must not decide.
+The `Journal` decides which effects wait for which records. This module writes, decides when a write takes too long, and
+tries a failed one again: until it succeeds the machine knows that it must not decide.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from coordinatord.store.interface import Store, StoreError
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 1.0
-"""A write that takes longer, a hundred times the usual, is trouble: nodes are answered without it from then on, well
-before the five seconds of silence after which they take a coordinator for dead."""
+"""The limit of a write, a hundred times the usual. After it nodes are answered as degraded, well before the five
+seconds of silence after which they take a coordinator for dead."""
 
 LOOKS = 4
-"""At the clock within that time: what a loop does not see that is busy itself, as when 10,000 nodes join, is no trouble
-of the disk. Between two looks it has heard of all that was done."""
+"""The number of looks at the clock within that time. If the loop itself is busy, as when 10,000 nodes join, the disk is
+not at fault: between two looks the loop has seen all writes that are done."""
 
 RETRY_S = 1.0
-"""Between attempts to write: whoever makes room on a disk sees the jobs go on at once."""
+"""The pause between attempts to write: when somebody makes room on a disk, the jobs go on at once."""
 
 
 Carried = TypeVar("Carried", bound=Effect)
 
 RECORDED = Subject("coordinatord", ("coordinatord.core", "coordinatord.protocol"), code=("_handlers",))
-"""The machine, for the recorder of what led to a bug."""
+"""The machine as the flight recorder sees it."""
 
 
 class Driver:
@@ -58,7 +58,7 @@ class Driver:
         counters: Counters,
         crashes: Path | None = None,
     ) -> None:
-        """`crashes` is where a bug leaves what led to it."""
+        """Drive the machine; a bug of it leaves a crash file in `crashes`."""
         self.machine = machine
         self._counters = counters
         self._store = store
@@ -72,18 +72,18 @@ class Driver:
         self._closed = False
         self._writing = False
         self._written = asyncio.Event()
-        """Set whenever that may have changed which `written` waits for."""
+        """Set whenever the condition that `written` waits for may have changed."""
         self._refusals = Refusals()
         self.watchers: list[Callable[[Sequence[Record], float], None]] = [_log_records, self._refusals.note]
-        """Each is told of records once they are durable, and when they were decided, in seconds since 1970."""
+        """Each is called with records once they are durable, and when they were decided, in seconds since 1970."""
 
     @property
     def now(self) -> float:
-        """The clock that the machine is driven by, in seconds."""
+        """The machine's clock, in seconds."""
         return self._loop.time()
 
     def on(self, kind: type[Carried], carry_out: Callable[[Carried], None]) -> None:
-        """Have effects of one kind carried out by this, which must not wait for anything."""
+        """Register what carries out effects of one kind; it must not wait for anything."""
         self._carry_out[kind] = carry_out
 
     def start(self) -> None:
@@ -96,12 +96,12 @@ class Driver:
             self._handle(event, self._loop.time())
 
     def close(self) -> None:
-        """Decide nothing any more: that sessions end because the daemon ends says nothing of the nodes."""
+        """Stop deciding: sessions that end because the daemon ends mean nothing about their nodes."""
         self._closed = True
         self._timer.arm(None)
 
     async def written(self) -> None:
-        """Wait until all that the machine has decided is durable, unless that takes so long that it is trouble."""
+        """Wait until all that the machine has decided is durable, or the store is degraded."""
         while self._writing and self.machine.store_error is None:
             self._written.clear()
             await self._written.wait()
@@ -122,7 +122,7 @@ class Driver:
 
     async def _write_all(self) -> None:
         while records := self._journal.begin():
-            # By the host's clock as it is now: it may have been set since the daemon started.
+            # The time by the host's clock as it is now: it may have been set since the daemon started.
             decided_at = datetime.now(UTC).timestamp() - (self._loop.time() - self._journal.decided_at)
             await self._write(records, decided_at)
             effects = self._journal.finish()
@@ -136,7 +136,7 @@ class Driver:
         self._written.set()
 
     async def _write(self, records: tuple[Record, ...], decided_at: float) -> None:
-        """Make records durable, and let the machine know when that fails or takes too long."""
+        """Make records durable, and notify the machine when that fails or takes too long."""
         written = await self._try_to_write(records, decided_at)
         while not written:
             await asyncio.sleep(RETRY_S)
@@ -165,7 +165,7 @@ class Driver:
         if self.machine.store_error != why:
             text = "nothing can be recorded: no round is formed, the workers go on: %s"
             log.error(text, why, extra=fields("recording_stopped"))
-            self._written.set()  # whoever waits for what is durable is answered with what is known
+            self._written.set()  # readers of durable state are answered with what is known
             self.submit(StoreFailed(why))
 
     def _release(self, effects: Iterable[Effect]) -> None:

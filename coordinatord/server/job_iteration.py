@@ -1,6 +1,6 @@
 """Reads all jobs without holding up the nodes: in pieces, between which heartbeats are answered.
 
-What is made of a job before the next one is asked for is of one moment; two jobs may be of different ones.
+One job is read at one moment; two jobs may be read at different ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from coordinatord.core.state.run import Run
 from coordinatord.server.driver import Driver
 
 JOB_COST = 40
-"""Nodes that a job costs as many as, beside its own: what is read of it as a whole."""
+"""The cost of a job as a whole, in nodes, beside its own nodes."""
 
 
 async def iterate_jobs(driver: Driver, piece: int) -> AsyncIterator[Run]:

@@ -1,6 +1,6 @@
 """Nodes' sessions: one WebSocket each, messages in, the newest desired state out.
 
-What a node says and is told goes through here unread, except for the first word of a session, which says whose it is.
+Messages pass through here unread, except the first of a session, which names the node.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from coordinatord.server.refusal_log import LastLogged
 log = logging.getLogger(__name__)
 
 JOIN_WITHIN_S = 10.0
-"""A connection that has not said who it is by then is not a node; the nodeclient says it in its first packet."""
+"""A connection without a `Join` by then is not a node's; nodeclient sends it in its first packet."""
 
 UNSENT_BYTES_MAX = 4 * 1024
-"""Ten of the usual messages: as much is written ahead for a node that does not read, in aiohttp's count and again in
-the transport, and then nothing until it does: 8 KiB of our memory at most, where the defaults make it 128."""
+"""Ten of the usual messages. This much is written ahead for a node that does not read, in aiohttp's count and again in
+the transport, and then nothing until it reads: 8 KiB of our memory at most, instead of 128 by default."""
 
 
 @dataclass(slots=True)
@@ -49,14 +49,14 @@ class _Open:
     """A session that is open."""
 
     version: int
-    """Of the protocol, in which all is said and read here."""
+    """The protocol version of the session."""
     latest_frame: LatestFrame = field(default_factory=LatestFrame)
     sent: Desired | None = None
     frame: bytes = b""
-    """What it was last told, as it went out: most answers to heartbeats repeat it."""
+    """The last frame that it was sent: most answers to heartbeats repeat it."""
 
     def frame_for(self, message: Desired) -> bytes:
-        """Return a message as bytes, made once for each."""
+        """Return a message as bytes; each is encoded once."""
         if self.sent is not message:
             self.sent, self.frame = message, encode(message, self.version)
         return self.frame
@@ -66,12 +66,12 @@ class NodeSessions:
     """All nodes' connections."""
 
     def __init__(self, driver: Driver, counters: Counters) -> None:
-        """Give nodes' messages to this driver, and carry out its effects that are for nodes."""
+        """Give nodes' messages to this driver, and carry out its effects for nodes."""
         self._driver = driver
         self._counters = counters
         self._open: dict[int, _Open] = {}
         self._refused = LastLogged()
-        """By address: peers that were turned away before they had said who they are."""
+        """The last refusal by address of peers that were refused before their `Join`."""
         self._numbers = count(1)
         driver.on(Send, self._deliver)
         driver.on(ReportDegraded, self._deliver)
@@ -79,7 +79,7 @@ class NodeSessions:
         driver.on(Close, self._deliver)
 
     def _deliver(self, effect: Send | ReportDegraded | Refuse | Close) -> None:
-        """Carry out an effect; for a session that is already gone there is nothing left to do."""
+        """Carry out an effect; do nothing if the session is already gone."""
         session = self._open.get(effect.session)
         if session is None:
             return
@@ -99,14 +99,15 @@ class NodeSessions:
             session.latest_frame.close()
 
     async def serve(self, request: web.Request) -> web.WebSocketResponse:
-        """Be the handler of a node's connection, for as long as it lasts."""
-        # No compression (messages are small) and no ping: heartbeats are the protocol's own, in both directions.
+        """Handle a node's connection, as long as it lasts."""
+        # Compression is off, since messages are small, and so is ping: heartbeats are the protocol's own, in both
+        # directions.
         socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES_MAX, compress=False, writer_limit=UNSENT_BYTES_MAX)
         try:
             await socket.prepare(request)
             join = await self._receive_join(socket, request)
         except ConnectionError:
-            return socket  # gone before it said who it is
+            return socket  # it went before its `Join`
         if join is not None and request.transport is not None:
             await self._serve(socket, request.transport, join)
         return socket
@@ -161,7 +162,7 @@ class NodeSessions:
         except SchemaError as error:
             refused = Refused(RefusalCode.MALFORMED, str(error), retry=False)
         peer = _address(request.transport, "peername")
-        if self._refused.is_new(peer, refused.message):  # a node of another release asks again and again
+        if self._refused.is_new(peer, refused.message):  # a node of another release tries again and again
             log.warning("refused: %s", refused.message, extra=fields("peer_refused", peer=peer, code=refused.code))
         self._counters.refused[refused.code] += 1
         await socket.send_bytes(encode(refused))
@@ -170,7 +171,7 @@ class NodeSessions:
 
 
 def _note_versions(join: Join) -> None:
-    """Log which versions a node has, where they are not those of this coordinator."""
+    """Log a node's versions, if they are not those of this coordinator."""
     if (join.version, join.release) != (PROTOCOL_VERSION, __version__):
         text = "node %s of job %s: release %s, version %d of the protocol; this coordinator: release %s, version %d"
         names = fields("version_differs", job=join.job, node=join.node, release=join.release, version=join.version)

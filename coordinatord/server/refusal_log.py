@@ -1,4 +1,4 @@
-"""Which refusals are worth a line in the log: a node that is turned away for now asks again every few seconds."""
+"""Decides which refusals are logged: a node that is refused for now tries again every few seconds."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from coordinatord.core.effects import Refuse
 from coordinatord.core.values.records import NodeJoined, Record
 
 KEPT = 1_000
-"""Of whom it is remembered what was said of them; of more, some is said twice."""
+"""Nodes and hosts whose last refusal is remembered; beyond that, some are logged twice."""
 
 
 class LastLogged:
-    """Knows what was last said of each of a bounded number of nodes or hosts."""
+    """Remembers the last text that was logged about each of a bounded number of nodes or hosts."""
 
     def __init__(self) -> None:
         self._logged: OrderedDict[Hashable, str] = OrderedDict()
 
     def is_new(self, about: Hashable, text: str) -> bool:
-        """Whether something else, or nothing, was last said of them; from now on this was."""
+        """Whether another text, or none, was logged about them last; remember this one."""
         news = self._logged.get(about) != text
         self._logged[about] = text
         self._logged.move_to_end(about)
@@ -28,22 +28,22 @@ class LastLogged:
         return news
 
     def forget(self, about: Hashable) -> None:
-        """Let whatever is said of them next be news."""
+        """Let the next text about them be new."""
         self._logged.pop(about, None)
 
 
 class Refusals:
-    """Knows what was said of nodes that were turned away for now."""
+    """Remembers the last refusal of each node that was refused for now."""
 
     def __init__(self) -> None:
         self._logged = LastLogged()
 
     def is_new(self, refuse: Refuse) -> bool:
-        """Whether to say this one: for good, or for now and for another reason than when it was last said."""
+        """Whether to log this one: it is final, or its reason differs from the last one's."""
         return not refuse.message.retry or self._logged.is_new((refuse.job, refuse.node), refuse.message.message)
 
     def note(self, records: Sequence[Record], _: float) -> None:
-        """Take note of nodes that are let in: if one is turned away after that, it is news again."""
+        """Note nodes that are let in: a later refusal of them is new again."""
         for record in records:
             if isinstance(record, NodeJoined):
                 self._logged.forget((record.job, record.node))

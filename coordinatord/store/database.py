@@ -1,7 +1,7 @@
-"""The history of all runs in one SQLite database: what is appended, what is read, what is forgotten.
+"""The history of all runs in one SQLite database: appends records, reads them, and forgets old ones.
 
-Knows no thread, no event loop and no clock, so that a simulation can run it as it is; the daemon's store around it is
-`sqlite`.
+It has no thread, no event loop and no clock, so that a simulation can run it as it is; `sqlite_store` is the daemon's
+store around it.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Database:
 
     def __init__(self, connection: sqlite3.Connection, where: Path | str, version: int = len(STEPS)) -> None:
         self._connection = connection
-        # A copy, or one in memory, ends with whoever holds it. Python 3.13 warns of a connection that nobody closes.
+        # A copy, or one in memory, ends with its owner. Python 3.13 warns of a connection that is not closed.
         weakref.finalize(self, connection.close)
         self._where = where
         self.version = version
-        """That its tables had where they came from."""
+        """The version that its tables had where they came from."""
 
     @classmethod
     def open(cls, path: Path, steps: Steps = STEPS) -> Self:
@@ -77,12 +77,15 @@ class Database:
 
     @classmethod
     def in_memory(cls) -> Self:
-        """Make an empty one that no file belongs to."""
+        """Make an empty one without a file."""
         return cls(sqlite_connections.connect_in_memory(), "in memory")
 
     @classmethod
     def copy_of(cls, path: Path) -> Self:
-        """Copy the database file of a state directory into memory, beside whoever writes it. Raises `StoreError`."""
+        """Copy the database file of a state directory into memory, while another process may write it.
+
+        Raises `StoreError`.
+        """
         with explained(path.parent):
             connection = sqlite_connections.copy_into_memory(path)
             version = migrations.version_of(connection)
@@ -92,7 +95,7 @@ class Database:
     def append(self, records: Iterable[Record], at: float) -> None:
         """Make records durable, in order and all or none, as made at the time `at`. Raises `StoreError`.
 
-        After an error nothing of them is kept, and the same can be asked for again.
+        After an error none of them is kept, and the same call can be made again.
         """
         with explained(self._where):
             self._connection.execute("BEGIN IMMEDIATE")
@@ -113,8 +116,9 @@ class Database:
     def _keep(self, new: Sequence[Record], at: float) -> None:
         """Add records, and forget what the last of them makes superfluous.
 
-        In one statement: each of them lets go of Python's lock and has to wait for it again, up to 5 ms while the event
-        loop is busy. When 10,000 nodes join, one for each of them would keep them from their commit for many seconds.
+        All in one statement: each statement releases Python's lock and has to wait for it again, up to 5 ms while the
+        event loop is busy. When 10,000 nodes join, one statement for each of them would delay their commit by many
+        seconds.
         """
         if new:
             rows = [row_codec.encode(record, at) for record in new]
@@ -122,10 +126,10 @@ class Database:
             forget(self._connection, new[-1])
 
     def load(self) -> list[Entry]:
-        """Return the history of the last run of each job, and what is of no job, oldest first. Raises `StoreError`.
+        """Return the history of the last run of each job, and the records of no job, oldest first. Raises `StoreError`.
 
-        Of a run that has ended only what it came to: its nodes, and who had which rank, are nobody's business any more,
-        and would be nearly all that is to be read when a thousand jobs are over.
+        A run that has ended is only read for its result: its nodes and their ranks no longer matter, and would be
+        nearly all of the data when a thousand jobs are over.
         """
         return self._entries(_LOAD)
 
@@ -143,7 +147,7 @@ class Database:
 
     @property
     def identity(self) -> str:
-        """A word that no other database has. Raises `StoreError`."""
+        """A token that no other database has. Raises `StoreError`."""
         with explained(self._where):
             (word,) = self._connection.execute("SELECT word FROM identity").fetchone()
         return str(word)
@@ -151,7 +155,7 @@ class Database:
     def read_events(
         self, job: str | None, after: int | None, most: int, kinds: Collection[str] = (), since: float = 0.0
     ) -> EventPage:
-        """Tell of the next `most` such records with a greater number than `after`; None: the newest.
+        """Return the next `most` such records with a greater number than `after`; None: the newest.
 
         Raises `StoreError`.
         """
@@ -160,7 +164,7 @@ class Database:
         given = {"job": job, "after": after or 0, "most": most, "since": since, "kinds": json.dumps(list(kinds))}
         order = "DESC" if after is None else "ASC"
         with explained(self._where):
-            # First: what comes meanwhile is looked at the next time.
+            # It is read first: records that come meanwhile are left for the next call.
             (newest,) = self._connection.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()
             rows = self._connection.execute(
                 f"{_READ_EVENTS} WHERE {which} AND seq > :after AND seq <= {newest:d} ORDER BY seq {order} LIMIT :most",
@@ -177,7 +181,7 @@ class Database:
         return int(number)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with explained(self._where):
             self._connection.close()
 

@@ -1,4 +1,4 @@
-"""The state directory: where it is, and that one daemon at a time has it."""
+"""The state directory: finds it, and locks it for one daemon at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOCK = "lock"
 
 
 class StateDirectory:
-    """A state directory that this process has for itself until `release`, or until it ends."""
+    """A state directory that this process has locked until `release`, or until it ends."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
@@ -23,7 +23,7 @@ class StateDirectory:
 
     @classmethod
     def claim(cls, path: Path) -> Self:
-        """Make the directory if it is missing, for this user alone, and take it. Raises `StoreError`."""
+        """Make the directory if it is missing, for this user alone, and lock it. Raises `StoreError`."""
         with explained(path):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -36,11 +36,11 @@ class StateDirectory:
 
     @property
     def database(self) -> Path:
-        """The file that the history is in."""
+        """The file with the history."""
         return self.path / DATABASE
 
     def check(self) -> None:
-        """Make sure that it is still the one that was taken. Raises `StoreError` if somebody has moved or removed it.
+        """Check that it is still the directory that was locked. Raises `StoreError` if it was moved or removed.
 
         Otherwise everything would go on into files that nobody finds again.
         """
@@ -53,7 +53,7 @@ class StateDirectory:
                 raise StoreError(f"state directory {self.path}: another one is in its place: put ours back")
 
     def release(self) -> None:
-        """Let another process have it."""
+        """Release it for another process."""
         os.close(self._lock)
 
 
@@ -66,6 +66,6 @@ def _take(path: Path, lock: int) -> None:
             f"state directory {path}: another coordinatord has it (process {holder or 'unknown'}):"
             " end that one, or choose another directory with --state-dir"
         ) from error
-    # The kernel lets go of the lock when the process ends, however that happens; the number is for people.
+    # The kernel releases the lock when the process ends, however that happens; the number is for people.
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)

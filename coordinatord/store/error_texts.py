@@ -1,4 +1,4 @@
-"""What the operating system and SQLite report, said so that a person knows what to do."""
+"""Texts for errors of the operating system and SQLite that say what to do about them."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _OF_SQLITE = {
 }
 
 _SIGNS_OF_DAMAGE = ("no such table", "no such column", "Could not decode to UTF-8")
-"""In the words of SQLite, which gives all of these one code that says nothing."""
+"""Texts of SQLite, which gives all of these one code without meaning."""
 
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 @contextmanager
 def explained(directory: Path | str) -> Iterator[None]:
-    """Turn what goes wrong within into a `StoreError` that names the directory."""
+    """Turn errors within into a `StoreError` that names the directory."""
     try:
         yield
     except (NothingStoredError, UnreadableStoreError) as error:

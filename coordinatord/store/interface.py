@@ -1,4 +1,4 @@
-"""What the driver asks of a store, and how a store fails."""
+"""The interface of a store, and its errors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from coordinatord.protocol.exit_codes import ExitCode
 class StoreError(OperationalError):
     """The store cannot do what was asked: it is full, read-only, in use. State: nothing of the request is kept.
 
-    May get better, so the same request can be made again.
+    The cause may pass, so the same request can be made again.
     """
 
     exit_code = ExitCode.IO_ERROR
 
 
 class UnreadableStoreError(StoreError):
-    """What the store holds is damaged, or was written by a newer version: waiting will not help."""
+    """The store's content is damaged, or was written by a newer version: waiting will not help."""
 
     exit_code = ExitCode.DATA_ERROR
 
@@ -37,20 +37,20 @@ class Entry:
     """A record and when it was made."""
 
     at: float
-    """In seconds since 1970 by the clock of the host, which is for people and for ages, never for deadlines."""
+    """The time in seconds since 1970 by the clock of the host. It is for people and for ages, never for deadlines."""
     record: Record
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedEvent:
-    """A record as people want to hear of it: what, when, where and why."""
+    """A record as people read it: what happened, when, where and why."""
 
     number: int
-    """Grows with each record of the store, and is never given again."""
+    """Grows with each record of the store, and is never reused."""
     at: float
-    """In seconds since 1970 by the clock of the host."""
+    """The time in seconds since 1970 by the clock of the host."""
     job: str
-    """Empty for what concerns no job."""
+    """Empty for an event of no job."""
     run: str
     kind: str
     node: str | None
@@ -64,7 +64,7 @@ class EventPage:
 
     events: tuple[LoggedEvent, ...]
     upto: int
-    """The number of the last record that was looked at: of what was asked for, nothing up to here is left out."""
+    """The number of the last record that was looked at: no requested event up to here is left out."""
 
 
 class Store(Protocol):
@@ -72,7 +72,7 @@ class Store(Protocol):
 
     @property
     def identity(self) -> str:
-        """A word that no other store has, since the numbers of records are its own."""
+        """A token that no other store has, since the numbers of records are its own."""
 
     async def load(self) -> Sequence[Entry]:
         """Return the history of the last run of each job, oldest first. Raises `StoreError`."""
@@ -86,11 +86,11 @@ class Store(Protocol):
     async def read_events(
         self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
     ) -> EventPage:
-        """Tell of the next `most` records with a greater number than `after`; None: of the newest. Raises `StoreError`.
+        """Return the next `most` records with a greater number than `after`; None: the newest. Raises `StoreError`.
 
-        Of one job, or of all and of none; of these kinds, or of all; made at the time `since` or later. Holds up
-        nothing that is to be made durable.
+        They are those of one job, or of all and of none; of these kinds, or of all; made at the time `since` or later.
+        It delays nothing that is being made durable.
         """
 
     async def close(self) -> None:
-        """Let go of it; another process may use it then."""
+        """Close it; another process may use it then."""

@@ -19,13 +19,13 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.identity = secrets.token_hex(4)
-        """A word that no other store has."""
+        """A token that no other store has."""
         self._numbers = count(1)
         self._kept: deque[tuple[int, float, Record]] = deque(maxlen=RECORDS_MAX)
 
     @property
     def records(self) -> list[Record]:
-        """What is kept, oldest first."""
+        """The records that are kept, oldest first."""
         return [record for _, _, record in self._kept]
 
     async def load(self) -> Sequence[Entry]:
@@ -39,7 +39,7 @@ class MemoryStore:
     async def read_events(
         self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
     ) -> EventPage:
-        """Tell of the next `most` such records with a greater number than `after`; None: of the newest."""
+        """Return the next `most` such records with a greater number than `after`; None: the newest."""
         found = [kept for kept in self._kept if kept[0] > (after or 0) and job in {None, kept[2].job}]
         found = [kept for kept in found if kept[1] >= since and (not kinds or kept[2].KIND in kinds)]
         found = found[-most:] if after is None else found[:most]
@@ -48,7 +48,7 @@ class MemoryStore:
         return EventPage(tuple(_logged_event(*kept) for kept in found), newest if whole else found[-1][0])
 
     async def close(self) -> None:
-        """Do nothing: there is nothing to let go of."""
+        """Do nothing: there is nothing to release."""
 
 
 def _logged_event(number: int, at: float, record: Record) -> LoggedEvent:

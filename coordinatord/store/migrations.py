@@ -45,13 +45,13 @@ STEPS: Steps = (
         "CREATE INDEX records_of_forgotten ON records (seq) WHERE kind = 'JobForgotten'",
         "CREATE INDEX records_by_job ON records (job, seq)",
         "CREATE INDEX marks_by_name ON records (node, seq) WHERE job = ''",
-        # By which whoever remembers the number of a record can tell whether it is of this database.
+        # A client that remembers the number of a record can see by it whether the record is of this database.
         "CREATE TABLE identity (word TEXT NOT NULL)",
         "INSERT INTO identity VALUES (lower(hex(randomblob(4))))",
     ),
     (
-        # What the time of a run went to, as far as the times of its records tell. Of rounds that are forgotten there is
-        # only how the last of them ended, and most of the time up to then was training.
+        # The time of a run by activity, as far as the times of its records show it. For rounds that are forgotten there
+        # is only how the last of them ended, and most of the time up to then was training.
         "CREATE TABLE sums (seq INTEGER PRIMARY KEY, spent TEXT NOT NULL)",
         """
         INSERT INTO sums
@@ -85,7 +85,7 @@ STEPS: Steps = (
         "UPDATE records SET body = json_set(body, '$.condition', '') WHERE kind IN ('RoundStopped', 'RunEnded')",
     ),
     (
-        # What was put down to training in runs that never reported a step is not known to have been that.
+        # Time that was put down to training in runs that never reported a step may have been something else.
         """
         UPDATE records SET body = json_set(body,
             '$.spent.running', iif(stepped, 0.0, json_extract(body, '$.spent.training')),
@@ -141,7 +141,7 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 
 def refuse_newer(connection: sqlite3.Connection, steps: Steps = STEPS) -> None:
-    """Leave alone what a newer version has made. Raises `UnreadableStoreError`."""
+    """Refuse tables that a newer version has made. Raises `UnreadableStoreError`."""
     version = version_of(connection)
     if version > len(steps):
         raise UnreadableStoreError(

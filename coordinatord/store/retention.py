@@ -1,6 +1,6 @@
-"""What of a history is forgotten, so that a job may run for years: whole runs, old rounds, and who only passed by.
+"""Deletes old history, so that a job may run for years: whole runs, old rounds, and nodes that only passed by.
 
-Records are absolute, so what is left leads to the same state. Each function is called for one new record, within its
+Records are absolute, so the rest leads to the same state. Each function is called for one new record, within its
 transaction, and costs no more than a few steps in an index, beside what it deletes.
 """
 
@@ -30,24 +30,27 @@ from coordinatord.core.values.records import (
 )
 
 RUNS_KEPT = 3
-"""Of each job: the last one is what the daemon goes on with; with the two before it, `replay` can tell how this time
-differs from the last."""
+"""Runs that are kept of each job: the daemon goes on with the last one, and `replay` can compare it with the two
+before."""
 
 ROUNDS_KEPT = 50
-"""Of each run: who looks for the reason of restarts looks at the last few. 50 rounds of 10,000 nodes are 60 MB."""
+"""Rounds that are kept of each run: whoever looks for the reason of restarts looks at the last few. 50 rounds of 10,000
+nodes are 60 MB."""
 
 VISITORS_KEPT = 200
-"""Of each run and way to go: nodes that came and went while no round was formed. A host that comes and goes every few
-seconds for a month would otherwise leave a million records."""
+"""Nodes that came and went while no round was formed, kept for each run and way to go. A host that comes and goes every
+few seconds for a month would otherwise leave a million records."""
 
 MARKS_KEPT = 1_000
-"""Of drains and undrains that hold no more, and of forgotten jobs: who looks for one looks at the last weeks."""
+"""Drains and undrains that are no longer in force, and forgotten jobs, that are kept: whoever looks for one looks at
+the last weeks."""
 
 TURNS_KEPT = 200
-"""Of each run and kind: training that stalls at each evaluation, in a round that lasts for months, leaves many."""
+"""Records that are kept of each run and kind: training that stalls at each evaluation, in a round that lasts for
+months, leaves many."""
 
 _TURNS = (TrainingStalled, TrainingResumed, NodesSilent, NodesHeard)
-"""Of which only the last of each kind is needed to go on."""
+"""The kinds of which only the last record is needed to go on."""
 
 _OF_ROUNDS = (
     RoundFormed,
@@ -99,9 +102,9 @@ def _forget_turn(connection: sqlite3.Connection, job: str, run: str, kind: str) 
 
 
 def _forget_drains(connection: sqlite3.Connection, newest: ClusterRecord) -> None:
-    """Forget the drain or undrain that is now beyond the last `MARKS_KEPT`, and what this one ends, but what holds.
+    """Forget the oldest drain or undrain beyond `MARKS_KEPT`, and the one that this record ends; keep what is in force.
 
-    A drain holds if there is no later undrain of the same name.
+    A drain is in force if there is no later undrain of the same name.
     """
     beyond = connection.execute(
         "SELECT seq, node FROM records WHERE job = '' ORDER BY seq DESC LIMIT 1 OFFSET ?", (MARKS_KEPT,)
@@ -110,7 +113,7 @@ def _forget_drains(connection: sqlite3.Connection, newest: ClusterRecord) -> Non
         return
     seq, name = beyond
     connection.execute(
-        # By itself SQLite would look at all marks up to there.
+        # Otherwise SQLite would look at all of them up to there.
         "DELETE FROM records AS old INDEXED BY marks_by_name WHERE job = '' AND node IN (?, ?) AND seq <= ?"
         " AND (kind = 'NodeUndrained' OR EXISTS (SELECT 1 FROM records AS newer WHERE newer.job = ''"
         " AND newer.node = old.node AND newer.kind = 'NodeUndrained' AND newer.seq > old.seq))",
@@ -119,7 +122,7 @@ def _forget_drains(connection: sqlite3.Connection, newest: ClusterRecord) -> Non
 
 
 def _forget_job(connection: sqlite3.Connection, job: str) -> None:
-    """Forget all of a job but that it is forgotten: the newest record stays, lest its number be given once more."""
+    """Forget a job, except the record that it is forgotten: the newest one stays, so that its number is not reused."""
     connection.execute("DELETE FROM records WHERE job = ? AND kind <> 'JobForgotten'", (job,))
     connection.execute(
         "DELETE FROM records WHERE kind = 'JobForgotten' AND seq <="
@@ -138,7 +141,7 @@ def _forget_runs(connection: sqlite3.Connection, job: str) -> None:
 
 
 def _forget_rounds(connection: sqlite3.Connection, job: str, run: str, last: int) -> None:
-    """Forget the rounds up to `last`, but for how that one ended: it says how much of the budget is used."""
+    """Forget the rounds up to `last`, except how that one ended: it has the used part of the budget."""
     (end,) = connection.execute(
         "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundEnded' AND round <= ?",
         (job, run, last),
@@ -161,9 +164,10 @@ def _forget_rounds(connection: sqlite3.Connection, job: str, run: str, last: int
 
 
 def _forget_visitor(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
-    """Forget the node that is now beyond the last `VISITORS_KEPT` to go in this way, unless it was there for a round.
+    """Forget the oldest node beyond `VISITORS_KEPT` that went in this way, unless it was there for a round.
 
-    Before the first round, a run counts on from what its nodes remember, so one that remembers is kept until then.
+    Before the first round, a run counts on from the round that its nodes remember, so a node that remembers one is kept
+    until then.
     """
     beyond = connection.execute(
         "SELECT seq, node FROM records WHERE job = ? AND run = ? AND kind = ? ORDER BY seq DESC LIMIT 1 OFFSET ?",

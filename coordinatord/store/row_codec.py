@@ -1,7 +1,7 @@
-"""Records to rows of the database and back, checked on the way back: a row may have been damaged or edited.
+"""Turns records into rows of the database and back, with checks on the way back: a row may be damaged or edited.
 
-What a row is looked up by (job, run, kind, node, round) has a column of its own, for the database and for people with
-the sqlite3 tool; the rest of the record is one JSON object. Nothing is written twice.
+The keys of a row (job, run, kind, node, round) have columns of their own, for the database and for people with the
+sqlite3 tool; the rest of the record is one JSON object. Nothing is written twice.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import Entry, UnreadableStoreError
 
 Row = tuple[int, float, str, str, str, str | None, int | None, str]
-"""seq, at, job, run, kind, node, round, body: as `migrations` has them."""
+"""The columns seq, at, job, run, kind, node, round, body, as in `migrations`."""
 
 AT_MAX = 1e11
-"""In seconds since 1970: the year 5138. What is beyond is no time that a host's clock ever showed."""
+"""The limit in seconds since 1970: the year 5138. No host's clock ever showed a later time."""
 
 _COLUMNS = frozenset({"job", "run", "node", "round"})
 
@@ -33,7 +33,7 @@ _IN_BODY = {
 
 
 def encode(record: Record, at: float) -> tuple[float, str, str, str, str | None, int | None, str]:
-    """Return the row of a record, all but its seq, which the database gives."""
+    """Return the row of a record, all but its seq, which the database assigns."""
     kind = type(record)
     rest = {name: getattr(record, name) for name in _IN_BODY[kind]}
     body = json.dumps(rest, default=fields_of, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -42,7 +42,7 @@ def encode(record: Record, at: float) -> tuple[float, str, str, str, str | None,
 
 
 def decode(row: Row) -> Entry:
-    """Return what a row holds. Raises `UnreadableStoreError` that names the row."""
+    """Return the entry of a row. Raises `UnreadableStoreError`, which names the row."""
     try:
         return _entry(row)
     except SchemaError as error:

@@ -1,4 +1,4 @@
-"""Connections to a database: to write it, to a copy of what a daemon may be writing, and to a new one in memory."""
+"""Connections to a database: to write it, to read a copy that a daemon may be writing, and to a new one in memory."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from coordinatord.store.interface import NothingStoredError, UnreadableStoreErro
 from coordinatord.store.migrations import STEPS, Steps, migrate, refuse_newer
 
 BUSY_S = 0.5
-"""How long to wait for another process, such as a person's sqlite3, that is writing; then it is an error."""
+"""How long to wait for another process that is writing, such as a person's sqlite3; then it is an error."""
 
 
 def connect(path: Path, steps: Steps = STEPS) -> sqlite3.Connection:
-    """Open a database to write to, made if missing, of the newest version, and proved to be sound and writable.
+    """Open a database to write to: make it if missing, migrate it, and prove it sound and writable.
 
     Raises `UnreadableStoreError`, and `sqlite3.Error`.
     """
-    # Nobody but this user is to read it; SQLite gives its other files the same mode.
+    # Only this user may read it; SQLite gives its other files the same mode.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     connection = _open(_address(path, "mode=rw"))
     try:
@@ -63,9 +63,9 @@ def copy_into_memory(path: Path) -> sqlite3.Connection:
     with tempfile.TemporaryDirectory() as elsewhere:
         options = "mode=ro"
         if not log.exists():
-            options += "&immutable=1"  # nobody has it open; without this, SQLite would make both files
+            options += "&immutable=1"  # no process has it open; otherwise SQLite would make both files
         elif not shared.exists():
-            # Nobody has it open either, but it was not closed: SQLite would have to write to put it in order.
+            # No process has it open either, but it was not closed: SQLite would have to write to put it in order.
             for source in (path, log):
                 shutil.copy(source, elsewhere)
             path = Path(elsewhere, path.name)
@@ -82,12 +82,13 @@ def _address(path: Path, options: str) -> str:
 
 
 def _open(location: str) -> sqlite3.Connection:
-    # Transactions are begun and ended by hand. It is made in one thread and used in another, never in two at once.
+    # Transactions are begun and ended by hand. The connection is made in one thread and used in another, never in two
+    # at once.
     return sqlite3.connect(location, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
 
 
 def _check(connection: sqlite3.Connection) -> None:
-    """Look at every page. Raises `UnreadableStoreError`, and `sqlite3.Error`."""
+    """Check every page. Raises `UnreadableStoreError`, and `sqlite3.Error`."""
     (first,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if first != "ok":
         raise UnreadableStoreError(f"{DAMAGED} (SQLite: {' '.join(str(first).split())})")

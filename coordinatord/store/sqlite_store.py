@@ -18,21 +18,21 @@ Result = TypeVar("Result")
 
 
 class SqliteStore:
-    """A state directory that this daemon has for itself, and the history in it."""
+    """A state directory that this daemon has locked, and the history in it."""
 
     def __init__(self, directory: StateDirectory, database: Database, reader: Database) -> None:
         self._directory = directory
         self._database = database
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
-        """One, so that whatever is asked for happens in order."""
+        """One thread, so that calls are carried out in order."""
         self._reader = reader
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
         self.identity = database.identity
-        """A word that no other store has."""
+        """A token that no other store has."""
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Take a state directory, made if missing, and prove it sound and writable. Raises `StoreError`."""
+        """Open a state directory, made if missing, and prove it sound and writable. Raises `StoreError`."""
         directory = StateDirectory.claim(path)
         try:
             database = Database.open(directory.database)
@@ -57,11 +57,11 @@ class SqliteStore:
     async def read_events(
         self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
     ) -> EventPage:
-        """Tell of the next `most` such records with a greater number than `after`; None: of the newest.
+        """Return the next `most` such records with a greater number than `after`; None: the newest.
 
         Raises `StoreError`.
 
-        By a connection and a thread of its own: to look back must not hold up what is to be made durable.
+        It has a connection and a thread of its own: to look back must not delay what is being made durable.
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
@@ -69,7 +69,7 @@ class SqliteStore:
         )
 
     async def close(self) -> None:
-        """Let go of the directory when all that was asked for is done."""
+        """Release the directory when all calls are done."""
         try:
             self._reading.shutdown(cancel_futures=True)
             self._reader.close()

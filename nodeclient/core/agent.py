@@ -1,7 +1,7 @@
 """The agent of a node: it works towards the coordinator's goal, and reports what the node does.
 
-`Agent.handle` is the only entry. `table` says what is done in each case. This module has how it is done, and what
-follows from time alone: heartbeats, the end of the workers' grace, a coordinator out of reach.
+`Agent.handle` is the only entry. `table` says what is done in each case; here is how, and what follows from time alone:
+heartbeats, the end of the workers' grace, a coordinator out of reach.
 """
 
 from __future__ import annotations
@@ -157,13 +157,11 @@ class Agent:
     def _turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused = event.refused
         if refused.retry or (refused.code is RefusalCode.VERSION and self._desired is not None):
-            # A node that was let in before meets another version after an upgrade. The upgrade can be taken back, so it
-            # tries again.
+            # A node that was let in before tries again: an upgrade of the coordinator can be taken back.
             self._connection.turn_away(refused)
             self._closed(events.SessionClosed(refused.message), now)
         else:
-            # A node that was superseded hurries, since its successor has begun already. Otherwise the workers may save
-            # their state.
+            # A successor has begun already if there is one. Otherwise the workers may save their state.
             hurry = refused.code is RefusalCode.SUPERSEDED
             self._end_with(effects.Exit(ExitCode.REFUSED, notices.refused(refused.message)), now, hurry=hurry)
 
@@ -270,7 +268,7 @@ class Agent:
     # Time
 
     def _deadlines(self) -> list[tuple[float, Callable[[float], None]]]:
-        """Return what is due when. It is derived from the state, so nothing has to be cancelled."""
+        """Return what is due when. The state determines it, so nothing has to be cancelled."""
         dues: list[tuple[float, Callable[[float], None]]] = []
         if self._group.kill_at is not None:
             dues.append((self._group.kill_at, lambda now: self._step(Stimulus.GRACE_OVER, now)))

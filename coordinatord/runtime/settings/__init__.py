@@ -1,7 +1,7 @@
 """Settings of a program: flags over environment over a TOML file over defaults, each with where it came from.
 
 A flag `--max-restarts` of `nodeclient` is read from `NODECLIENT_MAX_RESTARTS` if it is not given, and from the key
-`max-restarts` of the file that `--config` names if that is not set either. The programs say what they mean.
+`max-restarts` of the file that `--config` names if that is not set either. The programs define their settings.
 
 `setting` is one of them, `setting_values` reads its text, and `parser` has them all. `toml_file` reads the file and
 writes one, and `completion` writes what a shell needs to complete flags.

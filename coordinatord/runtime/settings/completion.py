@@ -1,6 +1,6 @@
-"""`--print-completion SHELL`, as torchrun has it: a script by which a shell completes a program's words.
+"""`--print-completion SHELL`, as in torchrun: a script with which a shell completes a program's flags.
 
-It is made of the program's own parser by shtab, which is needed for this flag alone and imported only then.
+shtab makes it from the program's own parser. It is needed for this flag alone and imported only then.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 SHELLS = ("bash", "zsh", "tcsh")
-"""What shtab writes for."""
+"""The shells that shtab supports."""
 
 FILES = frozenset({"FILE", "SCRIPT"})
-"""Values, by what the help calls them, that are paths of files."""
+"""The values that are paths of files, by their names in the help."""
 
 FOLDERS = frozenset({"DIR"})
 
@@ -62,7 +62,7 @@ class _PrintCompletion(argparse.Action):
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yield what a parser understands, and the parsers of its commands."""
+    """Yield the arguments of a parser, and those of its commands' parsers."""
     for action in parser._actions:  # noqa: SLF001 - shtab reads it as well
         yield action
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001

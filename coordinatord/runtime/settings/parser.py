@@ -1,7 +1,7 @@
 """Command lines whose flags can also be set in the environment and in a TOML file, and whose errors are one clear line.
 
-A flag may be written with `_`, as torchrun's users do. All three sources are read by the flag's own reader, so that a
-value means the same everywhere; which one is in force, and where it came from, is remembered and can be shown.
+A flag may be written with `_`, as torchrun's users do. The flag's own reader reads all three sources, so that a value
+means the same everywhere. The source in force is remembered and can be shown.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from coordinatord.runtime.settings.setting_values import TEXT
 from coordinatord.runtime.settings.toml_file import ConfigFile, ConfigFileError, remark, toml_line, toml_value
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
-"""How TOML's types are called in an error."""
+"""The names of TOML's types in an error."""
 
 
 ALIKE = 0.85
-"""How alike a variable of the environment has to be to a known one to be taken for a slip: COORDS and MAX_RESTART are,
-but not what others put there under the same first word, such as Kubernetes a SERVICE_PORT."""
+"""How alike a variable of the environment has to be to a known one to be taken for a misspelt one: COORDS and
+MAX_RESTART are, but not what others put there under the same prefix, such as a SERVICE_PORT by Kubernetes."""
 
 
 class SettingsError(OperationalError):
@@ -43,7 +43,7 @@ class SettingsError(OperationalError):
 class SettingsParser(argparse.ArgumentParser):
     """An argument parser with defaults from environment and file; `add_argument` works as in argparse.
 
-    What is wrong raises `SettingsError`.
+    Errors are `SettingsError`s.
     """
 
     def __init__(self, *, env_prefix: str, environ: Mapping[str, str] | None = None, **options: Any) -> None:
@@ -53,11 +53,11 @@ class SettingsParser(argparse.ArgumentParser):
         self._settings: dict[str, Setting] = {}
         self._in_force: dict[str, InForce] = {}
         self._texts: dict[str, str] = {}
-        """What was last read of each setting, as it was written."""
+        """The last text that was read of each setting."""
         self._config_variable = ""
         self._file: ConfigFile | None = None
 
-    # What can be set
+    # Definitions of settings
 
     def add_setting(
         self,
@@ -67,17 +67,17 @@ class SettingsParser(argparse.ArgumentParser):
         array: Callable[[Sequence[str]], str] | None = None,
         **options: Any,
     ) -> None:
-        """Add a flag, such as `--some-name`, that `PREFIX_SOME_NAME` of the environment gives a default to.
+        """Add a flag, such as `--some-name`, whose default comes from `PREFIX_SOME_NAME` of the environment.
 
-        Where it has several names, the first one counts. `variables` are others to take the default from, the first
-        that is set; an empty sequence: none. `toml` is what it may be in a file; `array` writes an array as text.
+        If it has several names, the first one counts. `variables` are others to take the default from, the first that
+        is set; an empty sequence: none. `toml` has its types in a file; `array` writes an array as text.
         """
         name = flags[0].removeprefix("--").replace("-", "_")
         if variables is None:
             variables = (f"{self._env_prefix}_{name.upper()}",)
         default, required = options.pop("default", None), options.pop("required", False)
         spellings = dict.fromkeys(spelling for flag in flags for spelling in (flag, _underscored(flag)))
-        # Nothing is there unless the flag is: so it is told apart from all other sources.
+        # The attribute exists only if the flag was given, which distinguishes a flag from all other sources.
         action = self.add_argument(*spellings, **{"dest": name, **options, "default": argparse.SUPPRESS})
         if variables:
             action.help = f"{action.help} [{', '.join(variables)}]"
@@ -86,7 +86,7 @@ class SettingsParser(argparse.ArgumentParser):
         self._settings[action.dest] = Setting(action, variables, default, required, toml, array)
 
     def add_config_file(self, variable: str) -> None:
-        """Add the flags that name a file, with its variable, and that show what is in force."""
+        """Add the flags that name a file, with its variable, and that show the settings in force."""
         self._config_variable = variable
         self.add_argument(
             "--config",
@@ -99,11 +99,11 @@ class SettingsParser(argparse.ArgumentParser):
         )
 
     def add_command(self, name: str, **options: Any) -> None:
-        """Add what stands behind all flags, a command line; a file has it as an array under this key."""
+        """Add the command line after all flags; a file has it as an array under this key."""
         action = self.add_argument(name, nargs=argparse.REMAINDER, **options)
         self._settings[name] = Setting(action, (), default=[], required=False, kinds=(), array=str)
 
-    # What is in force
+    # Settings in force
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Read flags, environment and file. Raises `SettingsError`."""
@@ -113,7 +113,7 @@ class SettingsParser(argparse.ArgumentParser):
         return given
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Do the same, and return what no flag here understands as well. Raises `SettingsError`."""
+        """Do the same, and return the unknown arguments as well. Raises `SettingsError`."""
         given, unknown = super().parse_known_args(args, namespace)
         for dest in (dest for dest, setting in self._settings.items() if setting.is_command):
             command = getattr(given, dest)
@@ -138,7 +138,7 @@ class SettingsParser(argparse.ArgumentParser):
 
     @property
     def misspelt(self) -> list[str]:
-        """What to say of variables that nothing reads, but that somebody has meant for one that is read."""
+        """Remarks about variables that nothing reads, but that may be misspelt ones."""
         known = {name for setting in self._settings.values() for name in setting.variables} | {self._config_variable}
         found = []
         for name in sorted(name for name, value in self._environ.items() if value and name not in known):
@@ -149,13 +149,13 @@ class SettingsParser(argparse.ArgumentParser):
         return found
 
     def rank(self, dest: str) -> Rank:
-        """Say what kind of source a setting has its value from."""
+        """Return the rank of the source of a setting's value."""
         return self._in_force[dest].rank
 
     def exclude(self, given: argparse.Namespace, switch: str, other: str, message: str) -> None:
         """Let only one of a switch and another setting be in force: that of the stronger source.
 
-        `message` is said where none is stronger. Raises `SettingsError`.
+        `message` is the error if neither is stronger. Raises `SettingsError`.
         """
         if not getattr(given, switch) or not getattr(given, other):
             return
@@ -167,12 +167,12 @@ class SettingsParser(argparse.ArgumentParser):
         self._in_force[loser] = InForce(Rank.DEFAULT, origin, None)
 
     def note(self, dest: str, value: object, origin: str = "default") -> None:
-        """Let a setting that nobody gave be shown as what was made of that."""
+        """Set the shown value of a setting that was not given and was derived."""
         if self.rank(dest) is Rank.DEFAULT:
             self._in_force[dest] = InForce(Rank.DEFAULT, origin, value)
 
     def show_if_requested(self, given: argparse.Namespace) -> None:
-        """Print what is in force and end the program, as `--help` does, if that was asked for."""
+        """Print the settings in force and end the program, as `--help` does, if that was requested."""
         if getattr(given, "show_config", False):
             text = "\n".join([*self._shown(), ""])
             try:
@@ -195,9 +195,9 @@ class SettingsParser(argparse.ArgumentParser):
         return lines
 
     def _settle(self, given: argparse.Namespace, setting: Setting) -> None:
-        """Decide from where one setting has its value, and read that."""
+        """Choose the source of one setting's value, and read that."""
         dest, value = setting.action.dest, setting.default
-        # An empty one is what an environment file says of a setting that it leaves open.
+        # An empty one stands in an environment file for a setting that is left open.
         variable = next((variable for variable in setting.variables if self._environ.get(variable)), None)
         names = self._file.values if self._file is not None else {}
         key = next((key for key in setting.keys if key in names), None)
@@ -287,17 +287,18 @@ class SettingsParser(argparse.ArgumentParser):
         kinds = [kind for kind in setting.kinds if not (kind is int and float in setting.kinds)]
         return " or ".join([*(_WORDS[kind] for kind in kinds), *(["an array"] if setting.array is not None else [])])
 
-    # What is wrong
+    # Errors
 
     def nearest(self, wrong: str) -> str | None:
-        """Return the flag that somebody who wrote a wrong one may have meant."""
+        """Return the flag that may be meant by a wrong one."""
         flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
         return _nearest(wrong.replace("_", "-"), flags)
 
     def check_flags(self, words: Sequence[str], *others: argparse.ArgumentParser) -> None:
         """Refuse flags that neither this parser nor one of the others has, with the nearest one.
 
-        Before anything is parsed: of `--setle 3`, argparse would say that 3 is no command. Raises `SettingsError`.
+        It is called before anything is parsed: for `--setle 3`, argparse would report that 3 is no command. Raises
+        `SettingsError`.
         """
         known = {flag for parser in (self, *others) for action in parser._actions for flag in action.option_strings}  # noqa: SLF001
         for word in words:

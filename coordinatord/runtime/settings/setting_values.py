@@ -11,8 +11,8 @@ TEXT: tuple[type, ...] = (str,)
 WHOLE: tuple[type, ...] = (int,)
 NUMBER: tuple[type, ...] = (int, float)
 WHOLE_OR_TEXT: tuple[type, ...] = (int, str)
-"""What a key may be in TOML. All is read as text in the end, so that a flag and a key cannot differ in meaning; but
-`settle = "2"` is a slip of somebody who meant something else as well."""
+"""The types of a key that is read as a whole number or a text. All values are read as text in the end, so that a flag
+and a key cannot differ in meaning; but `settle = "2"` is a slip of somebody who meant something else as well."""
 
 
 def port(text: str) -> int:
@@ -23,7 +23,7 @@ def port(text: str) -> int:
 
 
 def seconds(text: str, least: float = 0.0) -> float:
-    """Read a duration, which is never nothing."""
+    """Read a duration in seconds; 0 is none."""
     try:
         number = float(text)
     except ValueError:
@@ -35,7 +35,7 @@ def seconds(text: str, least: float = 0.0) -> float:
 
 
 def joined(parts: Sequence[str]) -> str:
-    """Write an array of TOML as a flag has it, with commas between."""
+    """Write an array of TOML as a flag has it, separated by commas."""
     for part in parts:
         if "," in part:
             raise argparse.ArgumentTypeError(f"{part!r} has a comma: make it elements of their own")

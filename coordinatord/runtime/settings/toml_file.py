@@ -1,6 +1,6 @@
-"""A TOML file as it is read: its keys and their values, in which line each stands, and what is wrong with it.
+"""A TOML file: its keys and their values, in which line each stands, and what is wrong with it.
 
-Which keys there may be, and what they mean, is the parser's.
+The parser decides which keys there may be, and what they mean.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from coordinatord.protocol.errors import OperationalError
 
 BYTES_MAX = 64 * 1024
-"""A hundred times what a file with all settings and many comments has; whatever is larger was not meant."""
+"""A hundred times what a file with all settings and many comments has; a larger one was not meant."""
 
 
 class ConfigFileError(OperationalError):
@@ -39,7 +39,7 @@ class ConfigFile:
             self.values[name] = value
 
     def place(self, name: str) -> str:
-        """Say where a key stands."""
+        """Return where a key stands."""
         spelled = "[-_]".join(map(re.escape, name.split("-")))
         pattern = re.compile(rf"""\s*\[*\s*["']?{spelled}(?![-\w])""")
         for number, line in enumerate(self._lines, 1):
@@ -50,7 +50,7 @@ class ConfigFile:
 
 def _read(path: Path) -> str:
     try:
-        # Not to wait for whoever writes into a pipe: a reload happens while nodes are served.
+        # The open must not wait for a writer of a pipe: a reload happens while nodes are served.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise ConfigFileError(f"the settings file {path} cannot be read: {error.strerror}") from error
@@ -84,7 +84,7 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
 
 
 def toml_line(key: str, value: object, origin: str) -> str:
-    """Write a line that sets a key, and say where its value came from."""
+    """Write a line that sets a key, with the source of its value."""
     return f"{key} = {toml_value(value)}  {remark(origin)}"
 
 
@@ -93,16 +93,16 @@ def toml_value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
-        return repr(int(value))  # a file may say either
+        return repr(int(value))  # a file may have either
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_value, value))}]"
-    # JSON's escapes are TOML's too; what is not to be seen is escaped on top, and never in halves as JSON would.
+    # JSON's escapes are TOML's too; invisible characters are escaped as well, and never in halves as JSON would.
     quoted = json.dumps(str(value), ensure_ascii=False)
     return "".join(character if character.isprintable() else f"\\U{ord(character):08x}" for character in quoted)
 
 
 def remark(text: str) -> str:
-    """Write a comment, without what it must not have, or what a terminal would obey."""
+    """Write a comment, without characters that it must not have or that a terminal would obey."""
     return "# " + "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

@@ -1,4 +1,4 @@
-"""What operators ask for over plain HTTP, and how it is answered: once it is durable, as everything that is said."""
+"""Operators' requests over plain HTTP; each is answered once its result is durable."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from coordinatord.server.driver import Driver
 from coordinatord.server.http.responses import TurnedDownError, complain, respond
 
 ASKING_MAX = 100
-"""Requests in progress: each is over when it is on the disk, so more are a mistake in somebody's loop."""
+"""The limit of requests in progress: each is over when it is on the disk, so more are a mistake in somebody's loop."""
 
 BODY_WITHIN_S = 10.0
-"""From the head of a request to its end: it is a sentence, in the same packet mostly."""
+"""The limit from the head of a request to its end: it is a sentence, mostly in the same packet."""
 
 PARSERS = {"application/json": json.loads, "application/msgpack": msgpack.unpackb}
-"""By Content-Type. For these a browser asks us first (CORS), which we do not answer, before a page of somebody else may
-send them. (That no page may ask for anything, whatever it sends, is `browsers`' business.)"""
+"""The parsers by Content-Type. A browser asks for permission first (CORS) before another site's page may send one of
+these, and gets none. (`browser_guard` refuses requests of such pages in any case.)"""
 
 _PATHS: dict[str, type[Request]] = {
     "/v1/jobs/{target:[^/]+}/stop": StopJob,
@@ -45,7 +45,7 @@ _PATHS: dict[str, type[Request]] = {
     "/v1/nodes/{target:[^/]+}/drain": DrainNode,
     "/v1/nodes/{target:[^/]+}/undrain": UndrainNode,
 }
-"""aiohttp's own pattern for a part of a path takes no braces, which a name may have."""
+"""aiohttp's own pattern for a part of a path allows no braces, which a name may have."""
 
 _STATUSES = {Verdict.UNKNOWN_JOB: 404, Verdict.UNKNOWN_NODE: 404, Verdict.REFUSED: 409, Verdict.UNRECORDED: 503}
 
@@ -64,7 +64,7 @@ class Requests:
     """All requests in progress."""
 
     def __init__(self, driver: Driver) -> None:
-        """Ask this driver, and be given its answers."""
+        """Send requests to this driver, and receive its answers."""
         self._driver = driver
         driver.on(Answer, self._deliver)
         self._asking: dict[int, asyncio.Future[Answer]] = {}
@@ -72,7 +72,7 @@ class Requests:
         self._closed = False
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what is served where."""
+        """Return the routes."""
         return [web.post(path, partial(self._serve, kind)) for path, kind in _PATHS.items()]
 
     def _deliver(self, answer: Answer) -> None:
@@ -81,7 +81,7 @@ class Requests:
             asking.set_result(answer)
 
     def close(self) -> None:
-        """Let nobody wait any longer: the daemon ends."""
+        """End all waiting requests: the daemon ends."""
         self._closed = True
         for number in self._asking:
             self._deliver(_ending(number))
@@ -114,7 +114,7 @@ def _ending(number: int) -> Answer:
 
 
 def _why(error: Exception) -> str:
-    """Say what is wrong with a body; msgpack's own errors say nothing."""
+    """Return what is wrong with a body; msgpack's own errors have no text."""
     if isinstance(error, RecursionError | msgpack.StackError):
         return "it is nested too deeply"
     return str(error) or "it is no msgpack"
@@ -141,7 +141,7 @@ async def _read(request: web.Request, kind: type[Request]) -> Request:
 
 
 def _wanted(kind: type[Request], target: str, body: object) -> Request:
-    """Make a request of what its body says. Raises `SchemaError`."""
+    """Make a request from its body. Raises `SchemaError`."""
     if issubclass(kind, DrainNode):
         drain = _check_drain_body(_completed(body, reason="", ahead=False), "request")
         return kind(target, drain.by, drain.reason, drain.ahead)
@@ -150,5 +150,5 @@ def _wanted(kind: type[Request], target: str, body: object) -> Request:
 
 
 def _completed(body: object, **missing: object) -> object:
-    """Return a body with what may be left out."""
+    """Return a body with its optional fields filled in."""
     return missing | body if type(body) is dict else body

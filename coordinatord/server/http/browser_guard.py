@@ -1,9 +1,9 @@
-"""What a browser may ask for: to read, by a name that is ours. Somebody else's page is told nothing and does nothing.
+"""Limits browsers to reading, and to our own names, so that another site's page can read and do nothing.
 
 A browser lets any page open a WebSocket to us (RFC 6455, 10.2), and lets a page whose name has come to mean our address
-(DNS rebinding) read what we answer. It has to say `Origin` with the first, and our own name is not in `Host` with the
-second. Programs are not bound to names: they reach us through service names, tunnels and proxies of any name, and no
-page makes them ask for anything. So a name is looked at only where a browser asks.
+(DNS rebinding) read what we answer. In the first case the browser sends `Origin`; in the second `Host` is not our own
+name. Programs are not bound to names: they reach us through service names, tunnels and proxies of any name, and no page
+makes them send requests. So names are checked for browsers only.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 READING = frozenset({"GET", "HEAD"})
 
 MARKS = ("Accept-Language", "Origin", "Referer", "Sec-Fetch-Site")
-"""What browsers send and programs do not. A page can change the first of them, but not leave it out, and the others
-only a browser sets (Fetch standard, 2.2.2)."""
+"""Headers that browsers send and programs do not. A page can change the first of them, but not leave it out, and only a
+browser sets the others (Fetch standard, 2.2.2)."""
 
 BROWSER = "Mozilla/"
-"""How the User-Agent of each browser begins. In some a page may change it; then there is still Accept-Language."""
+"""The beginning of each browser's User-Agent. In some a page may change it; then there is still Accept-Language."""
 
 PRIVATE = (".localhost", ".local", ".internal", ".home.arpa", ".test")
 """Endings that nobody can register (RFC 6761, 6762 and 8375; ICANN for .internal, in 2024), so no page from elsewhere
@@ -41,12 +41,15 @@ class Names:
     """The names by which a browser may reach us."""
 
     def __init__(self, allowed: Collection[str] = ()) -> None:
-        """`allowed` are further names; one that begins with a dot stands for all names below it."""
+        """Begin with this host's names.
+
+        `allowed` are more, and one that begins with a dot stands for all names below it.
+        """
         self._allowed = frozenset(map(_plain, allowed))
         self._own = frozenset({_plain(socket.gethostname())})
 
     def learn(self) -> None:
-        """Begin to find out the host's full name. Nobody waits for that: a name server may not answer."""
+        """Begin to find out the host's full name. Nothing waits for it: a name server may not answer."""
         threading.Thread(target=self._learn, name="name of this host", daemon=True).start()
 
     def _learn(self) -> None:
@@ -60,14 +63,14 @@ class Names:
         """Whether a name, as in a URL, is ours: no page from elsewhere can have it."""
         name = _plain(name)
         if not name or "." not in name:
-            return True  # it means a host of this network, as nobody can register it
+            return True  # nobody can register it, so it is a host of this network
         if _is_address(name) or name.endswith(PRIVATE) or name in self._own | self._allowed:
             return True
         return any(one.startswith(".") and name.endswith(one) for one in self._allowed)
 
 
 class Browsers:
-    """Turns away what no browser may ask for."""
+    """Refuses requests that no browser may send."""
 
     def __init__(self, names: Names) -> None:
         self._names = names

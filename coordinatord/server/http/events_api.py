@@ -1,4 +1,4 @@
-"""What happened, to jobs or to all, over plain HTTP: as a list, or as server-sent events that go on as more happens."""
+"""The events of one job or of all over plain HTTP: as a list, or as server-sent events that go on as more happens."""
 
 from __future__ import annotations
 
@@ -21,37 +21,38 @@ from coordinatord.server.http.responses import SENDS, complain, respond, unknown
 from coordinatord.store.interface import EventPage, LoggedEvent, Store, StoreError
 
 AT_ONCE_MAX = 1_000
-"""In one answer: some 300 bytes each, and more than a person reads."""
+"""The limit of one answer: some 300 bytes each, and more than a person reads."""
 
 FOLLOWERS_MAX = 100
 """Each costs a look into the store whenever something happens; people who watch are few."""
 
 QUIET_S = 15.0
-"""Between two signs of life while nothing happens: proxies drop what is silent for a minute or less."""
+"""The interval of signs of life while nothing happens: proxies drop connections that are silent for a minute or
+less."""
 
 NUMBER_MAX = 2**63 - 1
-"""As SQLite counts."""
+"""The greatest number of SQLite."""
 
 _ID = re.compile(r"(?:(?P<store>[0-9a-f]{1,32})-)?(?P<number>[0-9]{1,20})", re.ASCII)
-"""Numbers are those of one store; without its word, whoever asks is taken to mean this one."""
+"""Numbers are those of one store; an id without the store's token is taken for this store's."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Which:
-    """Of which events somebody wants to hear."""
+    """The events that a client wants."""
 
     job: str | None
-    """None: of all jobs, and of none."""
+    """None for all jobs, and for events that belong to none."""
     kinds: frozenset[str]
-    """None of them: all."""
+    """Empty for all kinds."""
     since: float
-    """In seconds since 1970."""
+    """The time of the oldest, in seconds since 1970."""
     last: int
-    """How many of the newest, to begin with."""
+    """The number of newest events to begin with."""
 
 
 class EventsApi:
-    """Tells from the store, where everything durable is."""
+    """Reads events from the store, where everything durable is."""
 
     def __init__(self, driver: Driver, store: Store, change_signal: ChangeSignal) -> None:
         self._driver = driver
@@ -60,7 +61,7 @@ class EventsApi:
         self._followers = 0
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what is served where."""
+        """Return the routes."""
         paths = ("/v1/events", "/v1/jobs/{job:[^/]+}/events")
         return [web.get(path, self._serve, allow_head=False) for path in paths]
 
@@ -93,13 +94,16 @@ class EventsApi:
             async for found in self._news(which, after):
                 await response.write(b"".join(map(self._sent, found)) or b": nothing new\n\n")
         except (ConnectionError, StoreError):
-            pass  # whoever follows comes again, with the id of the last event
+            pass  # a client that follows comes again, with the id of the last event
         finally:
             self._followers -= 1
         return response
 
     async def _news(self, which: _Which, after: int | None) -> AsyncIterator[Sequence[LoggedEvent]]:
-        """Yield what there is, then what comes, and nothing now and then; ends when the job is forgotten."""
+        """Yield the events that there are, then those that come, and nothing now and then.
+
+        End when the job is forgotten.
+        """
         while not self._change_signal.closed:
             version = self._change_signal.version
             page = await self._read(which, after)
@@ -117,7 +121,7 @@ class EventsApi:
                 yield ()
 
     async def _read(self, which: _Which, after: int | None) -> EventPage:
-        """Look into the store; from the beginning again, for whom an older copy of it gave a greater number."""
+        """Read from the store; begin again if the client's number is greater than any here, which an older copy has."""
         most = which.last if after is None else AT_ONCE_MAX
         read = partial(self._store.read_events, kinds=which.kinds, since=which.since)
         page = await read(which.job, after, most)
@@ -164,7 +168,7 @@ def _after(request: web.Request, identity: str) -> int | None:
 
 
 def _kinds(request: web.Request) -> frozenset[str]:
-    """Return the kinds that are asked for, such as `node-lost` or `NodeLost`. Raises `ValueError`."""
+    """Return the kinds that are requested, such as `node-lost` or `NodeLost`. Raises `ValueError`."""
     known = {name.lower(): name for name in KINDS}
     query = {
         re.sub(r"[-_ ]", "", kind).lower() for text in request.query.getall("kind", ()) for kind in text.split(",")
@@ -186,7 +190,7 @@ def _since(request: web.Request) -> float:
 
 
 def _last(request: web.Request) -> int:
-    """Return how many of the newest are asked for. Raises `ValueError`."""
+    """Return how many of the newest are requested. Raises `ValueError`."""
     text = request.query.get("last", str(AT_ONCE_MAX))
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not 1 <= int(text) <= AT_ONCE_MAX:
         raise ValueError(f"last is 1 to {AT_ONCE_MAX}, not {text[:40]!r}")

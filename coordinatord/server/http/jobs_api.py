@@ -28,7 +28,7 @@ class Api:
         self._shown = ResponseCache(driver, change_signal)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what is served where."""
+        """Return the routes."""
         return [
             web.get("/healthz", self._health),
             web.get("/v1/jobs", self._jobs),

@@ -1,8 +1,8 @@
-"""What the live page shows, as server-sent events: `GET /v1/stream`, with `?job=` also one job whole.
+"""The live page's data as server-sent events: `GET /v1/stream`; with `?job=` it also has one whole job.
 
-Levels and not edges, as in the whole protocol: each event carries all of what it is about, so a lost one is repaired by
-the next, a page that comes back needs nothing else, and a viewer that reads slowly skips what it missed. What is shown
-is made once for all viewers, and no more often than costs a small share of the loop. What it says is `core.view`'s.
+Events are levels, as in the whole protocol: each carries all of its subject. So the next one repairs a loss, a page
+that comes back needs nothing else, and a viewer that reads slowly skips what it missed. A state is made once for all
+viewers, and no more often than costs a small share of the loop. `core.queries.job_view` decides what is shown.
 """
 
 from __future__ import annotations
@@ -29,27 +29,30 @@ from coordinatord.server.driver import Driver
 from coordinatord.server.http.responses import complain
 
 VIEWERS_MAX = 100
-"""Pages open at a time: ten times what a team has. Each costs a connection and, if it reads slowly, one old state."""
+"""The limit of open pages: ten times what a team has. Each costs a connection and, if it reads slowly, one old
+state."""
 
 QUICK_S = 0.25
-"""Between two states when something was recorded: soon enough to look immediate, and a burst of records is one."""
+"""The time between two states when something was recorded: soon enough to look immediate, and long enough to make one
+of a burst of records."""
 
 TURN_S = 1.0
-"""Between two states otherwise: steps and heartbeats come once a second."""
+"""The time between two states otherwise: steps and heartbeats come once a second."""
 
 SHARE = 0.03
-"""Of the loop's time at most for making states: at 10,000 nodes one takes a tenth of a second, and nodes come first."""
+"""The largest share of the loop's time for making states: at 10,000 nodes one takes a tenth of a second, and nodes come
+first."""
 
 ALIVE_S = 5.0
-"""After so long without an event, one that says nothing: a page tells by it that the connection still leads here, which
-no browser says of one that was cut silently, and no proxy takes it for idle."""
+"""After so long without an event, an empty one is sent. It shows a page that the connection still works, since a
+browser does not notice one that was cut silently, and keeps proxies from closing it as idle."""
 
 PIECE_BYTES = 64 * 1024
-"""Written ahead for one viewer at most: states are shared by all, what lies in a connection's buffer is not. The kernel
-gives up a viewer that does not read at all, as it does with any connection (`app.UNACKNOWLEDGED_MS`)."""
+"""How much is written ahead for one viewer: states are shared by all viewers, a connection's buffer is not. The kernel
+closes a viewer that does not read at all, as any connection (`app.UNACKNOWLEDGED_MS`)."""
 
 RETRY_MS = 1_000
-"""After which a browser comes back, as nodes do."""
+"""The pause after which a browser comes back, as nodes do."""
 
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -59,24 +62,24 @@ HEADERS = {
 }
 
 COLUMNS = tuple(field.name for field in fields(NodeStatus))
-"""What is shown of each node."""
+"""The fields of each node that are shown."""
 
 _row = attrgetter(*COLUMNS)
 
 Show = Callable[[], tuple[Any, bool]]
-"""Returns the record that is to be shown now, and whether it changes without any record, by the mere clock."""
+"""Returns the record that is to be shown now, and whether it changes without any record, with the clock alone."""
 
 
 @dataclass(eq=False)
 class _Topic:
-    """One thing that is shown, made once for all who look at it."""
+    """One subject, made once for all its viewers."""
 
     name: str
     show: Show
     viewers: int = 0
     frame: bytes = b""
     version: int = -1
-    """Of the change signal, when it was made."""
+    """The change signal's version when it was made."""
     store_error: str | None = None
     made_at: float = -math.inf
     cost_s: float = 0.0
@@ -91,7 +94,7 @@ class _Topic:
         self.cost_s = time.perf_counter() - began
 
     def due_at(self, version: int, store_error: str | None, *, has_seen: bool) -> float:
-        """Return when it is worth making again, for a viewer who has seen it or not."""
+        """Return when to make it again, for a viewer who has seen it or not."""
         changed = version > self.version or store_error != self.store_error
         if has_seen and not changed and not self.lives:
             return math.inf
@@ -111,7 +114,7 @@ class LiveUpdates:
         self._closed = False
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what is served where."""
+        """Return the routes."""
         return [web.get("/v1/stream", self._serve, allow_head=False)]
 
     def close(self) -> None:
@@ -138,7 +141,7 @@ class LiveUpdates:
 
     @contextlib.contextmanager
     def _topics(self, job: str | None) -> Iterator[list[_Topic]]:
-        """Look at the list of jobs and at one job, which is made as long as somebody looks at it."""
+        """Yield the topics of a viewer: the list of jobs, and one job, which is made while it has viewers."""
         if job is None:
             yield [self._jobs]
             return
@@ -152,7 +155,7 @@ class LiveUpdates:
                 del self._job_topics[job]
 
     async def _update(self, response: web.StreamResponse, topics: list[_Topic]) -> None:
-        """Tell one viewer what changes, until it goes or the daemon does."""
+        """Send changes to one viewer, until it goes or the daemon ends."""
         sent: dict[str, bytes] = {}
         sent_at = self._driver.now
         while not self._closed:
@@ -169,18 +172,18 @@ class LiveUpdates:
             await self._pause(topics, sent_at + ALIVE_S)
 
     async def _renew(self, topic: _Topic, *, has_seen: bool) -> None:
-        """Make a topic anew if that is due: of what is durable, like all that is ever told."""
+        """Make a topic anew if that is due, of durable state only."""
         if self._due_at(topic, has_seen=has_seen) > self._driver.now:
             return
         await self._driver.written()
-        if self._due_at(topic, has_seen=has_seen) <= self._driver.now:  # else another viewer has made it meanwhile
+        if self._due_at(topic, has_seen=has_seen) <= self._driver.now:  # otherwise another viewer has made it meanwhile
             topic.make(self._change_signal.version, self._driver.machine.store_error, self._driver.now)
 
     def _due_at(self, topic: _Topic, *, has_seen: bool) -> float:
         return topic.due_at(self._change_signal.version, self._driver.machine.store_error, has_seen=has_seen)
 
     async def _pause(self, topics: list[_Topic], at_latest: float) -> None:
-        """Wait until one of the topics is due: by the clock, or by something that is recorded meanwhile."""
+        """Wait until one of the topics is due: by the clock, or because something is recorded."""
         version = self._change_signal.version
         async with self._within(min(at_latest, self._next_due(topics)) - self._driver.now):
             await self._change_signal.beyond(version)
@@ -200,7 +203,7 @@ class LiveUpdates:
 
     @contextlib.asynccontextmanager
     async def _within(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
-        """Bound whatever a viewer waits for, also by the end of the daemon; that it was cut short is no error."""
+        """Bound a wait of a viewer, also by the end of the daemon; a wait that is cut short is no error."""
         limit = 0.0 if self._closed else max(0.0, seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None if limit == math.inf else limit) as wait:
@@ -223,7 +226,7 @@ class LiveUpdates:
         if run is None:
             return {"job": job, "unknown": True}, False
         shown = whole_view(run, self._driver.now, self._driver.machine.store_error)
-        # The names of the fields once, and not with each of a thousand nodes.
+        # The names of the fields stand once, and not with each of a thousand nodes.
         nodes = {"columns": COLUMNS if shown.nodes else (), "rows": [_row(node) for node in shown.nodes]}
         return fields_of(shown) | {"nodes": nodes}, _lives(run)
 

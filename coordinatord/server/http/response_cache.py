@@ -1,7 +1,7 @@
-"""Answers that show jobs, each made once for all who ask for it at the time, and no more often than the loop can spare.
+"""Caches answers that show jobs: each is made once for all who ask at the time, as often as the loop can afford.
 
 One with 10,000 nodes takes tens of milliseconds and has megabytes, and people and programs ask every second. An answer
-is given again until something is recorded, for a second at most; what was recorded before somebody asked, it shows.
+is reused until something is recorded, for a second at most; it always shows what was recorded before the request.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 
 CHEAP_S = 0.002
-"""What takes less, as a job of a few hundred nodes does, is made anew for everybody, and says how it is right then."""
+"""A cheaper answer, such as a job of a few hundred nodes, is made anew for every request, so it is always up to
+date."""
 
 SHARE = 0.1
-"""Of the loop's time for making any other answer again and again, as long as that does not take more than `REST_S`."""
+"""The share of the loop's time for making any other answer again and again, unless it would wait longer than
+`REST_S`."""
 
 REST_S = 1.0
-"""Between two of a kind at most: what is said of heartbeats and steps is no older, and these come once a second."""
+"""The longest age of an answer: heartbeats and steps come once a second."""
 
 Key = tuple[str | None, str]
-"""Of which job, or of all; and encoded how."""
+"""The job, or None for all jobs, and the encoding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +37,19 @@ class _Made:
 
 
 class ResponseCache:
-    """All answers that were made of late."""
+    """All answers that were made recently."""
 
     def __init__(self, driver: Driver, change_signal: ChangeSignal) -> None:
         self._driver = driver
         self._change_signal = change_signal
         self._made: dict[Key, _Made] = {}
-        """Those that are not to be made anew as yet."""
+        """The answers that are not due to be made anew."""
         self._turn = asyncio.Lock()
 
     async def get(self, key: Key, make: Callable[[], Awaitable[bytes | None]]) -> bytes | None:
-        """Return an answer that shows what is recorded by now: one that there is, or a new one, once that is due.
+        """Return an answer that shows everything recorded by now: an existing one, or a new one once that is due.
 
-        None, because there is no such job, is never kept.
+        None, for a job that does not exist, is never kept.
         """
         while True:
             async with self._turn:
@@ -59,9 +61,9 @@ class ResponseCache:
             await asyncio.sleep(made.rests_until - self._driver.now)
 
     async def _make(self, key: Key, make: Callable[[], Awaitable[bytes | None]]) -> bytes | None:
-        await asyncio.sleep(0)  # nodes come between two answers, even if all are asked for at once
+        await asyncio.sleep(0)  # nodes come between two answers, even if all are requested at once
         version = self._version
-        began = time.thread_time()  # a processor that others have as well makes nothing dear
+        began = time.thread_time()  # processor time, since other programs may use the processor as well
         body = await make()
         cost_s = time.thread_time() - began
         if body is not None and cost_s >= CHEAP_S:
@@ -73,5 +75,5 @@ class ResponseCache:
 
     @property
     def _version(self) -> tuple[int, str | None]:
-        """What changes with all that is recorded, and when nothing can be."""
+        """Return a value that changes with every record, and when the store fails."""
         return self._change_signal.version, self._driver.machine.store_error

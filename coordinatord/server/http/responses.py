@@ -1,4 +1,4 @@
-"""Plain HTTP answers: JSON, or msgpack for those who ask for it by `Accept`; errors too, also those of aiohttp."""
+"""Plain HTTP answers: JSON, or msgpack for clients that `Accept` it; errors too, also those of aiohttp."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coordinatord.runtime.logs import fields
 log = logging.getLogger(__name__)
 
 SENDS = "text/event-stream"
-"""What a client accepts that wants server-sent events (HTML standard, 9.2)."""
+"""The `Accept` of a client that wants server-sent events (HTML standard, 9.2)."""
 
 
 JSON = "application/json"
@@ -29,12 +29,12 @@ MSGPACK = "application/msgpack"
 
 
 def wanted(request: web.Request) -> str:
-    """Return how the answer to a request is to be encoded."""
+    """Return the encoding of the answer to a request."""
     return MSGPACK if MSGPACK in request.headers.get("Accept", "") else JSON
 
 
 def encoded(answer: Any, content_type: str, without: Without = MappingProxyType({})) -> bytes:
-    """Encode a record of `protocol.api`, without some fields of those within it."""
+    """Encode a record of `protocol.api`, leaving out some fields of the records within it."""
     take_apart = partial(fields_of, without=without)
     if content_type == JSON:
         return f"{json.dumps(answer, default=take_apart, check_circular=False)}\n".encode()
@@ -48,7 +48,7 @@ def respond(request: web.Request, answer: Any, status: int = 200) -> web.Respons
 
 
 def complain(request: web.Request, status: int, code: str, message: str) -> web.Response:
-    """Answer that it cannot be done: a word for programs, and a sentence for people."""
+    """Answer with an error: a code for programs, and a sentence for people."""
     return respond(request, ErrorAnswer(error=code, message=message), status)
 
 

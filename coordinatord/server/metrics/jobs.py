@@ -1,7 +1,7 @@
-"""What jobs are doing, as it is when somebody asks: read from the machine, and made into families of series.
+"""Metrics of jobs as they are at a scrape: read from the machine, and made into families of series.
 
-Labels are the job and things of which there are few, never nodes: a job of 10,000 nodes has as many series as one of
-two. What is read is plain numbers, so that the text can be made of them in another thread.
+Labels are the job and values of which there are few, never nodes: a job of 10,000 nodes has as many series as one of
+two. Only plain numbers are read, so that another thread can make the text of them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from coordinatord.protocol.messages import Launcher
 from coordinatord.server.metrics.rounds import REASONS, JobTally
 
 ENDED_SHOWN_S = 900.0
-"""After its end a job has series for so long: every scrape sees how it ended, alerts tell somebody, and a coordinator
-that remembers a thousand jobs does not go on about them for ever."""
+"""How long a job has series after its end: every scrape sees how it ended, alerts fire, and a coordinator that
+remembers a thousand jobs does not export them for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +34,24 @@ class JobFigures:
     is_shown: bool
     """It lives, or has ended not long ago."""
     nodes: tuple[int, ...]
-    """By state."""
+    """The number of nodes by state."""
     nodes_min: int
     nodes_max: int
     rounds: tuple[int, ...]
-    """By reason."""
+    """The number of rounds by reason."""
     nodes_lost: int
     restarts: int
     restarts_max: int | None
     """None where torchrun's agents count for themselves."""
     seconds: tuple[float, ...]
-    """By cause."""
+    """The seconds by activity."""
     step: int | None
     steps_per_s: float | None
     health: Health
 
 
 def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
-    """Read what is known of a job `now`."""
+    """Read the figures of a job as of `now`."""
     seconds = _seconds(run, tally, now)
     return JobFigures(
         job=run.job,
@@ -72,11 +72,11 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
 
 
 def _seconds(run: Run, tally: JobTally, now: float) -> dict[str, float]:
-    """Return the seconds of a run by cause, none fewer than was said before, and in all as many as have passed.
+    """Return the seconds of a run by activity, none fewer than in the last scrape, and in all as many as have passed.
 
-    The ledger may put the last seconds down to another cause when it turns out that the round had been broken, or had
-    not begun to train. To Prometheus a counter that falls is one that began anew. So it stands instead, and those that
-    have to rise share the time that has passed since, until the truth has caught up.
+    The ledger may put the last seconds down to another activity when it turns out that the round had been broken, or
+    had not begun to train. Prometheus takes a counter that falls for one that began anew. So it stands instead, and
+    those that have to rise share the time that has passed since, until the truth has caught up.
     """
     shown = tally.shown if tally.shown_of == run.id else dict.fromkeys(Activity, 0.0)
     present = spent(run, now).by_cause()
@@ -95,7 +95,7 @@ class JobsCollector(Collector):
         self.jobs: Sequence[JobFigures] = ()
 
     def collect(self) -> Iterator[Metric]:
-        """Make the families."""
+        """Yield the families."""
         jobs = self.jobs
         yield _jobs_by_state(jobs)
         shown = [one for one in jobs if one.is_shown]
@@ -148,7 +148,7 @@ def _jobs_by_state(jobs: Iterable[JobFigures]) -> Metric:
 
 
 def _plain(jobs: Iterable[JobFigures], name: str) -> Rows:
-    """Return what the jobs have under this name, but for those that have nothing."""
+    """Return the jobs' values of this name, without jobs that have none."""
     return (((one.job,), value) for one in jobs if (value := getattr(one, name)) is not None)
 
 

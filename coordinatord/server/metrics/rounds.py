@@ -1,7 +1,7 @@
-"""What the records tell, once they are durable: how many rounds ended and why, who was lost, and how long rounds took.
+"""Counts durable records: how many rounds ended and why, which nodes were lost, how long rounds took.
 
-Counts by job last as long as the job is known. What took how long is the ledger's to say, in the records themselves, so
-that it is the same whether the coordinator was away meanwhile or not.
+Counts by job last as long as the job is known. Durations are taken from the ledger in the records, so that they are the
+same whether the coordinator was away meanwhile or not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WORKER_FAILED = conditions.NAMES[conditions.worker_failed]
 NODE_LOST = conditions.NAMES[conditions.node_lost]
 
 OTHER = "other"
-"""Of a record that another version made."""
+"""The reason in a record of another version."""
 
 _CONDITIONS = dict.fromkeys(
     conditions.NAMES[row.when]
@@ -46,18 +46,21 @@ REASONS = (*_CONDITIONS, OTHER)
 
 
 def known(condition: str) -> str:
-    """Return the condition of a record, as far as this version knows it."""
+    """Return the condition of a record if this version knows it, or `OTHER`."""
     return condition if condition in _CONDITIONS else OTHER
 
 
 FORMATION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
-"""In seconds: from survivors that form again at once, over the settle window of 2 s, to its cap of 10 s and beyond."""
+"""Upper bounds in seconds: from survivors that form again at once, over the settle window of 2 s, to its cap of 10 s
+and beyond."""
 
 START_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0, 300.0)
-"""In seconds: from warm workers to an import of torch from a slow file system, and a large checkpoint that is read."""
+"""Upper bounds in seconds: from warm workers to an import of torch from a slow file system, and a large checkpoint that
+is read."""
 
 RECOVERY_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 300.0, 1_800.0)
-"""In seconds: from a warm restart, over a lost lease of 5 s and a planned stop of 30 s, to a wait for a new host."""
+"""Upper bounds in seconds: from a warm restart, over a lost lease of 5 s and a planned stop of 30 s, to a wait for a
+new host."""
 
 
 @dataclass(slots=True)
@@ -72,24 +75,24 @@ class JobTally:
     """Why the current round is being stopped, if it is."""
     in_round: bool = False
     ended: Spent | None = None
-    """What the run had spent when its last round ended, as far as that was seen."""
+    """What the run had spent when its last round ended, if that was seen."""
     formed: Spent | None = None
-    """The same, when the current round was formed, until its start is counted."""
+    """What it had spent when the current round was formed, until its start is counted."""
     trained: Spent | None = None
-    """The same, when training last began."""
+    """What it had spent when training last began."""
     planned: bool | None = None
     """Whether the first stop since then was planned."""
     shown: dict[str, float] = field(default_factory=dict)
-    """The seconds that a scrape was last told, which must never be fewer at the next."""
+    """The seconds in the last scrape, which must never be fewer in the next."""
     shown_of: str = ""
-    """The run that they are of."""
+    """The run that they belong to."""
 
 
 class RoundMeter:
-    """Counts by record. To be one of the driver's watchers."""
+    """Counts by record; it is one of the driver's watchers."""
 
     def __init__(self, restored: Iterable[Run]) -> None:
-        """Begin with the runs of an earlier life: of the round that each is in, this one sees the end."""
+        """Begin with the runs of an earlier life: the end of each one's present round is still counted."""
         self.tallies: dict[str, JobTally] = {}
         self.formation = Histogram(
             "coordinatord_round_formation_seconds",
@@ -117,7 +120,7 @@ class RoundMeter:
 
     def note(self, records: Sequence[Record], at: float) -> None:
         """Count records."""
-        del at  # they say themselves what took how long
+        del at  # the records themselves have the durations
         for record in records:
             match record:
                 case JobForgotten():
@@ -152,7 +155,7 @@ class RoundMeter:
             return  # they train from their first step on
         if tally.formed is not None:
             self.start.observe(record.spent.minus(tally.formed).starting)
-            tally.formed = None  # that its workers report steps may show only later, in the first round of a run
+            tally.formed = None  # in the first round of a run it may show only later that its workers report steps
         if tally.trained is not None and tally.planned is not None:
             since = record.spent.minus(tally.trained)
             self._recovery(planned=tally.planned).observe(since.total - since.at_work)
@@ -179,7 +182,7 @@ def _end(tally: JobTally, record: RoundEnded | RunEnded) -> None:
 
 
 def _judged(tally: JobTally, record: RoundEnded | RunEnded) -> str:
-    """Name what ended a round, by the verdict: a worker may have failed only because a node had gone."""
+    """Return what ended a round by the verdict: a worker may have failed only because a node had gone."""
     if record.report is not None:
         return WORKER_FAILED
     if tally.reason is None:  # it was never stopped, so the run ended with it

@@ -1,7 +1,7 @@
 """`GET /metrics`, for Prometheus: the counters, the jobs and the process in one exposition.
 
 A scrape reads the machine in small pieces, so that heartbeats are answered in between, and makes the text in a thread.
-What there is to be seen, and under which names, is in `counters`, `rounds` and `jobs`.
+`counters`, `rounds` and `jobs` define the metrics.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ PIECE = 2_000
 
 
 class Metrics:
-    """What a Prometheus is shown. Has a registry of its own, so that two servers in one process do not mix."""
+    """The metrics of one server. It has a registry of its own, so that two servers in one process do not mix."""
 
     def __init__(self, driver: Driver, counters: Counters) -> None:
-        """To be made once the driver's machine is restored, and before the driver starts."""
+        """Make it once the driver's machine is restored, and before the driver starts."""
         self._driver = driver
         self._rounds = RoundMeter(driver.machine.jobs.values())
         driver.watchers.append(self._rounds.note)
@@ -41,7 +41,8 @@ class Metrics:
         self._jobs = JobsCollector()
         self._turn = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")
-        """One, so that whoever asks again and again and does not wait takes no more of the processor than others."""
+        """One thread, so that a client that scrapes again and again without waiting takes no more of the processor than
+        others."""
         self._registry = CollectorRegistry()
         rounds = self._rounds
         histograms = (counters.commits, counters.lag, rounds.formation, rounds.start, rounds.recovery)
@@ -51,15 +52,15 @@ class Metrics:
             collect(registry=self._registry)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what is served where."""
+        """Return the routes."""
         return [web.get("/metrics", self._show)]
 
     def start(self) -> None:
-        """Begin to look how late the event loop is."""
+        """Begin to measure how late the event loop is."""
         self._lag.start()
 
     def close(self) -> None:
-        """Look no more, and make no text any more."""
+        """Stop measuring and making text."""
         self._lag.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -78,9 +79,9 @@ class Metrics:
 
 
 def _without_garbage(encode: Callable[[Collector], bytes], registry: Collector) -> bytes:
-    """Make the text. A thousand jobs take 100,000 objects for it, which are all gone right after.
+    """Make the text. A thousand jobs take 100,000 objects for it, all of which are garbage right after.
 
-    Were Python to look for garbage meanwhile, it would count some of them as old, and soon look at all that is old: at
+    If Python collected garbage meanwhile, it would count some of them as old, and soon look at all old objects: at
     10,000 nodes that holds up everybody for a third of a second.
     """
     looked = gc.isenabled()
@@ -93,14 +94,14 @@ def _without_garbage(encode: Callable[[Collector], bytes], registry: Collector) 
 
 
 class _Daemon(Collector):
-    """What is of no job."""
+    """The metrics that belong to no job."""
 
     def __init__(self, driver: Driver, counters: Counters) -> None:
         self._driver = driver
         self._counters = counters
 
     def collect(self) -> Iterator[Metric]:
-        """Read plain numbers, which another thread may do at any time."""
+        """Read plain numbers, which is safe in another thread at any time."""
         machine, counters = self._driver.machine, self._counters
         yield InfoMetricFamily("coordinatord_build", "Which coordinatord this is.", {"version": __version__})
         yield GaugeMetricFamily("coordinatord_sessions", "Nodes that are connected.", machine.sessions)

@@ -1,6 +1,6 @@
-"""The live page at `GET /`: a few files without a build step, served from memory; what it shows comes from `stream`.
+"""The live page at `GET /`: a few files without a build step, served from memory; its data comes from `live_updates`.
 
-It reads and never acts. Nothing on it comes from another host, and the browser is told to hold it to that.
+It reads and never acts. Nothing on it comes from another host, and the browser is made to enforce that.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ KINDS = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
-"""What is served, by the ending of its name."""
+"""The content types by the ending of the name."""
 
 HEADERS = {
-    # Texts of workers and names of jobs are shown as text alone; should one slip through, it finds nothing to run.
+    # Texts of workers and names of jobs are shown as text alone; should one get through as markup, it finds nothing to
+    # run.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
     " img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    # Asked for again each time, and answered with 304: a page is never older than the daemon that it shows.
+    # A browser asks again each time and is answered with 304: a page is never older than the daemon that it shows.
     "Cache-Control": "no-cache",
 }
 
@@ -50,7 +51,7 @@ class _File:
 
 
 def routes() -> list[web.RouteDef]:
-    """Return what is served where: the page itself at `/`, and its other files beside it."""
+    """Return the routes: the page itself at `/`, and its other files beside it."""
     files = {path.name: _load(path) for path in sorted(Path(__file__).parent.iterdir()) if path.suffix in KINDS}
     index = files.pop("index.html")
     return [web.get("/", index.serve), *(web.get(f"/page/{name}", file.serve) for name, file in files.items())]
