@@ -1,6 +1,6 @@
-"""Lets `python -m benchmarks.x`, run in the root of the project, import its siblings by name; nothing else is in here.
+"""Makes `python -m benchmarks.x` import its siblings by name, if it is run in the root of the project.
 
-The root is then importable too, which those need that start real programs by means of `tests.support`.
+The root is then importable too, which benchmarks need that start real programs with `tests.support`.
 """
 
 import sys

@@ -1,11 +1,11 @@
-"""Kills, stops and cuts off real processes, many times, and measures how long each takes to be made good.
+"""Kills, stops and cuts off real processes, many times, and measures how long the recovery from each takes.
 
-    python -m benchmarks.chaos
+python -m benchmarks.chaos
 
 First coordinatord is killed with -9 at random moments under real gloo workers and many simulated nodes, then it is
 stopped for longer than a lease; then hosts are cut off, and joined by a bad network. What must not happen (a worker
 that restarts, a round or a rank that changes, a node that is lost by mistake) ends the program with 1. Short forms of
-this are tests, in `tests/chaos`; what the programs are and how they are watched is in `tests/support`.
+this are tests, in `tests/chaos`; `tests/support` has the programs and how they are watched.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ POLITE = ("nice", "-n", "19")
 """The workers do nothing but all-reduce, as fast as they can: on few cores they would be all that is measured."""
 
 PAUSE_S = 1.0
-"""Between a return to order and the next kill at most: a heartbeat, so that every moment between two is met."""
+"""The longest pause between a return to order and the next kill: a heartbeat, so that every moment between two is
+met."""
 
 EARLY_SHARE = 0.25
 EARLY_S = 1.0
-"""So many lives end before they are that old: while they read the state, or while the nodes come back."""
+"""The age in seconds that some lives do not reach: they end while they read the state, or while the nodes come back."""
 
 STOPPED_S = 10.0
 """Two leases."""
 
 LOSS, DELAY_S = 0.3, 0.2
-"""Of every packet in either direction."""
+"""The share of lost packets and the delay, in either direction."""
 
 NAMES = "abcdefgh"
-"""Of the nodes in the bad network."""
+"""The nodes in the bad network."""
 
 CUTS = {
     "both ways": [("c", COORDINATOR), (COORDINATOR, "c")],
@@ -60,7 +61,7 @@ CUTS = {
 }
 
 TELL_EVERY = 20
-"""Kills between two lines about them."""
+"""The number of kills between two lines about them."""
 
 
 class BrokenError(Exception):
@@ -69,7 +70,7 @@ class BrokenError(Exception):
 
 @dataclass(slots=True)
 class Report:
-    """What has been measured."""
+    """The measurements."""
 
     rows: list[tuple[str, str]] = field(default_factory=list)
 
@@ -98,7 +99,7 @@ class Scene:
     before: dict[str, MemberState]
 
     def check(self) -> None:
-        """Hold everything to what it was in the beginning. Raises `BrokenError`."""
+        """Check that everything is as it was in the beginning. Raises `BrokenError`."""
         for job, before in self.before.items():
             now = MemberState.of(self.lives.now, job)
             if now != before:
@@ -108,7 +109,7 @@ class Scene:
 
     @property
     def restarts(self) -> int:
-        """How often local worker groups have started again or ended."""
+        """Return how often local worker groups have started again or ended."""
         gloo = sum(1 for node in self.nodes for line in list(node.lines) if "starting round " in line)
         started, ended = (len(self.fleet.events_of(event)) for event in ("started", "ended"))
         return gloo - len(self.nodes) + started - self.fleet.size + ended
@@ -198,7 +199,8 @@ def finish(on: Scene) -> None:
 def degrade(towards: str | None, lasts_s: float, seed: int, report: Report) -> None:
     """Lose and delay packets, in both directions or only towards a host. Raises `BrokenError` in the latter case.
 
-    In both directions, TCP itself falls silent for longer than a lease about once a minute: a figure, and no promise.
+    If both directions lose packets, TCP itself is silent for longer than a lease about once a minute: a figure, and no
+    promise.
     """
     with LinkedSite(NAMES, *QUICK, seed=seed) as site:
         nodes = [site.join(name, "--nnodes", f"2:{len(NAMES)}") for name in NAMES]
@@ -217,7 +219,7 @@ def degrade(towards: str | None, lasts_s: float, seed: int, report: Report) -> N
 
 
 def cut(times: int, chance: random.Random, report: Report) -> None:
-    """Cut a host off, and measure how long it takes to be acted on."""
+    """Cut a host off, and measure how long the reaction takes."""
     with LinkedSite("abc", *QUICK) as site:
         for name in "abc":
             site.join(name, "--nnodes", "2:3", "--stop-timeout", "1")
@@ -266,7 +268,7 @@ def main() -> None:
             degrade(towards, options.bad_network, options.seed, report)
     except pytest.skip.Exception as reason:
         report.add("hosts with a bad network between them", f"not measured: {reason}")
-    except (BrokenError, AssertionError) as error:  # the latter of what was waited for in vain
+    except (BrokenError, AssertionError) as error:  # AssertionError: a wait in vain
         verdict = f"chaos.py: {error}"
     print(f"\nseed {options.seed}, {time.monotonic() - began_at:.0f} s\n\n{report if report.rows else ''}")
     sys.exit(verdict or None)

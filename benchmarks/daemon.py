@@ -1,4 +1,4 @@
-"""A server in a process of its own, mostly a coordinatord, and what it costs its host; nothing is done to it here."""
+"""A server in a process of its own, mostly a coordinatord, and what it costs its host. It only observes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ledger import Ledger
 from tables import BenchmarkError
 
 NO_HEARTBEAT_S = 60.0
-"""Granted to the nodes where no heartbeat is to fall into a measurement: what they cost is another figure."""
+"""The heartbeat for nodes whose heartbeats must not fall into a measurement: their cost is another figure."""
 
 START_WITHIN_S = 30.0
 STOP_WITHIN_S = 30.0
-"""Both are fractions of a second on an idle host."""
+"""The limit of its end, which takes a fraction of a second on an idle host."""
 
 COMPLAINT_BYTES = 2_000
 """How much of the end of its log is shown when it fails."""
 
 LISTENING = re.compile(rb" listening on (\S+)")
-"""The line on standard output that tells where it serves."""
+"""The line on standard output with the server's address."""
 
 COORDINATORD = (sys.executable, "-m", "coordinatord", "--host", "127.0.0.1", "--port", "0", "--retry-pause", "0")
 
@@ -59,14 +59,14 @@ class Daemon(Server):
 
 def cpu_s_of(pid: int) -> float:
     """Return the processor time that all threads of a process have used so far, in seconds."""
-    return time.clock_gettime(~pid << 3 | 2)  # as clock_getcpuclockid(3) has it, which Python lacks
+    return time.clock_gettime(~pid << 3 | 2)  # as in clock_getcpuclockid(3), which Python lacks
 
 
 @asynccontextmanager
 async def coordinatord(heartbeat_s: float | None = None, core: int | None = None) -> AsyncIterator[Daemon]:
     """Run a coordinatord on a free port of the loopback while the context lasts. Raises `BenchmarkError`.
 
-    It is as it is by default, but for the heartbeat if one is given, and may be kept on one core of the host.
+    Its settings are the defaults, except the heartbeat if one is given; it may be kept on one core of the host.
     """
     flags = () if heartbeat_s is None else ("--heartbeat", f"{heartbeat_s:g}")
     with tempfile.TemporaryDirectory() as state:
@@ -78,7 +78,7 @@ async def coordinatord(heartbeat_s: float | None = None, core: int | None = None
 async def server(command: Sequence[str], core: int | None = None) -> AsyncIterator[Server]:
     """Run a program that prints ` listening on URL`, and ends well on SIGTERM. Raises `BenchmarkError`.
 
-    It is kept on one core of the host, if one is given. Its log goes into a file that nobody reads unless it fails.
+    It is kept on one core of the host, if one is given. Its log goes into a file that is shown only if it fails.
     """
     with tempfile.TemporaryFile() as log:
         with _kept_on(core):
@@ -93,7 +93,7 @@ async def server(command: Sequence[str], core: int | None = None) -> AsyncIterat
 
 @contextmanager
 def _kept_on(core: int | None) -> Iterator[None]:
-    """Have programs that are started in this context inherit that they run on one core."""
+    """Make programs that are started in this context run on one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, before if core is None else {core})
     try:

@@ -1,7 +1,7 @@
-"""Simulated nodes: they say what real ones say over real sockets, but their workers start and end in no time.
+"""Simulated nodes: they send what real ones send over real sockets, but their workers start and end in no time.
 
-They count what goes over the wire, and note when everybody has a rank and how late heartbeats are answered; figures
-are made of that elsewhere.
+They count the bytes on the wire, and note when all have ranks and how late heartbeats are answered; others make figures
+of that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from coordinatord.protocol.messages import (
 from nodeclient.core.connection_state import ON_THE_WAY
 
 MASTER_PORT = 29_500
-"""Offered by every node; nobody connects to it."""
+"""The port that every node offers; nobody connects to it."""
 
 PATIENCE_S = 600.0
 """The join timeout: no node gives up while it is measured."""
@@ -47,12 +47,12 @@ PHASES = {
     Goal.STOP: (Phase.STOPPING, Phase.STOPPED),
     Goal.EXIT: (),
 }
-"""What a nodeclient whose workers do as they are asked goes through after each new goal."""
+"""The phases of a nodeclient after each new goal, if its workers do as they are asked."""
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What one node sent and was sent; bytes are those of the messages, without the 2 to 8 of each frame's header."""
+    """The messages of one node in both directions; bytes are without the 2 to 8 of each frame's header."""
 
     frames_sent: int = 0
     bytes_sent: int = 0
@@ -75,13 +75,16 @@ class Node:
         self._last_received = b""
         self._aim: tuple[str, int, Goal] | None = None
         self._heartbeat_s = 0.0
-        """Granted; 0 until the first word of the coordinator."""
+        """The granted heartbeat; 0 until the coordinator's first message."""
         self._beat_at = 0.0
         """When the heartbeat that is not answered yet was sent, or 0."""
         self._lost = False
 
     async def live(self, url: str, after_s: float) -> None:
-        """Join, and do what is asked until the connection ends. Raises `BenchmarkError` if that is not by `lose`."""
+        """Join, and do what is asked until the connection ends.
+
+        Raises `BenchmarkError` if another than `lose` ends it.
+        """
         await asyncio.sleep(after_s)
         self._fleet.note_begun()
         try:
@@ -101,7 +104,7 @@ class Node:
         self.link.cut()
 
     def heartbeat(self) -> Observed:
-        """Say what it says at each heartbeat."""
+        """Return the heartbeat that it sends."""
         return replace(self._observed, beat=True, heard_s=self._heartbeat_s)
 
     def _receive(self, message: bytes) -> None:
@@ -111,7 +114,7 @@ class Node:
         if self._beat_at:
             self._fleet.answers_s.append(time.monotonic() - self._beat_at)
             self._beat_at = 0.0
-        if message != self._last_received:  # said before, it asks for nothing new
+        if message != self._last_received:  # a repeated message asks for nothing new
             self._last_received = message
             self._heed(decode(message, Desired, Refused, Degraded))
 
@@ -124,7 +127,7 @@ class Node:
         self.traffic.goals[desired.goal] += 1
         aim = (desired.run, desired.round, desired.goal)
         if aim == self._aim:
-            return  # the same in other words
+            return  # the same goal with another text
         self._aim = aim
         self._observed = replace(self._observed, run=desired.run, round=desired.round)
         if desired.goal is Goal.RUN:
@@ -172,7 +175,7 @@ async def fleet_of(size: int, url: str, job: str, *, beating: bool = False) -> A
 class Fleet:
     """All nodes of one job, which may lose one of them. Times are in seconds of the monotonic clock.
 
-    Those of uvloop's own would be of the beginning of its turn, which at a thousand nodes is many milliseconds back.
+    uvloop's own time is that of the beginning of its iteration, which at a thousand nodes is many milliseconds back.
     """
 
     def __init__(self, size: int, url: str, job: str, tasks: TaskGroup, *, beating: bool) -> None:
@@ -229,15 +232,15 @@ class Fleet:
         self.count_anew()
 
     def note_begun(self) -> None:
-        """Take note that one node begins to connect."""
+        """Note that one node begins to connect."""
         self.first_began_at = self.first_began_at or time.monotonic()
 
     def note_joined(self) -> None:
-        """Take note that one node has sent its first message."""
+        """Note that one node has sent its first message."""
         self.last_joined_at = time.monotonic()
 
     def note_ranked(self, number: int) -> None:
-        """Take note that one more node has its part of a round. Raises `BenchmarkError` if it should not."""
+        """Note that one more node has its part of a round. Raises `BenchmarkError` if it should not."""
         self._ranked += 1
         if number != self.round or self._ranked > len(self.nodes):
             raise BenchmarkError(f"round {number} was assigned to more nodes, or earlier, than it should be")

@@ -1,7 +1,7 @@
 """A fleet in a process of its own, so that its work is not taken for the coordinator's, nor for another fleet's.
 
-It prints `running` once the last node has its rank, and then, for each line on standard input, what was counted since
-the last one. How busy the host is otherwise is for who starts it to arrange: see `politeness`.
+It prints one line once the last node has its rank, and then, for each line on standard input, what was counted since
+the last one. The caller arranges how busy the host is otherwise: see `politeness`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from tables import BenchmarkError, first_of
 PROGRAM = (sys.executable, "-m", "benchmarks.fleet_process")
 
 LINE_BYTES = 1 << 16
-"""Of its answers; they have a few numbers."""
+"""The length of its answers; they have a few numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beats:
-    """What the nodes have said and heard in a span of time."""
+    """The nodes' messages and answers in a span of time."""
 
     answers: int
     overdue: int
-    """Heartbeats that could not be sent, for the last one had not been answered."""
+    """Heartbeats that could not be sent, since the last one had not been answered."""
     median_ms: float
     late_ms: float
     """One in a hundred answers came later."""
@@ -73,7 +73,7 @@ class FleetProcess:
 async def fleet_process(
     size: int, url: str, job: str, *, join_within_s: float = 0.0, politeness: int = 0
 ) -> AsyncIterator[FleetProcess]:
-    """Have beating nodes join while the context lasts, with so much `politeness` as nice(1) has it."""
+    """Have beating nodes join while the context lasts, with this `politeness`, as nice(1) defines it."""
     place = (url, job, str(size), "--join-within", str(join_within_s), "--politeness", str(politeness))
     process = await asyncio.create_subprocess_exec(*PROGRAM, *place, stdin=PIPE, stdout=PIPE, limit=LINE_BYTES)
     try:
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--politeness", type=int, required=True)
     options = parser.parse_args()
     os.nice(options.politeness)
-    gc.disable()  # A collection would halt all nodes together, which on hosts of their own never happens.
+    gc.disable()  # A collection would halt all nodes together, which never happens on hosts of their own.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(_play(options))

@@ -1,9 +1,9 @@
 """What a launcher costs the host that trains: its own start, and its processor time and memory while training goes on.
 
-    python -m benchmarks.host --repeat 5 --seconds 20
+python -m benchmarks.host --repeat 5 --seconds 20
 
 nodeclient, without and with `--preload torch`, beside torchrun's agent with the same worker. The jobs are those of
-`recovery_jobs`; the coordinatord is not counted, for it runs on another host.
+`recovery_jobs`; the coordinatord is not counted, since it runs on another host.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_wor
 from tests.support.programs import BIN, TIMEOUT_S, Program, clean_environ
 
 SECONDS = 20
-"""Of training that are watched: some ten heartbeats, and a few hundred looks of torchrun at its worker."""
+"""How long training is watched: some ten heartbeats, and a few hundred looks of torchrun at its worker."""
 
 STEPS_BEFORE = 20
-"""Of training, until everybody has done whatever is done once."""
+"""The steps of training after which everything that happens once is done."""
 
 COMMANDS = {"torchrun": "torchrun", "cold": "nodeclient", "warm": "nodeclient"}
 
@@ -45,7 +45,7 @@ ROWS = {
     "pss_mb": ("launcher and its helpers: PSS, MB", ".0f"),
     "workers_mb": ("worker, and what it was forked from: PSS, MB", ".0f"),
 }
-"""What is measured: what the table calls it, and how it shows it."""
+"""The measurements, with their titles and formats."""
 
 KB_OF_KERNEL = 1_024
 MB = 1_000_000
@@ -64,7 +64,7 @@ def help_times(side: str) -> dict[str, float]:
 
 
 def connection_time(side: str) -> dict[str, float]:
-    """Time the start of a launcher until it connects to its rendezvous; here nobody answers."""
+    """Time the start of a launcher until it connects to its rendezvous; here it gets no answer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(TIMEOUT_S)
         where = f"127.0.0.1:{server.getsockname()[1]}"
@@ -84,7 +84,7 @@ def connection_time(side: str) -> dict[str, float]:
 
 
 def training_costs(job: Job, seconds: float) -> dict[str, float]:
-    """Let one node train, and see what its processes take. Raises `BenchmarkError`."""
+    """Let one node train, and measure what its processes take. Raises `BenchmarkError`."""
     began = time.monotonic()
     job.start("a")
     if not job.await_steps(STEPS_BEFORE, world_size=1):
@@ -109,7 +109,7 @@ def training_costs(job: Job, seconds: float) -> dict[str, float]:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Return a process and all that it started, or that those started."""
+    """Yield a process and all its descendants."""
     yield pid
     for thread in Path(f"/proc/{pid}/task").iterdir():
         for child in (thread / "children").read_text().split():
@@ -123,7 +123,7 @@ def cpu_s(pid: int) -> float:
 
 
 def memory_mb(pid: int, kind: str) -> float:
-    """Return a process's memory: `Rss`, all that it uses, or `Pss`, where what is shared is divided by the users."""
+    """Return a process's memory: `Rss`, all that it uses, or `Pss`, where shared memory is divided by its users."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith(f"{kind}:"):
             return int(line.split()[1]) * KB_OF_KERNEL / MB

@@ -1,6 +1,6 @@
-"""Times what N nodes cost a coordinatord that have their ranks and do nothing but beat.
+"""Times what a coordinatord costs while N nodes have their ranks and only send heartbeats.
 
-What the figures mean is in README.md beside this file.
+README.md beside this file explains the figures.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RUNNING_WITHIN_S = 300.0
 
 JOIN_WITHIN_S = 1.0
 JOIN_RATE_MOST = 2_000.0
-"""Nodes come over a second, or at so many a second, so that their heartbeats do not all fall together."""
+"""The rate at which nodes come, over a second at least, so that their heartbeats do not all fall together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Run:
     seconds: float
     cpu_s: float
     resident_kib: int
-    """Of the whole process."""
+    """The memory of the whole process."""
     resident_before_kib: int
     """The same, before the first node came."""
     beats: Beats
@@ -52,7 +52,7 @@ class Run:
 
 
 async def measure(size: int, seconds: float) -> Run:
-    """Start a coordinatord, have nodes, and watch for so many seconds. Raises `BenchmarkError`."""
+    """Start a coordinatord and nodes, and measure for so many seconds. Raises `BenchmarkError`."""
     async with coordinatord() as daemon:
         before_kib = daemon.resident_kib()
         async with fleet_process(
@@ -92,7 +92,7 @@ FIGURES: tuple[tuple[str, str, Callable[[Run], float]], ...] = (
 
 
 def table(runs: Sequence[Run]) -> Table:
-    """Show the runs with one number of nodes."""
+    """Return a table of the runs with one number of nodes."""
     shown = Table(f"{runs[0].nodes:,} idle nodes, {runs[0].seconds:g} s, {runs_words(len(runs))}", "")
     for label, spec, figure in FIGURES:
         shown.add(label, spread([figure(run) for run in runs], spec))

@@ -1,4 +1,4 @@
-"""What a coordinatord under test has made durable, read from its state directory beside it, at no cost to it."""
+"""Reads what a coordinatord under test has made durable from its state directory, at no cost to it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from coordinatord.core.values.records import NodeLost, RoundStarted
 from coordinatord.store.directory import DATABASE
 
 CHANGES_AT = 8
-"""Where the index beside SQLite's log counts transactions, in 4 bytes: `iChange` in its WAL-mode file format."""
+"""The offset of the counter of transactions, of 4 bytes, in the index beside SQLite's log: `iChange` in its WAL-mode
+file format."""
 
 LOOK_AGAIN_S = 0.01
-"""Nothing tells us of a commit; this much later at most it is seen."""
+"""The longest delay with which a commit is seen, since nothing notifies us of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +38,19 @@ class Ledger:
         self._database = directory / DATABASE
 
     def entries(self) -> Entries:
-        """Count what is there."""
+        """Return the counts so far."""
         index = self._database.with_name(f"{DATABASE}-shm").read_bytes()
         (commits,) = struct.unpack_from("=I", index, CHANGES_AT)
         return Entries(commits, self._select("SELECT count(*) FROM records"))
 
     async def started(self, job: str, number: int) -> None:
-        """Wait until it is durable that the workers of a round are all started: then nothing more is under way."""
+        """Wait until it is durable that all workers of a round are started: then nothing more is under way."""
         where = f"kind = '{RoundStarted.__name__}' AND job = '{job}' AND round = {number}"
         while not self._select(f"SELECT count(*) FROM records WHERE {where}"):  # noqa: ASYNC110, S608 - see above; our own words
             await asyncio.sleep(LOOK_AGAIN_S)
 
     def lost(self) -> int:
-        """Count how often a node was lost."""
+        """Return how often a node was lost."""
         return self._select(f"SELECT count(*) FROM records WHERE kind = '{NodeLost.__name__}'")  # noqa: S608 - our own words
 
     def _select(self, query: str) -> int:

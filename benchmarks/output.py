@@ -1,6 +1,6 @@
 """Times what workers' output costs on its way through a node, next to plain `cat` and to torchrun's `--tee`.
 
-Each worker is a `cat` of one file of lines, and what arrives is counted, so a lost byte ends the benchmark. Figures of
+Each worker is a `cat` of one file of lines, and the output is counted, so a lost byte ends the benchmark. Figures of
 one machine are compared as ratios only.
 """
 
@@ -28,7 +28,7 @@ from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.spawn import WorkerCommand
 
 LINE = b"step 000000 loss 0.123456 and some more words that a training script likes to print on each of its ranks...\n"
-"""Of 108 bytes, as most lines of a log are near 100."""
+"""A line of 108 bytes; most lines of a log are near 100."""
 
 TORCHRUN_LINES = 100_000
 """A worker's lines for torchrun, which is too slow for more."""
@@ -45,7 +45,7 @@ class Figure:
     lines: int
     elapsed_s: float
     cpu_s: float
-    """Processor time of the node; 0 where there is none, or it is not known."""
+    """The node's processor time; 0 if there is no node, or it is not known."""
 
     @property
     def lines_per_s(self) -> float:
@@ -87,7 +87,7 @@ def bare(file: Path, workers: int, lines: int) -> Figure:
 
 
 def through_node(way: str, file: Path, workers: int, lines: int, settings: OutputSettings) -> Figure:
-    """Let the workers write through a node's output, in a process of its own, which tells its processor time."""
+    """Let the workers write through a node's output, in a process of its own, which measures its processor time."""
     counter, began_at = Counter(), time.monotonic()
     figures_reading, figures_writing = os.pipe()
     child = os.fork()
@@ -116,7 +116,7 @@ async def _pass_on(file: Path, workers: int, settings: OutputSettings, fd: int) 
 
 
 def through_torchrun(file: Path, workers: int, lines: int) -> Figure:
-    """Let the workers write through torchrun; timed from the first byte, since it takes seconds to start."""
+    """Let the workers write through torchrun; the time begins with the first byte, since its start takes seconds."""
     counter = Counter()
     with tempfile.TemporaryDirectory() as logs:
         flags = ("--nproc-per-node", str(workers), "--tee", "3", "--log-dir", logs, "--no-python")
@@ -154,7 +154,7 @@ def measure(workers: int, lines: int, repeat: int, *, torchrun: bool) -> list[li
 
 
 def table(ways: Sequence[Sequence[Figure]]) -> Table:
-    """Show the ways next to that of the bare workers."""
+    """Return a table of the ways next to that of the bare workers."""
     bare_ones = ways[0]
     title = f"{bare_ones[0].workers} workers, {bare_ones[0].lines:,} lines in all, {runs_words(len(bare_ones))}"
     shown = Table(title, "lines/s", "ratio to bare", "µs of processor time a line")

@@ -1,4 +1,4 @@
-"""Asks a coordinatord for its health many times a second, from a quiet process: so late is its loop."""
+"""Asks a coordinatord for its health many times a second, from a quiet process: the delay is that of its loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 INTERVAL_S = 0.02
-"""Between an answer and the next question: 50 a second cost the daemon half a percent of a core."""
+"""The pause between an answer and the next request: 50 a second cost the daemon half a percent of a core."""
 
 QUESTION = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -1,11 +1,11 @@
 """Real gloo training that loses workers and nodes: how long there is no training step, and where that time goes.
 
-    python -m benchmarks.recovery --repeat 5
+python -m benchmarks.recovery --repeat 5
 
 Each scenario is played with torchrun at its best, with nodeclient as it is ("cold") and with `--preload torch`
-("warm"), in turn, so that a noisy machine is noisy for all. What is measured is on the clock that all processes of a
-machine share: the training script notes what it does, the launchers' own logs say when they did what, and the kernel
-when a process ended. The jobs are in `recovery_jobs`, the figures are made in `recovery_parts`.
+("warm"), in turn, so that a noisy machine is noisy for all. All times are by the clock that all processes of a machine
+share: the training script notes what it does, the launchers' own logs have their events, and the kernel reports when a
+process ended. `recovery_jobs` has the jobs, `recovery_parts` makes the figures.
 """
 
 from __future__ import annotations
@@ -42,19 +42,20 @@ NODES = 3
 NAMES = "abcdefgh"
 
 STEPS_BEFORE = 10
-"""Of training, before anything is done to it."""
+"""The steps of training before anything is done to it."""
 
 PATIENCE_S = 60
-"""For a job to go on: torchrun needs some 25 s for a lost node, and where it needs more it mostly never does."""
+"""How long to wait for a job to go on: torchrun needs some 25 s for a lost node, and where it needs more it mostly
+never does."""
 
 
 class LostError(Exception):
-    """The job did not go on; the text says how that looked."""
+    """The job did not go on; the text describes its state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one scenario that was played once."""
+    """The result of one scenario that was played once."""
 
     scenario: str
     side: str
@@ -62,7 +63,7 @@ class Outcome:
     parts: dict[str, float] = field(default_factory=dict)
     """They add up to the seconds."""
     why_not: str = ""
-    """The job did not go on, so that there are no figures; or ""."""
+    """Why the job did not go on, so that there are no figures; empty if it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Stage:
 
     job: Job
     nodes: int
-    """All that it may have."""
+    """The most nodes that it may have."""
     patience_s: float
 
     def begin(self, nodes: int) -> str:
@@ -90,7 +91,7 @@ class Stage:
         raise self.lost()
 
     def lost(self) -> LostError:
-        """Say that the job does not go on."""
+        """Return the error that the job does not go on."""
         return LostError("job lost" if self.job.over else f"not within {self.patience_s:g} s")
 
 
@@ -99,9 +100,9 @@ class Break:
     """What was done to a job."""
 
     world_size: int
-    """What it is to have when it goes on."""
+    """The world size that it has when it goes on."""
     lost: str = ""
-    """The node that is not part of it any more."""
+    """The node that is no longer part of it."""
 
 
 def kill_worker(stage: Stage) -> Break:
@@ -131,9 +132,9 @@ def add_node(stage: Stage) -> Break:
 
 
 def pause(stage: Stage, deed: Callable[[Stage], Break], nodes: int | None = None) -> dict[str, float]:
-    """Let nodes train (all if it is None), do something to them, wait until they train again. Raises `LostError`.
+    """Let nodes train (all if None), do something to them, wait until they train again. Raises `LostError`.
 
-    Returns how long there was no step, in parts.
+    Return how long there was no step, in parts.
     """
     job, words = stage.job, stage.job.words
     before = stage.begin(nodes or stage.nodes)
@@ -162,7 +163,7 @@ def start(stage: Stage) -> dict[str, float]:
 
 
 def end(stage: Stage) -> dict[str, float]:
-    """Let the training end well; the time from the end of the last worker until there is no launcher any more.
+    """Let the training end well; return the time from the end of the last worker to that of the last launcher.
 
     Raises `LostError`, and `BenchmarkError` if a launcher does not end with 0.
     """
@@ -184,9 +185,9 @@ class Scenario:
     words: str
     play: Callable[[Stage], dict[str, float]]
     nnodes: str = "{fewer}:{nodes}"
-    """MIN:MAX, where `nodes` are those asked for."""
+    """MIN:MAX, where `nodes` are those of the command line."""
     least: int = 2
-    """So many nodes have to be asked for."""
+    """The least number of nodes that it needs."""
     on_hosts: bool = False
 
 
@@ -205,7 +206,7 @@ SCENARIOS = {
 
 @contextmanager
 def hosts_for(scenario: Scenario, nodes: int) -> Iterator[Hosts | None]:
-    """Make the hosts that a scenario needs; None if this machine does for all. Raises `LostError` if it cannot."""
+    """Make the hosts that a scenario needs; yield None if this machine suffices. Raises `LostError` if that fails."""
     with ExitStack() as stack:
         hosts = None
         if scenario.on_hosts:
@@ -233,7 +234,7 @@ def play(name: str, side: str, nodes: int, patience_s: float) -> Outcome:
 
 
 def cell(outcomes: Sequence[Outcome], part: str = "") -> str:
-    """Show what came of a scenario on one side: the whole, or a part of it."""
+    """Return the result of a scenario on one side as text: the whole, or a part of it."""
     done = [one for one in outcomes if not one.why_not]
     shown = spread([one.parts[part] if part else one.seconds for one in done], ".2f")
     missed = [one.why_not for one in outcomes if one.why_not]
@@ -247,7 +248,7 @@ def report(outcomes: Sequence[Outcome], options: argparse.Namespace) -> None:
     of: dict[tuple[str, str], list[Outcome]] = {}
     for one in outcomes:
         of.setdefault((one.scenario, one.side), []).append(one)
-    count = max(map(len, of.values()), default=0)  # fewer than asked for if it was ended early
+    count = max(map(len, of.values()), default=0)  # fewer than requested if it was ended early
     whole = Table(f"seconds without a step; {runs_words(count)}", *options.sides)
     for name in options.scenarios:
         whole.add(SCENARIOS[name].words, *(cell(of.get((name, side), [])) for side in options.sides))
@@ -292,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     outcomes: list[Outcome] = []
     try:
         for outcome in outcomes_of(options):
-            outcomes.append(outcome)  # one by one: what there is at an error is shown all the same
+            outcomes.append(outcome)  # one by one, so that an error does not hide those before it
             words = SCENARIOS[outcome.scenario].words
             print(f"{words}, {outcome.side}: {cell([outcome])}", file=sys.stderr, flush=True)
     except BenchmarkError as error:
@@ -303,7 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def outcomes_of(options: argparse.Namespace) -> Iterator[Outcome]:
-    """Play all that was asked for; what does not go on once is not played again. Raises `BenchmarkError`."""
+    """Play all requested scenarios; one that does not go on is not played again. Raises `BenchmarkError`."""
     hopeless: set[tuple[str, str]] = set()
     for _, name, side in product(range(options.repeat), options.scenarios, options.sides):
         if (name, side) not in hopeless:

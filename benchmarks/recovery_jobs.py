@@ -1,6 +1,7 @@
-"""Real training jobs under nodeclient and under torchrun: started, watched by what they note and log, and broken.
+"""Real training jobs under nodeclient and under torchrun: started, watched by their marks and logs, and broken.
 
-A job has one worker on each node, all on this machine. What is done to them, and what comes of it, is in `recovery`.
+A job has one worker on each node, all on this machine. `recovery` decides what is done to them, and reports what
+follows.
 """
 
 from __future__ import annotations
@@ -36,36 +37,36 @@ TRAINING = Path(__file__).with_name("recovery_training.py")
 COORDINATOR_HOST = "coord"
 
 LOOK_AGAIN_S = 0.02
-"""For marks and log lines, which carry their own times; the end of a process is seen at once."""
+"""The interval of looks for marks and log lines, which carry their own times; the end of a process is seen at once."""
 
 START_WITHIN_S = 120.0
-"""Whatever is measured, before it the job has to run: seconds, if nothing is wrong."""
+"""How long a job may take to run, before anything is measured: seconds, if nothing is wrong."""
 
 RESTARTS = "3"
-"""More than any scenario takes, torchrun's included: there every agent counts the loss of a peer as a failure."""
+"""More than any scenario takes, even with torchrun: there every agent counts the loss of a peer as a failure."""
 
 LAST_CALL_S = 2
-"""torchrun waits so long for more nodes than its minimum: what coordinatord does. Its default is 30."""
+"""How long torchrun waits for more nodes than its minimum, here as long as coordinatord. Its default is 30."""
 
 PRELOAD = ("--preload", "torch")
 
 SETTINGS = {"OMP_NUM_THREADS": "1", "TZ": "UTC", "PYTHONUNBUFFERED": "1"}
-"""For all programs: the same threads under each launcher, logs whose times can be read."""
+"""The environment of all programs: the same threads under each launcher, logs whose times can be read."""
 
 TORCHRUN_SETTINGS = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "LOGLEVEL": "INFO"}
-"""Without the first, a restart finds the keys of the last round in the store, and most jobs die of that."""
+"""If the first is not set, a restart finds the keys of the last round in the store, and most jobs die of that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What a launcher logs, as regular expressions: how its times look, and what it says when."""
+    """A launcher's log lines as regular expressions: its time stamps, and its events."""
 
     time: re.Pattern[str]
     time_format: str
     ready: str
     """It begins to look for the others."""
     detected: str
-    """Something is wrong, or somebody new is there: the workers are to be stopped."""
+    """Something is wrong, or a new node is there: the workers are to be stopped."""
     ranked: str
     """It has its ranks, and starts workers."""
 
@@ -92,7 +93,7 @@ SIDES = ("torchrun", "cold", "warm")
 
 
 def prepare() -> None:
-    """See that SIGTERM leaves no job behind, as Ctrl-C does, and compile our packages.
+    """Make SIGTERM leave no job behind, as Ctrl-C does, and compile our packages.
 
     pip does that when it installs them; in a clone each start might have to do it.
     """
@@ -108,7 +109,7 @@ class Job:
     words: Words
 
     def __init__(self, nnodes: str, folder: Path, hosts: Hosts | None) -> None:
-        """With `hosts`, each node is on the one that has its name."""
+        """Begin without nodes. With `hosts`, each node is on the one that has its name."""
         self.nnodes = nnodes
         self.nodes: dict[str, Program] = {}
         self.marks: list[Mark] = []
@@ -118,7 +119,7 @@ class Job:
         self._marks_file, self._finish_file = folder / "marks", folder / "finish"
         self._marks_file.touch()
         self._watched: dict[int, int] = {}
-        """By pidfd."""
+        """The processes that are watched, by pidfd."""
         self._poll = select.poll()
         self._wall_ahead = time.clock_gettime(time.CLOCK_REALTIME) - time.monotonic()
 
@@ -133,11 +134,11 @@ class Job:
         self._watch(self.nodes[name].pid)
 
     def settings(self) -> Mapping[str, str]:
-        """Return what the launcher's environment has besides."""
+        """Return the additions to the launcher's environment."""
         raise NotImplementedError
 
     def command(self, name: str) -> Sequence[str]:
-        """Return what starts a node, up to the script and its arguments."""
+        """Return the command that starts a node, up to the script and its arguments."""
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -159,13 +160,13 @@ class Job:
             kill_quietly(pid)
 
     def kill_node(self, name: str) -> None:
-        """Kill a launcher and its worker with -9, as whatever takes the whole host would."""
+        """Kill a launcher and its worker with -9, as the loss of the whole host would."""
         workers = self.workers_of(name)
         for pid in (self.nodes[name].pid, *workers):
             kill_quietly(pid)
 
     def cut_node(self, name: str) -> None:
-        """Let nothing get to a node's host or away from it any more. Raises `BenchmarkError` without hosts."""
+        """Drop all packets to and from a node's host. Raises `BenchmarkError` without hosts."""
         if self._hosts is None:
             raise BenchmarkError("this job is on one host, and that has no cable")
         self._hosts.cut(name)
@@ -189,10 +190,13 @@ class Job:
             raise BenchmarkError(f"the worker of rank {rank} has ended before anything was done to it\n{self.output()}")
         return name
 
-    # What is seen of it
+    # What is observed
 
     def await_steps(self, count: int, world_size: int, without: str = "", patience_s: float = START_WITHIN_S) -> str:
-        """Wait until a round of this size, other than `without`, has done so many steps; return which, "" for none."""
+        """Wait until a round of this size, other than `without`, has done so many steps.
+
+        Return which, or "" for none.
+        """
 
         def look() -> str | None:
             rounds = dict.fromkeys(mark.round for mark in self.marks if mark.world_size == world_size)
@@ -220,7 +224,7 @@ class Job:
         return all(node.pid in self.ends for node in self.nodes.values())
 
     def logged(self, pattern: str, names: Sequence[str] = ()) -> Iterator[float]:
-        """Return when lines with `pattern` were logged, by the nodes `names` or by all."""
+        """Yield when lines with `pattern` were logged, by the nodes `names` or by all."""
         for name in names or list(self.nodes):
             for line in list(self.nodes[name].lines):
                 stamp = self.words.time.match(line)
@@ -228,7 +232,7 @@ class Job:
                     yield self._moment(stamp[1])
 
     def output(self) -> str:
-        """Return what the nodes have said last."""
+        """Return the last output of the nodes."""
         return "\n".join(f"--- {name}\n{node.output}" for name, node in self.nodes.items())
 
     def _moment(self, stamp: str) -> float:
@@ -262,17 +266,17 @@ class NodeclientJob(Job):
     words = NODECLIENT_WORDS
 
     def __init__(self, nnodes: str, folder: Path, hosts: Hosts | None, coord: str, flags: Sequence[str]) -> None:
-        """`flags` are for nodeclient, besides the usual."""
+        """Begin without nodes; `flags` are for nodeclient, besides the usual."""
         super().__init__(nnodes, folder, hosts)
         self._coord = coord
         self._flags = flags
 
     def settings(self) -> Mapping[str, str]:
-        """Nothing."""
+        """Return nothing."""
         return {}
 
     def command(self, name: str) -> Sequence[str]:
-        """Return what one would type on the host."""
+        """Return the command that one would type on the host."""
         where = ("--coord", self._coord, "--job-id", "recovery", "--node-id", name)
         nodes = ("--nnodes", self.nnodes, "--nproc-per-node", "1", "--max-restarts", RESTARTS)
         return (str(BIN / "nodeclient"), "join", *where, *nodes, *self._flags, "--", sys.executable)
@@ -288,11 +292,11 @@ class TorchrunJob(Job):
         self._port = _free_port()
 
     def settings(self) -> Mapping[str, str]:
-        """Return what lets it recover at all, and say when it does what."""
+        """Return the variables with which it recovers at all, and logs when it does what."""
         return TORCHRUN_SETTINGS
 
     def command(self, name: str) -> Sequence[str]:
-        """Return what one would type on the host, at its best."""
+        """Return the command that one would type on the host, at its best."""
         first = next(iter(self.nodes), name)
         address = {one: "127.0.0.1" if self._hosts is None else self._hosts.address[one] for one in (first, name)}
         conf = f"last_call_timeout={LAST_CALL_S},is_host={'true' if name == first else 'false'}"

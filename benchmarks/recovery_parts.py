@@ -1,4 +1,4 @@
-"""Makes figures of what was noted: how long there was no training step, and where that time went. Nothing is run here.
+"""Makes figures of marks: how long there was no training step, and where that time went. Nothing is run here.
 
 Marks are those of `recovery_training`. All moments are in seconds of the monotonic clock.
 """
@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 STOPPED_PARTS = ("detect", "stop", "rendezvous", "spawn", "import", "process group", "first step")
-"""Of a pause, in order."""
+"""The parts of a pause, in order."""
 
 STARTED_PARTS = ("launcher", "rendezvous", "spawn", "import", "process group", "first step")
-"""Of a start, in order."""
+"""The parts of a start, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,10 @@ def of_round(marks: Sequence[Mark], round_: str) -> list[Mark]:
 
 
 def steps(marks: Sequence[Mark]) -> list[float]:
-    """Return when the steps of one round were done by all its ranks; what was not, is no progress."""
+    """Return when the steps of one round were done by all its ranks.
+
+    A step that some rank did not do is no progress.
+    """
     done: dict[int, list[Mark]] = {}
     for mark in marks:
         if mark.mark == "step":

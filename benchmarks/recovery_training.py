@@ -1,10 +1,10 @@
-"""What trains in the benchmark `recovery`: a small model on gloo, which notes when each thing has happened.
+"""The training of the benchmark `recovery`: a small model on gloo, which notes when each thing has happened.
 
-    python recovery_training.py MARKS FINISH
+python recovery_training.py MARKS FINISH
 
-Each mark is one line of JSON at the end of the file MARKS, with the time of the monotonic clock, which all processes
-of a machine share. When there is a file FINISH, all ranks end well after the same step. It is written as one would
-write it for torchrun, so what torch imports late is not imported early here. `recovery_parts` makes figures of marks.
+Each mark is one line of JSON at the end of the file MARKS, with the time of the monotonic clock, which all processes of
+a machine share. When there is a file FINISH, all ranks end well after the same step. It is written as one would write
+it for torchrun, so what torch imports late is not imported early here. `recovery_parts` makes figures of marks.
 """
 
 import time
@@ -18,11 +18,11 @@ from pathlib import Path  # noqa: E402
 from threading import Event  # noqa: E402
 
 STEP_S = 0.05
-"""A step takes so long, and hardly any of it is work: on few cores the workers must not starve what is measured."""
+"""The length of a step, hardly any of which is work: on few cores the workers must not starve what is measured."""
 
 
 class Marks:
-    """Where this worker notes what has happened."""
+    """The file in which this worker notes what has happened."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
@@ -31,7 +31,7 @@ class Marks:
             "pid": os.getpid(),
             "rank": int(environ["RANK"]),
             "world_size": int(environ["WORLD_SIZE"]),
-            # No two rounds have the same, whoever starts the workers.
+            # No two rounds have the same, whichever launcher starts the workers.
             "round": f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}",
         }
 

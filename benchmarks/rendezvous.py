@@ -1,7 +1,7 @@
 """Times rendezvous: N simulated nodes join one job, then one of them is lost and the others get new ranks.
 
-The coordinatord is real and has a process of its own; `fleet` plays the nodes in this one. What the figures mean is in
-README.md beside this file.
+The coordinatord is real and has a process of its own; `fleet` plays the nodes in this one. README.md beside this file
+explains the figures.
 """
 
 from __future__ import annotations
@@ -41,17 +41,16 @@ RUN_WITHIN_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One formation of a round. What is counted is that of the node with the most; the README says what is meant."""
+    """One formation of a round. Counts are those of the node with the most; the README explains them."""
 
     elapsed_s: float
     """From the first connection, or from the end of the lost node's, until the last node had its rank."""
     decided_s: float
-    """The same from the last node's join, or from the end of the reconnect grace: what the coordinator is to answer
-    for."""
+    """The same from the last node's join, or from the end of the reconnect grace: the coordinator's own share."""
     cpu_ms_per_node: float
-    """Of the coordinatord."""
+    """The coordinatord's time."""
     nodes_cpu_ms_per_node: float
-    """Of the process that plays the nodes."""
+    """The time of the process that plays the nodes."""
     messages_from_node: int
     messages_to_node: int
     bytes_from_node: int
@@ -114,7 +113,7 @@ async def _step(fleet: Fleet, daemon: Daemon, begin: Callable[[], None], goals: 
 
 
 def check_ranks(parts: Sequence[Assignment]) -> None:
-    """Hold the round to its promise: ranks 0 to N - 1 each once, one master for all. Raises `BenchmarkError`."""
+    """Check the round's promise: ranks 0 to N - 1 each once, one master for all. Raises `BenchmarkError`."""
     size = len(parts)
     ranks = sorted(part.first_rank for part in parts)
     shared = {(part.world_size, part.group_world_size, part.master_address, part.master_port) for part in parts}
@@ -123,7 +122,7 @@ def check_ranks(parts: Sequence[Assignment]) -> None:
 
 
 def check_goals(fleet: Fleet, allowed: dict[Goal, tuple[int, int]]) -> None:
-    """Hold the coordinator to so many messages of each goal for each node. Raises `BenchmarkError`."""
+    """Check that each node got so many messages of each goal. Raises `BenchmarkError`."""
     for node in fleet.nodes:
         for goal in Goal:
             least, most = allowed.get(goal, (0, 0))
@@ -131,7 +130,7 @@ def check_goals(fleet: Fleet, allowed: dict[Goal, tuple[int, int]]) -> None:
                 raise BenchmarkError(f"{node.name} was told to {goal} {node.traffic.goals[goal]} times in one round")
 
 
-# What people read
+# Output
 
 FIGURES: tuple[tuple[str, str, Callable[[Step], float]], ...] = (
     ("ranks after the first connection / the loss, s", ".3f", lambda step: step.elapsed_s),
@@ -148,7 +147,7 @@ FIGURES: tuple[tuple[str, str, Callable[[Step], float]], ...] = (
 
 
 def table(runs: Sequence[Run]) -> Table:
-    """Show the runs with one number of nodes."""
+    """Return a table of the runs with one number of nodes."""
     shown = Table(f"{runs[0].nodes:,} nodes, {runs_words(len(runs))}", "join", "re-form")
     for title, spec, figure in FIGURES:
         join = spread([figure(run.join) for run in runs], spec)
@@ -159,7 +158,7 @@ def table(runs: Sequence[Run]) -> Table:
 
 
 def _compare(runs: Sequence[Run], rivals: Sequence[RivalRun]) -> str:
-    """Say how much longer the rival took to join."""
+    """Return how much longer the rival took to join."""
     theirs = [run.join.elapsed_s for run in rivals if run.join is not None]
     if len(theirs) < len(rivals):
         return ""
@@ -175,7 +174,7 @@ def main() -> None:
     options = _parse()
     try:
         allow_connections(max(options.nodes))
-        gc.disable()  # A collection would halt all nodes together, which on hosts of their own never happens.
+        gc.disable()  # A collection would halt all nodes together, which never happens on hosts of their own.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             _measure_all(runner, options)
     except (BenchmarkError, TimeoutError, BaseExceptionGroup) as error:

@@ -1,7 +1,8 @@
 """torch's `DynamicRendezvousHandler` as N nodes: the program that `rivals` starts, and the one module here with torch.
 
-With `serve` it is the TCPStore that c10d needs. Else its argument says which nodes it plays, each in a thread with a
-connection of its own; for each line on standard input all of them take part in a round, and it prints one JSON object.
+With `serve` it is the TCPStore that c10d needs. Otherwise its argument says which nodes it plays, each in a thread with
+a connection of its own; for each line on standard input all of them take part in a round, and it prints one JSON
+object.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 )
 
 BASE64_GROWTH = 4 / 3
-"""Of the state, as both backends send it."""
+"""The growth of the state, as both backends send it."""
 
 JOIN_S = 600
-"""torch's own default; who started this program has less patience."""
+"""torch's own default; the program that starts this one has less patience."""
 
 
 class Counted(RendezvousBackend):
-    """A backend that counts what it is asked for."""
+    """A backend that counts its calls."""
 
     def __init__(self, backend: RendezvousBackend) -> None:
         self._backend = backend
@@ -39,7 +40,7 @@ class Counted(RendezvousBackend):
 
     @property
     def name(self) -> str:
-        """Be the other one."""
+        """Return the name of the counted backend."""
         return self._backend.name
 
     def get_state(self) -> tuple[bytes, Token] | None:
@@ -49,7 +50,7 @@ class Counted(RendezvousBackend):
         return found
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        """Write it, if it is still what `token` says, and read it."""
+        """Write it, if it is still at `token`, and read it."""
         found = self._backend.set_state(state, token)
         # With c10d the token is the old state, already encoded; with etcd it is a number.
         self.bytes += len(token) if isinstance(token, bytes) else 0
@@ -65,7 +66,7 @@ class Node:
     """One node."""
 
     def __init__(self, place: dict[str, Any], index: int) -> None:
-        """Connect, which is not timed: torch asks for the name of the other end, for seconds where there is no DNS."""
+        """Connect, which is not timed: torch looks up the other end's name, which takes seconds without DNS."""
         parameters = RendezvousParameters(
             backend=place["backend"],
             endpoint=place["endpoint"],
@@ -100,7 +101,7 @@ def _create(parameters: RendezvousParameters) -> tuple[RendezvousBackend, Store]
 
 
 def play(place: dict[str, Any]) -> None:
-    """Be the nodes until standard input ends."""
+    """Play the nodes until standard input ends."""
     with ThreadPoolExecutor(place["count"]) as threads:
         nodes = list(threads.map(partial(Node, place), range(place["first"], place["first"] + place["count"])))
         _write({"event": "ready"})
@@ -112,7 +113,7 @@ def play(place: dict[str, Any]) -> None:
 
 
 def serve() -> None:
-    """Be the TCPStore until SIGTERM."""
+    """Serve the TCPStore until SIGTERM."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # also in the store's own threads
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     print(f"store listening on c10d://127.0.0.1:{store.port}", flush=True)

@@ -1,7 +1,7 @@
 """torch's own rendezvous beside ours: the same N nodes against a TCPStore, or etcd, in a process of its own.
 
 The nodes are threads of a few processes, see `rival_nodes`; one is alone in its process, which is killed with -9. Then
-the others are told to join the next round at once, which no torchrun is: there, survivors notice by their collectives.
+the others are made to join the next round at once. No torchrun does that: there, survivors notice by their collectives.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from daemon import START_WITHIN_S, Server, cpu_s_of, server
 from tables import BenchmarkError, Table, runs_words, spread
 
 LAST_CALL_S = 2
-"""For arrivals after the minimum is there, as coordinatord has it. With torch's default of 30 s, that would be the
-figure."""
+"""The wait for arrivals after the minimum is there, as long as coordinatord's. torch's default of 30 s would be the
+whole figure."""
 
 READY_WITHIN_S = 120.0
 """Four imports of torch on a busy host."""
@@ -36,15 +36,15 @@ READY_WITHIN_S = 120.0
 NODES = (sys.executable, "-m", "benchmarks.rival_nodes")
 
 ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""Without it torch hands the addresses of round 1 to the workers of all rounds, and restarts mostly fail."""
+"""If it is not set, torch hands the addresses of round 1 to the workers of all rounds, and restarts mostly fail."""
 
 WITHOUT_V2 = (3, 6)
-"""The first etcd that has not got the API that torch uses."""
+"""The first etcd that lacks the API that torch uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class RivalStep:
-    """One round of theirs. What is counted is that of the node with the most."""
+    """One round of theirs. Counts are those of the node with the most."""
 
     elapsed_s: float
     server_cpu_ms_per_node: float
@@ -52,7 +52,7 @@ class RivalStep:
     calls_per_node: int
     """Reads and writes of the shared state."""
     bytes_per_node: int
-    """Of that state, in both directions."""
+    """The bytes of that state, in both directions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Rival:
     name: str
     serve: Callable[[], AbstractAsyncContextManager[Server]]
     missing: Callable[[], str]
-    """Says what is not installed, or nothing."""
+    """Returns what is not installed, or an empty text."""
 
 
 def _c10d() -> AbstractAsyncContextManager[Server]:
@@ -208,7 +208,7 @@ FIGURES: tuple[tuple[str, str, Callable[[RivalStep], float]], ...] = (
 
 
 def rival_table(runs: Sequence[RivalRun]) -> Table:
-    """Show the runs of one rival with one number of nodes."""
+    """Return a table of the runs of one rival with one number of nodes."""
     title = f"{runs[0].nodes:,} nodes with torch's {runs[0].rival}, {runs_words(len(runs))}"
     shown = Table(title, "join", "re-form")
     for label, spec, figure in FIGURES:

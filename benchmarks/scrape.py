@@ -1,6 +1,6 @@
 """Times what a scrape of `GET /metrics` costs a coordinatord with many jobs and nodes, beside one that has none.
 
-What the figures mean is in README.md beside this file.
+README.md beside this file explains the figures.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ RUNNING_WITHIN_S = 300.0
 """A bound for the join, so that a benchmark of something broken ends."""
 
 NODES_AT_ONCE = 500
-"""Jobs come one after another, so many nodes at a time: no round closes before the last node of its job is there."""
+"""The nodes of one job. Jobs come one after another, so that no round closes before the last node of its job is
+there."""
 
 PAUSE_S = 0.25
-"""Between two scrapes: each is one for itself, as they are in life."""
+"""The pause between two scrapes, which come one by one in life as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scrapes:
-    """What scrapes of one coordinatord were like."""
+    """The costs of scrapes of one coordinatord."""
 
     series: int
     size_bytes: int
     cpu_s: float
-    """Of the coordinatord, for each."""
+    """The coordinatord's time for each."""
     seconds: list[float]
     """How long each took."""
     health_median_ms: float
@@ -61,7 +62,7 @@ class Run:
     jobs: int
     nodes: int
     empty: Scrapes
-    """Before the first node came."""
+    """The scrapes before the first node came."""
     full: Scrapes
 
 
@@ -133,7 +134,7 @@ FIGURES: tuple[tuple[str, str, Callable[[Scrapes], float]], ...] = (
 
 
 def table(runs: Sequence[Run]) -> Table:
-    """Show the runs."""
+    """Return a table of the runs."""
     first = runs[0]
     title = f"{first.jobs:,} jobs with {first.nodes:,} nodes, {runs_words(len(runs))}"
     shown = Table(title, "with them", "empty", "ratio")

@@ -1,7 +1,7 @@
-"""Times what a training script pays to say that a step is done, beside a method that does nothing.
+"""Times what a training script pays to report a step, beside a method that does nothing.
 
-And what a node pays to look at the steps of eight workers, which it does when it speaks to the coordinator. A real
-step takes so long that none of this would show beside it.
+It also times a node's look at the steps of eight workers, which comes with each message to the coordinator. A real step
+takes so long that none of this would show beside it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from workerlib import WorkerEnvironment
 
 WORKERS = 8
-"""On a node: one for each GPU of a common host."""
+"""The workers of a node: one for each GPU of a common host."""
 
 BATCH = 10_000
 """Calls that are timed together; the fastest batch counts, in which nothing else had the processor."""
@@ -52,7 +52,7 @@ def measure(calls: int) -> Run:
     """Time all of them, one after the other."""
     slots = Slots(WORKERS, print)
     os.environ.update(slots.begin("run", 1)[0])
-    # A context says steps without regard to what else it knows.
+    # A context reports steps without its other fields.
     ctx = Context(cast("WorkerEnvironment", None), cast("torch.device", None))
     observed = Observed("run", 1, Phase.RUNNING, 1, leaving=False, failure=None, heard_s=0.0, beat=True)
     try:
@@ -85,7 +85,7 @@ FIGURES: tuple[tuple[str, Callable[[Run], float]], ...] = (
 
 
 def table(runs: Sequence[Run]) -> Table:
-    """Show the runs."""
+    """Return a table of the runs."""
     shown = Table(runs_words(len(runs)), "a call", "as empty methods")
     for label, figure in FIGURES:
         ratios = [figure(run) / run.nothing_ns for run in runs]

@@ -1,6 +1,7 @@
 """Times a join storm: many nodes join one job within a second or two, while the nodes of another one beat.
 
-The question is whether those already in are starved: how late their heartbeats are answered, and whether one is lost.
+The question is whether nodes that are in already are starved: how late their heartbeats are answered, and whether one
+is lost.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ WITHIN_S = 300.0
 """A bound for each of the two joins, so that a benchmark of something broken ends."""
 
 POLITENESS = 10
-"""Of those who come, as nice(1) has it: they share the host with those already in, which is not what is measured."""
+"""The niceness of the nodes that come, as of nice(1): they share the host with those already in, which is not what is
+measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Run:
     quiet: Span
     storm: Span
     joined_s: float
-    """From the first connection until the last node had said who it is."""
+    """From the first connection until the last node had sent its `Join`."""
     ranked_s: float
     """From the first connection until the last node had its rank."""
     cpu_s: float
@@ -114,7 +116,7 @@ TOTALS: tuple[tuple[str, str, Callable[[Run], float]], ...] = (
 
 
 def table(runs: Sequence[Run], within_s: float) -> Table:
-    """Show the runs."""
+    """Return a table of the runs."""
     run = runs[0]
     title = f"{run.nodes:,} nodes come within {within_s:g} s to {run.members:,}, {runs_words(len(runs))}"
     shown = Table(title, "before", "meanwhile")

@@ -24,7 +24,7 @@ PACKAGES = ("coordinatord", "aiohttp", "uvloop", "msgpack", "torch")
 
 LABEL_WIDTH = 56
 CELL_WIDTH = 28
-"""In characters; what is wider moves the rest of its row."""
+"""The width in characters; a wider cell moves the rest of its row."""
 
 FILES_BESIDE = 64
 """Open files that a process needs beside one connection for each node."""
@@ -37,7 +37,7 @@ class BenchmarkError(Exception):
 
 
 def spread(values: Sequence[Value], spec: str) -> str:
-    """Show the median, and the least and the most where they differ: `0.31 (0.30 - 0.42)`."""
+    """Return the median, and the least and the most where they differ: `0.31 (0.30 - 0.42)`."""
     if not values:
         return "-"
     middle = type(values[0])(median(values))
@@ -46,7 +46,7 @@ def spread(values: Sequence[Value], spec: str) -> str:
 
 
 def runs_words(count: int) -> str:
-    """Say how many runs a table is made of, for its title."""
+    """Return how many runs a table is made of, for its title."""
     return "1 run" if count == 1 else f"{count} runs: median (least - most)"
 
 
@@ -70,7 +70,7 @@ def _row(label: str, *cells: str) -> str:
 
 
 def write_report(path: Path | None, benchmark: str, runs: Sequence[Mapping[str, object]]) -> None:
-    """Write every run, and what it was made with, as JSON into `path`, if there is one."""
+    """Write every run, and its versions and flags, as JSON into `path`, if there is one."""
     if path is not None:
         report = {"benchmark": benchmark, **_made_with(), "runs": list(runs)}
         path.write_text(json.dumps(report, indent=2) + "\n")
@@ -113,7 +113,7 @@ def sizes(text: str) -> list[int]:
 def allow_connections(nodes: int) -> None:
     """Raise the limit of open files to what so many nodes need, here and for programs started later.
 
-    Raises `BenchmarkError` where it is fixed.
+    Raises `BenchmarkError` if it cannot be raised.
     """
     needed = nodes + FILES_BESIDE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -125,14 +125,14 @@ def allow_connections(nodes: int) -> None:
 
 
 def first_of(error: BaseException) -> BaseException:
-    """Return what is in an exception group first, at any depth: of nodes that fail together, one is enough."""
+    """Return the first exception in an exception group, at any depth: of nodes that fail together, one is enough."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def give_up(program: str, error: BaseException) -> None:
-    """End with 1 after one line that says why there are no figures; raise what no benchmark should end of."""
+    """End with 1 after one line that says why there are no figures; raise an unexpected error."""
     first = first_of(error)
     if not isinstance(first, BenchmarkError | TimeoutError):
         raise error

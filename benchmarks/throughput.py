@@ -1,7 +1,7 @@
 """Times how many heartbeats a coordinatord answers on one core, beside the bare echo of `echo` in the same run.
 
 The clients are the same, and so are the frames. Each client has one heartbeat under way; there are enough of them that
-the server never waits. Server and clients have a core each, where there are two.
+the server never waits. Server and clients have a core each, if there are two.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from coordinatord.protocol.messages import SESSION_PATH
 ECHO = (sys.executable, "-m", "benchmarks.echo")
 
 SETTLE_S = 0.5
-"""From the first message until the count begins."""
+"""The time from the first message until the count begins."""
 
 RUNNING_WITHIN_S = 60.0
 """A bound for the join, so that a benchmark of something broken ends."""
@@ -37,7 +37,7 @@ JOB = "throughput"
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What one server answered."""
+    """The answers of one server."""
 
     messages: int
     seconds: float
@@ -45,12 +45,12 @@ class Flow:
 
     @property
     def per_s(self) -> float:
-        """Messages in a second."""
+        """Return the messages in a second."""
         return self.messages / self.seconds
 
     @property
     def cpu_us(self) -> float:
-        """The server's processor time for a message, in millionths of a second."""
+        """Return the server's processor time for a message, in millionths of a second."""
         return 1e6 * self.cpu_s / self.messages
 
 
@@ -88,7 +88,7 @@ async def measure(clients: int, seconds: float, cores: tuple[int, int]) -> Run:
 
 
 async def _flow(links: Sequence[Link], message: bytes, seconds: float, served: Server) -> tuple[Flow, bytes]:
-    """Let each link send the message again as soon as it is answered; return what was done, and the last answer."""
+    """Let each link send the message again as soon as it is answered; return the figures and the last answer."""
     frame = framed(message)
     answers, last = 0, b""
 
@@ -125,7 +125,7 @@ FIGURES: tuple[tuple[str, str, Callable[[Flow], float]], ...] = (
 
 
 def table(runs: Sequence[Run]) -> Table:
-    """Show the runs."""
+    """Return a table of the runs."""
     run = runs[0]
     frames = f"{run.clients} clients, {run.bytes_to_server} bytes there, {run.bytes_from_server} back"
     shown = Table(f"{frames}, {runs_words(len(runs))}", "coordinatord", "bare echo", "ratio")

@@ -72,5 +72,5 @@ def _printing() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except OSError as error:
-        sys.stdout = None  # or Python would try again at its end, and fail
+        sys.stdout = None  # otherwise Python would try again at its end, and fail
         raise OutputError(error) from error

@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def main() -> None:
-    """Be one of the workers."""
+    """Run as one of the workers."""
     parser = argparse.ArgumentParser(description="Train one neuron on all workers.")
     parser.add_argument("--local_rank", "--local-rank", type=int, default=int(os.environ.get("LOCAL_RANK", "0")))
     parser.add_argument("--steps", type=int, default=50)
@@ -36,13 +36,13 @@ def main() -> None:
         torch.cuda.set_device(device)
     dist.init_process_group("gloo" if device.type == "cpu" else "nccl")
     train(device, arguments.steps)
-    # What is left of the model has to go first: with gloo, a process that frees it at its very end is aborted at times.
+    # The rest of the model has to go first: with gloo, a process that frees it at its very end is aborted at times.
     gc.collect()
     dist.destroy_process_group()
 
 
 def train(device: torch.device, steps: int) -> None:
-    """Train, while rank 0 prints how it goes."""
+    """Train, while rank 0 prints the progress."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     print(f"rank {rank} of {world_size} on {device}", flush=True)
     torch.manual_seed(rank)  # each worker has points of its own

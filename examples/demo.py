@@ -1,12 +1,12 @@
 """Train a small network on three nodes, break things on purpose, and measure how training goes on.
 
-    make demo
+make demo
 
 It all happens on this machine: one coordinatord, three nodeclients with one worker each, and the training script
 `digits.py`. It trains twice: undisturbed, and while first a worker is killed, then a whole node, and that node is
 started again. In the end the accuracies must be the same, within noise.
 
-How the programs are started, asked and ended is in `local_cluster`.
+`local_cluster` starts, observes and ends the programs.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ EPOCHS_MIN = 30
 
 ACCURACY_MIN = 0.95
 ACCURACY_DIFFERENCE_MAX = 0.02
-"""Sums are rounded otherwise at another world size, so a few of the 360 test images may fall on the other side."""
+"""Sums are rounded in another way at another world size, so a few of the 360 test images may fall on the other side."""
 
 LOG_LINES = 8
-"""Shown of each program if something goes wrong."""
+"""The lines of each program that are shown if something goes wrong."""
 
 WIDTH_MAX = 110
 """Longer lines are hard to read."""
@@ -52,7 +52,7 @@ went on after: so long there was no new training step; it is the sum of
 
 
 class Screen:
-    """Prints what happens line by line; on a terminal, one more line is always about this moment."""
+    """Prints events line by line; on a terminal, one more line always shows the present moment."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -71,7 +71,7 @@ class Screen:
         self.print(textwrap.fill(text, width, initial_indent=stamp, subsequent_indent=" " * len(stamp)))
 
     def moment(self, text: str) -> None:
-        """Replace the line about this moment, if this is a terminal and the line is another."""
+        """Replace the line about this moment, if this is a terminal and the line differs."""
         if self._live and text != self._moment:
             self._moment = text
             columns = shutil.get_terminal_size().columns
@@ -79,14 +79,14 @@ class Screen:
 
 
 class View:
-    """Shows a training on the screen: each new round in the coordinator's words, and where it is at this moment."""
+    """Shows a training on the screen: each new round with the coordinator's reason, and the present step."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._round = 0
 
     def __call__(self, training: Training) -> None:
-        """Show what is new."""
+        """Show the changes."""
         if training.round > self._round:
             self._round = training.round
             why = re.sub(r"^all workers are started \((.*)\)$", r"\1", training.status["reason"])
@@ -111,20 +111,20 @@ class Recovery:
 
     deed: str
     next_round_s: float
-    """From the last step before until the coordinator had formed the next round."""
+    """The time from the last step before until the coordinator had formed the next round."""
     new_workers_s: float
-    """From then until the first step that is not a repetition."""
+    """The time from then until the first step that is not a repetition."""
     world_sizes: tuple[int, int]
     steps_redone: int
-    """Those done since the last checkpoint."""
+    """The steps that were done since the last checkpoint."""
 
     @property
     def pause_s(self) -> float:
-        """How long training stood still."""
+        """Return how long training stood still."""
         return self.next_round_s + self.new_workers_s
 
     def row(self) -> tuple[str, ...]:
-        """Say it in the columns of the table."""
+        """Return it as the columns of the table."""
         times = [f"{seconds:.1f} s" for seconds in (self.pause_s, self.next_round_s, self.new_workers_s)]
         return (self.deed, *times, "{} -> {}".format(*self.world_sizes), str(self.steps_redone))
 
@@ -151,7 +151,8 @@ def add_node(training: Training) -> str:
 
 
 DEEDS = ((2, kill_worker), (4, kill_node), (6, add_node))
-"""What is done after how many epochs. Many are left after the last: a node needs a moment to arrive."""
+"""The disturbances, and after how many epochs they come. Many epochs are left after the last: a node needs a moment to
+arrive."""
 
 
 def disturb(training: Training, screen: Screen, epoch: int, deed: Callable[[Training], str]) -> Recovery:
@@ -244,7 +245,7 @@ def main() -> int:
         screen.print(f"demo: stopped by {stopped.signal.name}, and all programs with it")
         code = 128 + stopped.signal
     except BrokenPipeError:
-        # Whoever read this has seen enough; without this, Python would complain when it flushes stdout at its end.
+        # The reader has gone; otherwise Python would complain when it flushes stdout at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except (ClusterError, OSError) as error:

@@ -40,7 +40,7 @@ STEPS_PER_CHECKPOINT = 10
 
 
 def main() -> None:
-    """Be one worker of the group, for as long as the group stays as it is."""
+    """Run as one worker of the group, as long as the group stays as it is."""
     parser = argparse.ArgumentParser(description="Train on handwritten digits, elastically.")
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--batch-size", type=int, default=64, help="images of all workers together")
@@ -71,8 +71,8 @@ def train(ctx: workerlib.Context, arguments: argparse.Namespace) -> None:
         share = batch[ctx.rank :: ctx.world_size]
         loss = cross_entropy(replica(images[share]), labels[share], reduction="sum")
         optimizer.zero_grad()
-        # DDP averages over the workers, whose shares may differ in size: this makes of it the
-        # average over the images of the batch.
+        # DDP averages over the workers, whose shares may differ in size: this turns it into the average over the images
+        # of the batch.
         loss = loss * ctx.world_size / len(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -126,7 +126,7 @@ def shuffled(count: int, epoch: int) -> Tensor:
 
 
 def evaluate(ctx: workerlib.Context, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Return loss and accuracy over the test images, of which each worker looks at its share."""
+    """Return loss and accuracy over the test images; each worker looks at its share."""
     share = slice(ctx.rank, None, ctx.world_size)
     with torch.no_grad():
         output = model(images[share])
@@ -177,7 +177,7 @@ def restore(ctx: workerlib.Context, path: Path, model: nn.Module, optimizer: tor
 
 
 def note_progress(ctx: workerlib.Context, path: Path | None, steps: int, epoch: int) -> None:
-    """Have rank 0 write down that a step is done, for whoever measures pauses."""
+    """Have rank 0 write down that a step is done, for measurements of pauses."""
     if ctx.rank != 0 or path is None:
         return
     line = {

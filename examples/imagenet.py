@@ -51,7 +51,7 @@ SMALLEST_IMAGE = 33
 
 
 def main() -> None:
-    """Be one worker of the group, for as long as the group stays as it is."""
+    """Run as one worker of the group, as long as the group stays as it is."""
     arguments = parse()
     with workerlib.init() as ctx:
         try:
@@ -100,7 +100,7 @@ class Training:
         self.model = resnet18(num_classes=self.classes).to(ctx.device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=arguments.lr, momentum=0.9, weight_decay=1e-4)
         self.steps = 0
-        """Done in all rounds."""
+        """The steps of all rounds so far."""
         self.checkpoint: Path = arguments.checkpoint / "checkpoint.pt"
         self._restore()
         self.replica = DistributedDataParallel(self.model)
@@ -109,7 +109,7 @@ class Training:
         """Train until all epochs are done, or the workers are asked to stop."""
         for epoch in range(self.sampler.epoch, self.arguments.epochs):
             self._train(epoch)
-            # Before the evaluation, which may take longer than workers get when they are asked to stop.
+            # It is saved before the evaluation, which may take longer than workers get when they are asked to stop.
             self._save()
             if self.stopping:
                 self._log(f"asked to stop: saved after {self._place()}")
@@ -126,7 +126,7 @@ class Training:
         for images, labels, numbers in self._loader(self.images, batch_sampler=self.sampler):
             scores = self.replica(images.to(self.ctx.device))
             loss = cross_entropy(scores, labels.to(self.ctx.device), reduction="sum", ignore_index=NO_CLASS)
-            # DDP averages over the workers, whose shares may differ in size: this makes of it the average over the
+            # DDP averages over the workers, whose shares may differ in size: this turns it into the average over the
             # images of the batch.
             loss = loss * self.ctx.world_size / self.sampler.batch_samples
             self.optimizer.zero_grad()
@@ -236,7 +236,7 @@ class Training:
                 )
 
     def _trace(self, epoch: int, numbers: Tensor) -> None:
-        """Write down which images this worker has trained on, for whoever wants to see that none is missing."""
+        """Write down which images this worker has trained on, as evidence that none is missing."""
         if self.arguments.trace is None:
             return
         line = {

@@ -23,11 +23,11 @@ from torch.nn.functional import interpolate
 from torch.utils.data import Dataset, default_collate
 
 SUFFIXES = frozenset({".jpeg", ".jpg", ".png", ".ppm", ".webp"})
-"""Of image files, in lower case."""
+"""The endings of image files, in lower case."""
 
 MEAN = torch.tensor([0.485, 0.456, 0.406]).reshape(3, 1, 1)
 STANDARD_DEVIATION = torch.tensor([0.229, 0.224, 0.225]).reshape(3, 1, 1)
-"""Of the colours of ImageNet, by which images are brought to about -2 to 2."""
+"""The deviation of the colours of ImageNet, by which images are brought to about -2 to 2."""
 
 SMALLEST_CROP = 0.6
 """In training, a square is cut out of the image, whose side is at least this part of the image's shorter side."""
@@ -43,7 +43,7 @@ Sample = tuple[Tensor, int, int]
 
 
 class DataError(Exception):
-    """The images are not there, or cannot be read; says which, and what to do."""
+    """The images are not there, or cannot be read; the text says which, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Images(Dataset[Sample]):
     """The images as square tensors of one size."""
 
     def __init__(self, files: Files, size: int, *, augment: bool) -> None:
-        """With `augment`, each epoch sees another part of an image, or its mirror image."""
+        """Take the files; with `augment`, each epoch sees another part of an image, or its mirror image."""
         self.files = files
         self.size = size
         self.augment = augment
@@ -111,7 +111,7 @@ class Images(Dataset[Sample]):
         return (image - MEAN) / STANDARD_DEVIATION, self.files.labels[index], index
 
     def _cut_at_random(self, image: Tensor, index: int) -> Tensor:
-        # The dice belong to epoch and image, not to the worker: what becomes of an image is the same on any of them.
+        # The dice belong to epoch and image, not to the worker: the changes to an image are the same on any of them.
         dice = torch.Generator().manual_seed(self.epoch * len(self) + index)
         scale, down, right, mirror = torch.rand(4, generator=dice).tolist()
         side = round(min(image.shape[1:]) * (SMALLEST_CROP + (1 - SMALLEST_CROP) * scale))
@@ -126,7 +126,7 @@ def _cut(image: Tensor, side: int, down: float, right: float) -> Tensor:
 
 
 def collate(samples: list[Sample]) -> list[Tensor]:
-    """Make a batch, as torch does, but of no samples, too: then of a blank image that belongs to no class.
+    """Make a batch, as torch does. With no samples, it has a blank image that belongs to no class.
 
     A worker may have no share in the last batch of an epoch, and takes part in the step all the same.
     """

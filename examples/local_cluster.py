@@ -1,7 +1,7 @@
-"""A small cluster on this machine: the real coordinatord and nodeclients, a job on them, and what can be seen of it.
+"""A small cluster on this machine: the real coordinatord and nodeclients, a job on them, and its observation.
 
 The programs run in the background, write into log files, and end with the `running_cluster`, or with this process if it
-is killed. What is done to them, and what is shown of it, is the business of `demo`.
+is killed. `demo` decides what is done to them, and what is shown.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from types import FrameType
 from typing import Any
 
 BIN = Path(sys.executable).parent
-"""Where pip has put the programs of the packages that this Python knows."""
+"""The directory of the programs that pip has installed for this Python."""
 
 PRELOAD = "torch,sklearn.datasets"
-"""What `digits.py` imports that is big."""
+"""The big imports of `digits.py`."""
 
 BATCH_SIZE = 32
 """With larger batches, training might be over before a node is back that has to import all this."""
 
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
-"""From linux/prctl.h."""
+"""The value in linux/prctl.h."""
 
 LOOK_AGAIN_S = 0.05
-"""Between two looks at the coordinator: a blink, and too seldom to slow down what is watched."""
+"""The interval of looks at the coordinator: a blink, and too seldom to slow down what is watched."""
 
 ANSWER_WITHIN_S = 30.0
 """coordinatord serves after a quarter of a second; a loaded machine gets a hundred times that."""
@@ -50,11 +50,11 @@ PATIENCE_S = 120.0
 
 
 class ClusterError(Exception):
-    """Something ended, or did not answer, that should have; says what and why."""
+    """A program ended, or did not answer, although it should not; the text says what and why."""
 
 
 class StoppedError(Exception):
-    """Somebody pressed Ctrl-C, or asked this process to end in another way."""
+    """Ctrl-C, or another signal, asked this process to end."""
 
     def __init__(self, signum: signal.Signals) -> None:
         super().__init__(signum.name)
@@ -76,14 +76,14 @@ class Program:
                     stderr=output,
                     # A Ctrl-C is for the demo alone, which then ends its programs in good order.
                     start_new_session=True,
-                    # Should the demo be killed, so is this. (This process has no threads, which could make it unsafe.)
+                    # If the demo is killed, so is this. (This process has no threads, which could make it unsafe.)
                     preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509
                 )
         except OSError as error:
             raise ClusterError(f"{argv[0]} cannot be started ({error.strerror}): run make setup") from error
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid)
-        """Becomes readable when the program has ended."""
+        """It becomes readable when the program has ended."""
 
     @property
     def exit_code(self) -> int | None:
@@ -91,11 +91,11 @@ class Program:
         return self._process.poll()
 
     def send(self, signum: signal.Signals) -> None:
-        """Send it a signal; nothing happens if it has ended."""
+        """Send it a signal; do nothing if it has ended."""
         self._process.send_signal(signum)
 
     def end(self) -> None:
-        """Wait for the end of it, and kill it if that does not come in time."""
+        """Wait for its end, and kill it if that does not come in time."""
         try:
             self._process.wait(STOP_WITHIN_S)
         except subprocess.TimeoutExpired:
@@ -120,7 +120,7 @@ class Cluster:
         self.stopped_by: signal.Signals | None = None
 
     def await_address(self) -> None:
-        """Wait for the line in which coordinatord says where it listens. Raises `ClusterError`."""
+        """Wait for the line with coordinatord's address. Raises `ClusterError`."""
         deadline = time.monotonic() + ANSWER_WITHIN_S
         while not (found := re.search(r"listening on http://(\S+)\n", self.coordinator.log.read_text())):
             if self.coordinator.exit_code is not None or time.monotonic() > deadline:
@@ -134,7 +134,7 @@ class Cluster:
         self.nodes[node] = Program(self.folder / f"{job}-{node}.log", *join, *flags_and_command)
 
     def kill_node(self, node: str) -> None:
-        """Kill a nodeclient with -9, as whatever takes a whole host would."""
+        """Kill a nodeclient with -9, as the loss of a whole host would."""
         program = self.nodes.pop(node)
         program.send(signal.SIGKILL)
         program.end()
@@ -149,7 +149,7 @@ class Cluster:
         raise ClusterError(f"{node} has no worker that could be killed")
 
     def status(self, job: str) -> dict[str, Any] | None:
-        """Return what the coordinator says of a job, None if it does not know it. Raises `ClusterError`."""
+        """Return the coordinator's view of a job; None if it does not know it. Raises `ClusterError`."""
         connection = http.client.HTTPConnection(self.address, timeout=ANSWER_WITHIN_S)
         try:
             connection.request("GET", f"/v1/jobs/{job}", headers={"Accept": "application/json"})
@@ -169,7 +169,7 @@ class Cluster:
             raise StoppedError(self.stopped_by)
 
     def note_signal(self, signum: int, _frame: FrameType | None) -> None:
-        """Remember that this process is to end: `wait_a_little` is a better place for it than wherever it is now."""
+        """Remember that this process is to end; `wait_a_little` raises it."""
         self.stopped_by = signal.Signals(signum)
 
 
@@ -186,7 +186,7 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
         cluster.await_address()
         yield cluster
     finally:
-        end_all(list(cluster.nodes.values()))  # first, so that they can tell the coordinator
+        end_all(list(cluster.nodes.values()))  # first, so that they can notify the coordinator
         end_all([cluster.coordinator])
 
 
@@ -210,20 +210,20 @@ class Step:
 
 
 class Training:
-    """The script `digits.py` as a job on the nodes of a cluster, and what has been seen of it."""
+    """The script `digits.py` as a job on the nodes of a cluster, and the observations of it."""
 
     def __init__(self, cluster: Cluster, job: str, epochs: int, show: Callable[[Training], None]) -> None:
-        """Let nothing join yet; `show` is called after each look."""
+        """Begin without nodes; `show` is called after each look."""
         self.cluster = cluster
         self.job = job
         self.epochs = epochs
         self.steps: list[Step] = []
-        """All that were done, in the order of time; steps after the last checkpoint come again in the next round."""
+        """All steps so far, in the order of time; steps after the last checkpoint come again in the next round."""
         self.round = 0
         self.round_seen_s = 0.0
         """When the current round was first seen."""
         self.status: dict[str, Any] = {}
-        """What the coordinator said last."""
+        """The coordinator's last answer."""
         self._show = show
         self._moved_s = time.monotonic()
         self._progress = cluster.folder / f"{job}.progress"
@@ -239,7 +239,7 @@ class Training:
         self.cluster.start_node(node, self.job, *flags, "--", *script, *work, *files)
 
     def until(self, reached: Callable[[], bool]) -> None:
-        """Watch until something is reached. Raises `ClusterError` if a node ends before, or nothing moves any more."""
+        """Watch until something is reached. Raises `ClusterError` if a node ends before, or no step comes any more."""
         while not reached():
             if ended := self._exit_codes():
                 early = "the training was over too early" if not any(ended.values()) else "nodes ended"
@@ -266,11 +266,11 @@ class Training:
         return next(str(node["node"]) for node in self.status["nodes"] if rank in node["ranks"])
 
     def _exit_codes(self) -> dict[str, int]:
-        """Return those of the nodes that have ended."""
+        """Return the exit codes of the nodes that have ended."""
         return {name: node.exit_code for name, node in self.cluster.nodes.items() if node.exit_code is not None}
 
     def _look(self) -> None:
-        """Wait a little, take note of what is new, and show it."""
+        """Wait a little, take note of changes, and show them."""
         self.cluster.wait_a_little()
         now = time.monotonic()
         self.status = self.cluster.status(self.job) or self.status

@@ -1,10 +1,10 @@
-"""What the coordinator decides, and nothing that it does.
+"""The coordinator's decisions. It carries out nothing.
 
-Pure: no clock, socket, file, log or chance. The one door is `machine`: `Coordinator` takes an event and the time, and
+Pure: no clock, socket, file, log or chance. The one entry is `machine`: `Coordinator` takes an event and the time, and
 returns what must be remembered (records) and then sent (effects). `events` and `effects` are its two edges, `journal`
 is the gate that holds back effects until their records are durable, `policy` has the numbers to decide by.
 
-Behind the door are four floors. Each may import from those before it, and from none after it:
+Behind it are four floors. Each may import from those before it, and from none after it:
 
 1. `values` knows no run: records, ranks and sums.
 2. `state` is what is known of runs and their members.

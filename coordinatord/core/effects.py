@@ -1,4 +1,4 @@
-"""What the coordinator wants done: records to make durable first (see `records`), then words to let out."""
+"""What the coordinator wants done: records to make durable first (see `records`), then effects to carry out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coordinatord.protocol.messages import Degraded, Desired, Refused
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Let this be the last thing that the session hears; what it has not yet read of before is void."""
+    """Make this the last message of the session; one that has not been sent yet is void."""
 
     session: int
     message: Desired
@@ -19,7 +19,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class ReportDegraded:
-    """Let the session hear that the coordinator lives, and nothing else."""
+    """Send the session that the coordinator lives, and nothing else."""
 
     session: int
     message: Degraded
@@ -27,7 +27,7 @@ class ReportDegraded:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Say why, and close the session."""
+    """Send the reason, and close the session."""
 
     session: int
     message: Refused
@@ -44,7 +44,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Tell an operator what became of a request."""
+    """Answer an operator's request."""
 
     session: int
     verdict: Verdict
@@ -61,4 +61,4 @@ class Batch:
     records: tuple[Record, ...]
     effects: tuple[Effect, ...]
     hurry: bool = False
-    """The effects speak of nothing that was ever recorded: they need not wait for what is being written."""
+    """Nothing recorded depends on the effects: they need not wait for the records that are being written."""

@@ -11,20 +11,20 @@ from coordinatord.protocol.messages import Join, Observed
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A node opened a session and said who it is."""
+    """A node opened a session and sent its `Join`."""
 
     session: int
-    """Numbered by the shell, never reused."""
+    """The shell numbers it, and never reuses a number."""
     join: Join
     peer_address: str
-    """Where the node was seen to come from."""
+    """The address that the node was seen to come from."""
     local_address: str
-    """At which of this host's addresses it arrived, which proves that one to be reachable."""
+    """The address of this host at which it arrived, which proves that one to be reachable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A node said what is."""
+    """A node reported its state."""
 
     session: int
     observed: Observed
@@ -39,10 +39,10 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class AdminRequested:
-    """An operator wants something; answered by `Answer`, with the same number."""
+    """An operator sent a request; answered by `Answer`, with the same number."""
 
     session: int
-    """Numbered like a node's."""
+    """The number of the request; the shell takes it from the same range as sessions, below 0."""
     request: Request
 
 
@@ -53,19 +53,19 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class StoreFailed:
-    """What is decided can no longer be made durable: what was decided so far is not, as yet."""
+    """Decisions can no longer be made durable; those so far may not be, either."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRecovered:
-    """All that was decided is durable, and more can be."""
+    """All decisions are durable, and more can be."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChanged:
-    """An operator has changed the settings; what is decided from now on is decided by these."""
+    """An operator has changed the settings; they apply from now on."""
 
     policy: Policy
 

@@ -1,8 +1,8 @@
-"""Persist, then speak: what has been decided but is not yet durable, and what may be said meanwhile.
+"""Persist, then speak: holds decisions that are not yet durable, and the effects that wait for them.
 
-Nobody hears of anything that a crash could forget. Records are written in groups: all that comes while one group is
-being written goes into the next. What is to be said of a group waits for it, and what was decided later, on the state
-that these records led to, waits as well. Who writes, and how long that takes, is the driver's business.
+Nobody learns anything that a crash could forget. Records are written in groups: all that come while one group is being
+written go into the next. The effects of a group wait for it. So do effects of later decisions, which rest on the state
+that these records led to. The driver writes, and knows how long that takes.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from coordinatord.core.effects import Batch, Effect
 from coordinatord.core.values.records import Record
 
 ONE_TIME_S = 0.05
-"""What was decided within this time shares a commit, and is said to have been decided at once. What waits for a disk
-that is in trouble must not: after a restart, times are counted from when it was decided."""
+"""Decisions within this time share a commit, and count as made at the same time. Decisions that wait for a failing disk
+must not: after a restart, times are counted from when they were made."""
 
 
 @dataclass(slots=True)
 class CommitBatch:
-    """Records that become durable together, and what may be said then."""
+    """Records that become durable together, and the effects that may happen then."""
 
     records: list[Record] = field(default_factory=list)
     at: float = 0.0
-    """When they were decided: to be written may take long, and must not change how long ago that was."""
+    """When they were decided: writing may take long, and must not change how long ago that was."""
     effects: dict[int, Effect] = field(default_factory=dict)
-    """By session: a newer word takes the place of an older one, so that there are never more than sessions."""
+    """The effects by session: a newer message replaces an older one, so that there are never more than sessions."""
 
     def hold(self, batch: Batch) -> None:
-        """Let a batch wait for this group."""
+        """Make a batch wait for this group."""
         self.records += batch.records
         for effect in batch.effects:
             self.effects.pop(effect.session, None)
@@ -37,7 +37,7 @@ class CommitBatch:
 
 
 class Journal:
-    """Stands between the machine and the world."""
+    """The gate between the machine and the world."""
 
     def __init__(self) -> None:
         self._writing: CommitBatch | None = None
@@ -55,7 +55,7 @@ class Journal:
 
     @property
     def decided_at(self) -> float:
-        """When the records that are being written were decided, in the coordinator's clock."""
+        """When the records that are being written were decided, by the coordinator's clock."""
         return self._writing.at if self._writing else 0.0
 
     def begin(self) -> tuple[Record, ...]:

@@ -1,4 +1,4 @@
-"""The numbers that the coordinator decides by, each with its reason; where they come from is `coordinatord.config`."""
+"""The numbers that the coordinator decides by, each with its reason; `coordinatord.config` reads them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from coordinatord.protocol.fields import DURATION_S_MAX
 
 HEARTBEAT_S_MIN = 0.1
-"""The least that may be set: a lease of half a second. A busy host holds a program up for tenths of one, so with less,
+"""The least that may be set: a lease of half a second. A busy host stops a program for tenths of a second. With less,
 as from a number that was meant in another unit, all nodes would be lost again and again."""
 
 SETTLE_S_MIN = 0.1
 """The least that may be set: programs that are started at one time come up tenths of a second apart."""
 
 OUTAGE_GRACE_S_MIN = 0.5
-"""The least that may be set: a connection that broke is back within tenths of a second, and with less, each one that
-did would end a node's workers."""
+"""The least that may be set: a broken connection is back within tenths of a second. With less, each broken connection
+would end a node's workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Policy:
     """A node is lost after this many heartbeats of silence: 5 s, as torchft has it and a tenth of Kubernetes' 50 s."""
 
     lease_stretch_max: float = 3.0
-    """...or up to three times as long, if its heartbeats come late of late: with 30 % of all packets lost, TCP is
+    """...or up to three times as long, if its heartbeats have come late recently: with 30 % of all packets lost, TCP is
     silent for more than 5 s about once a minute, and for more than 15 s hardly ever."""
 
     reconnect_grace_s: float = 1.0
@@ -46,18 +46,19 @@ class Policy:
     """...but no longer than this after the first, so that a trickle of arrivals cannot hold it up for ever."""
 
     retry_pause_s: float = 4.0
-    """Before the next round, when the same error has come twice in a row without a step in between: as warm workers
-    start at once, the budget would be gone in seconds, and whoever could mend it would not know yet. Doubled each time
-    that it comes again; 0: no pause."""
+    """The pause before the next round, when the same error has come twice in a row without a step in between: warm
+    workers start at once, so the budget would be gone in seconds, before anybody who could mend the cause knew of it.
+    It is doubled each time that the error comes again; 0: no pause."""
 
     retry_pause_max_s: float = 60.0
     """The longest such pause: five restarts then take more than two minutes, and a person still sees the job move."""
 
     repeat_within_s: float = 60.0
-    """A round that went on for longer had got somewhere, although its workers report no steps."""
+    """A round that went on for longer made progress, although its workers report no steps."""
 
     stop_limit_s: float = 30.0
-    """On top of a node's own stop timeout: after that, the others go on without a node that cannot end its workers."""
+    """The time beyond a node's own stop timeout after which the others go on without a node that cannot end its
+    workers."""
 
     collateral_s: float = 1.0
     """A worker's failure up to this long before its peer's node fell silent still counts as caused by it: the worker
@@ -65,18 +66,19 @@ class Policy:
 
     outage_grace_s: float = 300.0
     """How long a node that is cut off from the coordinator lets its workers go on. It may have been replaced, so they
-    should stop soon; but while they go on, the coordinator may be gone for that long and nothing is lost. The same
-    number says how long a round stands of which no node is heard any more: then they have all stopped."""
+    should stop soon; but while they go on, the coordinator may be gone for that long and nothing is lost. A round of
+    which no node is heard any more lasts as long: then all its workers have stopped."""
 
     restart_grace_s: float = 15.0
-    """After a start, how long a node that was a member before gets to be back before it is lost: two and a half
-    attempts to connect, of 5 s and a pause of 1 s each, so that one which began too early costs nobody a round."""
+    """How long a node that was a member before may take to be back after a start of the coordinator: two and a half
+    attempts to connect, of 5 s and a pause of 1 s each, so that an attempt that began too early costs nobody a
+    round."""
 
     jobs_max: int = 1_000
     """Jobs that are remembered; the oldest ended one is forgotten for a new one, live ones never."""
 
     nodes_max: int = 20_000
-    """Sessions in all: twice the 10,000 nodes that the heartbeat is tuned for."""
+    """The limit of all sessions: twice the 10,000 nodes that the heartbeat is tuned for."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that contradict each other. Raises `ValueError`."""
@@ -93,7 +95,7 @@ class Policy:
 
     @property
     def farewell_s(self) -> float:
-        """How long, in seconds, a lost node may take to be back at a coordinator that nobody else needs: two leases."""
+        """Return how many seconds a lost node may take to be back if no other needs the coordinator: two leases."""
         return 2 * self.heartbeat_s * self.leases_per_heartbeat
 
     def pause_after(self, repeats: int) -> float:

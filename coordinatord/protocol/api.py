@@ -1,12 +1,12 @@
-"""What the HTTP API answers and is asked, as records: the server writes them, the command lines read them.
+"""The requests and answers of the HTTP API, as records: the server writes answers, the command lines read them.
 
 `fields_of` of the schema takes them apart, as JSON or msgpack; `check_for` and `reader_for` read them. The order of the
 fields is that of the JSON. Names end in `Answer` where a record is the whole body of an answer, and in `Status` where
 it shows something as it is at the moment. Ages and durations are in seconds and count up to that moment.
 
-An older release may lack the fields that have a default, which then says what a reader is to make of it. A newer one
-may have more fields, states and kinds than there are here. Dashboards, the live page and people with curl rely on the
-names: none changes its meaning, and none goes away.
+An older release may lack the fields that have a default, which then is what a reader assumes. A newer one may have more
+fields, states and kinds than there are here. Dashboards, the live page and people with curl rely on the names: none
+changes its meaning, and none goes away.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from coordinatord.protocol.fields import LINE_MAX, Name, Sentence
 from coordinatord.protocol.schema import Clipped, Length, Range, Token, Without
 
 NUMBER_MAX = 2.0**62
-"""Steps, seconds, times: more is no number that a training job has."""
+"""The limit of steps, seconds and times: no training job has a greater number."""
 
 ITEMS_MAX = 1_000_000
-"""Of a list: ranks are the most numerous, and there are no more of them."""
+"""The limit of a list: ranks are the most numerous, and there are no more of them."""
 
 Number = Annotated[float, Range(-NUMBER_MAX, NUMBER_MAX)]
 Whole = Annotated[int, Range(0, NUMBER_MAX)]
 AnyText = Annotated[str, Clipped(4_096)]
 """A name or a sentence, made fit for a terminal where it is read; no reason of a coordinator is longer."""
 AnyLine = Annotated[str, Clipped(LINE_MAX)]
-"""A line of what a worker wrote."""
+"""A line that a worker wrote."""
 
 ENDED = frozenset({"succeeded", "failed", "stopped"})
 """States of a job that it does not leave by itself."""
@@ -46,7 +46,7 @@ class HealthAnswer:
     """The release of the coordinator."""
     jobs: Whole
     sessions: Whole
-    """Nodes that are connected."""
+    """The number of nodes that are connected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +61,12 @@ class ErrorAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AdminBody:
-    """The body of an operator's request; path and method say what is asked for."""
+    """The body of an operator's request; path and method name the request."""
 
     by: Name
-    """Who asks, as this person says."""
+    """The person who asks, by the person's own account."""
     reason: Sentence
-    """Why; may be left out."""
+    """The reason; may be left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,10 @@ class DrainBody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminAnswer:
-    """What became of an operator's request."""
+    """The result of an operator's request."""
 
     done: bool
-    """False if everything was so already."""
+    """False if nothing had to be changed."""
     message: AnyText
 
 
@@ -93,11 +93,11 @@ class ApiEvent:
     """Something that happened, to a job or to none."""
 
     id: Annotated[str, Token(128)]
-    """Given back as `Last-Event-ID` or `after`, it leads to what happened since; only its coordinator reads it."""
+    """Sent back as `Last-Event-ID` or `after`, it leads to the events since; only its coordinator interprets it."""
     number: Whole
     """Grows from event to event of one coordinator; another one may begin anew."""
     at: Number
-    """In seconds since 1970 by the clock of the coordinator's host."""
+    """The time in seconds since 1970 by the clock of the coordinator's host."""
     job: AnyText
     """Empty where the event concerns no job, or all."""
     run: AnyText
@@ -115,15 +115,15 @@ class EventsAnswer:
     """`GET /v1/events` and `GET /v1/jobs/{job}/events`, oldest first."""
 
     job: AnyText | None
-    """None: of all jobs."""
+    """None for all jobs."""
     events: Annotated[tuple[ApiEvent, ...], Length(0, ITEMS_MAX)]
     upto: AnyText = ""
-    """The id of the last event that was looked at: to go on after it leaves nothing out."""
+    """The id of the last event that was looked at: a reader that goes on after it misses nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondsStatus:
-    """Where the time of a run or round went, in seconds by cause."""
+    """Where the time of a run or round went, in seconds by activity."""
 
     training: Number = 0.0
     running: Number = 0.0
@@ -133,7 +133,7 @@ class SecondsStatus:
     rendezvous: Number = 0.0
     starting: Number = 0.0
     detecting: Number = 0.0
-    """The round was broken, and nobody knew."""
+    """The round was broken, and that was not known yet."""
     stopping: Number = 0.0
 
 
@@ -223,20 +223,20 @@ class FailureStatus:
     exit_code: Whole
     """As a shell has it: 128 + n for signal n."""
     how: AnyText
-    """The exit code in words, which tell 134 from SIGABRT."""
+    """The exit code in words, which distinguishes 134 from SIGABRT."""
     message: AnyText
     """What the node found out beyond the code."""
     error: AnyText
     """The exception that ended the worker, in one line; empty if there was none, or it is not known."""
     last_lines: Annotated[tuple[AnyLine, ...], Length(0, ITEMS_MAX)] = ()
-    """The end of the traceback, or of what the worker wrote to stderr."""
+    """The end of the traceback, or of the worker's output on stderr."""
     age_s: Number
     consequences: Annotated[tuple[OtherFailureStatus, ...], Length(0, ITEMS_MAX)] = ()
     """The first workers that failed later."""
     consequences_count: Whole
-    """All that are known."""
+    """The number of all that are known."""
     same_error_count: Whole = 0
-    """Of these, those that failed with the same error."""
+    """The number of these that failed with the same error."""
     early: Annotated[tuple[EarlyEndStatus, ...], Length(0, ITEMS_MAX)] = ()
     step: Whole | None = None
     """The furthest step that any worker had reported."""
@@ -244,20 +244,20 @@ class FailureStatus:
     log: AnyText | None = None
     """The file with all that the worker wrote to stderr, on its host."""
     hint: AnyText = ""
-    """What to do about it; empty if the cause is none of those that are well known."""
+    """What to do about it; empty if the cause is not a well-known one."""
     before: AnyText = ""
-    """Who had ended before, in words; empty if nobody had."""
+    """The workers that had ended before, as a sentence; empty if none had."""
     behind: AnyText = ""
-    """Who was behind, in words, where a worker waited for others."""
+    """The workers that were behind, as a sentence, where a worker waited for others."""
     then: AnyText = ""
-    """Who failed too, in words."""
+    """The workers that failed too, as a sentence."""
 
 
 @dataclass(kw_only=True)
 class NodeStatus:
     """A node of a job.
 
-    An answer may have ten thousand of them. One that is frozen or has slots takes three times as long to make, or to
+    An answer may have ten thousand of them. A frozen class, or one with slots, takes three times as long to make, or to
     take apart.
     """
 
@@ -265,7 +265,7 @@ class NodeStatus:
     host: AnyText
     address: AnyText
     state: AnyText
-    """Such as `running`, `ready` or `spare`."""
+    """A member state, or `spare` for a ready node beyond the maximum."""
     reason: AnyText
     drained: bool = False
     """An operator wants it to leave."""
@@ -274,9 +274,9 @@ class NodeStatus:
     ranks: Annotated[tuple[Whole, ...], Length(0, ITEMS_MAX)] = ()
     last_seen_s: Number
     release: AnyText | None = None
-    """Of nodeclient; None if not known."""
+    """The release of nodeclient; None if not known."""
     protocol: Whole | None = None
-    """The version that it speaks."""
+    """The version of the protocol that it speaks."""
     steps: Annotated[tuple[Whole | None, ...], Length(0, ITEMS_MAX)] = ()
     """The last step of each of its workers by local rank; empty if none reports any."""
     step_age_s: Number | None = None
@@ -291,7 +291,7 @@ class RoundStatus:
     nodes: Whole
     workers: Whole
     formed: AnyText | None
-    """Why, as with the next two."""
+    """Why it was formed; the next two fields say why it was stopped and why it ended."""
     stopped: AnyText | None
     ended: AnyText | None
     planned: bool
@@ -299,12 +299,12 @@ class RoundStatus:
     charged: bool
     """It counts against the budget of restarts."""
     formed_s: Number | None
-    """How long ago, as with the next three."""
+    """How long ago; the same in the next three."""
     running_s: Number | None
     stopped_s: Number | None
     ended_s: Number | None
     seconds: SecondsStatus
-    """Since the round before it ended."""
+    """The seconds since the round before it ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,9 +333,9 @@ class JobStatus:
     missing: MissingStatus = MissingStatus()
     failure: FailureStatus | None = None
     nodes: Annotated[tuple[NodeStatus, ...], Length(0, ITEMS_MAX)] = ()
-    """Those of the round first, by rank."""
+    """The nodes of the round first, by rank."""
     rounds: Annotated[tuple[RoundStatus, ...], Length(0, ITEMS_MAX)] = ()
-    """The last ones, oldest first. A list of jobs does not have them."""
+    """The last rounds, oldest first. A list of jobs does not have them."""
 
     @property
     def ended(self) -> bool:
@@ -345,7 +345,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainedStatus:
-    """A mark of an operator on a node or host: no round takes it."""
+    """An operator's drain of a node or host: no round takes it."""
 
     node: AnyText
     reason: AnyText
@@ -353,14 +353,14 @@ class DrainedStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsAnswer:
-    """`GET /v1/jobs`."""
+    """The answer to `GET /v1/jobs`."""
 
     jobs: Annotated[tuple[JobStatus, ...], Length(0, ITEMS_MAX)]
     drained: Annotated[tuple[DrainedStatus, ...], Length(0, ITEMS_MAX)] = ()
 
 
 IN_LIST: Without = {JobStatus: frozenset({"rounds"})}
-"""What a list of jobs does not have of each."""
+"""The fields that a list of jobs leaves out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,7 +378,7 @@ class JobSummary:
     spares: Whole
     progress: ProgressStatus
     nodes: Whole
-    """How many it has."""
+    """The number of nodes."""
     goodput: Number | None
 
 

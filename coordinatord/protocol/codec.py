@@ -48,7 +48,7 @@ _DIALECTS = {version: _Dialect(version) for version in SPOKEN}
 
 
 class VersionError(SchemaError):
-    """The peer speaks no version of the protocol that this side does. State: unchanged."""
+    """The peer speaks no version of the protocol that this side does. Nothing has changed."""
 
 
 def encode(message: Message, version: int = PROTOCOL_VERSION) -> bytes:
@@ -70,11 +70,11 @@ def decode(
 
 
 def decode(frame: bytes, *expected: type[Any], version: int = PROTOCOL_VERSION) -> Any:
-    """Unpack and check one message of an `expected` class, said in a session of this version.
+    """Unpack and check one message of an `expected` class in a session of this version.
 
-    A `Join` says itself which version it is in. Raises `SchemaError` for anything else, whatever the bytes are, and
-    `VersionError` for a `Join` in a version that is not spoken. That is looked at first, because nothing else can be
-    trusted to be understood then.
+    A `Join` itself names its version. Raises `SchemaError` for anything else, whatever the bytes are, and
+    `VersionError` for a `Join` in a version that is not spoken. The version is checked first, because nothing else can
+    be trusted to be understood then.
     """
     body = _unpack(frame)
     name = body.pop("type", None)

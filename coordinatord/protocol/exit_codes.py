@@ -1,4 +1,4 @@
-"""Exit codes: how the code of a worker is said and passed on, and those of the programs themselves."""
+"""Exit codes: how a worker's code is described and passed on, and those of the programs themselves."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class ExitCode(IntEnum):
     REFUSED = 77
     """The coordinator refuses this node."""
     STOPPED = 79
-    """An operator ended the job. The first number that sysexits leaves free: whoever starts nodes again when they fail
-    or leave can tell that nobody wants these back."""
+    """An operator ended the job. It is the first number that sysexits leaves free: a program that starts nodes again
+    when they fail or leave can see that these are not wanted back."""
     INTERRUPTED = 130
     """Left after Ctrl-C (128 + SIGINT)."""
     TERMINATED = 143
@@ -38,7 +38,7 @@ class ExitCode(IntEnum):
 
 
 _SHELL_SIGNALS = frozenset(Signals(number) for number in (2, 3, 4, 6, 7, 8, 9, 11, 15))
-"""INT, QUIT, ILL, ABRT, BUS, FPE, KILL, SEGV, TERM: greater codes than 128 mean something else as well."""
+"""INT, QUIT, ILL, ABRT, BUS, FPE, KILL, SEGV, TERM: codes greater than 128 have other meanings as well."""
 
 
 def signal_behind(exit_code: int) -> int | None:
@@ -49,9 +49,9 @@ def signal_behind(exit_code: int) -> int | None:
 
 
 def describe_exit(exit_code: int) -> str:
-    """Say an exit code as `subprocess` has it in words: 'exit code 3', 'killed by SIGKILL'.
+    """Return a text for an exit code of `subprocess`: 'exit code 3', 'killed by SIGKILL'.
 
-    Where a shell means a signal by it, that is said too: 'exit code 137, as a shell says SIGKILL'.
+    A code by which a shell means a signal is explained: 'exit code 137, as a shell says SIGKILL'.
     """
     if exit_code >= 0:
         signum = signal_behind(exit_code)

@@ -1,4 +1,4 @@
-"""What the fields of messages and records may hold: numbers and texts, each with its limits, and why these."""
+"""The values that fields of messages and records may hold: numbers and texts, each with its limits and the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RANKS_MAX = 1_000_000
 """Ten times the largest public training job (about 100,000 GPUs); bounds every rank, count and round size."""
 
 WORKERS_MAX = 4_096
-"""On one node: sixteen times the CPUs of the largest common hosts; more is a typing error."""
+"""The workers of one node: sixteen times the CPUs of the largest common hosts; more is a typing error."""
 
 COUNTER_MAX = 2**31 - 1
 """Rounds and restarts: at one a second, 68 years."""
@@ -20,7 +20,7 @@ DURATION_S_MAX = 86_400
 """A day: longer durations are mistakes in units."""
 
 STEP_MAX = 2**53 - 1
-"""Steps of a training job: at a million a second, 285 years; and JSON and its readers still tell each from the next."""
+"""Steps of a training job: at a million a second, 285 years; and readers of JSON still tell each from the next."""
 
 
 Seconds = Annotated[float, Range(0, DURATION_S_MAX)]
@@ -33,19 +33,20 @@ Address = Annotated[str, Length(1, 253)]
 """An IP address or a host name (253 is the limit of DNS, RFC 1035)."""
 Port = Annotated[int, Range(1, 65_535)]
 Text = Annotated[str, Length(0, TEXT_MAX)]
-"""Words for a person; see `text.clip`."""
+"""A text for a person; see `text.clip`."""
 MESSAGE_MAX = 512
-"""In characters: one sentence, or the last line of a traceback."""
+"""The length in characters: one sentence, or the last line of a traceback."""
 Sentence = Annotated[str, Length(0, MESSAGE_MAX)]
 LINE_MAX = 240
-"""In characters: two rows of a wide terminal."""
+"""The length in characters: two rows of a wide terminal."""
 LAST_LINES_MAX = 40
-"""Lines of what a worker said last: a traceback through torch has some 30."""
+"""The last lines of a worker that are sent: a traceback through torch has some 30."""
 Line = Annotated[str, Length(0, LINE_MAX)]
 LOG_MAX = 1_024
-"""In characters: a longer path is left out, for a part of it leads nowhere."""
+"""The length in characters: a longer path is left out, since a part of it leads nowhere."""
 WorkerExit = Annotated[int, Range(-127, 255)]
-"""As `subprocess` has it: a negative value -n is the death by signal n, which a shell reports as 128 + n."""
+"""An exit code as `subprocess` has it: a negative value -n is the death by signal n, which a shell reports as 128 +
+n."""
 
 CONSEQUENCES_MAX = 8
-"""As many are named; the rest is counted."""
+"""How many are named; the rest is counted."""

@@ -33,10 +33,10 @@ from coordinatord.protocol.schema import Length, Range, SchemaError
 from coordinatord.protocol.worker_ends import Ended, Killed
 
 PROTOCOL_VERSION = 5
-"""Raised by every change of a message; `versions` says what changed when, and which versions are spoken."""
+"""Every change of a message raises it; `versions` has the changes, and which versions are spoken."""
 
 DEFAULT_PORT = 29_400
-"""Where a coordinator listens unless told otherwise; the same as torchrun's c10d rendezvous, so firewalls know it."""
+"""The port of a coordinator by default; the same as torchrun's c10d rendezvous, so firewalls know it."""
 
 SESSION_PATH = "/v1/session"
 """Where a node opens its WebSocket."""
@@ -51,7 +51,7 @@ class Phase(StrEnum):
     """What a node's local worker group is doing."""
 
     IDLE = "idle"
-    """No worker lives, and the last round is behind it: it can be given a new one."""
+    """No worker lives, and the last round is over here: the node can be given a new one."""
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -78,7 +78,7 @@ class Goal(StrEnum):
     STOP = "stop"
     """The round is over: end its workers and confirm it."""
     EXIT = "exit"
-    """Have no workers, say the outcome and go."""
+    """Have no workers, report the outcome and exit."""
 
 
 class Result(StrEnum):
@@ -101,7 +101,7 @@ class RefusalCode(StrEnum):
     SUPERSEDED = "superseded"
     LIMIT = "limit"
     UNRECORDED = "unrecorded"
-    """The coordinator's store fails, so it takes in nobody whom it would forget."""
+    """The coordinator's store fails, so it lets in no node that it would forget."""
     DRAINED = "drained"
     """An operator keeps this node out for now."""
     FORGOTTEN = "forgotten"
@@ -139,18 +139,18 @@ class NodeSpec:
     host_id: Name
     """Equal on two nodes exactly if they reach each other over loopback: the boot id and the network namespace."""
     workers: Annotated[int, Range(1, WORKERS_MAX)]
-    """Size of its local worker group."""
+    """The size of its local worker group."""
     role: Name
     topology: Annotated[str, Length(0, 128)]
-    """Nodes with equal or neighbouring keys get neighbouring ranks; empty where nobody knows."""
+    """Nodes with equal or neighbouring keys get neighbouring ranks; empty if unknown."""
     group_rank: Count | None
-    """The group rank that its user wishes for; honoured as far as others do not wish for the same."""
+    """The group rank that its user asks for; granted as far as others do not ask for the same."""
     advertise_address: Address | None
     """The address that its user wants others to reach it at."""
     routable_address: Address | None
     """Its own guess at such an address, used only where the coordinator has seen none."""
     probe_port: Port
-    """Where it answers with its node id, so that others can find out whether an address leads to it."""
+    """The port at which it answers with its node id, so that others can find out whether an address leads to it."""
     join_timeout_s: Seconds
     """How long it is willing to wait for a round."""
     stop_timeout_s: Seconds
@@ -164,7 +164,7 @@ class Follower:
     rank: Count
     exit_code: WorkerExit
     same_error: bool = False
-    """It failed with the same error, so the other one is not why."""
+    """It failed with the same error, so the other failure is not its cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +175,13 @@ class Failure:
     local_rank: Count
     exit_code: WorkerExit
     pid: Annotated[int, Range(0, 2**31 - 1)]
-    """Its process; 0 if it was never started."""
+    """Its process id; 0 if it was never started."""
     message: Sentence
     """What the node found out beyond the code, such as why the process could not be started or who killed it."""
     error: Sentence
     """The exception that ended it, in one line; empty if there was none, or it is not known."""
     last_lines: Annotated[tuple[Line, ...], Length(0, LAST_LINES_MAX)]
-    """The end of its traceback, or of what it wrote to stderr."""
+    """The end of its traceback, or of its output on stderr."""
     followers: Annotated[tuple[Follower, ...], Length(0, CONSEQUENCES_MAX)]
     """The first few workers of the node that failed later, and were not ended by it."""
     age_s: Seconds
@@ -231,13 +231,13 @@ class Report:
     failure: Failure
     consequences: Annotated[tuple[SecondaryFailure, ...], Length(0, CONSEQUENCES_MAX)]
     consequences_count: Count
-    """All that are known."""
+    """The number of all that are known."""
     same_error_count: Count = 0
-    """Of these, those that failed with the same error."""
+    """The number of these that failed with the same error."""
     early: Annotated[tuple[EarlyEnd, ...], Length(0, CONSEQUENCES_MAX)] = ()
     """The first workers of the round that had exited with 0 before it failed."""
     step: Step | None = None
-    """The furthest that any worker had reported."""
+    """The furthest step that any worker had reported."""
     stragglers: Annotated[tuple[Straggler, ...], Length(0, CONSEQUENCES_MAX)] = ()
     """The first few workers that had not reported it, the furthest behind first."""
 
@@ -257,19 +257,21 @@ class Observed:
     """Its user asked it to leave."""
     failure: Failure | None
     heard_s: Seconds
-    """How long ago it last heard the coordinator in this session, by which that knows how late its own words come."""
+    """How long ago it last heard the coordinator in this session. The coordinator learns from it how late its own
+    messages arrive."""
     beat: bool
-    """A heartbeat: the coordinator answers it even if nothing has changed, so that each side knows the other alive."""
+    """A heartbeat: the coordinator answers it even if nothing has changed, so that each side knows that the other
+    lives."""
     steps: Annotated[tuple[Step | None, ...], Length(0, WORKERS_MAX)] = ()
-    """The last step that each worker of the round has reported, by local rank. Of None alone if none has reported any,
-    but one has said that it will; empty if there is no sign of steps."""
+    """The last step that each worker of the round has reported, by local rank. All are None if none has reported any,
+    but one has announced that it will; empty if there is no sign of steps."""
     step_age_s: Seconds | None = None
     """How long before this message the newest of them was: as with failures, two hosts' clocks are never compared."""
     idle_s: Seconds = 0.0
     """How long before this message the last of its workers was gone; 0 while any may live."""
     ended: Annotated[tuple[Ended, ...], Length(0, CONSEQUENCES_MAX)] = ()
-    """The first workers of the round that exited with 0 before they were asked to end. It is told with the next word
-    that has another reason: it matters only when a round is judged, and each node speaks before that."""
+    """The first workers of the round that exited with 0 before they were asked to end. They are sent with the next
+    message that has another reason: they matter only when a round is judged, and each node sends one before that."""
     killed: Killed | None = None
     """Those of its workers in the round that were killed before they had saved their state, if any were."""
 
@@ -282,15 +284,15 @@ class Join:
     job: Name
     node: Name
     incarnation: Annotated[int, Range(0, 2**63 - 1)]
-    """One life of a nodeclient process. Of two with the same node id, the greater one is the younger."""
+    """One life of a nodeclient process. If two have the same node id, the greater one is the younger."""
     spec: JobSpec
     offer: NodeSpec
     observed: Observed
     release: Annotated[str, Length(0, 64)] = ""
-    """The release of nodeclient, as its `--version` says it; empty if not known."""
+    """The release of nodeclient, as printed by its `--version`; empty if not known."""
     age_s: Seconds | None = None
-    """How long before this message the nodeclient process began; None if not known. By it, and by no clock, a node that
-    comes when a run has just ended is told from one that was started to begin another."""
+    """How long before this message the nodeclient process began; None if not known. It distinguishes a node that comes
+    when a run has just ended from one that was started to begin another, without comparing clocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,14 +310,15 @@ class Assignment:
     master_address: Address
     master_port: Port
     master_probe_port: Port
-    """Where that node answers with its id: each node makes sure that it gets there before it starts its workers."""
+    """The port at which that node answers with its id: each node checks that it gets there before it starts its
+    workers."""
     restarts_used: Counter
     max_restarts: Counter
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it ended, for the nodeclient to say and to exit with."""
+    """How it ended, for the nodeclient to log and to exit with."""
 
     result: Result
     exit_code: Annotated[int, Range(0, 255)]
@@ -328,17 +331,18 @@ class Desired:
 
     run: Annotated[str, Length(0, 128)]
     round: Counter
-    """The round that the goal speaks of; with `wait`, the last one of the run."""
+    """The round of the goal; with `wait`, the last one of the run."""
     goal: Goal
     reason: Text
     """Why, in words for a person."""
     wait_s: Seconds | None
-    """With `wait`: how long that takes at most, until a round forms or the node is let go; None if for ever."""
+    """With `wait`: how long that takes at most, until a round forms or the node is released; None if for ever."""
     heartbeat_s: Seconds
     lease_s: Seconds
-    """Granted to the node: it speaks at least every `heartbeat_s`, and is lost after `lease_s` of silence."""
+    """Granted to the node: it sends a heartbeat at least every `heartbeat_s`, and is lost after `lease_s` of
+    silence."""
     outage_grace_s: Seconds
-    """Granted as well: a node that is cut off from the coordinator for longer stops its workers, for it may have been
+    """Granted as well: a node that is cut off from the coordinator for longer stops its workers, since it may have been
     replaced."""
     planned: bool
     """With `stop` or `exit`: nothing has gone wrong, so workers get the time to save their state."""
@@ -349,11 +353,10 @@ class Desired:
     report: Report | None
     """Why the last round failed: with `exit`, and with `run` until the node's workers are running."""
     remark: Sentence = ""
-    """What the person at the node is to be warned of, if anything: that this run begins a job anew which had
-    succeeded."""
+    """A warning for the user of the node, if any: this run begins a job anew which had succeeded."""
 
     def __post_init__(self) -> None:
-        """Hold the goal together with what belongs to it. Raises `SchemaError`."""
+        """Check that the goal has the fields that belong to it. Raises `SchemaError`."""
         if (self.assignment is not None) != (self.goal is Goal.RUN):
             raise SchemaError(f"assignment belongs to the goal {Goal.RUN} and only there, not to {self.goal}")
         if (self.outcome is not None) != (self.goal is Goal.EXIT):
@@ -362,9 +365,9 @@ class Desired:
 
 @dataclass(frozen=True, slots=True)
 class Degraded:
-    """Everything stays as it was last desired, for the coordinator cannot decide anything now; but it lives.
+    """Everything stays as it was last desired, since the coordinator lives but cannot decide anything now.
 
-    Said in answer to heartbeats while its store fails: what it would decide, it might forget.
+    It answers heartbeats while the store fails: the coordinator might forget whatever it would decide.
     """
 
     reason: Text
@@ -372,12 +375,12 @@ class Degraded:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The last message of a session that the coordinator will not have."""
+    """The last message of a session that the coordinator refuses."""
 
     code: RefusalCode
     message: Text
     retry: bool
-    """Whether the same node may be welcome later."""
+    """Whether the same node may be let in later."""
 
 
 Message = Join | Observed | Desired | Degraded | Refused

@@ -22,17 +22,17 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.text import clip
 
 Check = Callable[[object], Any]
-"""Takes a decoded value; returns what the field is to hold, or raises `_WrongError`."""
+"""Takes a decoded value; returns the value of the field, or raises `_WrongError`."""
 
 MessageT = TypeVar("MessageT")
 
 
 class SchemaError(OperationalError):
-    """The data is not the message that it says it is; the text names the field. State: unchanged."""
+    """The data is not the message that it claims to be; the text names the field. Nothing has changed."""
 
 
 class _WrongError(OperationalError):
-    """A value is not what it should be. Where it stands is added on the way out: who is right pays nothing for it."""
+    """A value is wrong. Its place is added on the way out, so that correct data costs nothing for it."""
 
     def __init__(self, what: str, path: str = "") -> None:
         super().__init__(what)
@@ -61,27 +61,27 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Clipped:
-    """Bound of a text for people, in characters: more is cut off, and what is not printable becomes a blank."""
+    """The bound of a text for people, in characters: a longer one is cut, and unprintable characters become blanks."""
 
     most: int
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Bound of a text that goes into a header as it came, in characters: visible ASCII letters, and at least one."""
+    """The bound of a text that goes into a header unchanged, in characters: visible ASCII letters, and at least one."""
 
     most: int
 
 
 Without = Mapping[type[Any], frozenset[str]]
-"""By class, fields that the data has not: a message then holds their defaults."""
+"""The fields that the data lacks, by class: a message then holds their defaults."""
 
 
 def check_for(message: type[MessageT], without: Without = MappingProxyType({})) -> Callable[[object, str], MessageT]:
     """Build the check that turns a decoded map into `message`.
 
-    Fields that are missing or unknown are errors: what is read was written in exactly one version. That version may
-    be `without` some fields.
+    Fields that are missing or unknown are errors: the data was written in exactly one version. That version may be
+    `without` some fields.
     """
     return _placed(_exactly(message, without))
 
@@ -89,13 +89,13 @@ def check_for(message: type[MessageT], without: Without = MappingProxyType({})) 
 def reader_for(message: type[MessageT]) -> Callable[[object, str], MessageT]:
     """Return the check that turns a decoded map of a perhaps newer or older release into `message`.
 
-    Unknown fields are left out, and a field that is missing has its default; without a default it is an error.
+    Unknown fields are left out, and a field that is missing has its default; if it has no default it is an error.
     """
     return _placed(_leniently(message))  # type: ignore[arg-type] # classes are hashable
 
 
 def fields_of(message: Any, without: Without = MappingProxyType({})) -> dict[str, Any]:
-    """Take a message apart, the way back from `check_for`; of a subclass, this gives the fields of its own.
+    """Take a message apart, the way back from `check_for`; for a subclass, this gives the fields of its own.
 
     A message without slots costs a quarter of one with: it is a copy of a map that exists.
     """
@@ -237,7 +237,7 @@ def _number(kind: type[int | float], bound: Range) -> Check:
     def check(value: Any) -> Any:
         if type(value) not in accepted:
             raise _WrongError(f"must be of type {kind.__name__}, not {_show(value)}")
-        # Written so that a NaN, which compares as False, is outside every range.
+        # A NaN compares as False, so this puts it outside every range.
         if least <= value <= most:
             return value
         raise _WrongError(f"must be within {least} and {most}, not {_show(value)}")
@@ -293,6 +293,6 @@ def _difference(names: frozenset[str], value: dict[Any, Any]) -> str:
 
 
 def _show(value: object) -> str:
-    """Show a value that a stranger sent: enough to recognise it by, never all of it."""
+    """Return a value that a stranger sent as text: enough to recognise it by, never all of it."""
     text = repr(value) if isinstance(value, str | int | float | NoneType) else type(value).__name__
     return text if len(text) <= 40 else f"{text[:37]}..."  # noqa: PLR2004

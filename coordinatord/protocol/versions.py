@@ -1,13 +1,13 @@
-"""Which versions of the protocol are spoken, and what each of them has that the one before it has not.
+"""The versions of the protocol that are spoken, and what each of them adds to the one before.
 
 Both sides speak the present version and the one before it, so that a cluster can be upgraded host by host while its
-jobs train. Each session has one version: that of its first message. What is said in it has the fields of that version,
-no more and no less.
+jobs train. Each session has one version: that of its first message. Its messages have the fields of that version, no
+more and no less.
 
-To raise the version: add one to `PROTOCOL_VERSION`, a row to `ADDED` for each new field, and a recording of the
-version that was (`tests/coordinatord/protocol`). A new field needs a default that means "not known", since that is
-what a session of the older version takes it for. Three things stay as they are in all versions, or two sides that
-share none could not say so: the `type` of each message, the `version` of a `Join`, and the whole of `Refused`.
+To raise the version: add one to `PROTOCOL_VERSION`, a row to `ADDED` for each new field, and a recording of the version
+that was (`tests/coordinatord/protocol`). A new field needs a default that means "not known", since that is what a
+session of the older version takes it for. Three things stay as they are in all versions, so that two sides that share
+none can still find that out: the `type` of each message, the `version` of a `Join`, and the whole of `Refused`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from coordinatord.protocol.messages import (
 )
 
 SPOKEN = (PROTOCOL_VERSION, PROTOCOL_VERSION - 1)
-"""The present version first. A node begins with it, and takes the other where the coordinator does not speak this."""
+"""The present version comes first. A node begins with it, and takes the other if the coordinator does not speak
+this."""
 
 Later = Mapping[type[Any], frozenset[str]]
-"""By class, the fields that a version has not yet."""
+"""The fields that a version lacks, by class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,6 @@ def later_than(version: int) -> Later:
 
 
 def differing(theirs: object) -> str:
-    """Say to a node that the coordinator speaks none of its versions; `theirs` is what it claimed, in a few words."""
+    """Return the text that the coordinator speaks none of a node's versions; `theirs` names those."""
     ours = " and ".join(str(version) for version in SPOKEN)
     return f"the coordinator speaks {ours} of the protocol, this node {theirs}: install the same release on all hosts"

@@ -1,4 +1,4 @@
-"""What a node says of the ends of its workers beside a failure; what a failure is, is in `messages`."""
+"""A node's report of the ends of its workers beside a failure; `messages` defines a failure."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ class Killed:
     ranks: Annotated[tuple[Count, ...], Length(1, CONSEQUENCES_MAX)]
     """The first few of them."""
     count: Annotated[int, Range(1, WORKERS_MAX)]
-    """All of them."""
+    """The number of all of them."""
     after_s: Seconds
     """How long they had."""

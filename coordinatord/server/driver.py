@@ -113,7 +113,7 @@ class Driver:
             self._timer.arm(self.machine.next_deadline())
             self._release(self._journal.take(batch, now))
         except Exception as error:
-            # A bug: its state is no longer to be trusted, so the daemon ends instead of deciding by it.
+            # It is a bug: the state can no longer be trusted, so the daemon ends instead of deciding by it.
             self._tasks.fail(self._recorder.explain(error, self._crashes))
             raise
         if batch.records and not self._writing:

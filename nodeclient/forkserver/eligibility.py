@@ -29,7 +29,10 @@ _DEAF = {"I": "isolated", "E": "told to ignore PYTHONPATH", "S": "told not to im
 
 
 class ColdError(OperationalError):
-    """This command line cannot be started warm; the text says why, and what to do about it where something can be."""
+    """This command line cannot be started warm.
+
+    The text says why, and what to do about it where something can be done.
+    """
 
 
 def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> tuple[str, ...]:

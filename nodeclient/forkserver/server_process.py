@@ -52,7 +52,7 @@ PID_BYTES_MAX = 20
 
 
 class ForkServerError(OperationalError):
-    """The parent interpreter cannot do what it is for; the text says why."""
+    """The parent interpreter cannot do its work; the text says why."""
 
 
 class ForkServer:

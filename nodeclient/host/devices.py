@@ -28,7 +28,7 @@ _DEVICE_MINOR = re.compile(r"^Device Minor:\s*(\d+)$", re.MULTILINE)
 
 
 class WorkersPerNodeError(OperationalError):
-    """`--nproc-per-node` is none of what it may be, or asks for GPUs where there are none."""
+    """`--nproc-per-node` has no valid value, or asks for GPUs where there are none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ all workers there."""
 
 
 class BindingError(OperationalError):
-    """Workers cannot be bound as was asked for; the text says why and what to do."""
+    """Workers cannot be bound as requested; the text says why and what to do."""
 
 
 def bindings(

@@ -23,7 +23,7 @@ _HOSTNAME_OF_INDEX = re.compile(r"(?P<job>.+)-(?P<index>\d{1,10})", re.ASCII)
 
 
 class SchedulerError(OperationalError):
-    """The scheduler was told to start nodeclients in a way that cannot be meant; the text says how to put it right."""
+    """The scheduler starts nodeclients in a way that cannot be meant; the text says how to put it right."""
 
 
 @dataclass(frozen=True, slots=True)

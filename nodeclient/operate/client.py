@@ -54,7 +54,7 @@ def read(kind: type[Answer], data: Any, where: str = "answer") -> Answer:
 
 
 class _StrangeError(OperationalError):
-    """What answers is no coordinatord, or not in order."""
+    """The answer is not from a coordinatord, or is malformed."""
 
 
 _TROUBLES = (OSError, UnicodeError, http.client.HTTPException, _StrangeError)

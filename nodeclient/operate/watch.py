@@ -87,7 +87,7 @@ def watch_screen(look: Callable[[], Seen], draw: Callable[[Seen, TerminalInfo, i
 
 
 class _EndedError(OperationalError):
-    """A signal asks this program to end; raised wherever it is, since an answer may be long in coming."""
+    """A signal asks this program to end; it may interrupt a long wait for an answer."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)

@@ -59,7 +59,7 @@ _SERVES_ON = re.compile(r"coordinatord serves on for (?P<jobs>.+)\n")
 
 
 class EmbeddedCoordinatorError(OperationalError):
-    """The coordinator of this node's own did not start; it has said why itself."""
+    """The coordinator of this node's own did not start; it has written why itself."""
 
     exit_code = ExitCode.UNAVAILABLE
 

@@ -24,7 +24,7 @@ hang."""
 
 
 class EndedError(OperationalError):
-    """This membership is over. State: it stays so."""
+    """This membership is over, and stays so."""
 
     def __init__(self, ending: Exit) -> None:
         super().__init__(ending.message)

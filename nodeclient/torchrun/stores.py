@@ -53,7 +53,7 @@ ACCEPT_WITHIN_S = 2.0
 
 
 class RoundOverError(OperationalError):
-    """The round was over before its store could be used. State: there is no store."""
+    """The round was over before its store could be used. There is no store."""
 
 
 class AgentStoreError(OperationalError):

@@ -37,7 +37,7 @@ _DEAD_STATES = frozenset("ZX")
 
 
 class UnkillableError(OperationalError):
-    """Processes outlived SIGKILL; `pids` are theirs. State: all the others have ended."""
+    """Processes outlived SIGKILL; `pids` are theirs. All the others have ended."""
 
     def __init__(self, pids: list[int], timeout_s: float) -> None:
         listed = ", ".join(map(str, pids))

@@ -1,6 +1,6 @@
 """The first floor: values and sums that know no run.
 
-`records` are the durable facts, each with its reason; `admin_requests` are what operators ask for. `ranks` deals out
-ranks, `root_cause` finds the failure that came first, `time_ledger` says where the time went, `round_history` keeps
+`records` are the durable facts, each with its reason; `admin_requests` are operators' requests. `ranks` deals out
+ranks, `root_cause` finds the failure that came first, `time_ledger` counts where the time went, `round_history` keeps
 the last rounds, `training_progress` the steps that nodes report, and `deadline_heap` the times at which to look again.
 """

@@ -1,4 +1,4 @@
-"""What an operator may ask of the coordinator, and how that is answered; `transitions/admin` carries it out."""
+"""Operators' requests and their answers; `transitions/admin` carries them out."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Something that a person wants, who said who it is: nobody has checked that."""
+    """A person's request. The person's name is not checked."""
 
     target: str
-    """The job; of a drain, the node or host."""
+    """The job; for a drain, the node or host."""
     by: str
     why: str
-    """In the person's own words; may be empty."""
+    """The person's reason, as given; may be empty."""
 
     def words(self, done: str) -> str:
-        """Say that it was `done`, by whom and why: 'drained by alice@login1: bad memory'."""
+        """Return that it was `done`, by whom and why: 'drained by alice@login1: bad memory'."""
         return f"{done} by {self.by}" + (f": {self.why}" if self.why else "")
 
 
@@ -33,31 +33,31 @@ class RestartJob(Request):
 
 @dataclass(frozen=True, slots=True)
 class ForgetJob(Request):
-    """Let nothing be known of a job any more."""
+    """Remove all that is known of a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainNode(Request):
-    """Let a node, or all nodes of a host, leave their jobs, and take them in no more."""
+    """Make a node, or all nodes of a host, leave their jobs, and let them in no more."""
 
     ahead: bool = False
-    """Also if no node of that name is there yet: without it, a name that nobody has is taken for a slip."""
+    """Whether the name may be one that no node has yet; otherwise such a name is taken for a slip."""
 
 
 @dataclass(frozen=True, slots=True)
 class UndrainNode(Request):
-    """Take a drained node in again."""
+    """Let a drained node in again."""
 
 
 class Verdict(StrEnum):
-    """What became of a request."""
+    """The result of a request."""
 
     DONE = "done"
     NOTHING = "nothing"
-    """It is as was asked already, or nothing is there to be done."""
+    """It is as requested already, or there is nothing to do."""
     UNKNOWN_JOB = "unknown_job"
     UNKNOWN_NODE = "unknown_node"
     REFUSED = "refused"
     """It would do harm; the answer says what to do instead."""
     UNRECORDED = "cannot_record"
-    """What would be decided could be forgotten; the same may be asked again later."""
+    """The decision could be forgotten, so there is none; the same may be requested again later."""

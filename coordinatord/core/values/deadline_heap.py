@@ -1,6 +1,6 @@
-"""When is something due, for many things at once: leases of nodes, deadlines of runs.
+"""Deadlines for many things at once: leases of nodes, deadlines of runs.
 
-Moving a deadline costs O(1), which is what a heartbeat does; the heap is corrected when the old time comes up.
+To move a deadline costs O(1), which is what a heartbeat does; the heap is corrected when the old time comes up.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ SLACK = 64
 """Dead entries that the heap may hold beside as many as there are keys; beyond, it is cleared of them in one go."""
 
 AHEAD_S = 0.1
-"""So far ahead the heap is corrected when something may be due: of 4,000 nodes that beat once a second, the old times
-of 800 leases come up in each, and are looked at ten times and not one by one."""
+"""How far ahead the heap is corrected when something may be due: with 4,000 nodes that beat once a second, the old
+times of 800 leases come up in each second, and are looked at ten times and not one by one."""
 
 
 class DeadlineHeap(Generic[Key]):
@@ -45,7 +45,7 @@ class DeadlineHeap(Generic[Key]):
         self._compact()
 
     def clear(self) -> None:
-        """Take all deadlines away."""
+        """Remove all deadlines."""
         self._at.clear()
         self._heap.clear()
         self._filed.clear()
@@ -96,7 +96,7 @@ class DeadlineHeap(Generic[Key]):
             if at is None:
                 continue
             if at > filed:
-                self._file(key, at)  # moved since: its turn comes later, perhaps still in this call
+                self._file(key, at)  # it was moved: its turn comes later, perhaps still in this call
             else:
                 del self._at[key]
                 due.append(key)

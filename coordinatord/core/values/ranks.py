@@ -1,8 +1,8 @@
-"""Who gets which rank: one pure function, so that everybody can foresee it.
+"""Deals out ranks: one pure function, so that everybody can foresee it.
 
-Survivors keep their order, hence rank 0 stays where it was if its node lives; new nodes follow, by topology key, then
-by host name in natural order (`node2` before `node10`, which torchrun sorts the other way round). Of the new ones, a
-node whose user wishes for a group rank gets it, or the next that is left; in the first round of a run, all are new.
+Survivors keep their order, so rank 0 stays where it was if its node lives. New nodes follow, by topology key, then by
+host name in natural order (`node2` before `node10`, which torchrun sorts the other way round). A new node whose user
+asks for a group rank gets it, or the next that is left; in the first round of a run, all are new.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _DIGITS = re.compile(r"(\d+)")
 
 KEYS_MAX = 65_536
 """Sort keys that are remembered: three texts for each of 20,000 nodes, the coordinator's limit. They are sorted for the
-words of a round, for its ranks, and again in every later round."""
+reason of a round, for its ranks, and again in every later round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A node that is to be ranked."""
+    """A node that gets ranks."""
 
     node: str
     host: str
@@ -32,7 +32,7 @@ class Seat:
     workers: int
     role: str
     wish: int | None
-    """The group rank that its user wishes for."""
+    """The group rank that its user asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def order(seats: Collection[Seat], previous: Sequence[str]) -> list[Seat]:
 
 
 def _honour_wishes(by_custom: list[Seat], first: int) -> list[Seat]:
-    """Put nodes that have a wish at its place, or as near after it as others with wishes allow.
+    """Put nodes that ask for a rank at its place, or as near after it as other such nodes allow.
 
     `first` is the group rank of the first of these nodes.
     """

@@ -1,9 +1,8 @@
 """The history of a run as facts: everything that outlives the daemon, and nothing else.
 
-Records are few: heartbeats and observations leave none. Each names its job and run, and says its `reason` in words,
-which is also its log line. `transitions/apply` says what a record changes, for a daemon that decides and for one that
-starts again. A number is absolute (the budget used so far, not "one more"), so that old rounds can be forgotten one by
-one.
+Records are few: heartbeats and observations leave none. Each names its job and run, and has its `reason` as a text,
+which is also its log line. `transitions/apply` applies a record, for a daemon that decides and for one that starts
+again. A number is absolute (the budget used so far, not "one more"), so that old rounds can be forgotten one by one.
 """
 
 from __future__ import annotations
@@ -20,26 +19,27 @@ from coordinatord.protocol.schema import Length, Range
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The condition that held, and what it came to in this case."""
+    """The condition that held, and its text in this case."""
 
     condition: str
-    """One of `conditions.NAMES`; where no row of the table was taken, what an operator asked for."""
+    """One of `conditions.NAMES`, or an operator's request if no row of the table was taken."""
     words: str
     """The row's sentence, with the names and numbers of this case."""
 
 
 REASON_MAX = 4_096
-"""In characters: the longest sentence names eight nodes, quotes a worker's message and says what both led to."""
+"""The length in characters: the longest sentence names eight nodes, quotes a worker's message and has what both led
+to."""
 
 Incarnation = Annotated[int, Range(0, 2**63 - 1)]
 Seen = Annotated[str, Length(1, 253)]
 """An address as a connection showed it."""
 AGE_MAX = SPAN_MAX
 Age = Annotated[float, Range(0, AGE_MAX)]
-"""In seconds before the record was made."""
+"""An age in seconds before the record was made."""
 
 Condition = Annotated[str, Length(0, 64)]
-"""What the reason is an instance of, in one word (see `reason`); empty in records of old."""
+"""The condition that the reason is an instance of, as one word (see `reason`); empty in old records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Record:
     """One fact in the history of a run."""
 
     KIND: ClassVar[str]
-    """What this kind of fact is called in databases, over HTTP and in logs, whatever its class is called here."""
+    """The name of this kind of fact in databases, over HTTP and in logs, whatever its class is called here."""
 
     job: Name
     run: Name
@@ -55,7 +55,7 @@ class Record:
 
     @classmethod
     def words(cls) -> list[str]:
-        """Return the kind in words: `NodeLeftBehind` is node, left, behind."""
+        """Return the kind as words: `NodeLeftBehind` is node, left, behind."""
         return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in cls.KIND).split()
 
 
@@ -86,21 +86,21 @@ class NodeJoined(Record):
 
 @dataclass(frozen=True, slots=True)
 class NodeLost(Record):
-    """A member went without a word: it fell silent, or another process took its name."""
+    """A member was lost: it fell silent, or another process took its name."""
 
     KIND = "NodeLost"
 
     node: Name
     incarnation: Incarnation
     silent_s: Age
-    """How long nothing had been heard of it."""
+    """How long it had been silent."""
     leaving: bool
-    """It had said that it would go, but not waited for an answer."""
+    """It had announced that it would leave, but not waited for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReleased(Record):
-    """A member was let go while the run goes on: it asked to leave, or waited in vain."""
+    """A member was released while the run goes on: it asked to leave, or waited in vain."""
 
     KIND = "NodeReleased"
 
@@ -111,7 +111,7 @@ class NodeReleased(Record):
 
 @dataclass(frozen=True, slots=True)
 class NodeSucceeded(Record):
-    """All workers of one node exited with 0: its part of the round is done, whatever becomes of the node."""
+    """All workers of one node exited with 0: its part of the round is done, whatever happens to the node."""
 
     KIND = "NodeSucceeded"
 
@@ -140,16 +140,16 @@ class RoundFormed(Record):
 
     round: Counter
     nodes: Annotated[tuple[Ranks, ...], Length(1, RANKS_MAX)]
-    """By group rank."""
+    """The ranks by group rank."""
     master_address: Address
     master_port: Port
     spent: Spent
-    """By the run so far, as in each record with which the time begins to go to something else."""
+    """The time of the run so far, as in each record with which the activity changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRemembered(Record):
-    """What is left of a `RoundFormed` when its run has ended: never kept, but read in its place, as it is small."""
+    """The rest of a `RoundFormed` when its run has ended. Being small, it is read instead; it is never stored."""
 
     KIND = "RoundRemembered"
 
@@ -177,13 +177,13 @@ class RoundStarted(Record):
 
     round: Counter
     steps_awaited: bool
-    """Workers of this run report their steps: they train from the first one, which `TrainingBegan` tells of."""
+    """Workers of this run report their steps: they train from the first one, which `TrainingBegan` records."""
     spent: Spent
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingBegan(Record):
-    """A worker has reported the first step of a round; what it did before was still a part of its start."""
+    """A worker has reported the first step of a round; the time before belongs to its start."""
 
     KIND = "TrainingBegan"
 
@@ -193,7 +193,7 @@ class TrainingBegan(Record):
 
 @dataclass(frozen=True, slots=True)
 class TrainingStalled(Record):
-    """No worker of a round has done a step for much longer than steps have taken of late."""
+    """No worker of a round has done a step for much longer than steps have taken recently."""
 
     KIND = "TrainingStalled"
 
@@ -213,7 +213,7 @@ class TrainingResumed(Record):
 
 @dataclass(frozen=True, slots=True)
 class NodesSilent(Record):
-    """No node of a round can be heard: they are gone, or the coordinator is cut off."""
+    """No node of a round is heard: they are gone, or the coordinator is cut off."""
 
     KIND = "NodesSilent"
 
@@ -222,7 +222,7 @@ class NodesSilent(Record):
 
 @dataclass(frozen=True, slots=True)
 class NodesHeard(Record):
-    """A node of a round is heard again, of which all had been silent."""
+    """A node of a round is heard again, after all had been silent."""
 
     KIND = "NodesHeard"
 
@@ -236,12 +236,12 @@ class FirstFailure:
     node: Name
     host: Address
     failure: Failure
-    """With its age as of the record."""
+    """The failure with its age as of the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundStopped(Record):
-    """A round is to end; the reason is what triggered it, and may not be what caused it."""
+    """A round is to end; the reason is the trigger, which need not be the root cause."""
 
     KIND = "RoundStopped"
 
@@ -249,14 +249,14 @@ class RoundStopped(Record):
     planned: bool
     """All is well: the workers get the time to save their state."""
     first_failure: FirstFailure | None
-    """Kept because its node may be gone before it can say it again; what else fails, nodes repeat."""
+    """It is kept because its node may be gone before it can report it again; nodes repeat other failures."""
     spent: Spent
     condition: Condition
 
 
 @dataclass(frozen=True, slots=True)
 class RoundEnded(Record):
-    """All workers of a round are gone, and it has been judged why."""
+    """All workers of a round are gone, and the root cause is judged."""
 
     KIND = "RoundEnded"
 
@@ -282,7 +282,7 @@ class RunEnded(Record):
     spent: Spent
     condition: Condition
     step: Step | None = None
-    """That all workers had come to, as far as any was known."""
+    """The step that all workers had come to, as far as any was known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,14 +311,14 @@ class ClusterRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class NodeDrained(ClusterRecord):
-    """An operator wants a node, or all nodes of a host, to leave its jobs and to be taken in by none."""
+    """An operator wants a node, or all nodes of a host, to leave its jobs and be let in by none."""
 
     KIND = "NodeDrained"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUndrained(ClusterRecord):
-    """Jobs take the node in again."""
+    """Jobs let the node in again."""
 
     KIND = "NodeUndrained"
 
@@ -349,4 +349,4 @@ KINDS: dict[str, type[Record]] = {
         NodeUndrained,
     )
 }
-"""Every record by the name that it is kept under."""
+"""Every record by the name that it is stored under."""

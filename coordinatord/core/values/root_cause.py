@@ -1,6 +1,6 @@
-"""Why a round ended, judged when all evidence is in: after every node has confirmed or is lost.
+"""Finds why a round ended, when all evidence is in: after every node has confirmed or is lost.
 
-Judging earlier would be judging by the order in which messages happen to arrive: when a node vanishes, its peers'
+An earlier judgement would depend on the order in which messages happen to arrive: when a node vanishes, its peers'
 workers fail of the broken connection milliseconds before the coordinator sees the node gone. Such a failure is
 collateral: it is charged to nobody.
 """
@@ -15,7 +15,7 @@ from coordinatord.protocol.messages import Failure
 from coordinatord.protocol.text import clip
 
 HEADLINE_MAX = 100
-"""In characters: of what a worker failed of, in the reason of a round and of a run."""
+"""The length in characters of a worker's error in the reason of a round and of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class WorkerFailure:
     failure: Failure
 
     def __str__(self) -> str:
-        """Say it in a headline: the report has the rest."""
+        """Return a headline; the report has the rest."""
         failure = self.failure
         if not failure.pid:
             return f"node {self.node} could not start its workers: {failure.message}"
         how, what = describe_exit(failure.exit_code), failure.error or failure.message
         if failure.exit_code == 1 and what:
-            how = ""  # as of any exception
+            how = ""  # as with any exception
         said = clip(": ".join(filter(None, (how, what))), HEADLINE_MAX)
         return f"rank {failure.rank} on node {self.node} failed: {said}"
 
@@ -82,7 +82,7 @@ def find_root_cause(
 
 
 def _may_have_caused(loss: LostNode, first: WorkerFailure, collateral_s: float) -> bool:
-    # A node that told of its own worker's failure lived then, even if nobody knows for how long it did.
+    # A node that reported its own worker's failure lived then, even if it is not known for how long it did.
     own = loss.node == first.node
     return loss.silent_since <= first.at + collateral_s and not (own and loss.silent_since < first.at)
 

@@ -1,4 +1,4 @@
-"""The last rounds of a run: what each was, why it came and went, and what its time was spent on.
+"""The last rounds of a run: why each began and ended, and what its time was spent on.
 
 All times are in seconds since the run was opened, as the ledger counts them, so that they agree with it to the last
 digit and no clock that is set changes their order. `transitions/apply` makes it of records alone.
@@ -17,7 +17,7 @@ ROUNDS_KEPT = 50
 """As many as the store keeps: a coordinator that starts again shows the same."""
 
 REASON_MAX = 512
-"""In characters: what fits into a few lines. The whole is in the events and in the log."""
+"""The length in characters: what fits into a few lines. The events and the log have the whole."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Round:
     nodes: int
     workers: int
     formed: str
-    """Why."""
+    """Why it was formed."""
     before: Spent
     """What the run had spent when the round before it ended."""
     formed_at: float
@@ -54,34 +54,34 @@ class RoundHistory:
         """What the run had spent when its last round ended."""
 
     def __iter__(self) -> Iterator[Round]:
-        """Go through the rounds that are kept."""
+        """Iterate over the rounds that are kept."""
         return iter(self._rounds)
 
     def form(self, number: int, nodes: int, workers: int, reason: str, spent: Spent) -> None:
-        """Take note of a new round, and forget one that is too old."""
+        """Note a new round, and forget one that is too old."""
         oldest = number - ROUNDS_KEPT
         self._rounds = [one for one in self._rounds if one.number > oldest]
         self._rounds.append(Round(number, nodes, workers, clip(reason, REASON_MAX), self._spent, spent.total))
 
     def start(self, record: RoundStarted) -> None:
-        """Take note that all workers of the round are started."""
+        """Note that all workers of the round are started."""
         if current := self.current:
             current.running_at = record.spent.total
 
     def stop(self, record: RoundStopped) -> None:
-        """Take note that the round is to end."""
+        """Note that the round is to end."""
         if current := self.current:
             current.stopped, current.stopped_at = clip(record.reason, REASON_MAX), record.spent.total
             current.planned = record.planned
 
     def end(self, record: RoundEnded) -> None:
-        """Take note that the round is over."""
+        """Note that the round is over."""
         if current := self.current:
             current.number, current.charged = record.round, record.charged  # nodes may have known of a later number
         self._close(record)
 
     def end_all(self, record: RunEnded) -> None:
-        """Take note that the run is over, and a round that was on with it."""
+        """Note that the run is over, and with it the round that was on."""
         self._close(record)
 
     def _close(self, record: RoundEnded | RunEnded) -> None:
@@ -92,5 +92,5 @@ class RoundHistory:
 
     @property
     def current(self) -> Round | None:
-        """The round that is on; how the last one ended may be all that is kept of it."""
+        """The round that is on; only the end of the last one may be kept of it."""
         return self._rounds[-1] if self._rounds and self._rounds[-1].after is None else None

@@ -1,9 +1,9 @@
-"""How far a round has come, by what its nodes say of their workers' steps: where it is, and how many steps a second.
+"""How far a round has come, from its nodes' reports of their workers' steps: the step, and the steps per second.
 
-The workers of a job take their steps together, so one node tells the pace of all: the first of those that report, by
-group rank. Times are the coordinator's, when a node was heard less the age that it gave. Nothing of this is recorded:
-nodes say it again with every heartbeat. Heartbeats are most of what the coordinator does, so each of them costs one
-comparison here, and the rest is left to those who ask.
+The workers of a job take their steps together, so one node sets the pace for all: the first of those that report, by
+group rank. Times are the coordinator's: when a node was heard, less the age that it gave. Nothing of this is recorded:
+nodes report it again with every heartbeat. Heartbeats are most of what the coordinator handles, so each of them costs
+one comparison here, and the rest is computed for those who ask.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ from dataclasses import dataclass
 from coordinatord.protocol.messages import Observed
 
 WINDOW_S = 30.0
-"""The pace is the mean of so long: one slow step, or a checkpoint, does not make it jump, and a stall shows at once and
-is clear after half of it."""
+"""The pace is the mean over this time: one slow step, or a checkpoint, does not make it jump, and a stall shows at once
+and is clear after half of it."""
 
 STALL_S_MIN = 10.0
-"""Without a step for less than this no training has stalled, however short its steps are: hosts have hiccups."""
+"""Training has not stalled before this time without a step, however short its steps are: hosts have hiccups."""
 
 STALL_STEPS = 10
-"""...nor for less than so many times the slowest step of late: validation and checkpoints make gaps as well."""
+"""...nor before so many times the slowest recent step: validation and checkpoints make gaps as well."""
 
 STALL_GAPS = 2
-"""...nor for less than so many times a gap that was a stall itself: an evaluation, once seen, is usual; but after a
-hang of ten minutes the next one must not pass for an hour and a half."""
+"""...nor before so many times a gap that was a stall itself: an evaluation, once seen, is usual; but after a hang of
+ten minutes the next one must not take an hour and a half to show."""
 
 STALL_S_UNKNOWN = 300.0
-"""...nor for less than this before the coordinator knows how long any step took: after it was started again, and one of
+"""...nor before this while the coordinator does not know how long any step took: after it was started again, and one of
 a large model may take a minute."""
 
 LATELY_S = 3_600.0
 """The slowest step of the last hour or two counts."""
 
 STEP_APART_S = 0.5
-"""Times of steps that are closer than this may be of one step, told twice over a network whose delay has changed."""
+"""Times of steps that are closer than this may be of one step, reported twice over a network whose delay has
+changed."""
 
 SPACING_S = 1.0
-"""Between two samples that are kept, and at least from the first to the last of them: a shorter time would say more of
-the network's delays than of the job's pace. So there are never more than 32."""
+"""The time between two samples that are kept, and at least from the first to the last of them: a shorter time would
+show the network's delays more than the job's pace. So there are never more than 32."""
 
 
 class TrainingProgress:
@@ -49,10 +50,9 @@ class TrainingProgress:
 
     def __init__(self) -> None:
         self._slowest = [0.0, 0.0]
-        """How long the slowest step took, in the present `LATELY_S` and in those before; of all rounds of the run.
+        """How long the slowest step took, in the present `LATELY_S` and in those before, over all rounds of the run.
 
-        Of a stall, as much as makes the patience `STALL_GAPS` times as long as it was.
-        """
+        A stall counts with a length that makes the patience `STALL_GAPS` times as long as the stall was."""
         self._slowest_from = -math.inf
         self._timed = False
         """It is known how long some step of the run took."""
@@ -63,23 +63,23 @@ class TrainingProgress:
         self.gone: int | None = None
         """The least step of nodes that are no members any more: where a round stopped stays known without them."""
         self._pacer: int | None = None
-        """The group rank of the node that tells the pace."""
+        """The group rank of the node that sets the pace."""
         self._steps: tuple[int | None, ...] = ()
-        """What it last said."""
+        """Its last report."""
         self._heard_at = 0.0
         self._samples: deque[tuple[float, int]] = deque()
-        """When it was at which step; the last one is where it is."""
+        """When it was at which step; the last one is its present step."""
         self.stepped_at: float | None = None
         """When the newest step of any worker was done."""
         self._stepper: int | None = None
-        """The group rank of the node that told of it."""
+        """The group rank of the node that reported it."""
         self.idle_s = 0.0
-        """For how long that one has told of no other; other nodes may be quiet by habit."""
+        """How long that node has reported no other; other nodes may be quiet by habit."""
         self._first_s: float | None = None
-        """How long the first step of the round took, until there is a second one to go by."""
+        """How long the first step of the round took, until there is a second one."""
 
     def note(self, group_rank: int, observed: Observed, heard_at: float) -> None:
-        """Take in what a node of the round says that has steps to report, or will have."""
+        """Take in a report of a node of the round that has steps, or will have."""
         if observed.step_age_s is None:
             return  # none yet
         self._note_newest(group_rank, heard_at - observed.step_age_s, heard_at)
@@ -111,18 +111,18 @@ class TrainingProgress:
             self.idle_s = heard_at - self.stepped_at
 
     def note_start(self, running_at: float) -> None:
-        """Take note, at the first step of a round, of when its workers had been started."""
+        """Note, at the first step of a round, when its workers had been started."""
         if self.stepped_at is not None:
             self._first_s, self._timed = max(0.0, self.stepped_at - running_at), True
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has been said that nobody has done a step for much longer than is usual."""
+        """Whether reports show that no worker has done a step for much longer than is usual."""
         return self.idle_s >= STALL_S_MIN and self.idle_s >= self.patience_s
 
     @property
     def patience_s(self) -> float:
-        """For how long there may be no step before training counts as stalled."""
+        """How long there may be no step before training counts as stalled."""
         least = STALL_S_MIN if self._timed else STALL_S_UNKNOWN
         return max(least, STALL_STEPS * max(*self._slowest, self._first_s or 0.0))
 
@@ -131,14 +131,14 @@ class TrainingProgress:
         if samples and step < samples[-1][1]:
             samples.clear()  # the script counts anew
         if samples:
-            at = max(at, samples[-1][0])  # the word before took its time to come
+            at = max(at, samples[-1][0])  # the message before took its time to arrive
         if len(samples) > 1 and at - samples[-2][0] < SPACING_S:
             samples.pop()
         samples.append((at, step))
 
     @property
     def steps_per_s(self) -> float | None:
-        """The mean pace of late; None before there are two different steps to tell it by.
+        """The mean recent pace; None before there are two different steps to compute it from.
 
         It falls as soon as the next step takes longer than those before it, and towards 0 while none comes.
         """
@@ -153,7 +153,7 @@ class TrainingProgress:
 
     @property
     def usual_s(self) -> float | None:
-        """How long a step took of late, while there were any; None before there are two to tell it by."""
+        """How long a step took recently, while there were any; None before there are two to compute it from."""
         if not self._samples:
             return None
         (began_at, first), (latest_at, last) = self._samples[0], self._samples[-1]
@@ -182,7 +182,7 @@ class Laggard:
 
 
 def laggard_of(run: str, number: int, members: Iterable[tuple[str, int, Observed, float]]) -> Laggard | None:
-    """Return who is behind of the members of a round: node, first rank, what was heard and when of each.
+    """Return the member of a round that is behind: each is a node, its first rank, its report and when that came.
 
     None if all that report are equally far.
     """

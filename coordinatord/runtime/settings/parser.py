@@ -179,7 +179,7 @@ class SettingsParser(argparse.ArgumentParser):
                 sys.stdout.write(text.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding))
                 sys.stdout.flush()
             except OSError as error:
-                sys.stdout = None  # or Python would try again at its end, and fail
+                sys.stdout = None  # otherwise Python would try again at its end, and fail
                 raise OutputError(error) from error
             self.exit()
 
