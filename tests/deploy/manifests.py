@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 
-KUSTOMIZATIONS = ("coordinator", "training", "overlays/cpu-demo", "overlays/gpu")
+KUSTOMIZATIONS = ("coordinator", "training", "overlays/cpu-demo", "overlays/gpu", "kubeflow")
 
 Object = dict[str, Any]
 """A mapping of YAML, such as a manifest."""
@@ -52,7 +52,10 @@ def only(objects: list[Object], kind: str, name: str | None = None) -> Object:
 def templates(objects: list[Object]) -> Iterator[Object]:
     """Yield the pod templates of all that makes pods."""
     for one in objects:
-        if "template" in one.get("spec", {}):
+        if one["kind"] == "TrainingRuntime":
+            for job in one["spec"]["template"]["spec"]["replicatedJobs"]:
+                yield job["template"]["spec"]["template"]
+        elif "template" in one.get("spec", {}):
             yield one["spec"]["template"]
 
 

@@ -38,7 +38,11 @@ OLDEST = "1.31"
 
 OVERLAYS = ("overlays/cpu-demo", "overlays/gpu")
 
-POD = {"metadata.name": "train-1-x7k2p", "status.podIP": "10.1.2.3"}
+POD = {
+    "metadata.labels['jobset.sigs.k8s.io/jobset-name']": "train",
+    "metadata.name": "train-1-x7k2p",
+    "status.podIP": "10.1.2.3",
+}
 """The fields of a pod that its variables refer to."""
 
 ANOTHER_TRY = {

@@ -1,0 +1,129 @@
+"""The runtime for Kubeflow Trainer: its schema knows every field, and its Job is the one that is tried without it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from coordinatord.protocol.messages import DEFAULT_PORT
+from nodeclient import config as node_config
+from tests.deploy.manifests import DEPLOY, Object, built, command_line, container, environment, only, templates
+from tests.support.programs import BIN
+
+SCHEMAS: Object = json.loads(Path(__file__).with_name("kubeflow_trainer_2.3.0.json").read_text())
+"""An excerpt of the resource definitions of Kubeflow Trainer; it says what was left out."""
+
+KUBERNETES_OLDEST = "1.31"
+
+POD = {
+    "metadata.labels['jobset.sigs.k8s.io/jobset-name']": "mnist",
+    "metadata.name": "mnist-node-0-1-x7k2p",
+    "status.podIP": "10.1.2.3",
+}
+"""The fields of a pod of a TrainJob that is called mnist."""
+
+OF_ITS_OWN = {"completions", "parallelism", "ttlSecondsAfterFinished"}
+"""What Kubeflow or its JobSet sets in the Job."""
+
+
+@pytest.fixture
+def runtime() -> Object:
+    """The runtime as kustomize builds it."""
+    return only(built("kubeflow"), "TrainingRuntime")
+
+
+@pytest.fixture
+def train_job() -> Object:
+    """The example of a TrainJob in the README."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", (DEPLOY / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    [found] = [yaml.safe_load(block) for block in blocks if "kind: TrainJob" in block]
+    return dict(found)
+
+
+def strict(schema: Any) -> Any:
+    """Return a schema that knows no other fields than those that it names, as `kubectl --validate=strict` does."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {"additionalProperties": False} if isinstance(schema.get("properties"), dict) else {}
+    return closed | {name: strict(one) for name, one in schema.items()}
+
+
+def check(one: Object) -> None:
+    """Validate an object of Kubeflow's. Raises `jsonschema.ValidationError`."""
+    jsonschema.validate(one, strict(SCHEMAS[one["kind"]]))
+
+
+def job_of(runtime: Object) -> Object:
+    """Return what Kubeflow makes of the runtime, in the end: a Job."""
+    [job] = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "mnist-node-0"},
+        "spec": job["template"]["spec"],
+    }
+
+
+def test_the_schema_knows_every_field(runtime: Object, train_job: Object) -> None:
+    check(runtime)
+    check(train_job)
+    kubernetes_validate.validate(job_of(runtime), KUBERNETES_OLDEST, strict=True)
+
+
+def test_the_schema_notices_a_slip(runtime: Object, train_job: Object) -> None:
+    runtime["spec"]["mlPolicy"]["numNode"] = 4
+    with pytest.raises(jsonschema.ValidationError, match="'numNode' was unexpected"):
+        check(runtime)
+    train_job["spec"]["trainer"]["numNodes"] = "four"
+    with pytest.raises(jsonschema.ValidationError, match="'four' is not of type 'integer'"):
+        check(train_job)
+
+
+def test_kubeflow_finds_the_container_whose_fields_a_train_job_sets(runtime: Object, train_job: Object) -> None:
+    """By these two names (pkg/webhooks/trainingruntime_webhook.go and pkg/constants of Kubeflow Trainer)."""
+    [job] = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert job["template"]["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"] == "trainer"
+    assert container(job["template"]["spec"]["template"])["name"] == "node"
+    reference = train_job["spec"]["runtimeRef"]
+    assert (reference["kind"], reference["name"]) == (runtime["kind"], runtime["metadata"]["name"])
+    assert train_job["metadata"]["namespace"] == runtime["metadata"]["namespace"]
+
+
+def test_its_job_is_that_of_the_other_trainings(runtime: Object) -> None:
+    job, usual = job_of(runtime), only(built("training"), "Job")
+    assert job["spec"].keys() == usual["spec"].keys() - OF_ITS_OWN
+    for field in job["spec"].keys() - {"template"}:
+        assert job["spec"][field] == usual["spec"][field]
+    [pod, usual_pod] = (one["spec"]["template"] for one in (job, usual))
+    box, usual_box = container(pod), container(usual_pod)
+    named = [variable for variable in box.pop("env") if variable["name"] != "NODECLIENT_JOB_ID"]
+    assert named == usual_box.pop("env")
+    assert box == usual_box
+    pod["spec"].pop("containers")
+    usual_pod["spec"].pop("containers")
+    assert pod == usual_pod
+
+
+def test_nodeclient_understands_what_the_pods_of_a_train_job_are_told(runtime: Object, train_job: Object) -> None:
+    trainer = train_job["spec"]["trainer"]
+    [template] = templates([runtime])
+    box = container(template) | {"args": trainer["args"]}
+    told = environment([], box, POD) | {one["name"]: one["value"] for one in trainer["env"]}
+    host = {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "mnist-node-0-1", "PATH": str(BIN)}
+    program, *arguments = command_line(box)
+    assert program == "nodeclient"
+    assert told.pop("NODECLIENT_NPROC_PER_NODE") == "gpu"
+    node = node_config.parse(arguments, told | host)
+    assert isinstance(node, node_config.JoinConfig)
+    assert [(one.host, one.port) for one in node.coordinators] == [("coordinatord", DEFAULT_PORT)]
+    assert (node.job, node.node, node.group_rank) == (train_job["metadata"]["name"], POD["metadata.name"], 1)
+    assert node.spec.nodes_max == trainer["numNodes"]
