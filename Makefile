@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 TORCH  := torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test format lint types tests bench sim mutants compat gpu chaos clean
+.PHONY: help setup demo test format lint types tests bench sim mutants compat integrations gpu chaos clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -71,6 +71,18 @@ mutants: setup  ## plant bugs in the two pure machines, and see the simulated wo
 
 compat: setup  ## run the suite on other versions of Python and torch; PAIR= for one, NEAR=1 for what is near torch
 	$(BIN)/python -m tests.compat $(PAIR) $(if $(NEAR),--near-torch)
+
+LIBRARIES := tests/integrations/requirements.txt
+REAL      := build/integrations
+
+integrations: $(REAL)/.complete  ## run the examples with Lightning, Hugging Face and the like, with the real libraries
+	$(REAL)/bin/python -m pytest tests/integrations
+
+$(REAL)/.complete: pyproject.toml Makefile $(LIBRARIES)
+	$(PYTHON) -m venv $(REAL)
+	$(REAL)/bin/pip install --quiet --disable-pip-version-check $(TORCH)
+	$(REAL)/bin/pip install --quiet --disable-pip-version-check --editable . --requirement $(LIBRARIES)
+	touch $@
 
 gpu: setup  ## run what needs an NVIDIA GPU: nccl, CUDA in warm workers, the order of devices
 	$(BIN)/python -m pytest tests/gpu -rs -s

@@ -45,7 +45,7 @@ def _init():
     from torch import distributed
 '''
 
-MOST_OF_WORKERLIB = '"""`env` `init` `progress` `record` `sampler` `stop` `store`"""'
+MOST_OF_WORKERLIB = '"""`env` `init` `integrations` `progress` `record` `sampler` `stop` `store`"""'
 
 CONTRACT_TORCH = "def f():\n    import torch"
 
@@ -102,6 +102,9 @@ VIOLATIONS = [
         "from ValueError",
     ),
     (blameless_errors, "nodeclient/a.py", "class A(CoordinatordError): ...", 1, "from CoordinatordError"),
+    (worker_imports, "workerlib/init.py", "import lightning", 1, "imports lightning"),
+    (worker_imports, "workerlib/init.py", "from workerlib.integrations import a", 1, "workerlib.integrations.a"),
+    (worker_imports, "workerlib/integrations/lightning.py", "import transformers", 1, "imports transformers"),
     (long_file, "examples/a.py", "\n" * (FILE_LINES_MAX + 1), FILE_LINES_MAX + 1, "401 lines"),
     (long_functions, "tests/test_a.py", LONG, 1, "_long() has 71 lines"),
     (undocumented, "tests/test_a.py", "x = 1", 1, "the module has no docstring"),
@@ -142,6 +145,7 @@ HARMLESS = [
     (node_imports, "nodeclient/cli.py", "from workerlib.env import RANK"),
     (node_imports, "nodeclient/torchrun/a.py", "import torch\nfrom nodeclient.torchrun import b"),
     (worker_imports, "workerlib/init.py", LATE_TORCH),
+    (worker_imports, "workerlib/integrations/lightning.py", "from lightning.pytorch import Callback"),
     (worker_imports, "workerlib/init.py", "import os\nfrom workerlib import env"),
     (blameless_errors, "nodeclient/a.py", "class AError(OperationalError): ...\nclass B(AError, dict): ..."),
     (blameless_errors, "workerlib/env.py", "class AError(RuntimeError): ..."),

@@ -7,8 +7,8 @@
 
 `env` is the contract with nodeclient, `init` reads it and prepares torch, `sampler` deals out the samples of an epoch,
 `progress` reports each step, `record` an exception, `stop` notices that the node wants the worker to end. `gloo` lets
-gloo's threads end before Python does, and `store` is for scripts that expect a launcher's store. Importing this package
-imports no torch.
+gloo's threads end before Python does, and `store` is for scripts that expect a launcher's store. `integrations` has
+callbacks for frameworks. Importing this package imports no torch.
 """
 
 from workerlib.env import NotLaunchedError, WorkerEnvironment

@@ -233,13 +233,17 @@ def node_imports(source: Source) -> Iterator[Finding]:
 
 
 def worker_imports(source: Source) -> Iterator[Finding]:
-    """Find imports that a training script would have to install, or to pay for unused."""
+    """Find imports that a training script would have to install, or to pay for unused.
+
+    A module of `workerlib/integrations` may import the library that it is named after, and nobody else imports it.
+    """
     is_contract = source.path.name == "env.py"
+    library = [source.path.stem] if source.is_in("workerlib/integrations") else []
     for one in source.imports:
         if one.within("torch") and not is_contract:
             if not one.deferred:
                 yield one.line, f"imports {one.module} when it is loaded"
-        elif not one.within("workerlib", *sys.stdlib_module_names):
+        elif one.within("workerlib.integrations") or not one.within("workerlib", *library, *sys.stdlib_module_names):
             yield one.line, f"imports {one.module}"
 
 
@@ -343,8 +347,8 @@ RULES = (
         "workerlib needs nothing but torch, and that late",
         _in("workerlib"),
         worker_imports,
-        "Import torch inside the function that uses it, never in env.py, and nothing else that is"
-        " not in the standard library.",
+        "Import torch inside the function that uses it, never in env.py, and nothing else that is not in the standard"
+        " library; what a library needs goes into the module of workerlib/integrations that is named after it.",
     ),
     Rule(
         "every exception class is an OperationalError or an InternalError",

@@ -1,0 +1,61 @@
+"""A callback for Lightning's Trainer.
+
+    from workerlib.integrations.lightning import ElasticCallback
+
+    saver = ModelCheckpoint(dirpath=folder, every_n_train_steps=200, save_last=True)
+    trainer = Trainer(
+        devices=int(os.environ["LOCAL_WORLD_SIZE"]),
+        num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
+        callbacks=[saver, ElasticCallback(f"{folder}/last.ckpt")],
+    )
+    trainer.fit(model, ckpt_path="last")
+
+Tried with Lightning 2.6.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from workerlib import progress
+from workerlib.init import should_stop
+
+
+class ElasticCallback(Callback):
+    """Reports each step, and has all workers save and end when the node of any of them asks for a stop."""
+
+    def __init__(self, path: str | os.PathLike[str], every_n_steps: int = 10) -> None:
+        """Save at `path` when asked to stop, and ask whether to stop after every so many steps."""
+        self.path = path
+        self.every_n_steps = every_n_steps
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Say that steps will be reported: up to the first one the job is starting."""
+        del trainer, pl_module
+        if stage == "fit":
+            progress.announce()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note SIGTERM from here on.
+
+        Lightning has installed a handler of its own before, which takes part in a collective within the handler: where
+        the signal reaches the workers in different steps, they wait for each other for ever.
+        """
+        del trainer, pl_module
+        should_stop()
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Report the step, and save and end if any worker was asked to stop.
+
+        Ends by the exception with which Lightning itself ends at SIGTERM. `trainer.should_stop` would run the whole
+        validation first, be ignored before `min_epochs`, and let the script go on after `fit` as if training was over.
+        """
+        del pl_module
+        progress.step(trainer.global_step)
+        if trainer.global_step % self.every_n_steps == 0 and should_stop():
+            trainer.save_checkpoint(self.path)
+            raise SIGTERMException

@@ -1,0 +1,83 @@
+"""A callback for the Trainer of Hugging Face transformers, and the checkpoint that it can go on from.
+
+    from workerlib.integrations.transformers import ElasticTrainerCallback, last_checkpoint
+
+    trainer = Trainer(model, arguments, train_dataset=data, callbacks=[ElasticTrainerCallback()])
+    trainer.train(resume_from_checkpoint=last_checkpoint(arguments.output_dir))
+
+Tried with transformers 5.23.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from workerlib import progress
+from workerlib.init import should_stop
+
+STATE_FILE = "trainer_state.json"
+"""The Trainer writes it last into a checkpoint (`_save_checkpoint` in transformers/trainer.py)."""
+
+SENTINEL_FILE = "checkpoint-is-incomplete.txt"
+"""Stands in a checkpoint of `enable_jit_checkpoint` until that is whole (transformers/trainer_jit_checkpoint.py)."""
+
+
+class ElasticTrainerCallback(TrainerCallback):
+    """Reports each step, and has all workers save and end when the node of any of them asks for a stop."""
+
+    def __init__(self, every_n_steps: int = 10) -> None:
+        """Ask whether to stop after every so many steps."""
+        self.every_n_steps = every_n_steps
+        self.stopped = False
+        """Whether `train` has returned because a node asked for a stop, and not because training is over."""
+
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Say that steps will be reported: up to the first one the job is starting.
+
+        Raises `RuntimeError` where transformers takes each worker for the only one, which it does without a word.
+        """
+        del state, control
+        workers = int(os.environ.get("WORLD_SIZE", "1"))
+        if args.world_size != workers:
+            raise RuntimeError(
+                f"transformers sees {args.world_size} of the {workers} workers, so each would train for itself: on "
+                "hosts without GPUs give TrainingArguments use_cpu=True"
+            )
+        progress.announce()
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Note SIGTERM from here on, instead of dying of it."""
+        del args, state, control
+        should_stop()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Report the step, and save and end if any worker was asked to stop."""
+        del args
+        progress.step(state.global_step)
+        if state.global_step % self.every_n_steps == 0 and should_stop():
+            self.stopped = control.should_save = control.should_training_stop = True
+
+
+def last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
+    """Return the newest whole checkpoint in the output folder of a Trainer; None if there is none.
+
+    transformers' `get_last_checkpoint`, and so `resume_from_checkpoint=True`, takes the newest one even if the worker
+    was killed while it wrote it: each restart then fails alike. Without any checkpoint, `True` raises an error.
+    """
+    checkpoints = {int(path.name.rpartition("-")[2]): path for path in Path(folder).glob("checkpoint-[0-9]*")}
+    return next(
+        (str(checkpoints[step]) for step in sorted(checkpoints, reverse=True) if _is_whole(checkpoints[step])), None
+    )
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    try:
+        json.loads((checkpoint / STATE_FILE).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return not (checkpoint / SENTINEL_FILE).exists()
