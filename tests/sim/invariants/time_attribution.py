@@ -76,6 +76,8 @@ class TimeInvariants(LedgerInvariants):
         self._looked_at = 0.0
         self._enough_from: dict[str, float] = {}
         """By run: since when enough nodes have evidently been ready."""
+        self._few_from: dict[str, float] = {}
+        """By run: since when fewer nodes have been in touch than a round needs."""
         self._few_at: dict[str, float] = {}
         """By run: when the coordinator could last see that fewer nodes were in touch than a round needs."""
 
@@ -112,8 +114,12 @@ class TimeInvariants(LedgerInvariants):
 
     def _look_at_forming(self, run: Run, now: float) -> None:
         hosts = [host for host in self.world.hosts.values() if host.session is not None and host.session.established]
-        if sum(host.well for host in hosts) < run.spec.nodes_min and self.world.daemon.machine.store_error is None:
-            self._few_at[run.id] = now
+        if sum(host.well for host in hosts) >= run.spec.nodes_min:
+            self._few_from.pop(run.id, None)
+        elif self.world.daemon.machine.store_error is None:
+            since = self._few_from.setdefault(run.id, now)
+            if now - since >= self._lease_s:  # before, it could not see that nodes were out of touch
+                self._few_at[run.id] = now
         ready = sum(self._evidently_waits(host, run, now) for host in hosts)
         if ready < run.spec.nodes_min or now - self._upset_at < CALM_S or not self._tells_at_once:
             self._enough_from.pop(run.id, None)
@@ -196,6 +202,7 @@ class TimeInvariants(LedgerInvariants):
         if enough is not None and page.life == self.world.daemon.life:
             least = (now - max(enough, page.now)) * (1 - self.world.scenario.skew) - EXACT_S
             self.check(gathered >= least, "%.3f s of rendezvous, and nodes were there for %.3f s", gathered, least)
+        self._few_from.pop(record.run, None)
         few = self._few_at.pop(record.run, None)
         if few is not None:
             most = (now - few) * (1 + self.world.scenario.skew)
