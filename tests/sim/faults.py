@@ -9,6 +9,7 @@ from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, Restar
 from tests.sim.daemon import CrashPoint
 from tests.sim.disk import Fault
 from tests.sim.host import Host
+from tests.sim.workers import Training
 from tests.sim.world import JOB, World
 
 HOUR_S = 3600.0
@@ -61,6 +62,20 @@ def _node_killed(world: World) -> None:
     host = _victim(world)
     host.kill()
     _maybe_boot(world, host)
+
+
+def _node_killed_at_the_end(world: World) -> None:
+    def done(training: Training) -> None:
+        world.queue.plan(world.chance.random() * world.scenario.workers.ends_within_s, strike_late, training)
+
+    def strike_late(training: Training) -> None:
+        late = [host for host in training.hosts.values() if host.workers.training is training and host.workers.alive]
+        if late:
+            victim = world.chance.choice(late)
+            victim.kill()
+            world.queue.plan(_soon(world), victim.boot)
+
+    world.on_done.append(done)
 
 
 def _host_gone(world: World) -> None:
@@ -274,6 +289,7 @@ FAULTS: dict[str, Strike] = {
     "two workers fail": _two_workers_fail,
     "workers hang": _workers_hang,
     "node killed": _node_killed,
+    "node killed at the end": _node_killed_at_the_end,
     "host gone": _host_gone,
     "two hosts gone": _two_hosts_gone,
     "leaves": _leaves,

@@ -68,6 +68,7 @@ def come_to_rest(world: World) -> None:
     daemon = world.daemon
     world.trace.note("-- all faults are over")
     world.wires.calm()
+    world.on_done.clear()
     daemon.disk.repair()
     daemon.wake()
     daemon.start()

@@ -97,7 +97,7 @@ def test_two_seeds_give_two_histories() -> None:
     assert small_world(3, digested=True).trace.digest != small_world(4, digested=True).trace.digest
 
 
-def test_what_breaks_a_law_is_told_with_the_history_and_the_command_that_repeats_it() -> None:
+def test_what_breaks_an_invariant_is_told_with_the_history_and_the_command_that_repeats_it() -> None:
     world = running_trio(seed=8)
     world.run.restarts_used += 1
     world.hosts["n2"].workers.fail()

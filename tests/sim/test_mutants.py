@@ -6,9 +6,12 @@ import importlib
 import os
 import subprocess
 import sys
+from itertools import islice
+from pathlib import Path
 
 import pytest
 
+from tests.sim.mutants import seeds
 from tests.sim.mutants.__main__ import SCORE_MIN, UNCHANGED, is_enough, main, summary
 from tests.sim.mutants.catalogue import MUTANTS
 from tests.sim.mutants.hunt import Death, Fate
@@ -69,7 +72,16 @@ def test_a_mutant_of_that_name_must_exist(capsys: pytest.CaptureFixture[str]) ->
     assert "there is no mutant no-such" in capsys.readouterr().err
 
 
-def test_too_many_survivors_or_a_broken_law_without_a_mutant_are_a_failure() -> None:
+def test_likely_seeds_come_first_and_each_seed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seeds, "FILE", tmp_path / "seeds.json")
+    seeds.FILE.write_text('{"a": 7, "b": 2, "c": 9, "gone": 2}')
+    assert list(islice(seeds.in_order("a", 0), 11)) == [7, 2, 9, 0, 1, 3, 4, 5, 6, 8, 10]
+    assert list(islice(seeds.in_order("new", 5), 5)) == [2, 7, 9, 5, 6]
+    seeds.record({"c": 4, "new": 1}, {"a", "b", "c", "new"})
+    assert seeds.recorded() == {"a": 7, "b": 2, "c": 4, "new": 1}
+
+
+def test_too_many_survivors_or_a_broken_invariant_without_a_mutant_are_a_failure() -> None:
     unchanged = Fate(UNCHANGED, 10, 1.0)
     killed = [Fate(mutant.name, 1, 0.1, Death.INVARIANT, 3, "an invariant") for mutant in MUTANTS]
     spared = [Fate(mutant.name, 10, 1.0) for mutant in MUTANTS]

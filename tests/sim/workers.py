@@ -124,6 +124,9 @@ class Training:
             self._world.trace.note("the training of round %d is done", self.key[1])
             for host in self.hosts.values():
                 host.workers.finish()
+            acts, self._world.on_done = self._world.on_done, []
+            for act in acts:
+                act(self)
 
 
 class LocalWorkers:

@@ -70,6 +70,8 @@ class World:
         """What went wrong so far, by name: see `faults`."""
         self.comes_back = 0.7
         """How often a nodeclient that is gone is started again."""
+        self.on_done: list[Callable[[Training], None]] = []
+        """Called, and forgotten, when a training has come to its end and its workers begin to exit."""
         self.trainings: dict[Round, Training] = {}
         """What the workers of each round have in common, once one has started."""
         self.wires = Wires(self)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
+from tests.sim.mutants import seeds
 from tests.sim.mutants.catalogue import MUTANTS
 from tests.sim.mutants.hunt import Fate, hunt
 from tests.sim.mutants.mutant import Mutant
@@ -29,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim.mutants", description="Known mistakes, to be found.")
     parser.add_argument("--only", metavar="NAME", action="append", help="this mutant; may be given several times")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"to play at most against each ({SEEDS})")
-    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
+    parser.add_argument("--first", type=int, default=0, help="the first after the likely ones (0)")
+    parser.add_argument("--record", action="store_true", help=f"write the seeds that find them to {seeds.FILE.name}")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one on each CPU")
     options = parser.parse_args(arguments)
     unknown = set(options.only or ()) - {mutant.name for mutant in MUTANTS}
@@ -42,15 +44,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"{line(fate)}\n")
         sys.stdout.flush()
     sys.stdout.write(f"\n{summary(fates, chosen)}\n")
+    if options.record:
+        found = {fate.name: fate.seed for fate in fates if fate.name != UNCHANGED and fate.killed}
+        seeds.record(found, {mutant.name for mutant in MUTANTS})
     return 0 if is_enough(fates) else 1
 
 
 def hunt_all(mutants: Sequence[Mutant], first: int, most: int, processes: int) -> Iterator[Fate]:
     """Give each mutant a process of its own, and the unchanged code too; yield what becomes of them as it is known."""
+    known = seeds.recorded()
+    # Those that took the most seeds when all were played from 0 upward begin first, so that none is waited for alone.
+    hardest = sorted(mutants, key=lambda mutant: known.get(mutant.name, sys.maxsize), reverse=True)
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=spawn, max_tasks_per_child=1) as pool:
         jobs = [pool.submit(hunt, UNCHANGED, None, first, most)]
-        jobs += [pool.submit(hunt, mutant.name, mutant, first, most) for mutant in mutants]
+        jobs += [pool.submit(hunt, mutant.name, mutant, first, most) for mutant in hardest]
         for job in as_completed(jobs):
             yield job.result()
 

@@ -14,9 +14,11 @@ import time
 import traceback
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import count, islice
 from pathlib import Path
 from types import FrameType
 
+from tests.sim.mutants import seeds
 from tests.sim.mutants.mutant import ROOT, Mutant, plant
 
 SPINS_AFTER_S = 15.0
@@ -63,14 +65,18 @@ class SpinsError(BaseException):
 
 
 def hunt(name: str, mutant: Mutant | None, first: int, most: int) -> Fate:
-    """Plant a mutant, or none, into this process, which must be new, and play up to `most` seeds from `first`."""
+    """Plant a mutant, or none, into this process, which must be new, and play up to `most` seeds.
+
+    Against a mutant the likely seeds come first, and then, as for none, all from `first` upward.
+    """
     if mutant is not None:
         plant(mutant)
     play = importlib.import_module("tests.sim.history")  # now, so that it has the mistake
     gc.set_threshold(GARBAGE)
     signal.signal(signal.SIGPROF, _give_up)
     began = time.process_time()
-    for seed in range(first, first + most):
+    order = count(first) if mutant is None else seeds.in_order(name, first)
+    for played, seed in enumerate(islice(order, most), start=1):
         signal.setitimer(signal.ITIMER_PROF, SPINS_AFTER_S)
         death, what = None, ""
         try:
@@ -81,7 +87,7 @@ def hunt(name: str, mutant: Mutant | None, first: int, most: int) -> Fate:
             death, what = _judge(error)
         if death is not None:
             signal.setitimer(signal.ITIMER_PROF, 0.0)
-            return Fate(name, seed - first + 1, time.process_time() - began, death, seed, what)
+            return Fate(name, played, time.process_time() - began, death, seed, what)
     signal.setitimer(signal.ITIMER_PROF, 0.0)
     return Fate(name, most, time.process_time() - began)
 
