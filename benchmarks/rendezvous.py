@@ -44,7 +44,7 @@ class Step:
     """One formation of a round. Counts are those of the node with the most; the README explains them."""
 
     elapsed_s: float
-    """From the first connection, or from the end of the lost node's, until the last node had its rank."""
+    """The time from the first connection, or from the end of the lost node's, until the last node had its rank."""
     decided_s: float
     """The same from the last node's join, or from the end of the reconnect grace: the coordinator's own share."""
     cpu_ms_per_node: float

@@ -55,9 +55,9 @@ class Run:
     quiet: Span
     storm: Span
     joined_s: float
-    """From the first connection until the last node had sent its `Join`."""
+    """The time from the first connection until the last node had sent its `Join`."""
     ranked_s: float
-    """From the first connection until the last node had its rank."""
+    """The time from the first connection until the last node had its rank."""
     cpu_s: float
     lost: int
 

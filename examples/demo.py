@@ -30,7 +30,7 @@ NODES = ("node-a", "node-b", "node-c")
 
 EPOCHS = 50
 EPOCHS_MIN = 30
-"""With fewer, training might be over before the node is back."""
+"""Training with fewer epochs might be over before the node is back."""
 
 ACCURACY_MIN = 0.95
 ACCURACY_DIFFERENCE_MAX = 0.02

@@ -44,7 +44,7 @@ except ModuleNotFoundError:
 
 SEED = 0
 EPOCHS_PER_DECAY = 30
-"""After so many epochs the learning rate becomes a tenth, as in the paper."""
+"""The number of epochs after which the learning rate becomes a tenth, as in the paper."""
 
 SMALLEST_IMAGE = 33
 """The network halves an image five times; of what is left, BatchNorm needs more than one pixel."""

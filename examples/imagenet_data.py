@@ -30,7 +30,7 @@ STANDARD_DEVIATION = torch.tensor([0.229, 0.224, 0.225]).reshape(3, 1, 1)
 """The deviation of the colours of ImageNet, by which images are brought to about -2 to 2."""
 
 SMALLEST_CROP = 0.6
-"""In training, a square is cut out of the image, whose side is at least this part of the image's shorter side."""
+"""The side of the square that training cuts out of an image is at least this part of the image's shorter side."""
 
 NO_CLASS = -100
 """The label that torch's `cross_entropy` leaves out of account."""

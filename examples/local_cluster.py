@@ -30,7 +30,7 @@ PRELOAD = "torch,sklearn.datasets"
 """The big imports of `digits.py`."""
 
 BATCH_SIZE = 32
-"""With larger batches, training might be over before a node is back that has to import all this."""
+"""Training with larger batches might be over before a node is back that has to import all this."""
 
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1

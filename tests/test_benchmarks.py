@@ -20,17 +20,17 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 JOIN_MESSAGES_FROM = 2
-"""Of each node: its join, and that its workers run."""
+"""The messages of each node: its join, and that its workers run."""
 JOIN_MESSAGES_TO = (1, 2)
-"""To each node: wait, unless a round is formed before that is sent, and run."""
+"""The messages to each node: wait, unless a round is formed before that is sent, and run."""
 JOIN_BYTES_FROM = 607
 JOIN_BYTES_TO_MOST = 830
-"""A wait has words of different lengths, by how many have come."""
+"""A wait has texts of different lengths, by how many have come."""
 
 REFORM_MESSAGES_FROM = 2
-"""Of each node: that its workers have stopped, and that they run."""
+"""The messages of each node: that its workers have stopped, and that they run."""
 REFORM_MESSAGES_TO = 2
-"""To each node: stop and run."""
+"""The messages to each node: stop and run."""
 REFORM_BYTES_FROM = 296
 REFORM_BYTES_TO = {16: 700, 64: 701}
 """One more for each digit more that a count has."""
@@ -40,7 +40,7 @@ REFORM_RECORDS = 5
 
 BEAT_BYTES = 148
 BEAT_ANSWER_BYTES = {4: 470, 128: 534}
-"""Of a heartbeat, and of its answer by the number of nodes that run: its words name some of them."""
+"""The bytes of a heartbeat, and of its answer by the number of nodes that run: its text names some of them."""
 
 HEARTBEAT_COST_MOST = 4.0
 """The processor time of a heartbeat, as a multiple of a bare echo's: twice what has been measured."""

@@ -37,7 +37,7 @@ def test_two_workers_learn_together(launcher: str, flags: tuple[str, ...]) -> No
         assert program.wait() == 0, program.output
         program.await_no_leftovers()
     said = program.output
-    # Under torchrun two workers write to one pipe, so their lines may get mixed up.
+    # Two workers under torchrun write to one pipe, so their lines may get mixed up.
     assert sorted(re.findall(r"rank (\d) of 2 on (?:cpu|cuda)", said)) == ["0", "1"]
     losses = [float(loss) for loss in re.findall(r"step \d+0 loss ([0-9.]+)$", said, re.MULTILINE)]
     assert len(losses) == 5, "only rank 0 speaks"

@@ -44,7 +44,7 @@ class Worker:
     stdout: TextIO
 
     def close(self) -> None:
-        """End it, if it has not ended, and let go of its output."""
+        """End it, if it has not ended, and close its output."""
         self.process.kill()
         self.process.join()
         self.stdout.close()
@@ -121,7 +121,7 @@ def read_until(worker: Worker, line: str) -> None:
 
 
 def finish(workers: Workers) -> str:
-    """Wait for workers that are to end well, and return what rank 0 had left to say."""
+    """Wait for workers that are to end well, and return the rest of rank 0's output."""
     for worker in workers:
         worker.process.join(TIMEOUT_S)
     assert [worker.process.exitcode for worker in workers] == [0] * len(workers)
@@ -147,7 +147,7 @@ def steps_by_round(folder: Path) -> dict[int, list[int]]:
 
 
 def accuracy_said(text: str) -> float:
-    """Take the accuracy from the last line of rank 0."""
+    """Return the accuracy from the last line of rank 0."""
     found = re.fullmatch(r"accuracy (0\.\d{4})", text.splitlines()[-1])
     assert found, text
     return float(found.group(1))

@@ -46,13 +46,13 @@ def _examples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def data() -> ModuleType:
-    """The module that finds and reads images."""
+    """Load the module that finds and reads images."""
     return importlib.import_module("imagenet_data")
 
 
 @pytest.fixture
 def job() -> Iterator[Cluster]:
-    """A job without nodes as yet, and its coordinator."""
+    """Yield a job without nodes as yet, and its coordinator."""
     with closing(Coordinator(*QUICK)) as coordinator, closing(Cluster(coordinator, "imagenet")) as nodes:
         yield nodes
 
@@ -119,7 +119,7 @@ def test_each_image_is_trained_on_once_an_epoch_and_the_newest_checkpoint_counts
 
     again = Cluster(job.coordinator, "again")
     with closing(again):
-        # Without a wish of theirs, nodes of one host are ranked by their names.
+        # Nodes of one host that ask for no rank are ranked by their names.
         fresh, *others = (join(again, host, pictures, "--nnodes", "3") for host in ("fresh", "newest", "old"))
         fresh.await_line(re.escape(f"went on from the checkpoint of rank 1, after step {steps}: {place}"))
         assert [node.wait() for node in (fresh, *others)] == [0, 0, 0]

@@ -25,7 +25,7 @@ def test_a_program_does_not_outlive_killed_tests() -> None:
     tests = Program(sys.executable, "-c", TESTS, cwd=ROOT)
     started = int(tests.await_line(r"^\d+$")[0])
     try:
-        # Before that, it is the program that binds its life to ours.
+        # Until then it is the program that binds its life to ours.
         wait_until("the sleep", lambda: Path(f"/proc/{started}/comm").read_text() == "sleep\n")
         tests.signal(signal.SIGKILL)
         await_end(started)

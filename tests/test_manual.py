@@ -30,7 +30,7 @@ REFERENCE, OPERATING = (DOCS / "reference.md").read_text(), (DOCS / "operating.m
 FLAG = re.compile(r"`(--?[a-z][a-z-]*)")
 
 OF_ALL = {"--help", "--version", "--print-completion", "--coord"}
-"""Said once for all commands of a program."""
+"""Flags that the manual has once for all commands of a program."""
 
 COORDINATORD: argparse.ArgumentParser
 COORDINATORD, OF_COORDINATORD = make_coordinatord({})
@@ -39,7 +39,7 @@ OPERATORS = sorted(OF_NODECLIENT.keys() - {"join", "run", "launch"})
 
 
 def section(text: str, heading: str) -> str:
-    """Return what stands below a heading, up to the next one of its rank."""
+    """Return the text below a heading, up to the next one of its rank."""
     return text.split(f"\n## {heading}\n")[1].split("\n## ", maxsplit=1)[0]
 
 

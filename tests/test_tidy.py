@@ -164,7 +164,7 @@ HARMLESS = [
 
 @pytest.fixture(scope="module")
 def tree() -> list[Source]:
-    """All files of the tree."""
+    """Read all files of the tree."""
     return sources()
 
 
@@ -220,7 +220,7 @@ def test_the_folders_of_tests_mirror_the_rooms(tree: list[Source]) -> None:
 
 
 MIRRORS = {"cli", "effects", "events", "table", "Tick"}
-"""What the two programs have each for itself, and named alike on purpose."""
+"""The modules and classes that the two programs have each for itself, and named alike on purpose."""
 
 
 def test_no_module_and_no_class_has_the_name_of_another(tree: list[Source]) -> None:

@@ -110,7 +110,7 @@ LIMITS = (
 )
 
 _LEFT_OPEN = "terminate called without an active exception"
-"""Beside an exception of Python it adds nothing, and a user can do nothing about native code."""
+"""It adds nothing beside an exception of Python, and a user can do nothing about native code."""
 
 SIGNALS = (
     HintRule(

@@ -183,7 +183,7 @@ class OtherFailureStatus:
     node: AnyText
     rank: Whole
     exit_code: Whole
-    """As a shell has it: 128 + n for signal n."""
+    """The exit code as a shell has it: 128 + n for signal n."""
     how: AnyText = ""
     """The exit code in words."""
     same_error: bool = False
@@ -221,7 +221,7 @@ class FailureStatus:
     pid: Whole | None
     """None if the worker was never started."""
     exit_code: Whole
-    """As a shell has it: 128 + n for signal n."""
+    """The exit code as a shell has it: 128 + n for signal n."""
     how: AnyText
     """The exit code in words, which distinguishes 134 from SIGABRT."""
     message: AnyText

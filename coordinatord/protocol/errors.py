@@ -13,7 +13,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
 
 STATE_MAX = 500
-"""Of a state or a stimulus, in characters: more than that of either is in the crash file."""
+"""The length of a state or a stimulus, in characters: the crash file has more of either."""
 
 Key = TypeVar("Key")
 Row = TypeVar("Row")
@@ -30,7 +30,7 @@ class OperationalError(CoordinatordError):
     """
 
     exit_code: int = ExitCode.UNAVAILABLE
-    """Of a program that this ends."""
+    """The exit code of a program that this ends."""
 
 
 class RefusedBySystemError(OperationalError):

@@ -336,7 +336,8 @@ class Desired:
     reason: Text
     """Why, in words for a person."""
     wait_s: Seconds | None
-    """With `wait`: how long that takes at most, until a round forms or the node is released; None if for ever."""
+    """How long a `wait` takes at most, until a round forms or the node is released; None if for ever, or for another
+    goal."""
     heartbeat_s: Seconds
     lease_s: Seconds
     """Granted to the node: it sends a heartbeat at least every `heartbeat_s`, and is lost after `lease_s` of
@@ -345,11 +346,11 @@ class Desired:
     """Granted as well: a node that is cut off from the coordinator for longer stops its workers, since it may have been
     replaced."""
     planned: bool
-    """With `stop` or `exit`: nothing has gone wrong, so workers get the time to save their state."""
+    """Whether a `stop` or `exit` comes while all is well, so that workers get the time to save their state."""
     assignment: Assignment | None
-    """With `run`, and only there."""
+    """Set for `run`, and only there."""
     outcome: Outcome | None
-    """With `exit`, and only there."""
+    """Set for `exit`, and only there."""
     report: Report | None
     """Why the last round failed: with `exit`, and with `run` until the node's workers are running."""
     remark: Sentence = ""

@@ -48,7 +48,7 @@ class SystemdNotifier:
         """A notification failed; that is logged once."""
         self._passed = _number(taken, "LISTEN_FDS") if _number(taken, "LISTEN_PID") == pid else 0
         self.watchdog_s: float | None = None
-        """After so many seconds without a sign of life systemd kills this process; None: never."""
+        """The seconds without a sign of life after which systemd kills this process; None: never."""
         if taken["WATCHDOG_PID"] in {"", str(pid)} and (microseconds := _number(taken, "WATCHDOG_USEC")):
             self.watchdog_s = microseconds / 1_000_000
 

@@ -52,8 +52,8 @@ REQUEST_BYTES_MAX = 64 * 1024
 """A request has a name and a sentence; by far the largest body is not one of ours."""
 
 UNACKNOWLEDGED_MS = 20_000
-"""After so long without an acknowledgement, the kernel gives a connection up: four leases of 5 s. Otherwise a session
-to a host that is gone would linger for a quarter of an hour."""
+"""The time after which the kernel gives up a connection that acknowledges nothing: four leases of 5 s. Otherwise a
+session to a host that is gone would linger for a quarter of an hour."""
 
 SHUTDOWN_S = 5.0
 """How long the end may take, whatever is in progress: nodes look for the coordinator again anyway."""

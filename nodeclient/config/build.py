@@ -198,7 +198,7 @@ def _take(from_scheduler: Mapping[str, Found], key: str, words: str, remarks: li
 
 
 NOWHERE = Path(os.devnull)
-"""As `--log-dir` it means: no files, so all output goes to the terminal, as with torchrun."""
+"""The value of `--log-dir` for no files: all output goes to the terminal, as with torchrun."""
 
 
 def output_settings(given: argparse.Namespace, remarks: list[str]) -> OutputSettings:

@@ -1,4 +1,4 @@
-"""From the settings of an operator's command to its exit code."""
+"""Runs an operator's command: from its settings to an exit code."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ COLOURS = {"NodeLost": Colour.BAD, "NodeLeftBehind": Colour.BAD, "RoundStopped":
 """The colours of events that stand out in a long list."""
 
 FOLLOWED_FIRST = 10
-"""As many as `tail -f` begins with."""
+"""The same number as `tail -f` begins with."""
 
 JOB_WIDTH_MAX = 24
 """The limit of the column of jobs: a longer name widens its own lines only."""

@@ -17,15 +17,15 @@ from nodeclient.output.streams import DRAIN_BYTES_MAX, WorkerStream
 from nodeclient.output.terminal_writer import TerminalWriter
 
 QUIET_S = 0.5
-"""After so long without more, the beginning of a line is shown. That is soon enough for a prompt or a row of dots, and
-longer than a running worker takes between two halves of a line."""
+"""The time without more after which the beginning of a line is shown. It is soon enough for a prompt or a row of dots,
+and longer than a running worker takes between two halves of a line."""
 
 REST_S = 0.001
 """The pause after a poll that brought little: a worker that writes each line by itself would otherwise wake this thread
 100,000 times a second, at the cost of everybody else."""
 
 LITTLE_BYTES = 16 * 1024
-"""Within `REST_S` a pipe of 64 KiB takes four times this without making its writer wait."""
+"""A pipe of 64 KiB takes four times this within `REST_S` without making its writer wait."""
 
 GIVE_UP_S = 5.0
 """How long a terminal or a pipe may take nothing at the end: a stopped terminal must not keep a job from ending."""
@@ -38,7 +38,7 @@ class Pump:
     """Moves bytes from streams to outlets; the thread starts with the first call that is posted."""
 
     def __init__(self, outlets: Sequence[TerminalWriter], failed: Callable[[Exception], None]) -> None:
-        """`failed` is called in the thread if it ends by a bug."""
+        """Prepare the thread; `failed` is called in it if it ends by a bug."""
         self._outlets = outlets
         self._failed = failed
         self._calls: deque[Callable[[], object]] = deque()

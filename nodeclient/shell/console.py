@@ -47,7 +47,7 @@ class Console:
     def __init__(
         self, level: str, form: str, context: Callable[[], dict[str, object]], terminal: TerminalLines
     ) -> None:
-        """`form` is the `--log-format`."""
+        """Write to a terminal; `form` is the `--log-format`."""
         self._terminal = terminal
         self._for_machines = form == "json"
         self._context = context

@@ -68,7 +68,10 @@ class CoordinatorConnection:
     def __init__(
         self, coordinators: Sequence[Endpoint], make_join: Callable[[], Join], submit: Callable[[Event], None]
     ) -> None:
-        """`make_join` returns the node's present `Join`; messages of the coordinator go to `submit`."""
+        """Begin unconnected.
+
+        `make_join` returns the node's present `Join`, and the coordinator's messages go to `submit`.
+        """
         self._coordinators = coordinators
         self._make_join = make_join
         self._submit = submit

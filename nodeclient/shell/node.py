@@ -79,7 +79,7 @@ class Node:
     def __init__(
         self, config: JoinConfig, companion: EmbeddedCoordinator = ALONE, systemd: SystemdNotifier | None = None
     ) -> None:
-        """Must be made in the running loop. Raises `OSError` if no port is free.
+        """Prepare a node, in the running loop. Raises `OSError` if no port is free.
 
         `companion` is the coordinator that was brought along; `systemd` is notified of the node's status.
         """

@@ -21,7 +21,7 @@ from nodeclient.workers.spawn import WorkerCommand
 from workerlib.env import DEFAULTS, PROGRESS, WorkerEnvironment
 
 LAUNCHER_DEFAULTS = {"PYTHONUNBUFFERED": "1"}
-"""As torchrun's `python -u`: the last lines of a worker that dies are not lost."""
+"""The same as torchrun's `python -u`: the last lines of a worker that dies are not lost."""
 
 LOCAL_RANK_MACRO = "${local_rank}"
 """The placeholder for the local rank in the arguments of a command, as in torch (`macros.local_rank`). Any other `$`

@@ -17,7 +17,7 @@ GIVEN_WITHIN_S = 1.0
 workers from being stopped."""
 
 _SIGNALS_FROM = 128
-"""From this code on, a shell reports that its program died of a signal."""
+"""The first code with which a shell reports that its program died of a signal."""
 
 Diagnose = Callable[[int, int], Awaitable[Diagnosis]]
 """Makes a diagnosis of a worker that has ended, from its local rank and its exit code as `subprocess` has it."""

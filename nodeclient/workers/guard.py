@@ -22,7 +22,7 @@ from nodeclient.workers.process_tree import MARK_VARIABLE, await_ends
 from nodeclient.workers.syscalls import pidfd_open
 
 CLOSE_TIMEOUT_S = 5.0
-"""After a clean end the guard finds nothing and exits in milliseconds; this leaves room for an overloaded host."""
+"""The guard finds nothing after a clean end and exits in milliseconds; this leaves room for an overloaded host."""
 
 READY_WITHIN_S = 30.0
 """A start takes 20 ms; this leaves room for an overloaded host, and for a file system that others use heavily."""
@@ -67,7 +67,7 @@ class Guard:
         self._ready = False
         """It has written that it is up."""
         self._patience_ends_at = 0.0
-        """Until when it must be up, by the monotonic clock."""
+        """The time by which it must be up, by the monotonic clock."""
 
     @property
     def pid(self) -> int | None:

@@ -28,7 +28,7 @@ def make_lives(tmp_path: Path) -> Iterator[Callable[..., Lives]]:
 
 @pytest.fixture
 def make_cluster() -> Iterator[Callable[[Lives], Cluster]]:
-    """Make the nodes of a job; after the test, nothing of them may live."""
+    """Make the nodes of a job; none of their processes may live after the test."""
     made: list[Cluster] = []
 
     def make(lives: Lives) -> Cluster:

@@ -16,7 +16,7 @@ SHORT = ("--heartbeat", "0.2")
 """A lease lasts 1 s."""
 
 LEASE_S = 5.0
-"""By default."""
+"""The default lease."""
 
 CUTS = {
     "both ways": [("c", COORDINATOR), (COORDINATOR, "c")],
@@ -31,7 +31,7 @@ def test_30_percent_loss_and_200_ms_delay_lose_nobody_at_the_default_lease() -> 
             site.join(name, "--nnodes", "2:3", script="--mesh")
         begun = site.cluster.await_round(3)
         site.coordinator.await_line("all workers are started")
-        # What `tc netem` on a node's interface does: to that which it sends.
+        # `tc netem` on a node's interface does the same: it shapes what the node sends.
         site.link.shape(delay_s=0.2, loss=0.3, towards=COORDINATOR)
         degraded_at = time.monotonic()
         wait_until("two leases in the bad network", lambda: time.monotonic() > degraded_at + 2 * LEASE_S)

@@ -1,4 +1,4 @@
-"""The bad network that other tests rest on is as bad as it is told to be, and not worse."""
+"""The bad network that other tests rest on is as bad as it is set to be, and not worse."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 DATAGRAMS = (sys.executable, "-S", "-E", str(Path(datagrams.__file__)))
 
 COUNT = 400
-"""With a loss of 30 %, four standard deviations are 9 % of them."""
+"""The number of packets. With a loss of 30 %, four standard deviations are 9 % of them."""
 
 
 class Net:
@@ -40,7 +40,7 @@ class Net:
             program.close()
 
     def command(self, host: str, what: str, to: str, *words: str) -> dict[str, float]:
-        """Have a host say something to another."""
+        """Have a host send something to another."""
         said = run(*self.hosts.on(host), *DATAGRAMS, what, self.link.address[to], *words)
         assert said.returncode == 0, said.stderr
         heard: dict[str, float] = json.loads(said.stdout or "{}")
@@ -51,7 +51,7 @@ class Net:
         with self.listener(target) as (program, port):
             taken = sum(self.link.set_way(source, target).values())
             self.command(source, "send", target, port, str(COUNT))
-            # The link has a process of its own, which may not have come to them yet.
+            # The link has a process of its own, which may not have read them yet.
             wait_until("the link", lambda: sum(self.link.set_way(source, target).values()) >= taken + COUNT)
             self.link.set_way(source, target, loss=0.0, cut=False)
             self.command(source, "end", target, port)

@@ -44,7 +44,7 @@ def test_a_worker_that_fails_meanwhile_is_reported_and_charged_once(
     assert after.restarts == {1}
     assert "rank 1" in after.workers[0].reason
 
-    # Charged once, also if the next death comes before anybody has said anything new.
+    # It is charged once, also if the next death comes before any node has reported anything new.
     lives.kill()
     lives.start()
     job = cluster.await_state(state="running", round=after.number)

@@ -25,7 +25,7 @@ FLAGS = ("--nnodes", "2", "--max-restarts", "0")
 
 @pytest.fixture
 def older(tmp_path: Path) -> tuple[str, ...]:
-    """Return what runs the programs of the release before."""
+    """Return the command prefix that runs the programs of the release before."""
     programs = released(OLDER, tmp_path / "older")
     if programs is None:
         pytest.skip(f"commit {COMMITS[OLDER]} is not in this copy of the repository: a shallow clone, or none")
@@ -50,7 +50,7 @@ def upgrade_node(cluster: Cluster, name: str, before: Round) -> Round:
 
 
 def await_versions(cluster: Cluster, **versions: int) -> None:
-    """Wait until the nodes that the coordinator hears speak these."""
+    """Wait until the nodes that the coordinator hears report these versions."""
 
     def look() -> bool:
         job = cluster.coordinator.job(cluster.job)

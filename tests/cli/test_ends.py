@@ -25,7 +25,7 @@ class AnswersNotFound(BaseHTTPRequestHandler):
         self.send_error(404)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def other_server() -> Iterator[int]:
 
 @contextmanager
 def garbage_server() -> Iterator[int]:
-    """Answer each connection with what is no HTTP; yield the port."""
+    """Answer each connection with bytes that are no HTTP; yield the port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -52,7 +52,7 @@ def garbage_server() -> Iterator[int]:
                     connection, _ = listener.accept()
                 except OSError:
                     return
-                with connection, suppress(ConnectionError):  # who is told so may hang up at once
+                with connection, suppress(ConnectionError):  # a client that notices may hang up at once
                     connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
                     connection.recv(4096)
 
@@ -67,7 +67,7 @@ def garbage_server() -> Iterator[int]:
 
 @contextmanager
 def silent_server() -> Iterator[int]:
-    """Accept connections and never say a word; yield the port."""
+    """Accept connections and never send anything; yield the port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 

@@ -35,7 +35,7 @@ EVENT = {
 }
 
 UNKNOWN = packed({"error": "unknown_job", "message": "no such job"}, 404)
-"""Which also ends the following of a job."""
+"""It also ends the following of a job."""
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ"
 

@@ -1,4 +1,4 @@
-"""`nodeclient drain`, `undrain`, `stop`, `restart`, `forget`: each does what it says, says so, and is in the events."""
+"""`nodeclient drain`, `undrain`, `stop`, `restart`, `forget`: each does its work, reports it, and is in the events."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Operator:
         return (run_command(chosen), *self._capsys.readouterr())
 
     def do(self, verb: str, *arguments: str) -> str:
-        """Run a command that works, and says so in one line; return that."""
+        """Run a command that works, and reports it in one line; return that."""
         code, said, errors = self.ask(verb, *arguments)
         assert (code, said.count("\n"), errors) == (0, 1, "")
         return said.rstrip()
@@ -57,7 +57,7 @@ def operator(
 
 @pytest.fixture
 def mnist(operator: Operator) -> Iterator[Cluster]:
-    """Yield the job that the operator looks after."""
+    """Yield the job that the operator watches."""
     cluster = Cluster(operator.coordinator, "mnist")
     try:
         yield cluster

@@ -43,7 +43,7 @@ def port() -> int:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Program]]:
-    """Start nodeclients as torchrun is started, each with one worker that runs a line of shell."""
+    """Start nodeclients as torchrun is started; each has one worker that runs a line of shell."""
     nodes: list[Program] = []
 
     def start_one(endpoint: str, nnodes: int, script: str, *flags: str, **environ: str) -> Program:
@@ -67,7 +67,7 @@ def start() -> Iterator[Callable[..., Program]]:
 
 
 def operate(*words: str) -> subprocess.CompletedProcess[str]:
-    """Do what an operator does."""
+    """Run an operator's command."""
     return run(BIN / "nodeclient", *words)
 
 
@@ -118,7 +118,7 @@ def test_the_coordinator_serves_on_while_another_node_needs_it(
     host.wait()
     if signum is signal.SIGTERM:
         assert "the coordinator that this node brought along serves on for mnist" in host.output
-    other.await_line("starting round [0-9]+: rank 0 of 1")  # which only a coordinator can form
+    other.await_line("starting round [0-9]+: rank 0 of 1")  # only a coordinator can form a round
     assert "refused" not in other.output
     assert other.stop() == 143
     if signum is signal.SIGTERM:  # a node that was killed may come back: the coordinator waits a little for it
@@ -151,7 +151,7 @@ def test_a_coordinator_that_cannot_start_is_an_error(port: int, start: Callable[
 
 @asynccontextmanager
 async def brought_along(port: int) -> AsyncIterator[str]:
-    """Be a node that brings a coordinator along; yield where it serves."""
+    """Take the place of a node that brings a coordinator along; yield where it serves."""
     words = ("run", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--nnodes=2", "--no-python", "true")
     chosen = parse(words, clean_environ())
     assert isinstance(chosen, JoinConfig)
@@ -198,7 +198,7 @@ async def test_a_node_does_not_wait_for_a_job_that_goes_on(port: int) -> None:
 
 @pytest.mark.asyncio
 async def test_a_node_that_was_lost_may_still_hear_how_the_job_was_stopped(port: int) -> None:
-    """Its connection was closed, so it is lost a second later; it comes back after the job was stopped."""
+    """The connection was closed, so the node is lost a second later; it comes back after the job was stopped."""
     async with asyncio.TaskGroup() as tasks, AsyncExitStack() as own:
         url = await own.enter_async_context(brought_along(port))
         async with connect(url, join("a")) as peer:

@@ -1,4 +1,4 @@
-"""SIGHUP to a real coordinatord: what it reads again, says of it, and grants the nodes that are connected."""
+"""SIGHUP to a real coordinatord: what it reads again, logs of it, and grants the nodes that are connected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Reloaded:
         self.program = start("--config", str(file), *flags)
 
     def rewrite(self, text: str) -> None:
-        """Let it have other settings from now on."""
+        """Give it other settings from now on."""
         self.file.write_text(text)
         self.program.signal(signal.SIGHUP)
 

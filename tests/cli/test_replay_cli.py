@@ -1,4 +1,4 @@
-"""`coordinatord replay`: each record with what it led to, by itself or at the reader's pace."""
+"""`coordinatord replay`: each record with its consequence, by itself or at the reader's pace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program behind torchrun's command lines: what workers are given, what is said, and how it ends."""
+"""The program behind torchrun's command lines: what workers are given, what is logged, and how it ends."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class Blocker:
 
 sys.meta_path.insert(0, Blocker())
 """
-"""As a sitecustomize.py: an import that lasts until somebody interrupts it."""
+"""A sitecustomize.py with an import that lasts until somebody interrupts it."""
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """Return a script that says what it was given."""
+    """Return a script that prints its arguments and environment."""
     path = tmp_path / "tell.py"
     path.write_text(TELL)
     return path
 
 
 def told(output: str) -> list[dict[str, Any]]:
-    """Return what the workers said, by rank."""
+    """Return what the workers printed, by rank."""
     found = [json.loads(line[line.index("{") :]) for line in output.splitlines() if '"RANK"' in line]
     return sorted(found, key=lambda one: int(one["RANK"]))
 

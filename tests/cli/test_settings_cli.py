@@ -152,7 +152,7 @@ def check_refusal(
     words: str,
     **environ: str,
 ) -> None:
-    """Make sure that this is refused in one line that says this and where to look."""
+    """Check that this is refused in one line with these words, which says where to look."""
     with pytest.raises(SettingsError) as refused:
         parse(arguments, {"PATH": os.defpath, **environ})
     assert words in str(refused.value)

@@ -1,4 +1,4 @@
-"""Which signal the workers of a node get when it gets one, behind every door: as under torchrun, the same."""
+"""Which signal workers get when their node gets one, with every command line: the same as under torchrun."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ finally:
 
 @pytest.fixture
 def script(tmp_path: Path) -> str:
-    """Return the path of a script that says what it gets."""
+    """Return the path of a script that prints the signals that it gets."""
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
     return str(path)

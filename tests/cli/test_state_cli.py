@@ -1,4 +1,4 @@
-"""State directories on the command line: what serves and what does not, and what `coordinatord state` shows."""
+"""State directories on the command line: which ones serve, and what `coordinatord state` shows."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ def test_the_outage_grace_is_a_setting() -> None:
     assert settings.policy.outage_grace_s == Policy().outage_grace_s == 300
 
 
-# What serves, and what does not
+# Which ones serve
 
 
 def check_refusal(*argv: str | Path, code: int, words: str) -> None:
-    """Make sure that a program ends with this code after one line that says so."""
+    """Check that a program ends with this code after one line with these words."""
     ended = run(*argv)
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (code, "", 1), ended.stderr
     assert ended.stderr.startswith("coordinatord: state directory ")

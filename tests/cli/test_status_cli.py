@@ -1,4 +1,4 @@
-"""`nodeclient status`: the shape that programs build on, the tables for people, and what is said in vain."""
+"""`nodeclient status`: the shape that programs build on, the tables for people, and errors."""
 
 from __future__ import annotations
 

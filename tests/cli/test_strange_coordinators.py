@@ -1,4 +1,4 @@
-"""Coordinators that refuse, break off or talk nonsense: the node says so in one line, and gives up in time."""
+"""Coordinators that refuse, break off or send nonsense: the node logs it in one line, and gives up in time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tries_at_most(seconds: float) -> int:
 
 @asynccontextmanager
 async def joining(behave: Behaviour, *flags: str) -> AsyncIterator[tuple[Program, list[bytes]]]:
-    """Let a node join such a coordinator; yield the node, and its joins so far."""
+    """Start a node that joins such a coordinator; yield the node, and its joins so far."""
     async with strange_coordinator(behave) as (endpoint, joins):
         node = Program(BIN / "nodeclient", "join", "--coord", endpoint, *flags, "--", "true")
         try:

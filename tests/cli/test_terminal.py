@@ -108,7 +108,7 @@ async def test_a_node_whose_terminal_has_gone_goes_on() -> None:
         let_in.set()
         await gone.wait()
         for number in range(5):
-            await socket.receive_bytes()  # so that the node has heard, and shown, what was said before
+            await socket.receive_bytes()  # so that the node has received, and shown, the message before
             await socket.send_bytes(encode(dataclasses.replace(hasty, reason=f"words {number}")))
         outcome = Outcome(Result.SUCCEEDED, 0, "all workers succeeded")
         await socket.receive_bytes()

@@ -44,7 +44,7 @@ def unread() -> Iterator[tuple[int, int]]:
 
 
 def drain(url: str, name: str) -> None:
-    """Ask for something that is logged."""
+    """Send a request that is logged."""
     request = urllib.request.Request(  # noqa: S310 - http
         f"{url}/v1/nodes/{name}/drain", b'{"by": "me", "ahead": true}', {"Content-Type": "application/json"}
     )

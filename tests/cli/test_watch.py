@@ -22,7 +22,7 @@ TITLE = r"127\.0\.0\.1:\d+  \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ  \(q to end\)"
 
 
 def check_clean(terminal: OnTerminal) -> None:
-    """Make sure that the terminal is as it was before."""
+    """Check that the terminal is as it was before."""
     assert "mnist" not in terminal.screen.text, "it was drawn on a screen of its own"
     assert terminal.screen.modes == {"?25", "?7"}
     assert terminal.settings_now == terminal.settings

@@ -48,7 +48,7 @@ def newest() -> list[Pair]:
 
 
 def say(line: str) -> None:
-    """Write a line at once, so that it stands where it belongs among the output of the programs run here."""
+    """Write a line at once, so that it stands in its place among the output of the programs run here."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a pair."""
+    """The result of a pair."""
 
     pair: Pair
     text: str
@@ -36,13 +36,13 @@ def try_pair(pair: Pair, interpreter: Interpreter, envs: Path, tests: tuple[str,
 
 def _install(pair: Pair, interpreter: Interpreter, python: Path) -> bool:
     own = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    # By itself first: resolved together with the rest, another torch would come along.
+    # It is installed by itself first: resolved together with the rest, another torch would come along.
     learning = [(f"torch=={pair.torch}", "numpy"), LEARNING] if pair.torch else []
     itself = ("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     steps: list[tuple[str, ...]] = [(interpreter.python, "-m", "venv", str(python.parents[1]))]
     steps += [(*pip, *words) for words in (*learning, (*own, *TOOLS), itself)]
-    # What was done, not only that it was: the tree may be another one since, or need more than it did.
+    # The file says what was done, not only that it was: the tree may differ since, or need more than it did.
     complete = python.parent / ".complete"
     done = "".join(f"{shlex.join(step)}\n" for step in steps)
     if complete.exists() and complete.read_text() == done:
@@ -54,7 +54,7 @@ def _install(pair: Pair, interpreter: Interpreter, python: Path) -> bool:
 
 
 def _summary(report: Path) -> str:
-    """Read what pytest counted out of its report."""
+    """Return the counts of pytest from its report."""
     try:
         [suite] = ET.parse(report).getroot()  # noqa: S314 - pytest has just written it
     except (OSError, ValueError, ET.ParseError):

@@ -28,7 +28,7 @@ MATRIX = (
 has no build for Python 3.13. The pinned pair, 3.11 and 2.13.0, is what `make test` runs."""
 
 PYTHONS = ("3.12", "3.13", "3.14")
-"""Other than the one that development is pinned to."""
+"""The versions other than the one that development is pinned to."""
 
 PURE = (
     "tests/coordinatord/core",
@@ -37,7 +37,7 @@ PURE = (
     "tests/coordinatord/store",
     "tests/coordinatord/protocol",
 )
-"""What needs neither torch nor any program."""
+"""The tests that need neither torch nor any program."""
 
 NEAR_TORCH = (
     "tests/nodeclient/forkserver",
@@ -47,7 +47,8 @@ NEAR_TORCH = (
     "tests/e2e/test_training.py",
     "tests/test_example_ddp.py",
 )
-"""What torch is imported for, or compared with, and warm workers, which depend on how Python starts."""
+"""The tests that torch is imported for, or compared with, and those of warm workers, which depend on how Python
+starts."""
 
 SUITE = (
     "tests/coordinatord",
@@ -58,7 +59,8 @@ SUITE = (
     "tests/test_example_ddp.py",
     "tests/test_example_digits.py",
 )
-"""What may depend on Python or torch: not the simulation, systemd, containers, nor what is only slow."""
+"""The tests that may depend on Python or torch: not the simulation, systemd, containers, nor those that are only
+slow."""
 
 TOOLS = (
     "hypothesis>=6.100",
@@ -71,7 +73,9 @@ TOOLS = (
     "setuptools>=77",
     "shtab>=1.7",
 )
-"""What the tests need, beside the project's own requirements: as in pyproject, without the tools that judge style."""
+"""The packages that the tests need, beside the project's own requirements: as in pyproject, without the tools that
+judge style."""
 
 LEARNING = ("numpy", "scikit-learn>=1.5")
-"""What the examples need beside torch, which would bring a newer torch along if it were asked for with them."""
+"""The packages that the examples need beside torch, which would bring a newer torch along if they were requested with
+it."""

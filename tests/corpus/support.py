@@ -9,16 +9,16 @@ from tests.sim.scenario import Scenario, Workers
 from tests.sim.world import World
 
 CALM = Workers(stubborn=0.0, slow_to_die=0.0)
-"""They heed SIGTERM, and fail when a peer is gone."""
+"""Workers that heed SIGTERM, and fail when a peer is gone."""
 
 BLOCKED = Workers(stubborn=1.0, slow_to_die=0.0, breaks=0.0)
-"""When a peer is gone they hang in a collective that never ends, and heed no SIGTERM."""
+"""Workers that hang in a collective that never ends when a peer is gone, and heed no SIGTERM."""
 
 AT_ONCE = 1.0
 """Seconds: some messages, the half second that workers get when a round has failed, and no timer beside."""
 
 LEASE_S = 5.0
-"""After so long a silence a node is lost."""
+"""The silence after which a node is lost."""
 
 
 def furnish(hosts: int, **settings: Any) -> World:

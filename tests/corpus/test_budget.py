@@ -1,4 +1,4 @@
-"""Peer bugs: each agent counts restarts for itself, also for what is no failure; nobody says what failed first."""
+"""Peer bugs: each agent counts restarts for itself, also for what is no failure; nothing shows what failed first."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def test_a_job_that_crashes_at_every_start_ends_with_its_budget() -> None:
 
 
 def test_everybody_ends_with_the_name_and_the_code_of_the_first_failure_and_not_of_its_victims() -> None:
-    world = begin(20, max_restarts=0, network=Network(least_s=0.1, spread_s=0.001))  # victims fail before they are told
+    # Victims fail before they are stopped.
+    world = begin(20, max_restarts=0, network=Network(least_s=0.1, spread_s=0.001))
     world.hosts["n3"].workers.fail(exit_code=17)
     world.until(world.is_over, within=2 * AT_ONCE)
     for host in world.hosts.values():

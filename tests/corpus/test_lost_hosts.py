@@ -1,4 +1,4 @@
-"""Peer bugs: a host dies, and the others hang, lose the job, or speak to what is no more."""
+"""Peer bugs: a host dies, and the others hang, lose the job, or send to what is no more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peer bugs: who comes, goes, waits or stands by breaks the job, or is not waited for, or for too long."""
+"""Peer bugs: a node that comes, goes, waits or stands by breaks the job, or is not waited for, or for too long."""
 
 from __future__ import annotations
 

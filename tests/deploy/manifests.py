@@ -1,6 +1,6 @@
-"""What is in `deploy/`, as data: the manifests as kustomize builds them, and the environment that a container gets.
+"""The content of `deploy/` as data: the manifests as kustomize builds them, and the environment of a container.
 
-What is right about them is for the tests to say.
+The tests say what is right about them.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Pod(Program):
         place.mkdir()
         hosts = place.with_name(f"{place.name}.hosts")
         hosts.write_text("".join(f"{address} {name}\n" for name, address in names.items()))
-        # Without it the program is process 1, which it has to know how to be.
+        # If there is no init, the program is process 1, which it must be fit for.
         init = INIT if shutil.which(INIT[0]) else []
         security = template["spec"]["securityContext"]
         user = ("--reuid", str(security["runAsUser"]), "--regid", str(security["runAsGroup"]), "--clear-groups")
@@ -82,7 +82,7 @@ class Pod(Program):
 
     @property
     def first(self) -> int:
-        """The number by which this machine knows the pod's process 1."""
+        """The number of the pod's process 1 on this machine."""
 
         def look() -> int | None:
             children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
@@ -91,7 +91,7 @@ class Pod(Program):
         return wait_until(f"process 1 of {self.command}", look)
 
     def status(self, field: str) -> list[str]:
-        """Return a line of what /proc says of process 1."""
+        """Return a line of /proc about process 1."""
         lines = Path(f"/proc/{self.first}/status").read_text().splitlines()
         return next(line.split()[1:] for line in lines if line.startswith(f"{field}:"))
 
@@ -133,7 +133,7 @@ def _root(place: Path, template: Object, claims: Mapping[str, Path]) -> Iterator
             yield from _bind(claims[claim["claimName"]], place, path, how="rw")
         else:
             yield f"mkdir -p {place}{path} && mount -t tmpfs -o mode=1777 none {place}{path}"
-    # After the volumes: they may lie below one, such as /tmp.
+    # They come after the volumes, which may lie below one, such as /tmp.
     for part in (Path(sys.base_prefix), Path(sys.prefix), ROOT):
         if not part.is_relative_to("/usr"):
             yield from _bind(part, place, str(part))

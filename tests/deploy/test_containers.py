@@ -52,7 +52,7 @@ def stages() -> dict[str, list[Instruction]]:
 
 
 def last(stage: str, word: str) -> str:
-    """Return what an instruction says for a stage in the end."""
+    """Return the argument of an instruction for a stage in the end."""
     return [one.rest for one in stages()[stage] if one.word == word][-1]
 
 

@@ -59,7 +59,7 @@ FOR_GOOD = {ExitCode.USAGE, ExitCode.REFUSED, ExitCode.STOPPED}
 """Another pod would end with these as well."""
 
 OF_COORDINATORD = {ExitCode.OK, ExitCode.DATA_ERROR, ExitCode.NO_INPUT, ExitCode.IO_ERROR}
-"""No node ends with these, but for 0."""
+"""Codes with which no node ends, except 0."""
 
 
 def _job(overlay: str) -> Object:
@@ -67,7 +67,7 @@ def _job(overlay: str) -> Object:
 
 
 def _node(overlay: str) -> node_config.JoinConfig:
-    """Have nodeclient read what a pod of the overlay is told, on a host of this kind with GPUs or without."""
+    """Have nodeclient read the settings of a pod of the overlay, on a host of this kind with GPUs or without."""
     objects = built(overlay)
     box = container(only(objects, "Job")["spec"]["template"])
     told = environment(objects, box, POD)
@@ -142,7 +142,7 @@ def test_every_variable_that_is_set_is_read(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("directory", KUSTOMIZATIONS)
 def test_the_variables_of_services_stay_out(directory: str) -> None:
-    """Of its own Service a coordinatord would get a port that is an URL."""
+    """The variable of its own Service would give a coordinatord a port that is an URL."""
     service = only(built("coordinator"), "Service")["metadata"]["name"].upper()
     with pytest.raises(SettingsError, match=r"COORDINATORD_PORT.*is no port"):
         coordinator_config.parse([], {f"{service}_PORT": f"tcp://10.96.0.1:{DEFAULT_PORT}"})
@@ -204,7 +204,7 @@ def test_exit_codes_decide_whether_a_pod_is_replaced() -> None:
 
 @pytest.mark.parametrize("directory", KUSTOMIZATIONS)
 def test_pods_are_as_restricted_as_their_namespace_wants(directory: str) -> None:
-    """As the Pod Security Standards have it (kubernetes.io/docs/concepts/security/pod-security-standards)."""
+    """They come from kubernetes.io/docs/concepts/security/pod-security-standards."""
     [namespace] = [one for one in built("coordinator") if one["kind"] == "Namespace"]
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     for template in templates(built(directory)):
@@ -236,10 +236,10 @@ def _fill(ballast: Path) -> None:
 
 
 def test_probes_are_content_while_nothing_can_be_recorded(tmp_path: Path) -> None:
-    """Else Kubernetes would restart a daemon with a full disk again and again, and take it from the nodes."""
+    """Otherwise Kubernetes would restart a daemon with a full disk again and again, and take it from the nodes."""
     box = container(only(built("coordinator"), "Deployment")["spec"]["template"])
     disk = tmp_path / "disk"
-    # Those look whether it listens.
+    # Those check whether it listens.
     assert [box[probe]["tcpSocket"] for probe in ("startupProbe", "readinessProbe")] == [{"port": "http"}] * 2
     path = box["livenessProbe"]["httpGet"]["path"]
     daemon = Coordinator(prefix=small_disk(disk, 512), state_dir=disk / "state")

@@ -1,4 +1,4 @@
-"""The alerts and the dashboard speak of what a coordinator shows: by name, by label, and to a real Prometheus."""
+"""The alerts and the dashboard use what a coordinator exports: names and labels, also with a real Prometheus."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class Prometheus(Program):
         )
 
     def close(self) -> None:
-        """End it, and let go of its port."""
+        """End it, and release its port."""
         super().close()
         self._port.close()
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """Ask its API; None while it does not serve yet."""
+        """Send a request to its API; return None while it does not serve yet."""
         url = f"http://127.0.0.1:{self._port.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         assert self.reading, f"prometheus has ended:\n{self.output}"
         try:
@@ -84,7 +84,7 @@ class Prometheus(Program):
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[Coordinator]:
-    """Have a coordinator, and a job that has just begun."""
+    """Yield a coordinator with a job that has just begun."""
     coordinator = Coordinator("--settle", "0.1", "--heartbeat", "0.2")
     cluster = Cluster(coordinator, JOB)
     try:
@@ -110,7 +110,7 @@ def started(serving: Coordinator, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="module")
 def trained(serving: Coordinator, started: Prometheus | None) -> Coordinator:
-    """Have a coordinator with a job that has come as far as to show a pace."""
+    """Return a coordinator with a job that has come as far as to show a pace."""
     del started
     pace = ("coordinatord_job_steps_per_second", frozenset({("job_id", JOB)}))
     wait_until("the pace of a job", lambda: scrape(serving.url).samples.get(pace, 0) > 0)
@@ -119,7 +119,7 @@ def trained(serving: Coordinator, started: Prometheus | None) -> Coordinator:
 
 @pytest.fixture(scope="module")
 def prometheus(trained: Coordinator, started: Prometheus | None) -> Prometheus:
-    """Have a Prometheus that has scraped a coordinator with a job that trains."""
+    """Return a Prometheus that has scraped a coordinator with a job that trains."""
     del trained
     assert started is not None, "who asks for it is skipped where there is none"
     wait_until("two scrapes", lambda: has_data(started, "rate(coordinatord_heartbeats_total[1m]) > 0"))
@@ -128,19 +128,19 @@ def prometheus(trained: Coordinator, started: Prometheus | None) -> Prometheus:
 
 @pytest.fixture(scope="module")
 def shown(trained: Coordinator) -> Scrape:
-    """What a coordinator shows of a job that trains."""
+    """Return the scrape of a coordinator with a job that trains."""
     return scrape(trained.url)
 
 
 def promtool(*arguments: str | Path, words: str = "") -> None:
-    """Have promtool check something; fail with what it says against it."""
+    """Have promtool check something; fail with its errors."""
     command = ["promtool", *map(str, arguments)]
     done = subprocess.run(command, input=words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def expressions() -> list[str]:
-    """Return what the dashboard asks for, with values in the place of its variables."""
+    """Return the dashboard's queries, with values in the place of its variables."""
     found: list[str] = []
 
     def walk(part: Any) -> None:
@@ -238,7 +238,7 @@ def test_alerts_fire_when_they_should_and_only_then() -> None:
 
 
 def has_data(prometheus: Prometheus, expression: str) -> bool:
-    """Say whether an expression has a value now; fail if Prometheus does not understand it."""
+    """Return whether an expression has a value now; fail if Prometheus does not understand it."""
     answer = prometheus.ask("query", query=expression)
     return answer is not None and bool(answer["result"])
 

@@ -1,4 +1,4 @@
-"""A coordinator whose disk fills up: nothing is decided that could not be recorded, and no job is lost to it."""
+"""A coordinator whose disk fills up: no decision is made that could not be recorded, and no job is lost to it."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Site:
 
     @property
     def address(self) -> str:
-        """The coordinator's."""
+        """The coordinator's address."""
         return self.hosts.address["coord"]
 
     def job(self, host: str = "a") -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Site:
 
 @pytest.fixture
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """Four hosts, a coordinator on the first; a test may give it flags."""
+    """Yield four hosts, a coordinator on the first; a test may give it flags."""
     with Hosts(*NAMES) as hosts:
         running = Site(hosts, getattr(request, "param", ()))
         try:

@@ -1,4 +1,4 @@
-"""What real workers find: their arguments, environment and CPUs, and what a scheduler has said of the job."""
+"""What real workers find: their arguments, environment and CPUs, and the values of a scheduler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import json, os, sys
 facts = {"arguments": sys.argv[1:], "environ": dict(os.environ), "cpus": sorted(os.sched_getaffinity(0))}
 os.write(1, (json.dumps(facts) + "\\n").encode())
 """
-"""Says what it was started with, in one write."""
+"""Prints its arguments and environment, in one write."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def facts(*words: str | Path, **environ: str) -> list[dict[str, Any]]:
-    """Run a job of one node; return what its workers say, by their ranks."""
+    """Run a job of one node; return the lines of its workers, by their ranks."""
     ended = run(BIN / "nodeclient", *words, environ=clean_environ(**environ))
     assert ended.returncode == 0, ended.stderr
     lines = [line[line.index("{") :] for line in ended.stdout.splitlines() if "{" in line]

@@ -36,7 +36,7 @@ def python(script: str, *arguments: str) -> tuple[str, ...]:
 
 
 def lines_of(rank: int) -> list[str]:
-    """Return what the talker of a rank says on stdout."""
+    """Return the lines of the talker of a rank on stdout."""
     return [f"line {number} of {rank} {'x' * (number % 90)}" for number in range(20_000)]
 
 
@@ -54,7 +54,7 @@ def test_several_workers_on_two_nodes_are_told_apart_and_lose_no_line(cluster: C
                 found.setdefault(int(match[1]), []).append(match[2])
         assert set(found) == {first_rank, first_rank + 1}
         for rank, lines in found.items():
-            # A worker that was stopped because another one died got less far, and what it said is whole all the same.
+            # A worker that was stopped because another one died got less far, and its output is whole all the same.
             assert lines == lines_of(rank)[: len(lines)]
             assert end or len(lines) == 20_000
 
@@ -76,7 +76,7 @@ def test_each_round_has_its_own_files_and_they_stay(cluster: Cluster, tmp_path: 
     for number in (1, 2):
         for rank in range(2):
             folder = run / f"round_{number}" / str(rank)
-            # One of the two may have been stopped before it spoke.
+            # One of the two may have been stopped before it wrote.
             file = folder / "stdout.log"
             assert not file.exists() or file.read_text() == f"round {number}\n"
         files = [run / f"round_{number}" / str(rank) / "stderr.log" for rank in range(2)]
@@ -118,7 +118,7 @@ def _has_room(fd: int) -> bool:
 def test_a_node_lives_though_nobody_reads_what_its_workers_write(cluster: Cluster, unread: tuple[Program, int]) -> None:
     node, _ = unread
     cluster.join("b", command=python(FLOOD))
-    # Both have to answer for that: the first stops its worker, and starts another.
+    # Both have to report for that: the first stops its worker, and starts another.
     cluster.await_state(state="running", round=2, world_size=2)
     node.signal(signal.SIGTERM)
     assert node.process.wait(TIMEOUT_S) == 143

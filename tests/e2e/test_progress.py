@@ -25,7 +25,7 @@ print(json.dumps({"event": "waits", **facts}), flush=True)
 signal.sigwait({signal.SIGUSR1})
 workerlib.step(base + 50)
 """
-"""Says a step that tells its round and its rank; at SIGUSR1 it says another one and succeeds."""
+"""Reports a step that has its round and its rank; at SIGUSR1 it reports another one and succeeds."""
 
 COMMAND = (sys.executable, "-c", WORKER)
 

@@ -58,7 +58,7 @@ def test_node_after_node_is_killed_and_replaced_and_nothing_is_charged(cluster: 
 
 def test_a_node_and_a_worker_die_together(cluster: Cluster) -> None:
     flags = ("--nnodes", "1:2", "--max-restarts", "100")
-    repeats = 3  # each takes the second that a closed connection has to come back, before it is judged who was first
+    repeats = 3  # each takes the second that a closed connection has to come back, before the root cause is judged
     _, victim = cluster.join_all("ab", *flags, script="--mesh")
     last = cluster.await_round(2)
     for _ in range(repeats):

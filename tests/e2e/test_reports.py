@@ -1,4 +1,4 @@
-"""Why a round failed, as people and schedulers are told it: the same root cause at every node."""
+"""Why a round failed, as people and schedulers see it: the same root cause at every node."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ BLOCK = re.compile(r"---- round (\d+) failed: ")
 
 @pytest.fixture
 def train(tmp_path: Path) -> Path:
-    """A training script whose rank 1 fails in the rounds with the restart counts that it is given."""
+    """Write a training script whose rank 1 fails in the rounds with the restart counts that it is given."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
     return script
 
 
 def block(node: Node) -> list[str]:
-    """Return the report that a node has shown, without the time, which each tells by its own clock."""
+    """Return the report that a node has shown, without the time, which differs between clocks."""
     start = next((at for at, line in enumerate(node.lines) if BLOCK.match(line)), None)
     assert start is not None, node.output
     end = next(at for at, line in enumerate(node.lines) if at > start and re.fullmatch("-+", line))

@@ -1,4 +1,4 @@
-"""Real training with gloo through what may happen to it; what torch is not needed for is tested elsewhere."""
+"""Real training with gloo through what may happen to it; other tests cover what needs no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.support.programs import BIN, Program, kill_quietly
 pytestmark = pytest.mark.slow
 
 WARM = ("--preload", "torch.distributed")
-"""Where nodes have several rounds: each of them imports torch once, which takes two seconds. Others start cold."""
+"""Flags where nodes have several rounds: each of them imports torch once, which takes two seconds. Others start
+cold."""
 
 
 def test_training_goes_on_after_a_lost_node_for_free_and_after_a_killed_worker_for_one_restart(

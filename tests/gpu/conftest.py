@@ -42,7 +42,7 @@ def gpus() -> list[Gpu]:
 
 @pytest.fixture
 def run_node(gpus: list[Gpu]) -> Run:
-    """Run `nodeclient join --standalone` with these flags; return what its workers said, by rank."""
+    """Run `nodeclient join --standalone` with these flags; return the lines of its workers, by rank."""
     del gpus
 
     def run(*flags: str, worker: tuple[str, ...] = (), **environ: str) -> list[dict[str, Any]]:

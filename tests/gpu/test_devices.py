@@ -23,7 +23,7 @@ print(json.dumps([str(getattr(one, "uuid", "")) for one in found]))
 
 
 def mig_modes() -> str:
-    """Return how the GPUs are partitioned, as the driver's own tool says it."""
+    """Return how the GPUs are partitioned, as the driver's own tool shows it."""
     query = ["nvidia-smi", "--query-gpu=uuid,mig.mode.current", "--format=csv,noheader"]
     return subprocess.run(query, capture_output=True, text=True, check=True).stdout
 

@@ -34,7 +34,7 @@ def test_a_warm_worker_is_forked_before_cuda_is_initialized(run_node: Run) -> No
 def test_after_a_worker_is_killed_the_next_round_has_the_gpus_again(
     flags: tuple[str, ...], gpus: list[Gpu], run_node: Run
 ) -> None:
-    """With several GPUs the others are in the collective at that moment, and do not get out of it by themselves."""
+    """The other workers, if any, are in the collective at that moment, and do not get out of it by themselves."""
     flags = ("--nproc-per-node", str(len(gpus)), "--max-restarts", "1", *flags)
     said = run_node(*flags, worker=("--steps", "6", "--die-at", "3"))
     assert {one["restarts"] for one in said} == {1}

@@ -1,4 +1,4 @@
-"""A worker that uses its GPU and says what it sees: one JSON object a line.
+"""A worker that uses its GPU and prints what it sees: one JSON object a line.
 
 `--steps N` all-reduces so often, by nccl where there are several workers. `--die-at N` kills rank 0 by SIGKILL before
 that step, in the first round alone.

@@ -1,4 +1,4 @@
-"""`python -m tests.sim`: play simulated histories for as long as told, and say what they came to.
+"""`python -m tests.sim`: plays simulated histories for as long as asked, and prints the result.
 
 Ends with 1 if an invariant was broken; then the last of that history is printed, with the command that repeats it.
 """
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from tests.sim.campaign import LARGE_NODES, Findings, explain, explore, play
 
 SEEDS = 2**31
-"""Where a campaign begins is drawn from as many, so that each looks elsewhere."""
+"""The number of seeds from which the first one of a campaign is drawn, so that each looks elsewhere."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.seed is not None:
         return _play_one(options.seed, options.nodes, loud=options.trace)
     first = random.randrange(SEEDS) if options.first is None else options.first  # noqa: S311 - no secret
-    # By `spawn`, each process begins anew: what one seed leads to cannot depend on those before it.
+    # Each process begins anew with `spawn`: the result of one seed cannot depend on those before it.
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
         step = options.processes
         jobs = [(first + number, step, options.seconds, options.nodes) for number in range(step)]
@@ -53,7 +53,7 @@ def _play_one(seed: int, nodes: int, *, loud: bool) -> int:
 
 
 def report(found: Findings, first: int) -> str:
-    """Say in some lines what a campaign came to."""
+    """Return the result of a campaign in some lines."""
     hours, cpu_minutes = found.seconds / 3600, found.cpu_s / 60
     kinds = ", ".join(f"{name} {number:,}" for name, number in sorted(found.faults.items()))
     records = ", ".join(f"{name} {number:,}" for name, number in sorted(found.records.items()))

@@ -1,4 +1,4 @@
-"""Many histories, one seed after another, for as long as told; and what they came to."""
+"""Many histories, one seed after another, for as long as asked; and their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.sim.world import World
 from tests.support.rows import node_rows_taken, run_rows_taken
 
 LARGE_EVERY = 250
-"""Every so many seeds of small worlds, which find most, there is a large cluster, as they are in life."""
+"""One in so many seeds of small worlds, which find most, is a large cluster, as they are in life."""
 
 LARGE_NODES = 100
 LARGE_HOURS = 1.0
@@ -26,27 +26,27 @@ GARBAGE = 200_000
 
 @dataclass
 class Findings:
-    """What a number of histories came to."""
+    """The results of a number of histories."""
 
     seeds: int = 0
     events: int = 0
     seconds: float = 0.0
-    """Of simulated time."""
+    """The simulated time."""
     cpu_s: float = 0.0
     skipped_s: float = 0.0
-    """Of the simulated time, what was skipped."""
+    """The part of the simulated time that was skipped."""
     faults: Counter[str] = field(default_factory=Counter)
     records: Counter[str] = field(default_factory=Counter)
     charged: int = 0
     charged_unseen: int = 0
     run_rows: set[int] = field(default_factory=set)
-    """Of the coordinator's table, by number."""
+    """The rows of the coordinator's table, by number."""
     node_rows: set[tuple[str, str]] = field(default_factory=set)
     failed: dict[int, str] = field(default_factory=dict)
-    """By seed: what went wrong."""
+    """The errors by seed."""
 
     def add(self, other: Findings) -> None:
-        """Take in the findings of somebody else."""
+        """Take in the findings of another process."""
         self.seeds += other.seeds
         self.events += other.events
         self.seconds += other.seconds
@@ -72,7 +72,7 @@ class Findings:
 
     @property
     def rows_never_taken(self) -> list[str]:
-        """The rows of both tables that no history took, in words."""
+        """Return the rows of both tables that no history took, as texts."""
         run = [
             f"{row.source} -> {row.target}: {conditions.NAMES[row.when]}"
             for number, row in enumerate(ROWS)
@@ -113,5 +113,5 @@ def play(seed: int, nodes: int = LARGE_NODES, *, loud: bool = False) -> World:
 
 
 def explain(seed: int, error: Exception) -> str:
-    """Say what broke a history, and how to see it again."""
+    """Return what broke a history, and how to repeat it."""
     return f"{error}\nto repeat: make sim SEED={seed} (the whole history: python -m tests.sim --seed {seed} --trace)"

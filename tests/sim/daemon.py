@@ -54,28 +54,28 @@ class Daemon:
         self.disk = Disk()
         self.clock = Clock(world.queue)
         self.host_up = True
-        """Whether somebody is there to say that the port is closed."""
+        """Whether the host is there to answer that the port is closed."""
         self.wall_offset = 1.7e9
-        """What its host's clock on the wall shows at the time 0: it may step at any time."""
+        """The reading of its host's wall clock at the time 0: it may step at any time."""
         self.life = 0
         self.up = False
         self.started_at = 0.0
         self.machine: Coordinator
         self._journal: Journal
         self._writing = 0
-        """Numbers the attempts to write; 0 while there is none."""
+        """The number of the present attempt to write; 0 while there is none."""
         self._attempts = 0
         self._records: tuple[Record, ...] = ()
-        """What is being written."""
+        """The records that are being written."""
         self._alarm: Alarm
         self._sessions: dict[int, Session] = {}
         self._numbers = 0
         self._asked = 0
         """The last request of an operator, numbered downward."""
         self._asking: dict[int, tuple[Request, str | None]] = {}
-        """With the run that was on then."""
+        """The requests in progress, with the run that was on then."""
         self._asleep: list[Event] | None = None
-        """What it has not read yet, while it is stopped."""
+        """The events that it has not read yet, while it is stopped."""
         self._knocking: list[Session] = []
         self._doom: CrashPoint | None = None
 
@@ -107,7 +107,7 @@ class Daemon:
         self._alarm.arm()
 
     def crash(self, *, host: bool = False) -> None:
-        """Kill it; with its `host`, nobody is there to close its connections. What is being written may be written."""
+        """Kill it; with its `host`, nothing is there to close its connections. What is being written may be written."""
         if not self.up:
             return
         world = self._world
@@ -123,12 +123,12 @@ class Daemon:
         world.touch()
 
     def doom(self, point: CrashPoint) -> None:
-        """Let it be killed at its next commit."""
+        """Have it killed at its next commit."""
         if self.up:
             self._doom = point
 
     def set_store_back(self, copy: bytes) -> None:
-        """Kill it, and put an old copy of its store in place: what it said since is forgotten."""
+        """Kill it, and put an old copy of its store in place: what it sent since is forgotten."""
         self.crash()
         self.disk.set_back(copy)
         self._world.trace.note("the store is set back")
@@ -146,7 +146,7 @@ class Daemon:
             self._world.touch()
 
     def wake(self) -> None:
-        """Let it go on; its timer may come before or after what it was sent meanwhile."""
+        """Resume it; its timer may come before or after the messages that arrived meanwhile."""
         if self.up and self._asleep is not None:
             self._world.trace.note("coordinatord goes on")
             unread, self._asleep = self._asleep, None
@@ -163,7 +163,7 @@ class Daemon:
             self._world.touch()
 
     def ask(self, request: Request) -> None:
-        """Let an operator ask for something; where nobody answers, nothing comes of it."""
+        """Have an operator send a request; if the daemon is away, nothing follows."""
         if self.up and self._asleep is None:
             self._asked -= 1
             run = self.machine.jobs.get(request.target)
@@ -172,7 +172,7 @@ class Daemon:
             self._submit(AdminRequested(self._asked, request))
 
     def change_policy(self, policy: Policy) -> None:
-        """Let it read other settings, as on SIGHUP; where nobody reads, nothing comes of it."""
+        """Have it read other settings, as on SIGHUP; if the daemon is away, nothing follows."""
         if self.up and self._asleep is None:
             self._world.trace.note("the settings are now %s", policy)
             self._submit(PolicyChanged(policy))
@@ -208,7 +208,7 @@ class Daemon:
             self._knocking.append(session)
 
     def receive(self, session: Session, said: Said | None) -> None:
-        """Read what came in a connection."""
+        """Read a message of a connection."""
         if not self.up or session.life != self.life:
             if self.host_up and said is not None:
                 self._world.wires.lose_coordinator(session, told=True)  # the kernel knows no such connection
@@ -344,6 +344,6 @@ class Daemon:
             self._queue.after(0.0, self._closed, self.life, effect.session)
 
     def _closed(self, life: int, number: int) -> None:
-        """Hear from the shell that its end of a session is closed."""
+        """Handle the shell's notice that its end of a session is closed."""
         if self.up and self.life == life:
             self._submit(Disconnected(number))

@@ -26,7 +26,7 @@ class Disk:
         self.fault: Fault | None = None
 
     def break_down(self, fault: Fault) -> None:
-        """Let something be wrong; but for a disk that hangs, SQLite itself finds it out.
+        """Break something; only for a disk that hangs does SQLite not find it out itself.
 
         A full disk still takes what fits into the pages that the database has.
         """
@@ -40,7 +40,7 @@ class Disk:
             connection.execute(f"PRAGMA max_page_count = {pages}")
 
     def repair(self) -> None:
-        """Let all be well."""
+        """Mend everything."""
         connection = self._database._connection
         connection.execute("PRAGMA query_only = OFF")
         connection.execute(f"PRAGMA max_page_count = {2**30}")

@@ -1,7 +1,7 @@
-"""What the store holds, replayed as it grows: the state that a crash at this moment would lead back to.
+"""The content of the store, replayed as it grows: the state that a crash at this moment would lead back to.
 
 It is made of records that have become durable and of nothing else, so whatever the machine keeps beside them shows as a
-difference; and what is told to anybody is measured by it.
+difference. Messages are judged by it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class DurableReplica:
         self._policy = policy
         self.cluster = Cluster()
         self.released: dict[tuple[str, str, int], Outcome] = {}
-        """By run, node and incarnation: what each that was let go was let go with."""
+        """The outcome of each node that was released, by run, node and incarnation."""
         self.outcomes: dict[str, Outcome] = {}
-        """By run."""
+        """The outcomes by run."""
         self._named: set[str] = set()
-        """Nodes that were spoken of since the last comparison."""
+        """Nodes that records named since the last comparison."""
         self._all = False
         """All of them were."""
 
@@ -54,7 +54,7 @@ class DurableReplica:
                 self._all = self._all or isinstance(record, RoundFormed)
 
     def compare(self, machine: Coordinator, *, whole: bool) -> list[str]:
-        """Say how the machine differs from this; in nodes that no record spoke of only if `whole` is asked for."""
+        """Return how the machine differs from this; nodes that no record named count only if `whole` is set."""
         whole, self._all = whole or self._all, False
         named, self._named = self._named, set()
         found = differences(machine.cluster.drained, self.cluster.drained, "drained ")

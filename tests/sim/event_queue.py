@@ -28,30 +28,30 @@ class EventQueue:
         self._soon: list[Item] = []
         self._planned: list[Item] = []
         self._order = 0
-        """Of things at the same time, what was asked for first happens first."""
+        """The order of entries with the same time: first come, first served."""
 
     @property
     def time(self) -> float:
-        """The time since the beginning, as somebody outside sees it."""
+        """The time since the beginning, as an outside observer has it."""
         return self.now + self.skipped
 
     @property
     def next_planned(self) -> float:
-        """When the next thing comes from outside, in `time`; infinite if nothing ever does."""
+        """The time at which the next thing comes from outside, in `time`; infinite if nothing ever does."""
         return self._planned[0][0] if self._planned else math.inf
 
     def after(self, seconds: float, act: Act, *arguments: Any) -> None:
-        """Let something happen so many seconds from now."""
+        """Schedule a call in so many seconds from now."""
         self._order += 1
         heappush(self._soon, (self.now + seconds, self._order, act, arguments))
 
     def plan(self, seconds: float, act: Act, *arguments: Any) -> None:
-        """Let something come from outside so many seconds from now."""
+        """Schedule a call from outside in so many seconds from now."""
         self._order += 1
         heappush(self._planned, (self.time + seconds, self._order, act, arguments))
 
     def run(self, end: float, done: Callable[[], bool] | None = None) -> bool:
-        """Let everything happen up to `end`, in `time`, or until `done`; return whether it was done."""
+        """Make all calls up to `end`, in `time`, or until `done`; return whether it was done."""
         soon, planned = self._soon, self._planned
         while done is None or not done():
             at = soon[0][0] + self.skipped if soon else math.inf
@@ -72,7 +72,7 @@ class EventQueue:
         return False
 
     def skip(self, seconds: float) -> None:
-        """Let so much time pass that no clock sees."""
+        """Skip so much time, which no clock sees."""
         self.skipped += seconds
 
 
@@ -85,7 +85,7 @@ class Clock:
         self.rate = rate
 
     def read(self) -> float:
-        """Return what the clock shows now."""
+        """Return the reading of the clock."""
         return self.offset + self.rate * self._queue.now
 
     def wait_for(self, reading: float) -> float:
@@ -100,7 +100,7 @@ class Alarm:
     def __init__(
         self, queue: EventQueue, clock: Clock, due: Callable[[], float | None], ring: Callable[[], None]
     ) -> None:
-        """`due` says for when it is wanted, `ring` is called then."""
+        """Make it unset; `due` returns for when it is wanted, `ring` is called then."""
         self._queue, self._clock, self._due, self._ring = queue, clock, due, ring
         self._set_for = math.inf
 

@@ -15,13 +15,14 @@ from tests.sim.world import JOB, World
 HOUR_S = 3600.0
 
 DISK_FAILS_S_MAX = 40.0
-"""Beyond all that a node waits for: a stop, the wait for other nodes, an outage grace."""
+"""The longest failure of a disk: longer than all that a node waits for, which is a stop, other nodes, an outage
+grace."""
 
 Strike = Callable[[World], None]
 
 
 def strike(world: World, name: str) -> None:
-    """Let a fault happen, and count it."""
+    """Make a fault happen, and count it."""
     world.faults[name] += 1
     world.trace.note("-- fault: %s", name)
     world.touch()
@@ -207,7 +208,7 @@ def _quicken(host: Host) -> None:
 
 
 def _other_settings(world: World) -> None:
-    """Let somebody kill all nodes, and start them with another flag."""
+    """Kill all nodes, and start them with another flag."""
     world.spec = replace(world.spec, max_restarts=world.spec.max_restarts + 1)
     for host in world.hosts.values():
         host.kill()
@@ -270,7 +271,7 @@ def _disk_fails(world: World) -> None:
 
 
 def _disk_fails_for_long(world: World) -> None:
-    """Let something be decided that cannot be recorded for long, and a host be lost in the middle of it."""
+    """Have something decided that cannot be recorded for long, and lose a host in the middle of it."""
     lasts = world.chance.uniform(10.0, DISK_FAILS_S_MAX)
     world.daemon.disk.break_down(world.chance.choice(list(Fault)))
     world.queue.plan(lasts, world.daemon.disk.repair)
@@ -320,4 +321,4 @@ FAULTS: dict[str, Strike] = {
     "disk hangs": _disk_hangs,
     "disk fails for long": _disk_fails_for_long,
 }
-"""By name. Each may strike at any time, also while others last."""
+"""The faults by name. Each may strike at any time, also while others last."""

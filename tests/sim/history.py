@@ -10,17 +10,17 @@ from tests.sim.scenario import draw_scenario, large_scenario
 from tests.sim.world import World
 
 FAULTS_FOR_S = 40.0
-"""In a small world, faults begin within this time."""
+"""The time within which faults begin in a small world."""
 
 LAST_S = 45.0
 """The longest that a fault lasts there."""
 
 SETTLED_WITHIN_S = 180.0
-"""After the last fault: an outage grace, a restart grace, a lease, a join timeout, two stops, and two rounds, each at
-its longest."""
+"""The time to settle after the last fault: an outage grace, a restart grace, a lease, a join timeout, two stops, and
+two rounds, each at its longest."""
 
 FAULT_EVERY_S = 60.0
-"""In a large cluster, on average."""
+"""The average interval of faults in a large cluster."""
 
 
 def small_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
@@ -57,14 +57,14 @@ LARGE_FAULTS = [name for name in FAULTS if name not in {"coordinator gone for lo
 
 
 def start_again(world: World) -> None:
-    """Do what the people do who run a cluster: start what is down, and another run when the last one is over."""
+    """Do what people do who run a cluster: start what is down, and another run when the last one is over."""
     for host in world.hosts.values():
         if host.node == host.name:
             host.boot()
 
 
 def come_to_rest(world: World) -> None:
-    """End all faults, and see that everything comes to its end or goes on. Raises `BrokenError`."""
+    """End all faults, and check that everything comes to its end or goes on. Raises `BrokenError`."""
     daemon = world.daemon
     world.trace.note("-- all faults are over")
     world.wires.calm()

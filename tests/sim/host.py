@@ -60,13 +60,13 @@ class Host:
         self.slow_s = 0.0
         """How much longer messages to and from it take, for the time being."""
         self.troubled_until = 0.0
-        """Up to when the network or the host has kept, or may have kept, its word from the coordinator."""
+        """The time until which the network or the host may keep its messages from the coordinator."""
         self.agent: Agent | None = None
         self.incarnation = 0
         self.booted_at = self._booted_at = 0.0
         """When its last nodeclient was started: as it was, and in its own clock."""
         self.joined_at = 0.0
-        """When it last said how old it is."""
+        """When it last reported its age."""
         self.session: Session | None = None
         self.workers = LocalWorkers(self, world)
         self.exit: Exit | None = None
@@ -128,7 +128,7 @@ class Host:
             self._end()
 
     def vanish(self) -> None:
-        """Let the host lose its power: nobody sees its connection close."""
+        """Cut the host's power: nothing shows that its connection has closed."""
         if self.agent is not None:
             self._world.trace.note("%s: the host is gone", self.name)
             self.gone = True
@@ -152,7 +152,7 @@ class Host:
             self._asleep = []
 
     def wake(self) -> None:
-        """Let the nodeclient go on; its timer may come before or after what it was sent."""
+        """Resume the nodeclient; its timer may come before or after messages that it was sent."""
         if self._asleep is not None:
             self._world.trace.note("%s: nodeclient goes on", self.name)
             self.trouble()
@@ -167,13 +167,13 @@ class Host:
                 self._alarm.arm()
 
     def cut_off(self, *, up: bool = True, down: bool = True) -> None:
-        """Let nothing through from the host, or to it, or both."""
+        """Block packets from the host, or to it, or both."""
         self._world.trace.note("%s: cut off, up %s, down %s", self.name, up, down)
         self.trouble()
         self.cut = [up, down]
 
     def heal(self) -> None:
-        """Let everything through again."""
+        """Let all packets through again."""
         if self.is_cut:
             self._world.trace.note("%s: healed", self.name)
             self.trouble()
@@ -189,7 +189,7 @@ class Host:
 
     @property
     def is_cut(self) -> bool:
-        """Whether anything is kept from getting through."""
+        """Whether any packets are blocked."""
         return self.cut[UP] or self.cut[DOWN]
 
     @property
@@ -199,11 +199,11 @@ class Host:
 
     @property
     def well(self) -> bool:
-        """Whether its nodeclient runs, and its word gets through."""
+        """Whether its nodeclient runs, and its messages get through."""
         return self.agent is not None and not (self.is_cut or self.paused or self.slow_s)
 
     def trouble(self, seconds: float = 0.0) -> None:
-        """Take note that its word may be kept from the coordinator for so long."""
+        """Note that its messages may be kept from the coordinator for so long."""
         self.troubled_until = max(self.troubled_until, self._queue.now + seconds)
         self._world.touch()
 
@@ -219,13 +219,13 @@ class Host:
             self._world.wires.dial(self.session)
 
     def dial_failed(self, session: Session, reason: str) -> None:
-        """Hear that an attempt to connect was in vain; one that succeeded meanwhile stands."""
+        """Handle a failed attempt to connect; one that succeeded meanwhile stands."""
         if self.session is session and not session.established:
             session.open_at_host, session.broken = False, True
             self._closed(session, reason)
 
     def opened(self, session: Session) -> None:
-        """Hear that the coordinator answers: say who is there."""
+        """Handle the coordinator's answer: send the `Join`."""
         agent = self.agent
         if self.session is not session or agent is None:
             return
@@ -242,7 +242,7 @@ class Host:
         self.submit(SessionOpened("coordinator"))
 
     def receive(self, session: Session, said: Said | None) -> None:
-        """Read what came in a connection."""
+        """Read a message of a connection."""
         if not session.open_at_host or self.session is not session:
             return
         if isinstance(said, Desired):
@@ -259,7 +259,7 @@ class Host:
             self.ended(session)
 
     def ended(self, session: Session) -> None:
-        """See a connection end."""
+        """Handle the end of a connection."""
         if self.session is session and session.open_at_host:
             self._close("the coordinator closed the connection")
 
@@ -339,7 +339,7 @@ class Host:
                 self._end()
 
     def _with_steps(self, observed: Observed) -> Observed:
-        """As `nodeclient/workers/step_slots.py` has it: where a round stopped is said until there is another."""
+        """Add steps as `step_slots` of nodeclient does: the last ones of a round stay until there is another."""
         training = self._world.trainings.get(self._begun)
         if training is not None and training.key == (observed.run, observed.round):
             stepped = training.stepped()
@@ -352,7 +352,7 @@ class Host:
         return observed
 
     def _probe(self, agent: Agent, probe: Probe, left_s: float) -> None:
-        """Look for the master, and again each second until it answers; who sleeps or is gone does not."""
+        """Probe the master, and again each second until it answers; a host that sleeps or is gone does not."""
         if self.agent is not agent:
             return
         hosts = self._world.hosts.values()
@@ -369,7 +369,7 @@ class Host:
             self._close(reason)
 
     def _end(self) -> None:
-        """Let the nodeclient be no more, and its workers with it."""
+        """End the nodeclient, and its workers with it."""
         self.agent = None
         self._events.clear()
         self._asleep = None

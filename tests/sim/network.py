@@ -26,7 +26,7 @@ Mail = list[Said | None]
 real session has one unsent message, whose place a newer one takes."""
 
 CONNECT_WITHIN_S = 5.0
-"""As nodeclient has it."""
+"""The same as in nodeclient."""
 
 UNACKNOWLEDGED_S = 20.0
 """When the coordinator's host gives a connection up that does not answer, as coordinatord has it."""
@@ -51,11 +51,11 @@ class Session:
     def __init__(self, host: Host, incarnation: int) -> None:
         self.host = host
         self.incarnation = incarnation
-        """Of the nodeclient whose it is."""
+        """The incarnation of its nodeclient."""
         self.life = 0
-        """Of the coordinator that answered."""
+        """The life of the coordinator that answered."""
         self.number = 0
-        """By which the coordinator knows it, once it has read the `Join`."""
+        """The number by which the coordinator knows it, once it has read the `Join`."""
         self.established = False
         """The host has sent its `Join`."""
         self.open_at_host = True
@@ -85,7 +85,7 @@ class Wires:
     # Opening
 
     def dial(self, session: Session) -> None:
-        """Try to connect; the host hears of it, or gives up after a while."""
+        """Try to connect; the host is notified, or gives up after a while."""
         self._queue.after(self._delay(session.host), self._knock, session)
         self._queue.after(CONNECT_WITHIN_S, session.host.dial_failed, session, "no answer within 5 s")
 
@@ -100,7 +100,7 @@ class Wires:
             self._queue.after(self._delay(host), host.dial_failed, session, "connection refused")
 
     def welcome(self, session: Session, life: int) -> None:
-        """Let the host know that the coordinator answers."""
+        """Notify the host that the coordinator answers."""
         session.life = life
         self._queue.after(self._delay(session.host), self._opened, session)
 
@@ -166,11 +166,11 @@ class Wires:
             session.host.receive(session, mail[0])
 
     def calm(self) -> None:
-        """Lose and delay nothing any more."""
+        """Stop losing and delaying messages."""
         self._manners = replace(self._manners, spike_chance=0.0, loss=0.0, repeats=0.0, disorder=0.0)
 
     def heal(self, host: Host) -> None:
-        """Let everything through again that waited for a host's network."""
+        """Let all messages through that waited for a host's network."""
         waiting = [session for session in self._torn if session.host is host]
         self._torn = [session for session in self._torn if session.host is not host]
         for session in waiting:
@@ -184,7 +184,7 @@ class Wires:
     # Ending
 
     def close_up(self, session: Session) -> None:
-        """End a connection from the host's side; the coordinator sees it when the word of it arrives."""
+        """End a connection from the host's side; the coordinator sees it when the packet arrives."""
         if session.open_at_host:
             session.open_at_host = False
             self.send(session, UP, None)
@@ -196,13 +196,16 @@ class Wires:
         session.host.ended(session)
 
     def lose_host(self, session: Session) -> None:
-        """Let a host be gone without a word: the coordinator may see it when nothing it sends is acknowledged."""
+        """Remove a host without a packet: the coordinator may see it when nothing it sends is acknowledged."""
         self._break(session)
         session.open_at_host = False
         self._queue.after(UNACKNOWLEDGED_S, self._reset_seen, session)
 
     def lose_coordinator(self, session: Session, *, told: bool) -> None:
-        """Let the coordinator's process be gone; `told`: its kernel says so, after what it had sent or in its place."""
+        """Remove the coordinator's process.
+
+        `told`: its kernel sends the end, after what it had sent or in its place.
+        """
         if told and self._random() < 0.5:
             self.send(session, DOWN, None)
             return

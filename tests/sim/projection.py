@@ -1,4 +1,4 @@
-"""What of a run is durable, as plain data: two runs for which this is equal are the same as far as a crash goes."""
+"""The durable part of a run, as plain data: two runs for which this is equal are the same as far as a crash goes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def durable_jobs(jobs: dict[str, Run]) -> dict[str, Any]:
 
 
 def durable_run(run: Run) -> dict[str, Any]:
-    """Project a run, but for its nodes; most of one that has ended does not count any more."""
+    """Project a run without its nodes; most of one that has ended does not count any more."""
     ended, rounds = run.state.ended, list(run.timeline)
     return {
         "run": (run.job, run.id, run.spec, run.opener),
@@ -34,7 +34,7 @@ def durable_run(run: Run) -> dict[str, Any]:
 
 def durable_round(run: Run, members: Iterable[Member]) -> dict[str, Any]:
     """Project a run's round and some of its members."""
-    # One that was let go is forgotten when its session ends, of which there is no record.
+    # One that was released is forgotten when its session ends, of which there is no record.
     let_go = {member.node for member in run.members_in(MemberState.RELEASED)}
     ended = run.state.ended
     return {
@@ -51,7 +51,7 @@ def durable_member(member: Member) -> tuple[Any, ...]:
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any], path: str = "") -> list[str]:
-    """Say where two projections differ."""
+    """Return where two projections differ."""
     found = []
     for key in [*ours, *(key for key in theirs if key not in ours)]:
         one, other = ours.get(key), theirs.get(key)

@@ -1,4 +1,4 @@
-"""How a simulated world is furnished: the cluster, the run's settings, the manners of network, disk and workers."""
+"""The settings of a simulated world: the cluster, the run, and the behaviour of network, disk and workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from coordinatord.core.policy import Policy
 from coordinatord.protocol.messages import JobSpec
 
 POLICY = Policy(outage_grace_s=20.0, stop_limit_s=16.0)
-"""As in life, but for the two longest waits, so that a history soon comes to its end."""
+"""The policy of life, except the two longest waits, so that a history soon comes to its end."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Workers:
     """How training processes behave. Chances are for each worker of each start."""
 
     each: int = 1
-    """On every node."""
+    """The number on every node."""
     work_s: float = 1e9
     """How long the training of a run takes, all its rounds together."""
     ends_within_s: float = 0.3
-    """At its end the workers exit within this time of each other."""
+    """The time within which the workers exit after the end of training."""
     saves_within_s: float = 0.3
-    """Between SIGTERM and the end of a worker that heeds it."""
+    """The time between SIGTERM and the end of a worker that heeds it."""
     stubborn: float = 0.1
     """How many do not heed SIGTERM."""
     slow_to_die: float = 0.02
@@ -58,7 +58,7 @@ class Workers:
     first_step_s: float | None = None
     """How long after the start of all of them the first step is reported; None if steps are not."""
     stalls: float = 0.0
-    """In how many rounds of a training that reports its steps there is a time without any."""
+    """The share of rounds, in a training that reports its steps, that have a time without any."""
     announces_steps: bool = False
     """They say from the start that they will report steps, if they do."""
     fails_at_once: float = 0.0
@@ -95,12 +95,12 @@ class Scenario:
 
     @property
     def spec(self) -> JobSpec:
-        """What the nodes agree on."""
+        """The settings that the nodes agree on."""
         return JobSpec(self.nodes_min, self.nodes_max, self.max_restarts)
 
 
 def draw_scenario(chance: random.Random) -> Scenario:
-    """Furnish a small world: a few nodes, and whatever may be there to trip over."""
+    """Draw a small world: a few nodes, and whatever may be there to trip over."""
     nodes_min = chance.randint(1, 3)
     nodes_max = nodes_min + chance.randint(0, 2)
     harsh = chance.random() < 0.25
@@ -143,7 +143,7 @@ def draw_scenario(chance: random.Random) -> Scenario:
 
 
 def large_scenario(nodes: int) -> Scenario:
-    """Furnish a cluster as they are in life, in which something goes wrong every minute or so."""
+    """Make a cluster as they are in life, in which something goes wrong every minute or so."""
     return Scenario(
         hosts=nodes + max(1, nodes // 25),
         nodes_min=max(1, nodes - nodes // 10),

@@ -24,7 +24,7 @@ CHUNKS = 8
 SEEDS_PER_CHUNK = 150
 
 ROWS_WITHIN = 1_300
-"""So many seeds take every row that is not rare: 500 have been needed."""
+"""The number of seeds that take every row that is not rare: 500 have been needed."""
 
 FAST = Network(spread_s=0.001)
 """A network on which a thousand nodes come within a moment."""

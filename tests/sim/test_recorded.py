@@ -19,7 +19,7 @@ from nodeclient.shell.agent_loop import RECORDED as AGENT
 from tests.sim.history import small_world
 
 STIMULI = 10
-"""To a twin, which is then made anew: often enough that each kind of stimulus comes soon after it was."""
+"""The stimuli to a twin, which is then made anew: often enough that each kind of stimulus comes soon after it was."""
 
 
 class Twins:

@@ -19,7 +19,7 @@ class Trace:
     """The history of one world. Lines are made only of what is shown."""
 
     def __init__(self, queue: EventQueue, *, loud: bool = False, digested: bool = False) -> None:
-        """`loud` prints every line at once; `digested` makes a digest of all of them."""
+        """Begin empty; `loud` prints every line at once; `digested` makes a digest of all of them."""
         self._queue = queue
         self._loud = loud
         self._digest = hashlib.sha256() if digested else None
@@ -49,7 +49,7 @@ class Trace:
 
 
 class _Told:
-    """A record in a few words, made only if somebody reads them."""
+    """A record in a few words, which are made only if they are read."""
 
     def __init__(self, record: Record) -> None:
         self._record = record

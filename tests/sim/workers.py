@@ -21,13 +21,13 @@ Round = tuple[str, int]
 """A run and the number of a round."""
 
 STEP_S = 0.4
-"""Of a training that reports its steps."""
+"""The length of a step in a training that reports its steps."""
 
 LAST_STEP_S = 0.5
-"""A training that should be done is tried to be ended as often, while not all of its nodes are there."""
+"""The interval at which a training that should be done is tried to be ended, while not all of its nodes are there."""
 
 UNKILLABLE_S = 60.0
-"""After so long a sweep gives up on a process that outlives SIGKILL, as nodeclient has it."""
+"""The time after which a sweep gives up on a process that outlives SIGKILL, as in nodeclient."""
 
 
 class Training:
@@ -47,7 +47,7 @@ class Training:
         self.done_at = math.inf
         """When the last step was taken."""
         self.stalls: list[tuple[float, float]] = []
-        """From when to when it did no step, though nothing was broken."""
+        """The spans in which it did no step, though nothing was broken."""
         self.exited_well = 0
         """Workers that exited with 0."""
         self._left_s = world.work_left.get(key[0], world.scenario.workers.work_s)
@@ -82,7 +82,7 @@ class Training:
         return int(step), now - at
 
     def stalled_s(self, until: float) -> float:
-        """Return for how long it had stalled by then."""
+        """Return how long it had stalled by then."""
         return sum(min(end, until) - begin for begin, end in self.stalls if begin < until)
 
     @property
@@ -97,7 +97,7 @@ class Training:
             self.stalls.append((now, now + seconds))
 
     def breaks(self) -> None:
-        """Let a worker be gone that the others need. What they did so far was saved."""
+        """Remove a worker that the others need. What they did so far was saved."""
         if self.broken:
             return
         self.broken, self.broken_at = True, self._world.queue.now
@@ -136,17 +136,17 @@ class LocalWorkers:
         self._host, self._world = host, world
         self._manners = world.scenario.workers
         self.alive: set[int] = set()
-        """By local rank."""
+        """The local ranks of workers that live."""
         self.round: Round = ("", 0)
-        """The one that they were last started for."""
+        """The round that they were last started for."""
         self.training: Training | None = None
         self._starts = 0
-        """Tells the workers of one start from those of another."""
+        """The number of starts, which distinguishes their workers."""
         self._stubborn: set[int] = set()
         self._slow: set[int] = set()
         self._sweeping = False
 
-    # What the agent asks for
+    # Effects of the agent
 
     def start(self, start: Start) -> None:
         """Start the workers of a round."""
@@ -191,7 +191,7 @@ class LocalWorkers:
             self._end_later(rank, self._death_s(rank), -9)
 
     def sweep(self) -> None:
-        """Kill all that is left, and tell the agent when nothing is."""
+        """Kill all that is left, and notify the agent when nothing is."""
         takes = max((self._death_s(rank) for rank in sorted(self.alive)), default=0.0)
         takes += 0.005 * self._world.chance.random()
         self._world.queue.plan(min(takes, UNKILLABLE_S), self._swept, self._starts, takes)
@@ -214,14 +214,14 @@ class LocalWorkers:
     # What happens to them
 
     def fail(self, exit_code: int = 1) -> bool:
-        """Let one of them fail of itself; return whether there was one."""
+        """Make one of them fail by itself; return whether there was one."""
         if self.alive:
             self._fail(self._starts, self._world.chance.choice(sorted(self.alive)), exit_code)
             return True
         return False
 
     def harden(self) -> None:
-        """Let them heed no SIGTERM any more."""
+        """Make them ignore SIGTERM from now on."""
         self._stubborn |= self.alive
 
     def finish(self) -> None:
@@ -230,7 +230,7 @@ class LocalWorkers:
             self._end_later(rank, self._world.chance.random() * self._manners.ends_within_s, 0)
 
     def lose_peer(self) -> None:
-        """Let their collectives break: they fail, or hang until they are killed."""
+        """Break their collectives: they fail, or hang until they are killed."""
         if self.alive and self._world.chance.random() < self._manners.breaks:
             after = 0.01 + 0.3 * self._world.chance.random()
             self._world.queue.plan(after, self._ended, self._starts, min(self.alive), 1)
@@ -238,7 +238,7 @@ class LocalWorkers:
             self._stubborn |= self.alive
 
     def die(self) -> None:
-        """Die with the nodeclient, or the host, without a word."""
+        """Die with the nodeclient, or the host, without a message."""
         self._starts += 1
         if self.alive:
             self._world.invariants.gone(self._host)

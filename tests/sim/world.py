@@ -43,7 +43,7 @@ JOB = "job"
 
 
 class BrokenError(AssertionError):
-    """Something happened that must not, or did not happen in time. The text ends with what; before, the history."""
+    """Something happened that must not, or did not happen in time. The text ends with it; the history comes before."""
 
 
 class World:
@@ -52,7 +52,7 @@ class World:
     def __init__(
         self, seed: int, scenario: Scenario | None = None, *, loud: bool = False, digested: bool = False
     ) -> None:
-        """`loud` prints the history as it happens, `digested` makes a digest of it."""
+        """Build it; `loud` prints the history as it happens, `digested` makes a digest of it."""
         self.seed = seed
         self.scenario = scenario or Scenario()
         self.chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
@@ -65,7 +65,7 @@ class World:
         self.work_left: dict[str, float] = {}
         """Seconds of training that each run still needs, once a round of it was broken."""
         self.spec = self.scenario.spec
-        """What nodeclients that are started from now on want of the run."""
+        """The spec of nodeclients that are started from now on."""
         self.faults: Counter[str] = Counter()
         """What went wrong so far, by name: see `faults`."""
         self.comes_back = 0.7
@@ -154,13 +154,13 @@ class World:
         return f"{where}; {', '.join(nodes)}"
 
     def failure(self, what: str) -> BrokenError:
-        """Return an error that tells how it came to this."""
+        """Return an error with the history so far."""
         return BrokenError(f"seed {self.seed}: {what}\n{self.trace}\nseed {self.seed}: {what}")
 
-    # For its parts
+    # Methods for its parts
 
     def touch(self) -> None:
-        """Take note that something happens beside heartbeats."""
+        """Note that something happens beside heartbeats."""
         self.touched_at = self.queue.now
 
     def training(self, key: Round) -> Training:

@@ -1,7 +1,7 @@
-"""A small real training loop for tests: gloo all-reduces on the CPU, until told to succeed.
+"""A small real training loop for tests: gloo all-reduces on the CPU, until it is made to succeed.
 
 Every rank adds up what all ranks contribute, and prints the sum at each tenth step. SIGUSR1 on rank 0 ends the job
-well: the word goes to the other ranks with the next sum.
+well: the other ranks learn of it with the next sum.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 STEP_S = 0.01
-"""What rank 0 does for each step before it adds up, as if it computed: the others wait for it within the collective.
-Without it, the jobs of a few tests would keep all cores busy that other tests need."""
+"""The time that rank 0 spends on each step before it adds up, as if it computed: the others wait for it within the
+collective. Otherwise the jobs of a few tests would keep all cores busy that other tests need."""
 
 STEPS_PER_LINE = 10
 

@@ -1,7 +1,7 @@
 """An agent on a test bench: the test is its coordinator, its processes and its clock.
 
-The bench does at once what the agent asks for, so that a test has only to say what happens, and objects when the agent
-asks for what must not be asked for: a start over living workers, two sweeps at a time, an end with workers alive.
+The bench does at once what the agent asks for, so that a test only causes events. It fails when the agent asks for what
+must not be: a start over living workers, two sweeps at a time, an end with workers alive.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Bench:
         self.now = 0.0
         self.agent = Agent(settings, PORT, self.now)
         self.effects: list[Effect] = []
-        """All of them so far."""
+        """All effects so far."""
         self.alive: set[int] = set()
         self.starting = False
         self.sweeping = False
@@ -59,7 +59,7 @@ class Bench:
     # What happens
 
     def submit(self, event: Event) -> list[Effect]:
-        """Let something happen; return what the agent wants done."""
+        """Cause an event; return what the agent wants done."""
         effects = self.agent.handle(event, self.now)
         for effect in effects:
             self._carry_out(effect)
@@ -78,64 +78,64 @@ class Bench:
         return self.submit(SessionClosed(reason))
 
     def receive(self, goal: Goal, **values: Any) -> list[Effect]:
-        """Hear what the coordinator wants."""
+        """Receive a desired state with this goal."""
         return self.submit(DesiredReceived(a_desired(goal, **values)))
 
     def receive_message(self, desired: Desired) -> list[Effect]:
-        """The same, with the whole message."""
+        """Receive a desired state."""
         return self.submit(DesiredReceived(desired))
 
     def refused(self, code: RefusalCode = RefusalCode.LIMIT, words: str = "no room", *, retry: bool) -> list[Effect]:
-        """Be turned away."""
+        """Refuse the node."""
         return self.submit(TurnedAway(Refused(code, words, retry)))
 
     def held(self, reason: str = "the disk is full") -> list[Effect]:
-        """Hear that the coordinator lives, but decides nothing."""
+        """Receive that the coordinator lives, but decides nothing."""
         return self.submit(CoordinatorDegraded(Degraded(reason)))
 
     def reached(self, round_number: int = 1) -> list[Effect]:
-        """The master of a round answers."""
+        """Have the master of a round answer."""
         return self.submit(Reached("e-1", round_number))
 
     def unreached(self, round_number: int = 1, message: str = "it cannot reach 10.0.0.1") -> list[Effect]:
-        """The master of a round does not answer."""
+        """Have the master of a round not answer."""
         return self.submit(Unreached("e-1", round_number, message))
 
     def started(self) -> list[Effect]:
-        """All workers are started."""
+        """Report that all workers are started."""
         self.starting = False
         return self.submit(WorkersStarted())
 
     def start_failed(self, local_rank: int = 0) -> list[Effect]:
-        """A worker cannot be started, nor those after it."""
+        """Report that a worker cannot be started, nor those after it."""
         self.starting = False
         self.alive -= set(range(local_rank, self.settings.workers))
         return self.submit(StartFailed(local_rank, 127, "no such file: trian.py"))
 
     def exited(self, local_rank: int, exit_code: int) -> list[Effect]:
-        """A worker ends."""
+        """End a worker."""
         self.alive.remove(local_rank)
         return self.submit(WorkerExited(local_rank, exit_code, an_account()))
 
     def all_exited(self, exit_code: int) -> list[Effect]:
-        """All workers that live end in the same way."""
+        """End all workers that live, in the same way."""
         return [effect for rank in sorted(self.alive) for effect in self.exited(rank, exit_code)]
 
     def swept(self) -> list[Effect]:
-        """Nothing is left, and there is a new port."""
+        """Report that nothing is left, with a new port."""
         assert self.sweeping, "nobody asked for a sweep"
         self.sweeping = False
         self.ports += 1
         return self.submit(Swept(self.ports))
 
     def sweep_failed(self, message: str = "process 7 outlives SIGKILL") -> list[Effect]:
-        """Something of the round cannot be ended."""
+        """Report that something of the round cannot be ended."""
         assert self.sweeping, "nobody asked for a sweep"
         self.sweeping = False
         return self.submit(SweepFailed(message))
 
     def leave(self, signum: int = 15) -> list[Effect]:
-        """The user wants the node to leave."""
+        """Have the user ask the node to leave."""
         return self.submit(LeaveRequested(signum))
 
     def advance(self, seconds: float) -> list[Effect]:
@@ -170,7 +170,7 @@ class Bench:
 
     @property
     def observed(self) -> Observed:
-        """What the agent would say now."""
+        """The agent's present report."""
         return self.agent.observed(self.now, beat=False)
 
     def _carry_out(self, effect: Effect) -> None:

@@ -1,6 +1,6 @@
 """A real browser, Debian's chromium without a screen, driven by its own DevTools protocol over a WebSocket.
 
-It opens pages, evaluates expressions in them, keeps everything that they complain of, and takes pictures. Knows nothing
+It opens pages, evaluates expressions in them, keeps all their errors and warnings, and takes pictures. It knows nothing
 of what the pages are about.
 """
 
@@ -54,7 +54,7 @@ MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 
 @dataclass
 class Page:
-    """One page that is open, and what it has complained of so far."""
+    """One page that is open, and its errors so far."""
 
     browser: Browser
     session: str
@@ -94,7 +94,7 @@ class Page:
         )
 
     def prefer(self, scheme: str) -> None:
-        """Let its reader prefer `light` or `dark`."""
+        """Set its reader's preference: `light` or `dark`."""
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.command("Emulation.setEmulatedMedia", features=[feature])
 
@@ -112,7 +112,7 @@ class Page:
         return self.browser.command(method, self.session, **parameters)
 
     def receive(self, method: str, told: dict[str, Any]) -> None:
-        """Take note of what the browser tells of this page."""
+        """Take in an event of the browser about this page."""
         match method:
             case "Runtime.consoleAPICalled" if told["type"] in LOUD:
                 words = [str(part.get("value", part.get("description"))) for part in told["args"]]
@@ -198,6 +198,6 @@ class Browser:
 
 
 def _lines(path: Path) -> list[str] | None:
-    """Return the two lines of the file in which the browser says where it listens, once both are there."""
+    """Return the two lines of the file with the browser's address, once both are there."""
     lines = path.read_text().splitlines() if path.exists() else []
     return lines if len(lines) == 2 else None

@@ -27,7 +27,7 @@ from coordinatord.protocol.messages import (
 from nodeclient.core.events import Diagnosis
 
 OUTAGE_GRACE_S = 30.0
-"""As nodes are granted it here."""
+"""The outage grace of nodes here."""
 
 EPOCH = "e"
 """Names this life of the coordinator, so runs are e-1, e-2, ..."""
@@ -47,7 +47,7 @@ def let_pass(coordinator: Coordinator, until: float) -> list[Record]:
 
 
 def a_spec(nodes_min: int = 1, nodes_max: int = 4, max_restarts: int = 3) -> JobSpec:
-    """Build what the nodes of a run agree on."""
+    """Build the spec of a run."""
     return JobSpec(nodes_min, nodes_max, max_restarts)
 
 
@@ -70,7 +70,7 @@ def an_offer(node: str = "n1", **values: Any) -> NodeSpec:
 
 
 def an_observed(**values: Any) -> Observed:
-    """Build what a node says that has just come and has no workers."""
+    """Build the report of a node that has just come and has no workers."""
     defaults: dict[str, Any] = {
         "run": "",
         "round": 0,
@@ -129,7 +129,7 @@ def a_report(*, age_s: float = 0.0, **values: Any) -> Report:
 
 
 def an_account(**values: Any) -> Diagnosis:
-    """Build what is known of a worker that ended without many words."""
+    """Build the diagnosis of a worker that ended without much output."""
     return Diagnosis(**({"pid": 4_711} | values))
 
 
@@ -153,7 +153,7 @@ def an_assignment(**values: Any) -> Assignment:
 
 
 def a_desired(goal: Goal, **values: Any) -> Desired:
-    """Build what the coordinator wants of a node, with what belongs to the goal."""
+    """Build a desired state, with what belongs to the goal."""
     defaults: dict[str, Any] = {
         "run": "e-1",
         "round": 1,

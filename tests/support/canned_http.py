@@ -1,4 +1,4 @@
-"""A web server that always gives the same answers: for what a coordinatord would say after hours, or never."""
+"""A web server that always gives the same answers: those that a coordinatord would give after hours, or never."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def hang_up(handler: BaseHTTPRequestHandler) -> None:
 
 @contextmanager
 def canned(answers: Mapping[str, Answer] | Answer) -> Iterator[tuple[str, list[str]]]:
-    """Serve this, by method and path, or to whatever is asked; yield where, and what was asked so far."""
+    """Serve answers, by method and path, or one for every request; yield the address, and the requests so far."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -47,7 +47,7 @@ def canned(answers: Mapping[str, Answer] | Answer) -> Iterator[tuple[str, list[s
         protocol_version = "HTTP/1.1"
 
         def handle(self) -> None:
-            """Serve a connection until its client hangs up, who may not like the answer."""
+            """Serve a connection until its client hangs up, which may not like the answer."""
             with suppress(ConnectionError):
                 super().handle()
 
@@ -61,7 +61,7 @@ def canned(answers: Mapping[str, Answer] | Answer) -> Iterator[tuple[str, list[s
         do_POST = do_GET  # noqa: N815 - as the base class wants it
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=[0.05])

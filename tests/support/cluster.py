@@ -33,7 +33,7 @@ EVENT = re.compile(r"(?:\[[^]]*rank \d+\] )?(\{.*)")
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker process, as it introduced itself."""
+    """One worker process, by its own account."""
 
     pid: int
     rank: int
@@ -64,7 +64,7 @@ class Round:
 
     @property
     def restarts(self) -> set[int]:
-        """What the workers were told of the restarts used: one number, unless something is wrong."""
+        """The numbers of used restarts that the workers have: one, unless something is wrong."""
         return {worker.restarts for worker in self.workers}
 
     def on(self, node: str) -> list[Worker]:
@@ -90,12 +90,12 @@ class Coordinator(Program):
     ) -> None:
         """Start it and wait until it serves; `prefix` comes before the program, such as `ip netns exec NAME`.
 
-        Without a `state_dir` it has one of its own, which goes with it.
+        If there is no `state_dir`, it has one of its own, which goes with it.
         """
         self._own_state = None if state_dir else tempfile.TemporaryDirectory(prefix="coordinatord-")
         state = self._own_state.name if self._own_state else str(state_dir)
         where = ("--host", host, "--port", str(port), "--state-dir", state)
-        # Workers here fail of the same error on purpose, and are told of no steps. Older releases know no such flag.
+        # Workers here fail with the same error on purpose, and report no steps. Older releases have no such flag.
         environ = clean_environ(COORDINATORD_RETRY_PAUSE="0")
         super().__init__(*prefix, BIN / "coordinatord", *where, *flags, environ=environ)
         self.url = self.await_line(r"coordinatord listening on (http://\S+)")[1]
@@ -109,7 +109,7 @@ class Coordinator(Program):
             self._own_state.cleanup()
 
     def get(self, path: str) -> Any:
-        """Return what the HTTP API answers, as JSON."""
+        """Return an answer of the HTTP API, from JSON."""
         request = urllib.request.Request(f"{self.url}{path}", headers={"Accept": "application/json"})  # noqa: S310 - http
         with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
             return json.load(answer)
@@ -141,11 +141,11 @@ class Node(Program):
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """What its workers have said so far."""
+        """The events of its workers so far."""
         return [json.loads(event[1]) for line in list(self.lines) if (event := EVENT.match(line))]
 
     def await_event(self, event: str, **facts: object) -> dict[str, Any]:
-        """Wait until one of its workers says this."""
+        """Wait for this event of one of its workers."""
 
         def look() -> dict[str, Any] | None:
             ended = not self.reading
@@ -189,7 +189,7 @@ class Cluster:
         return [self.join(name, *flags, script=script) for name in names]
 
     def rounds(self) -> Iterator[Round]:
-        """Return the rounds of which every worker has introduced itself."""
+        """Yield the rounds of which every worker has printed its first event."""
         found: dict[tuple[str, int], dict[int, Worker]] = {}
         for node in self.nodes:
             for event in node.events:
@@ -215,7 +215,7 @@ class Cluster:
         return self.coordinator.await_job(self.job, **facts)
 
     def close(self) -> None:
-        """End all nodes in the hard way, and make sure that nothing of them is left."""
+        """Kill all nodes, and check that nothing of them is left."""
         for node in self.nodes:
             if node.process.poll() is None:
                 node.process.kill()

@@ -10,7 +10,7 @@ from nodeclient.operate import cli
 
 
 def run_command(chosen: OperateConfig) -> int:
-    """Do what was asked for; return the exit code. What is wrong is on standard error, as the program writes it."""
+    """Run it; return the exit code. Errors are on standard error, as the program writes them."""
     try:
         return cli.run(chosen)
     except OperationalError as error:

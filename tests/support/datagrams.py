@@ -19,11 +19,11 @@ SO_RCVBUFFORCE = 33
 """See socket(7) and asm-generic/socket.h; for root, beyond the limits of the system."""
 
 BUFFER_BYTES = 8 * 1024 * 1024
-"""Held by the kernel for a listener, so that it is not its own slowness that loses datagrams."""
+"""The kernel's buffer of a listener, so that its own slowness loses no datagrams."""
 
 
 def listen() -> None:
-    """Take in datagrams until one says that it is the last."""
+    """Take in datagrams until the last one, which is marked."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
         here.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
         here.bind(("0.0.0.0", 0))  # noqa: S104 - in a namespace of its own
@@ -48,7 +48,7 @@ def send(address: str, port: int, count: int) -> None:
 
 
 def end(address: str, port: int) -> None:
-    """Send the word that ends a listener."""
+    """Send the datagram that ends a listener."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
         here.sendto(END, (address, port))
 

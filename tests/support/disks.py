@@ -8,16 +8,16 @@ from tests.support.namespaces import apart
 
 
 def small_disk(place: Path, size_kib: int) -> tuple[str, ...]:
-    """Return what comes before a command that is to see an empty disk of this size in `place`."""
+    """Return the prefix of a command that is to see an empty disk of this size in `place`."""
     return _on(place, f"mount -t tmpfs -o size={size_kib}k,mode=700 none {place}")
 
 
 def read_only_disk(place: Path) -> tuple[str, ...]:
-    """Return what comes before a command that is to see `place` as it is, and read-only."""
+    """Return the prefix of a command that is to see `place` as it is, and read-only."""
     return _on(place, f"mount --bind {place} {place} && mount -o remount,ro,bind {place}")
 
 
 def _on(place: Path, mount: str) -> tuple[str, ...]:
-    """Skips the test where nothing can be mounted."""
+    """Return the prefix of a command that sees a mount. Skips the test if nothing can be mounted."""
     place.mkdir(exist_ok=True)
     return apart("--mount", setup=mount)

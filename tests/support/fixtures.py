@@ -21,7 +21,7 @@ NODE_TRACEBACK = re.compile(r'File "[^"]*(?<!/tests)/nodeclient/')
 
 @pytest.fixture(scope="session")
 def coordinator() -> Iterator[Coordinator]:
-    """One coordinatord for all jobs, which is itself a test: they must not disturb each other."""
+    """Yield one coordinatord for all jobs, which is itself a test: they must not disturb each other."""
     program = Coordinator(*QUICK)
     try:
         yield program

@@ -1,11 +1,12 @@
 """Many nodes in one process: real agents with real sessions, whose workers are only pretended and never end.
 
-    python -m tests.support.fleet HOST PORT JOB COUNT
+python -m tests.support.fleet HOST PORT JOB COUNT
 
-For what a coordinator's death does to hundreds of nodes, where a process for each would be too much. It prints one
-JSON object a line: `attached` whenever the last of the nodes has been told its goal; `started` and `ended` for the
-workers of one node; `gone` for a node that exits. Ends with its standard input. What that says about a coordinator is
-not known here; the figures of a rendezvous are in `benchmarks/fleet.py`, whose nodes are lighter and do not come back.
+It shows what a coordinator's death does to hundreds of nodes, for which a process each would be too much. It prints one
+JSON object a line: `attached` whenever the last of the nodes has received its goal; `started` and `ended` for the
+workers of one node; `gone` for a node that exits. It ends with its standard input. Its caller judges what that means
+for a coordinator; the figures of a rendezvous are in `benchmarks/fleet.py`, whose nodes are lighter and do not come
+back.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tests.support.builders import a_join, an_account, an_offer
 SETTINGS = Settings(workers=1, join_timeout_s=600.0, stop_timeout_s=30.0)
 
 MASTER_PORT = 29_500
-"""Offered by every node; nobody connects to it."""
+"""The port that every node offers; nothing connects to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +155,15 @@ class Fleet:
                 raise result
 
     def note_attached(self, name: str, opened_at: float) -> None:
-        """Take note that a node has been told, in a session that began at `opened_at`, to run its round."""
+        """Note that a node has received, in a session that began at `opened_at`, the goal to run its round."""
         if name not in self._attached:
             self._attached[name] = opened_at
             if len(self._attached) == len(self._nodes):
-                # Who waits for nodes to be back needs to know that none of these sessions is an old one.
+                # A test that waits for nodes to be back needs to know that none of these sessions is an old one.
                 emit("attached", at=time.monotonic(), oldest=min(self._attached.values()))
 
     def note_detached(self, name: str) -> None:
-        """Take note that a node has no session."""
+        """Note that a node has no session."""
         self._attached.pop(name, None)
 
 

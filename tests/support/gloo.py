@@ -24,7 +24,7 @@ def be_busy_at_the_end():
         while time.monotonic() < until: pass
     return model
 '''
-"""Without what `workerlib/gloo.py` does about it, a worker that has a group of two hangs after this for ever."""
+"""A worker that has a group of two hangs after this for ever, if `workerlib/gloo.py` does nothing about it."""
 
 
 def skip_where_gloo_needs_no_python() -> None:

@@ -85,12 +85,12 @@ class Job:
 
 
 def meet(*agents: Agent) -> list[RendezvousInfo]:
-    """Let all agents ask for a round, and return what each was given."""
+    """Have all agents ask for a round, and return each one's result."""
     return [answer.result(TIMEOUT_S) for answer in [agent.rendezvous() for agent in agents]]
 
 
 def ranks(*agents: Agent) -> list[tuple[int, int]]:
-    """Let all agents ask for a round, and return the rank of each, and of how many."""
+    """Have all agents ask for a round, and return the rank of each, and of how many."""
     return [(info.rank, info.world_size) for info in meet(*agents)]
 
 

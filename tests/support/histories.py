@@ -65,7 +65,7 @@ def a_join_of(node: str, job: str = JOB, run: str = RUN, *, incarnation: int = 1
 
 
 def a_loss_of(node: str, job: str = JOB, run: str = RUN, *, incarnation: int = 1) -> NodeLost:
-    """Build the record of a node that went without a word."""
+    """Build the record of a node that was lost."""
     return NodeLost(job, run, "silent for its whole lease", node, incarnation, 5.0, leaving=False)
 
 
@@ -104,7 +104,7 @@ def replay(entries: Iterable[Entry]) -> dict[str, Run]:
 
 
 def durable(run: Run) -> dict[str, Any]:
-    """Return all that outlives the daemon; a node that was told to go is nothing to go on with."""
+    """Return all that outlives the daemon; a node that was released does not matter."""
     plain = ("job", "id", "spec", "opener", "state", "reason", "outcome", "restarts_used", "round", "order", "missing")
     rest = ("assignments", "cause", "origin", "stop_overdue_at", "planned_at", "trigger", "failures", "losses")
     facts = ("incarnation", "offer", "peer_address", "local_address", "in_round", "succeeded", "outcome", "arrived_at")

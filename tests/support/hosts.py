@@ -13,14 +13,14 @@ from typing import Self
 import pytest
 
 FIRST_ADDRESS = IPv4Address("10.231.17.1")
-"""Seen in these namespaces only."""
+"""An address that exists in these namespaces only."""
 
 
 class Hosts:
     """A few hosts, each with one address; the switch between them is a bridge in one more namespace."""
 
     def __init__(self, *names: str) -> None:
-        """Skips the test where namespaces cannot be made."""
+        """Make the hosts. Skips the test where namespaces cannot be made."""
         if os.geteuid() != 0 or shutil.which("ip") is None:
             pytest.skip("network namespaces need root, and ip of iproute2")
         self._names = names
@@ -49,11 +49,11 @@ class Hosts:
         self._remove()
 
     def on(self, name: str) -> tuple[str, ...]:
-        """Return what comes before a command that is to run on this host."""
+        """Return the prefix of a command that is to run on this host."""
         return ("ip", "netns", "exec", self._namespace(name))
 
     def cut(self, name: str) -> None:
-        """Pull the host's cable: nothing arrives any more, and nobody is told."""
+        """Pull the host's cable: no packet arrives any more, not even a FIN."""
         _ip("-n", self._switch, "link", "set", f"to-{name}", "down")
 
     def mend(self, name: str) -> None:

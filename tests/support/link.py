@@ -1,11 +1,11 @@
 """A bad network between hosts: each gets one more device, whose packets take their time, are lost, or are cut off.
 
 The packets pass through a program of our own (`link_process`) and not through `tc netem`, because netem is a module
-that the kernels of many containers and CI machines do not have, while TUN devices are in nearly all of them. What
-the hosts see is the same: whole IP packets late or gone, and nobody told. There is one way for all machines, so that
-a test means the same everywhere.
+that the kernels of many containers and CI machines do not have, while TUN devices are in nearly all of them. The hosts
+see the same: whole IP packets late or gone, without a notice. There is one way for all machines, so that a test means
+the same everywhere.
 
-The hosts themselves are those of `hosts`; who runs what on them is not in here.
+`hosts` has the hosts themselves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.hosts import Hosts
 PROGRAM = Path(__file__).with_name("link_process.py")
 
 FIRST_ADDRESS = IPv4Address("10.231.18.1")
-"""Seen on these devices only; beside the network of `hosts`."""
+"""An address that exists on these devices only, beside the network of `hosts`."""
 
 TUN = Path("/dev/net/tun")
 
@@ -42,7 +42,7 @@ IFF_NO_PI = 0x1000
 """IP packets, and nothing but them."""
 
 QUEUE_PACKETS = "10000"
-"""In the kernel before the program reads them: a burst is to be lost by our will alone."""
+"""The length of the kernel's queue before the program: only the program may lose packets."""
 
 INTERFACE_REQUEST = "16sH22x"
 """struct ifreq: name and flags; 40 bytes in all."""
@@ -52,7 +52,7 @@ class Link:
     """A network of its own for some hosts. It begins perfect."""
 
     def __init__(self, hosts: Hosts, seed: int = 0) -> None:
-        """`seed` says which packets are lost where there is a loss."""
+        """Build a perfect network; `seed` decides which packets are lost where there is a loss."""
         self._hosts = hosts
         self._seed = seed
         self._devices: dict[str, int] = {}
@@ -84,11 +84,11 @@ class Link:
                 self.set_way(source, target, delay_s=delay_s, loss=loss)
 
     def cut(self, source: str, target: str) -> None:
-        """Let nothing get from one host to another any more; the other direction stays as it is."""
+        """Drop all packets from one host to another; the other direction stays as it is."""
         self.set_way(source, target, cut=True)
 
     def isolate(self, name: str) -> None:
-        """Let nothing get from a host or to it any more."""
+        """Drop all packets from and to a host."""
         for source, target in self._ways():
             if name in {source, target}:
                 self.cut(source, target)
@@ -99,7 +99,7 @@ class Link:
             self.set_way(source, target, cut=False)
 
     def set_way(self, source: str, target: str, **what: float) -> dict[str, int]:
-        """Set `delay_s`, `loss` or `cut` of one direction; return what has become of its packets so far."""
+        """Set `delay_s`, `loss` or `cut` of one direction; return the counts of its packets so far."""
         assert self._switch is not None, "not connected"
         assert self._switch.stdin is not None
         assert self._switch.stdout is not None

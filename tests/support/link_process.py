@@ -1,7 +1,7 @@
 """The switch of a `link`: a program that carries IP packets between TUN devices, late, with losses, or not at all.
 
-Standard library only; started by `link`, told what to do by one JSON object a line on its standard input, answers each
-with a line, and ends with it. Who may be cut off from whom, and when, is not known here.
+Standard library only. `link` starts it and sends one JSON object a line to its standard input; it answers each with a
+line, and ends with its input. Its caller decides which hosts are cut off, and when.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Switch:
         }
         self._under_way: list[tuple[float, int, int, bytes]] = []
         self._numbers = count()
-        """Of two packets that are due at the same moment, the one that came first goes first."""
+        """The order of packets that are due at the same moment: first come, first served."""
 
     def command(self, line: str) -> str:
         """Change or show one way; return the answer."""
@@ -82,7 +82,7 @@ class Switch:
             except BlockingIOError:
                 return
             # An IPv4 header has its version in the first four bits and the destination in bytes 16 to 19 (RFC 791).
-            # Anything else is a kernel's own talk, such as its search for IPv6 routers.
+            # Anything else comes from a kernel itself, such as its search for IPv6 routers.
             target = self._names.get(packet[16:20]) if packet[0] >> 4 == 4 else None
             if target is None or target == name:
                 continue

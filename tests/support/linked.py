@@ -18,7 +18,7 @@ class LinkedSite:
     """The coordinator, the nodes and the link between them."""
 
     def __init__(self, names: str, *flags: str, seed: int = 0) -> None:
-        """`names` are those of the nodes' hosts, one letter each; `flags` are the coordinator's."""
+        """Build the site; `names` are those of the nodes' hosts, one letter each; `flags` are the coordinator's."""
         self._names = names
         self._flags = flags
         self._seed = seed

@@ -26,7 +26,7 @@ class Lives:
 
     def __init__(self, state_dir: Path, *flags: str, prefix: Sequence[str] = ()) -> None:
         """Begin the first life; `prefix` as for `Coordinator`."""
-        # Held from first to last: the kernel might give a port that nobody listens at to a node's own connection, and
+        # It is held from first to last: the kernel might give a port without a listener to a node's own connection, and
         # a node that looks for the coordinator might even meet itself there.
         self._port = PortReservation()
         self._state_dir = state_dir
@@ -66,7 +66,7 @@ class Lives:
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """What of a job a coordinator must know again after its death."""
+    """The parts of a job that a coordinator must know again after its death."""
 
     run: str
     state: str
@@ -87,7 +87,7 @@ class FleetProgram(Program):
     """The nodes of `fleet`, in a process of their own."""
 
     def __init__(self, coordinator: Coordinator, job: str, size: int) -> None:
-        """Let them join."""
+        """Start them."""
         self.size = size
         place = ("127.0.0.1", str(coordinator.port), job, str(size))
         super().__init__(sys.executable, "-m", "tests.support.fleet", *place, cwd=ROOT, stdin=subprocess.PIPE)
@@ -95,7 +95,7 @@ class FleetProgram(Program):
         self._attached: dict[str, Any] = {}
 
     def events_of(self, event: str) -> list[dict[str, Any]]:
-        """Return what it has said of one kind, so far."""
+        """Return its events of one kind, so far."""
         return [told for line in list(self.lines) if (told := json.loads(line))["event"] == event]
 
     def await_attached(self, since: float) -> float:

@@ -21,7 +21,7 @@ class Machine:
     cores_per_complex: int = 2
     threads_per_core: int = 1
     gpu_nodes: Sequence[int] = ()
-    """For each GPU, what the kernel says of its NUMA node."""
+    """The kernel's NUMA node of each GPU."""
 
     @property
     def nodes(self) -> int:

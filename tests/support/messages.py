@@ -59,7 +59,7 @@ def largest(kind: type[Any], goal: Goal = Goal.EXIT) -> Any:
 
 
 def fields_of(kind: type[Any], path: str) -> Iterator[tuple[tuple[str, ...], str, Any]]:
-    """Iterate over the fields of a message and of those within it: keys from the top, path in words, annotation."""
+    """Iterate over the fields of a message and of those within it: keys from the top, path as a text, annotation."""
     hints = get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
         annotation = inner_of(hints[field.name])
@@ -89,7 +89,7 @@ def _as_arrived(value: Any) -> Any:
 
 
 def _coherent(kind: type[Any], chosen: dict[str, Any]) -> dict[str, Any]:
-    """Mend what the checks of single fields cannot say."""
+    """Mend what the checks of single fields cannot find."""
     if kind is JobSpec:
         least, most = sorted((chosen["nodes_min"], chosen["nodes_max"]))
         return chosen | {"nodes_min": least, "nodes_max": most}

@@ -9,13 +9,13 @@ import subprocess
 import pytest
 
 NO_RIGHTS = ("setpriv", "--inh-caps=-all", "--bounding-set=-all")
-"""Before a command of root's: it may do with root's own files what any user may with his, and no more."""
+"""The prefix of a command of root's that may do with root's own files what any user may with his, and no more."""
 
 
 def apart(*kinds: str, setup: str = "true") -> tuple[str, ...]:
-    """Return what comes before a command that is to run in new namespaces of these `kinds`, as unshare(1) names them.
+    """Return the prefix of a command that runs in new namespaces of these `kinds`, as unshare(1) names them.
 
-    Before it a shell does what is in `setup`. Skips the test where that cannot be done.
+    Before it a shell runs `setup`. Skips the test where that cannot be done.
     """
     if shutil.which("unshare") is None:
         pytest.skip("namespaces need unshare of util-linux")
@@ -27,7 +27,7 @@ def apart(*kinds: str, setup: str = "true") -> tuple[str, ...]:
 
 
 def as_user(uid: int) -> tuple[str, ...]:
-    """Return what comes before a command that is to run as a user who may read what root may, and has no name.
+    """Return the prefix of a command that runs as a user without a name who may read what root may.
 
     Skips the test where users cannot be changed.
     """

@@ -1,6 +1,8 @@
-"""What makes a Markdown page good to read and its links lead somewhere, as functions that say what breaks it.
+"""The rules of a Markdown page: it is good to read, and its links lead somewhere.
 
-A page is a `Source`. Which pages there are, and what is asked of a single one of them, is in `tests/test_pages.py`.
+Each is a function that finds what breaks it.
+
+A page is a `Source`. `tests/test_pages.py` has the pages, and the rules of single ones.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from pathlib import PurePosixPath
 from tests.support.source import ROOT, Source
 
 WIDTH_MAX = 120
-"""In characters: as wide as the code is. A diff, a terminal and a page side by side hold it."""
+"""The width in characters: as wide as the code is. A diff, a terminal and a page side by side hold it."""
 
 CELL_MAX = 240
-"""In characters of prose: a row of a table cannot be folded, and two lines are what a cell takes before it is a text of
-its own, which belongs below the table."""
+"""The length in characters of prose: a row of a table cannot be folded, and two lines are what a cell takes before it
+is a text of its own, which belongs below the table."""
 
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _CODE = re.compile(r"`[^`]*`")
@@ -29,7 +31,7 @@ Finding = tuple[int, str]
 
 
 def is_page(source: Source) -> bool:
-    """Say whether a file is Markdown."""
+    """Return whether a file is Markdown."""
     return source.path.suffix == ".md"
 
 

@@ -24,20 +24,20 @@ TIMEOUT_S = 150.0
 """Bound on any wait: hundreds of times what it takes on an idle machine, for other machines are not idle."""
 
 LOOK_AGAIN_S = 0.02
-"""Between two looks at something that does not announce its changes, such as an HTTP API."""
+"""The interval of looks at something that does not announce its changes, such as an HTTP API."""
 
 LINES_SHOWN = 200
-"""The end of an output says what went wrong."""
+"""The lines of an output's end that are shown: they tell what went wrong."""
 
 TOKEN_VARIABLE = "COORDINATORD_TEST_TOKEN"  # noqa: S105 - it marks processes and opens nothing
-"""Inherited by all that a program starts, and all that those start."""
+"""The variable that all descendants of a program inherit."""
 
 BIN = Path(sys.executable).parent
 
 BOUND = ("setpriv", "--pdeathsig", "KILL")
-"""What ends a program with the tests, also with such as are killed: it is in a session of its own, out of their reach
-otherwise. It becomes the program, under the same process id. (Python code between fork and exec would make each start
-slower, and is not safe beside the threads here.)"""
+"""The prefix that ends a program with the tests, also if they are killed: it is in a session of its own, out of their
+reach otherwise. It becomes the program, under the same process id. (Python code between fork and exec would make each
+start slower, and is not safe beside the threads here.)"""
 
 NO_HOME = "/dev/null/no-home"
 """Nothing can be kept here: a test that wants state names its own place for it, and none touches the user's."""
@@ -59,7 +59,7 @@ def wait_until(what: str, look: Callable[[], Result | None], timeout_s: float = 
 
 
 def clean_environ(**extra: str) -> dict[str, str]:
-    """Return this process's environment without what a launcher or a user may have set, and with our programs."""
+    """Return this process's environment without variables of a launcher or a user, and with our programs."""
     ours = re.compile(
         "NODECLIENT_|COORDINATORD_|PET_|TORCHELASTIC_|TORCH_ELASTIC_|MASTER_|SLURM_|JOB_COMPLETION_INDEX|LOGLEVEL|OMP_|"
         "NOTIFY_SOCKET|STATE_DIRECTORY"
@@ -105,7 +105,7 @@ class Program:
 
     @property
     def output(self) -> str:
-        """What it has said so far, or the end of that."""
+        """Its output so far, or the end of that."""
         return "\n".join(self.lines[-LINES_SHOWN:])
 
     def await_line(self, pattern: str, timeout_s: float = TIMEOUT_S) -> re.Match[str]:
@@ -134,7 +134,7 @@ class Program:
         return code if code >= 0 else 128 - code
 
     def signal(self, signum: signal.Signals) -> None:
-        """Send it a signal; nothing happens if it has ended."""
+        """Send it a signal; do nothing if it has ended."""
         self.process.send_signal(signum)
 
     def stop(self) -> int:
@@ -143,7 +143,7 @@ class Program:
         return self.wait()
 
     def close(self) -> None:
-        """Kill it and all that it started, and let go of its pipes."""
+        """Kill it and all that it started, and close its pipes."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()

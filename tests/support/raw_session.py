@@ -1,4 +1,4 @@
-"""A node as the coordinator sees one: a WebSocket client that says what a test wants said, and hears the answers."""
+"""A node as the coordinator sees one: a WebSocket client that sends what a test wants, and receives the answers."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ class Peer:
         await self.socket.send_bytes(encode(message))
 
     async def report(self, phase: Phase, desired: Desired, failure: Failure | None = None) -> None:
-        """Say that the round spoken of is in this phase here."""
+        """Report this phase of the round."""
         self._observed = dataclasses.replace(
             IDLE, run=desired.run, round=desired.round, phase=phase, failure=failure, beat=False
         )
         await self.send(self._observed)
 
     async def beat(self) -> None:
-        """Say the same again, as a heartbeat, which is answered."""
+        """Repeat the report as a heartbeat, which is answered."""
         await self.send(dataclasses.replace(self._observed, beat=True))
 
     async def receive(self, kind: type[Kind]) -> Kind:
@@ -98,7 +98,7 @@ class Peer:
         return desired
 
     async def receive_end(self) -> None:
-        """Make sure that the next thing heard is the end of the session."""
+        """Check that the next thing received is the end of the session."""
         frame = await self.socket.receive(timeout=TIMEOUT_S)
         assert frame.type in {WSMsgType.CLOSE, WSMsgType.CLOSED}, frame
 
@@ -125,7 +125,7 @@ async def connect(url: str, message: Join | None = None, *, buffer_bytes: int | 
 
 
 async def get(url: str, accept: str = "") -> tuple[int, str, Any]:
-    """Ask over HTTP; return the status, the kind of content and the content."""
+    """Send a request over HTTP; return the status, the kind of content and the content."""
     headers = {"Accept": accept} if accept else {}
     async with ClientSession() as client, client.get(URL(url, encoded=True), headers=headers) as answer:
         body = await (answer.json() if "json" in answer.content_type else answer.read())
@@ -133,7 +133,7 @@ async def get(url: str, accept: str = "") -> tuple[int, str, Any]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Let everybody else run until something holds."""
+    """Run everything else until something holds."""
     async with asyncio.timeout(TIMEOUT_S):
         while not holds():  # noqa: ASYNC110 - what is looked at announces nothing
             await asyncio.sleep(0)

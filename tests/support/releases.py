@@ -28,12 +28,12 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def of_version(version: int) -> tuple[str, ...]:
-    """Return what runs one of our programs as if a release spoke this version, and the one before it."""
+    """Return the prefix that runs one of our programs as if a release spoke this version, and the one before it."""
     return sys.executable, "-c", OTHER_VERSION, str(version)
 
 
 def released(version: int, folder: Path) -> tuple[str, ...] | None:
-    """Put the last release that spoke a version into a folder, and return what runs its programs.
+    """Put the last release that spoke a version into a folder, and return the prefix that runs its programs.
 
     None if the repository, or this part of its history, is not at hand, as in an installed package or a shallow clone.
     """

@@ -1,4 +1,4 @@
-"""What a coordinator answers to `GET /metrics`, as numbers: what Prometheus would take from it."""
+"""A coordinator's answer to `GET /metrics`, as numbers: what Prometheus would take from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Scrape:
             for family in families
             for sample in family.samples
         }
-        """By name and labels."""
+        """The samples by name and labels."""
 
     def __call__(self, name: str, **labels: str) -> float:
         """Return the value of one series; fail if there is none."""

@@ -26,7 +26,7 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
-"""So that keys are signals, and another size is one."""
+"""A wrapper for a program, so that keys are signals, and another size is one."""
 
 
 class Screen:
@@ -40,7 +40,7 @@ class Screen:
         self.columns: int | None = None
         """Its width, where that matters: lines do not wrap here."""
         self.colours: set[str] = set()
-        """All that were ever used."""
+        """All colours that were ever used."""
         self._other: list[str] = []
         self._rest = ""
 
@@ -105,7 +105,7 @@ class OnTerminal:
         self.screen = Screen()
         self.resize(columns, rows)
         self.settings = termios.tcgetattr(self._terminal)
-        """Of the terminal when the program was started."""
+        """The settings of the terminal when the program was started."""
         self.program = Program(
             *(sys.executable, "-S", "-E", "-c", ON_ITS_OWN_TERMINAL),
             *argv,
@@ -116,7 +116,7 @@ class OnTerminal:
         )
 
     def resize(self, columns: int, rows: int) -> None:
-        """Give the terminal another size; whoever runs there is told."""
+        """Give the terminal another size; the program is notified."""
         self.screen.columns = columns
         fcntl.ioctl(self._controller, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 

@@ -1,6 +1,6 @@
-"""A coordinator on a stage: a script says what its nodes do, and gets back what the coordinator answers.
+"""A coordinator on a stage: a script says what its nodes do, and gets back the coordinator's answers.
 
-The nodes here are puppets that say what the script says, also what no real agent would. The only thing that they do of
+The nodes here are puppets that send what the script says, also what no real agent would. The only thing that they do by
 themselves is to send heartbeats. Addresses: node `n7` comes from 10.0.0.7, the coordinator is 10.0.0.254, and the
 coordinator's clock begins at 0.
 """
@@ -69,10 +69,10 @@ class Puppet:
     silent: bool = False
     observed: Observed = field(default_factory=an_observed)
     stepped_at: float = 0.0
-    """When its workers did the last step of which it tells."""
+    """When its workers did the last step that it reports."""
     desired: Desired | None = None
     shown: str = ""
-    """What it was last told, as written: repeated words are not written again."""
+    """The last message that it received, as written: a repeated one is not written again."""
 
     @property
     def name(self) -> str:
@@ -116,7 +116,7 @@ class Stage:
         } | {name: self._each(self._reporter(phase)) for name, phase in PHASES.items()}
 
     def play(self, line: str) -> list[str]:
-        """Carry out one line of a script; return what it led to."""
+        """Carry out one line of a script; return its consequences."""
         command, *words = line.split()
         plain = [word for word in words if "=" not in word]
         options = dict(word.split("=", 1) for word in words if "=" in word)
@@ -168,7 +168,7 @@ class Stage:
             self._report(puppet, phase=Phase.STOPPING, failure=failure)
 
     def _ask(self, words: list[str], options: dict[str, str]) -> None:
-        """Let an operator want something: `ask drain n1 why=broken`; `ahead=yes` for a node that is to come later."""
+        """Have an operator send a request: `ask drain n1 why=broken`; `ahead=yes` for a node that is to come later."""
         what, target = words
         self._asked -= 1
         ahead = {"ahead": True} if "ahead" in options else {}
@@ -176,16 +176,16 @@ class Stage:
         self._handle(AdminRequested(self._asked, request))
 
     def _recall(self, words: list[str], options: dict[str, str]) -> None:
-        """Let nodes say that they run a round that this coordinator need not have told them of."""
+        """Have nodes report that they run a round that this coordinator need not have sent them."""
         for puppet in self._called(words, options):
             self._report(puppet, phase=Phase.RUNNING, round=int(options["round"]))
 
     def _announce(self, puppet: Puppet) -> None:
-        """Let a node tell with a heartbeat that its workers will report steps."""
+        """Have a node announce with a heartbeat that its workers will report steps."""
         self._say(puppet, steps=(None,), beat=True)
 
     def _step(self, words: list[str], options: dict[str, str]) -> None:
-        """Let a node tell of its workers' last step with a heartbeat: `step n1 7 age=0.5s`."""
+        """Have a node report its workers' last step with a heartbeat: `step n1 7 age=0.5s`."""
         node, step = words
         puppet = self.puppets[node]
         age_s = _seconds(options.get("age", "0s"))
@@ -230,7 +230,7 @@ class Stage:
         self._beat()
 
     def _trouble(self, seconds: float) -> None:
-        """Let nothing be recorded for so long; nodes go on with their heartbeats."""
+        """Have the store fail for so long; nodes go on with their heartbeats."""
         self._handle(StoreFailed("the disk is full"))
         self._advance(seconds)
         self._handle(StoreRecovered())
@@ -244,7 +244,7 @@ class Stage:
             seen = f"seen {node.last_seen_s:g} s ago"
             self._write(f"{node.node} {node.state}, ranks {list(node.ranks)}, {seen}: {node.reason}", "  ")
 
-    # What nodes say
+    # Messages of nodes
 
     @property
     def _heartbeat_s(self) -> float:
@@ -265,7 +265,7 @@ class Stage:
         return lambda puppet: self._report(puppet, phase=phase)
 
     def _report(self, puppet: Puppet, **changes: Any) -> None:
-        """Say something new, in the round that the node was last told of."""
+        """Report something new, in the last round that the node received."""
         desired, observed = puppet.desired, puppet.observed
         if desired is not None:
             here = (desired.run, desired.round) == (observed.run, observed.round)
@@ -278,7 +278,7 @@ class Stage:
         self._handle(Reported(puppet.session, self._aged(puppet)))
 
     def _aged(self, puppet: Puppet, **changes: Any) -> Observed:
-        """Return what a node says now: its workers' last step has grown older."""
+        """Return the node's present report: its workers' last step has grown older."""
         age_s = None if puppet.observed.step_age_s is None else self.now - puppet.stepped_at
         return dataclasses.replace(puppet.observed, step_age_s=age_s, **changes)
 
@@ -291,7 +291,7 @@ class Stage:
             if puppet.session in self._open and not puppet.silent:
                 self._say_again(puppet)
 
-    # What the coordinator says
+    # Messages of the coordinator
 
     def _handle(self, event: Event) -> None:
         batch = self.coordinator.handle(event, self.now)
@@ -314,7 +314,7 @@ class Stage:
             case Send():
                 puppet.desired = effect.message
                 goal, reason = _desired_text(effect.message)
-                # While a node has nothing to do, the reason is what it is told; else a new wording is not worth a line.
+                # While a node has nothing to do, it receives the reason; otherwise a new wording is not worth a line.
                 shown = goal + reason * (effect.message.goal is Goal.WAIT)
                 if shown != puppet.shown:
                     puppet.shown = shown

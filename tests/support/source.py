@@ -34,7 +34,7 @@ class Import:
     """Done inside a function or for the type checker alone, so not when the module is loaded."""
 
     def within(self, *packages: str) -> bool:
-        """Say whether the module is one of `packages` or lies in one."""
+        """Return whether the module is one of `packages` or lies in one."""
         return any(f"{self.module}.".startswith(f"{package}.") for package in packages)
 
 
@@ -56,7 +56,7 @@ class Source:
         return self.path.parts[0] == "tests" and self.path.name.startswith(("test_", "conftest"))
 
     def is_in(self, *folders: str) -> bool:
-        """Say whether the file lies in one of `folders`, at any depth."""
+        """Return whether the file lies in one of `folders`, at any depth."""
         return any(self.path.is_relative_to(folder) for folder in folders)
 
     @cached_property

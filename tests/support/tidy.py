@@ -1,7 +1,7 @@
-"""The house style as functions: each rule takes one file of the tree and says what breaks it.
+"""The house style as functions: each rule takes one file of the tree and finds what breaks it.
 
-What ruff and mypy can say is said by them. Here is the rest: who may import whom, what a pure
-module may call, how long things may be, and what must not leave the machine of its author.
+Ruff and mypy check what they can. Here is the rest: who may import whom, what a pure module may call, how long things
+may be, and what must not leave the machine of its author.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ CORE_FLOORS = ("values", "state", "queries", "transitions", "machine")
 """The floors of `coordinatord/core`, lowest first; its other modules are the edges, which any floor may import."""
 
 SERVER_BASEMENT = ("driver", "node_sessions", "counters", "change_signal", "connections", "refusal_log")
-"""What of `coordinatord/server` the rooms `http`, `metrics` and `page` stand on, and which knows nothing of them."""
+"""The modules of `coordinatord/server` that the rooms `http`, `metrics` and `page` stand on, and that know nothing of
+these."""
 
 CHANGING_METHODS = frozenset(
     {
@@ -109,7 +110,7 @@ IMPURE_METHODS = frozenset(
         "utcnow",
     }
 )
-"""Under these names clocks and dice are handed around, as in `loop.time()` or `dice.random()`."""
+"""The names under which clocks and dice are handed around, as in `loop.time()` or `dice.random()`."""
 
 FOREIGN = re.compile(r"(?<![\w.}-])/(?:work|root)/|pypi\.org|files\.pythonhosted\.org|deb\.debian\.org")
 """Folders and registries that exist, or can be reached, on one machine and not on another."""
@@ -122,7 +123,7 @@ Check = Callable[[Source], Iterator[Finding]]
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of the house: whom it concerns, what breaks it, and what to do then."""
+    """One rule of the house: which files it concerns, what breaks it, and what to do then."""
 
     name: str
     concerns: Callable[[Source], bool]
@@ -263,7 +264,7 @@ def long_functions(source: Source) -> Iterator[Finding]:
 
 
 def undocumented(source: Source) -> Iterator[Finding]:
-    """Find a module, a public class or a public function that does not say what it is for."""
+    """Find a module, a public class or a public function that has no docstring."""
     if ast.get_docstring(source.tree) is None:
         yield 1, "the module has no docstring"
     for node in source.public_definitions:

@@ -25,7 +25,7 @@ LIGHT = ("--no-python", *STDLIB_PYTHON, str(WORKER))
 NEEDS_BACKENDS = pytest.mark.skipif(
     tuple(map(int, version("torch").split(".")[:2])) < (2, 5), reason="torch looks for others' backends from 2.5 on"
 )
-"""What a test needs that has torch find the backend by its name."""
+"""Skips a test that has torch find the backend by its name, where it cannot."""
 
 
 class Torchrun(Program):
@@ -37,7 +37,7 @@ class Torchrun(Program):
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """What its workers have said so far."""
+        """The events of its workers so far."""
         return [json.loads(line) for line in list(self.lines) if line.startswith("{")]
 
     def await_sum(self, nodes: int, after: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Torchrun(Program):
         return wait_until(f"a sum over {nodes} after round {least} of {self.command}", look)
 
     def await_event(self, event: str, **facts: object) -> dict[str, Any]:
-        """Wait until one of its workers says this."""
+        """Wait for this event of one of its workers."""
 
         def look() -> dict[str, Any] | None:
             ended = not self.reading

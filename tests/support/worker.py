@@ -1,9 +1,9 @@
-"""A training process without training, for tests: starts in milliseconds, says what it was told, does as it is bid.
+"""A training process without training, for tests: starts in milliseconds, prints its environment, obeys signals.
 
-Standard library only. It prints one JSON object a line. Signals tell it what to do: SIGUSR1 to succeed, SIGUSR2 to
-exit with 17, SIGTERM to save and exit; with `--deaf` it ignores SIGTERM. With `--mesh` it holds a connection between
-rank 0 and every other rank, and fails with 1 when one breaks, as a collective does. With `--family` it has a child, a
-child in another session and an orphan, all deaf to SIGTERM.
+Standard library only. It prints one JSON object a line. SIGUSR1 makes it succeed, SIGUSR2 exit with 17, SIGTERM save
+and exit; with `--deaf` it ignores SIGTERM. With `--mesh` it holds a connection between rank 0 and every other rank, and
+fails with 1 when one breaks, as a collective does. With `--family` it has a child, a child in another session and an
+orphan, all of which ignore SIGTERM.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def connect() -> list[socket.socket]:
     others = int(os.environ["WORLD_SIZE"]) - 1
     if os.environ["RANK"] == "0":
         with socket.socket() as listener:
-            # The node holds the port reserved, and shares it with who asks as TCPStore does.
+            # The node holds the port reserved, and shares it with a process that asks as TCPStore does.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("", port))
             listener.listen(others)
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def save(*_: object) -> None:
-    """Do as a training script does that is told to end in good time."""
+    """Do as a training script does that is stopped in good time."""
     emit("saved")
     sys.exit(0)
 

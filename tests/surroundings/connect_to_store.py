@@ -1,6 +1,6 @@
 """Connects to a store of a round as the plug-in of torchrun does, where a name server is asked and never answers.
 
-The store is served by a process of its own: torch asks for the name of an address once in a process. Says how long the
+A process of its own serves the store: torch asks for the name of an address once in a process. It prints how long the
 connecting took, and what a client then reads.
 """
 

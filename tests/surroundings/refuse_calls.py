@@ -1,4 +1,4 @@
-"""Becomes a program for which the kernel does not know some system calls: a filter of seccomp(2) says ENOSYS.
+"""Becomes a program for which the kernel does not know some system calls: a filter of seccomp(2) returns ENOSYS.
 
 Arguments: the numbers of the calls, with commas, and the program with its own. Root only.
 """
@@ -17,10 +17,10 @@ PR_SET_SECCOMP = 22
 SECCOMP_MODE_FILTER = 2
 SECCOMP_RET_ERRNO = 0x0005_0000
 SECCOMP_RET_ALLOW = 0x7FFF_0000
-"""From linux/prctl.h and linux/seccomp.h."""
+"""The values in linux/prctl.h and linux/seccomp.h."""
 
 LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
-"""Of linux/bpf_common.h: a word of what the filter is given, of which the first is the number of the call."""
+"""The values in linux/bpf_common.h: the filter's input is words, of which the first is the number of the call."""
 
 
 class Program(ctypes.Structure):

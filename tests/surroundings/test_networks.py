@@ -14,10 +14,10 @@ from tests.surroundings.support import went
 pytestmark = pytest.mark.slow
 
 ADDRESS = "10.231.18.1"
-"""Seen in these namespaces only."""
+"""An address that exists in these namespaces only."""
 
 LONG_S = 120.0
-"""For an import of torch and eleven seconds without an answer."""
+"""The time for an import of torch and eleven seconds without an answer."""
 
 DUMMY = "ip link set lo up; ip link add wire type veth peer name end; ip link set wire up; ip link set end up"
 

@@ -1,4 +1,4 @@
-"""Processes that are hidden, reaped by somebody else, the first of all, or watched by calls that are not there."""
+"""Processes that are hidden, reaped by another process, the first of all, or watched by calls that are missing."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Holder:
 
 sys.meta_path.insert(0, Holder())
 """
-"""As a sitecustomize.py: an import that does not end by itself."""
+"""A sitecustomize.py with an import that does not end by itself."""
 
 OLD_PYTHON = """
 import os, signal
 for module, name in (os, "pidfd_open"), (os, "memfd_create"), (signal, "pidfd_send_signal"):
     delattr(module, name)
 """
-"""As a sitecustomize.py: Python as conda and uv build it, for a C library of 2012."""
+"""A sitecustomize.py that makes Python one as conda and uv build it, for a C library of 2012."""
 
 
 @pytest.mark.parametrize("hidden", [1, 2])

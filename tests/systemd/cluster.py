@@ -16,7 +16,7 @@ NEEDS_NETWORK = ("python3 -m venv", "/opt/coordinatord/bin/pip install")
 """Lines of the guide in place of which there is `make_installation`."""
 
 FOR_ALL_HOSTS = 3
-"""So many lines of the coordinator's are to be typed on the other hosts as well."""
+"""The number of the coordinator's lines that are typed on the other hosts as well."""
 
 JOB = "mnist"
 """The one of the guide."""
@@ -35,7 +35,7 @@ class Cluster:
     """Both machines."""
 
     def __init__(self, alpha: Machine, beta: Machine, address: str) -> None:
-        """`address` is that of alpha."""
+        """Take both machines; `address` is that of alpha."""
         self.alpha = alpha
         self.beta = beta
         self.machines = (alpha, beta)
@@ -59,7 +59,7 @@ class Cluster:
             machine.write(f"/etc/nodeclient/{job}.env", "".join(f"NODECLIENT_{key}={given[key]}\n" for key in given))
 
     def await_training(self, after_round: int = 0) -> list[dict[str, Any]]:
-        """Wait until both ranks have done a step from now on, in the same round; return what they say."""
+        """Wait until both ranks have done a step from now on, in the same round; return their reports."""
         begun = time.time_ns()
 
         def look() -> list[dict[str, Any]] | None:
@@ -70,7 +70,7 @@ class Cluster:
         return wait_until("both ranks to train", look)
 
     def reported(self, name: str, since_ns: int = 0) -> dict[str, Any]:
-        """Return what a worker has written last since then, on whichever machine it is; empty if nothing."""
+        """Return the last report of a worker since then, on whichever machine it is; empty if none."""
         files = [machine.path(f"/home/nodeclient/{name}") for machine in self.machines]
         written = [(file.stat().st_mtime_ns, file.read_text()) for file in files if file.exists()]
         facts: dict[str, Any] = json.loads(max(written)[1]) if written and max(written)[0] > since_ns else {}

@@ -30,10 +30,10 @@ ORDERLY = ("setpriv", "--pdeathsig", "TERM")
 """Where the tests are killed, systemd-nspawn switches its machine off; killed itself, it would leave that running."""
 
 ALONE = ("unshare", "--mount", "sh", "-c")
-"""What comes before a script that mounts things for itself and its children only."""
+"""The prefix of a script that mounts things for itself and its children only."""
 
 OWN_CGROUPS = "mount --make-rprivate / && umount -R /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup"
-"""Where a host still has version 1 of them, systemd is not to have that too."""
+"""Systemd must not have version 1 of them too, where a host still has that."""
 
 BOOT = f'{OWN_CGROUPS} && mkdir $0 && echo $$ > $0/cgroup.procs && exec "$@"'
 FORGET = f"{OWN_CGROUPS} && {{ test ! -d $0 || find $0 -depth -type d -exec rmdir {{}} +; }}"
@@ -81,7 +81,7 @@ class Machine:
             f"--network-namespace-path=/run/netns/{network}",
             *(f"--bind-ro={here}:{there}" for here, there in shared.items()),
         )
-        # Nothing of what this machine's packages would start at a first boot.
+        # Nothing may start that this machine's packages would start at a first boot.
         kernel_words = ("systemd.unit=basic.target", "systemd.condition_first_boot=no")
         command = (*ORDERLY, *ALONE, BOOT, self._cgroup, nspawn, *flags, *kernel_words)
         self._program = Program(*command, environ=clean_environ())
@@ -103,13 +103,13 @@ class Machine:
         subprocess.run([*ALONE, FORGET, self._cgroup], check=True)
 
     def run(self, *argv: str, wrong: bool = False) -> str:
-        """Run a command as the machine's root, and return what it says; `wrong`: it may fail."""
+        """Run a command as the machine's root, and return its output; `wrong`: it may fail."""
         ended = self._run(*argv)
         assert wrong or ended.returncode == 0, f"{argv} on {self.name}: {ended.stdout}{ended.stderr}"
         return ended.stdout
 
     def path(self, inside: str) -> Path:
-        """Return where a file of the machine is for this one."""
+        """Return the path on this machine of a file of the machine."""
         return Path(f"/proc/{self.leader}/root{inside}")
 
     def write(self, inside: str, text: str) -> None:
@@ -126,7 +126,7 @@ class Machine:
         wait_until(f"{name}={value} of {unit} on {self.name}", lambda: self.show(unit, name) == value)
 
     def journal(self) -> str:
-        """Return what our units have said, and what was said of them."""
+        """Return the log lines of our units, and those about them."""
         units = ("--unit=coordinatord*", "--unit=nodeclient@*")
         return self.run("journalctl", "--no-pager", "--output=short-precise", *units, wrong=True)
 

@@ -68,7 +68,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(installed: Cluster) -> Iterator[Cluster]:
-    """Yield the machines, whose job trains; pytest shows what their units have said if the test fails."""
+    """Yield the machines, whose job trains; pytest shows the log of their units if the test fails."""
     try:
         yield installed
     finally:

@@ -1,4 +1,4 @@
-"""The programs under parts of systemd that need no machine: what they tell it, and sockets that it passes."""
+"""The programs under parts of systemd that need no machine: their notifications, and sockets that it passes."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def start() -> Iterator[Callable[..., Program]]:
 
 
 def await_message(notified: socket.socket, wanted: str) -> None:
-    """Wait until systemd would have been told this."""
+    """Wait until systemd would have received this."""
     while wanted not in (said := notified.recv(4096).decode()):
         assert said
 
 
 def passing(*addresses: str, flags: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return what comes before a program that systemd is to pass listening sockets to, at the first connection."""
+    """Return the prefix of a program that systemd passes listening sockets to, at the first connection."""
     program = shutil.which("systemd-socket-activate")
     if program is None:
         pytest.skip("systemd-socket-activate is not installed")

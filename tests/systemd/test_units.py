@@ -24,7 +24,7 @@ UNITS = (*SERVICES, "coordinatord.socket")
 EXAMPLES = ("coordinatord.env.example", "nodeclient.env.example")
 
 EXPOSURE_MOST = 2.0
-"""Of 10, where 0 is a service that can do nothing at all."""
+"""The limit of 10, where 0 is a service that can do nothing at all."""
 
 COMMANDS = (("coordinatord",), ("nodeclient", "join"))
 
@@ -65,7 +65,7 @@ def analyze(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def complaints(folder: Path, unit: str, text: str) -> list[str]:
-    """Have systemd verify a unit among the others, and return what it says about it.
+    """Have systemd verify a unit among the others, and return its complaints about it.
 
     The host's own units are loaded too, and their faults are none of ours.
     """

@@ -25,7 +25,7 @@ SECONDS_TO_SAVE = Path.home() / "seconds-to-save"
 
 
 def main() -> None:
-    """Train until told to stop."""
+    """Train until stopped."""
     rank = int(os.environ["RANK"])
     signal.signal(signal.SIGTERM, lambda *_: save(rank))
     if DEVICE.exists():
@@ -46,7 +46,7 @@ def meet(rank: int) -> socket.socket:
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if rank == 0:
         with socket.socket() as listener:
-            # The node holds the port reserved, and shares it with who asks as TCPStore does.
+            # The node holds the port reserved, and shares it with a process that asks as TCPStore does.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
             listener.listen()

@@ -1,4 +1,4 @@
-"""The environment contract: what one side writes the other reads, and what is damaged is named."""
+"""The environment contract: what one side writes the other reads, and damage is named."""
 
 from __future__ import annotations
 

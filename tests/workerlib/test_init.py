@@ -261,7 +261,7 @@ def test_a_process_without_a_launcher_is_told_what_to_do() -> None:
 
 def test_a_python_without_torch_is_told_so() -> None:
     program = "import sys; sys.path[:0] = ['.']; import workerlib; workerlib.init()"
-    # Without site there are no installed packages, and so no torch.
+    # There are no installed packages without site, and so no torch.
     ended = subprocess.run(
         [sys.executable, "-S", "-c", program],
         env={**os.environ, **SOLO.to_environ(), "PYTHONPATH": ""},

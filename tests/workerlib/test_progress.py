@@ -1,4 +1,4 @@
-"""`workerlib.step`: what a worker leaves in its slot, what becomes of it where there is none, and what it costs."""
+"""`workerlib.step`: what a worker writes into its slot, what happens where there is none, and what it costs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SLOTS = 3
 
 @pytest.fixture(autouse=True)
 def _new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each test be the first to say a step."""
+    """Make each test the first to report a step."""
     monkeypatch.setattr(progress, "_slot", None)
     monkeypatch.delenv(PROGRESS, raising=False)
 
 
 @pytest.fixture
 def memory() -> Iterator[int]:
-    """Slots as a node makes them."""
+    """Yield slots as a node makes them."""
     file = os.memfd_create("slots", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
     os.ftruncate(file, SLOTS * SLOT_BYTES)
     fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
@@ -143,7 +143,7 @@ def test_a_process_without_a_slot_says_its_steps_to_nobody(caplog: pytest.LogCap
 
 
 def bad_places(folder: Path, memory: int) -> dict[str, str]:
-    """Return what a slot may be said to be that is none."""
+    """Return places of slots that are none."""
     file = folder / "file"
     file.write_bytes(bytes(SLOT_BYTES))
     empty = folder / "empty"
@@ -215,7 +215,7 @@ for number in range(1, 10_001):
 workerlib.step(20_000)
 os.getppid()
 """
-"""Says steps while every system call would be its end; with an argument, it makes one in place of each."""
+"""Reports steps while every system call would be its end; with an argument, it makes one in place of each."""
 
 
 def test_a_step_is_no_system_call(memory: int) -> None:

@@ -1,4 +1,4 @@
-"""Over an epoch each sample is dealt out once, whatever becomes of the ranks; what is an exception is declared."""
+"""Each sample of an epoch is dealt out once, whatever happens to the ranks; exceptions are declared."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Step:
-    """What each rank got in one step, and how many samples the batch was said to have."""
+    """What each rank got in one step, and the announced size of the batch."""
 
     shares: Sequence[Sequence[int]]
     batch_samples: int
@@ -66,7 +66,7 @@ class Epoch:
         self.state: dict[str, int] | None = None
 
     def train(self) -> list[Step]:
-        """Return the steps of all rounds; at the end, `repeats` and `left_out` are what was declared last."""
+        """Return the steps of all rounds; at the end, `repeats` and `left_out` are those declared last."""
         return [step for one in self.rounds for step in self._round(one)]
 
     def _round(self, one: Round) -> Iterator[Step]:

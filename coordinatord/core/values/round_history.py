@@ -14,7 +14,7 @@ from coordinatord.core.values.time_ledger import Spent
 from coordinatord.protocol.text import clip
 
 ROUNDS_KEPT = 50
-"""As many as the store keeps: a coordinator that starts again shows the same."""
+"""The store keeps as many, so a coordinator that starts again shows the same."""
 
 REASON_MAX = 512
 """The length in characters: what fits into a few lines. The events and the log have the whole."""

@@ -107,7 +107,7 @@ class Ledger:
         restart."""
 
         self.enough_since: float | None = None
-        """Since when there have been enough ready nodes for a round."""
+        """The time since which there have been enough ready nodes for a round."""
         self.lost_at = math.inf
         """When the first node that the current round has lost was last known to live."""
 

@@ -44,8 +44,8 @@ SHARE = 0.03
 first."""
 
 ALIVE_S = 5.0
-"""After so long without an event, an empty one is sent. It shows a page that the connection still works, since a
-browser does not notice one that was cut silently, and keeps proxies from closing it as idle."""
+"""The time after which an empty event is sent. It shows a page that the connection still works, since a browser does
+not notice one that was cut silently, and keeps proxies from closing it as idle."""
 
 PIECE_BYTES = 64 * 1024
 """How much is written ahead for one viewer: states are shared by all viewers, a connection's buffer is not. The kernel

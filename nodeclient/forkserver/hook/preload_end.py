@@ -35,7 +35,7 @@ class Ending:
     """
 
     def __init__(self, gloo: str) -> None:
-        """`gloo` is the path of workerlib's file."""
+        """Prepare the end of a worker; `gloo` is the path of workerlib's file."""
         self._gloo = _load(gloo)
         self._worker = 0
         self._slot = ""

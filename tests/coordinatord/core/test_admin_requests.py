@@ -1,4 +1,4 @@
-"""Operators' requests across lives of the coordinator, and beside trouble; the rest is in the transcripts."""
+"""Operators' requests across lives of the coordinator, and beside failures; the transcripts have the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is let in, and what the others are told."""
+"""Which nodes are let in, and what the others receive."""
 
 from __future__ import annotations
 

@@ -45,11 +45,11 @@ class Cluster:
 
     @property
     def run(self) -> Run:
-        """The one that there is."""
+        """Return the only run."""
         return self.machine.jobs["default"]
 
     def handle(self, event: Event) -> None:
-        """Let something happen."""
+        """Handle an event."""
         self._say(self.journal.take(self.machine.handle(event, self.now), self.now))
 
     def commit(self) -> None:
@@ -59,24 +59,24 @@ class Cluster:
             self._say(self.journal.finish())
 
     def report(self, phase: Phase, *, beat: bool = False) -> None:
-        """Let all nodes that are there say where they are in the current round."""
+        """Have all nodes that are there report their phase in the current round."""
         for member in list(self.run.members.values()):
             assert member.session is not None
             self.handle(Reported(member.session, self.observed(phase, beat=beat)))
 
     def observed(self, phase: Phase, *, beat: bool) -> Observed:
-        """What a node says."""
+        """Return a node's report."""
         return an_observed(run=self.run.id, round=self.run.round, phase=phase, beat=beat)
 
     def lose_one(self) -> None:
-        """Let one node go without a word."""
+        """Remove one node without a message."""
         self.handle(Disconnected(1))
         self.now += self.machine.policy.reconnect_grace_s
         self.handle(Tick())
         self.commit()
 
     def goals(self) -> dict[int, list[Goal]]:
-        """Return what each session was told since the last question."""
+        """Return the goals that each session received since the last call."""
         told: dict[int, list[Goal]] = {}
         for send in self.told:
             told.setdefault(send.session, []).append(send.message.goal)
@@ -84,7 +84,7 @@ class Cluster:
         return told
 
     def running(self) -> Cluster:
-        """Be in a round that runs, and have forgotten what that has cost."""
+        """Bring the cluster into a running round, and forget what that has cost."""
         self.report(Phase.RUNNING)
         self.commit()
         self.commits.clear()

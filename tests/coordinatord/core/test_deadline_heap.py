@@ -58,7 +58,7 @@ class DeadlinesAgainstDict(RuleBasedStateMachine):
 
     @rule()
     def follow_next_to_the_first(self) -> None:
-        """A caller that waits for `next` again and again gets to the first deadline, and not past it."""
+        """Check that a caller that waits for `next` again and again gets to the first deadline, and not past it."""
         if not self.model:
             return
         first = min(self.model.values())
@@ -68,7 +68,7 @@ class DeadlinesAgainstDict(RuleBasedStateMachine):
 
     @invariant()
     def knows_the_same(self) -> None:
-        """All questions have the same answers."""
+        """Check that all queries have the same answers."""
         assert {key: self.deadlines.get(key) for key in "abcde"} == {key: self.model.get(key) for key in "abcde"}
         upcoming = self.deadlines.next()
         assert (upcoming is None) == (not self.model)

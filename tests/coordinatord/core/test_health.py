@@ -1,4 +1,4 @@
-"""Whether a round that goes on does well: training that stalls, nodes that are all silent, and what is said of it."""
+"""Whether a round that goes on does well: training that stalls, nodes that are all silent, and the reports of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAIR = ("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2")
 
 
 class Job:
-    """Two nodes that train, and tell of it each second."""
+    """Two nodes that train, and report it each second."""
 
     def __init__(self) -> None:
         self.stage, self.step = Stage(), 0
@@ -40,15 +40,15 @@ class Job:
 
     @property
     def view(self) -> JobStatus:
-        """What a person is shown."""
+        """Return the status of the job."""
         return job_view(self.stage.coordinator.jobs["default"], self.stage.now, None)
 
     def seconds(self) -> dict[str, float]:
-        """Return where the time went, but for the zeros."""
+        """Return where the time went, without the zeros."""
         return {cause: took for cause, took in fields_of(self.view.ledger.seconds).items() if took}
 
     def summaries(self) -> list[str]:
-        """Return the reasons of what was recorded of stalls and silence."""
+        """Return the reasons of the records of stalls and silence."""
         kinds = ("TrainingStalled", "TrainingResumed", "NodesSilent", "NodesHeard")
         return [record.reason for _, record in self.stage.past if record.KIND in kinds]
 

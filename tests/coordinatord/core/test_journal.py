@@ -1,4 +1,4 @@
-"""Persist, then speak: what waits for which records, and what waits for none."""
+"""Persist, then speak: which effects wait for which records, and which wait for none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a node may be silent: as promised on a good network, longer on one that was bad of late."""
+"""How long a node may be silent: as promised on a good network, longer on one that was bad recently."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_lateness_adds_up() -> None:
     assert leases[-1] > 10.0
 
 
-# What nodes are told
+# What nodes receive
 
 up_to_a_day = st.floats(0.0, DURATION_S_MAX)
 

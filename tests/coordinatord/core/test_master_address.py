@@ -10,12 +10,12 @@ from tests.support.builders import a_member
 
 
 def near(node: str = "near", **offer: str) -> Member:
-    """A node on the coordinator's own host."""
+    """Return a node on the coordinator's own host."""
     return a_member(node, peer="127.0.0.1", local="127.0.0.1", **({"host_id": "coordinator"} | offer))
 
 
 def far(node: str = "far", **offer: str) -> Member:
-    """A node elsewhere, which reaches the coordinator at 10.0.0.9."""
+    """Return a node elsewhere, which reaches the coordinator at 10.0.0.9."""
     return a_member(node, peer="10.0.0.2", local="10.0.0.9", **offer)
 
 

@@ -1,4 +1,4 @@
-"""The root cause of a failed round is told to every node that it concerns, and shown in the status."""
+"""Every node that the root cause concerns receives it, and the status shows it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Job:
             self.send(session, Phase.RUNNING)
 
     def handle(self, event: Any, now: float = 0.0) -> None:
-        """Let something happen, and note what is said and recorded."""
+        """Handle an event, and note the messages and records."""
         batch = self.coordinator.handle(event, now)
         self.records += batch.records
         for effect in batch.effects:
@@ -60,7 +60,7 @@ class Job:
     def send(
         self, session: int, phase: Phase, failure: Failure | None = None, number: int = 1, now: float = 0.0
     ) -> None:
-        """Let a node say how its part of a round stands."""
+        """Have a node report how its part of a round stands."""
         beat = an_observed(run="e-1", round=number, phase=phase, failure=failure, beat=True)
         self.handle(Reported(session, beat), now)
 
@@ -70,7 +70,7 @@ class Job:
         self.send(1, Phase.FAILED if consequence else Phase.STOPPED, consequence, now=now)
 
     def report(self, session: int) -> Report | None:
-        """Return the report that a node was told last."""
+        """Return the last report that a node received."""
         return self.heard[session].report
 
 

@@ -48,24 +48,24 @@ class Life:
 
     @property
     def run(self) -> Run:
-        """The run of the only job."""
+        """Return the run of the only job."""
         return self.coordinator.jobs["default"]
 
     def connect(self, number: int, incarnation: int = 1, spec: Any = PAIR, **observed: Any) -> Batch:
-        """Let node n`number` come, in a session of the same number."""
+        """Connect node n`number`, in a session of the same number."""
         join = a_join(f"n{number}", spec=spec, incarnation=incarnation, observed=an_observed(**observed))
         return self._take(Connected(number, join, f"10.0.0.{number}", "10.0.0.254"))
 
     def report(self, number: int, **observed: Any) -> Batch:
-        """Let a node say something."""
+        """Have a node report something."""
         return self._take(Reported(number, an_observed(**observed)))
 
     def drop(self, number: int) -> Batch:
-        """Let a node's connection close."""
+        """Close a node's connection."""
         return self._take(Disconnected(number))
 
     def tick_until(self, end: float) -> list[Record]:
-        """Let time pass; return what was recorded."""
+        """Let time pass; return the records."""
         records: list[Record] = []
         while (due := self.coordinator.next_deadline()) is not None and due <= end:
             self.now = due
@@ -352,7 +352,7 @@ def test_what_failed_in_a_planned_stop_is_free_even_if_the_clock_was_set_back_wh
     life = a_running_pair()
     life.report(1, **HERE, leaving=True)
     assert life.run.state is State.STOPPING
-    # By the clock of the next life, all of it was only a moment ago.
+    # All of it was only a moment ago, by the clock of the next life.
     second = Life([(life.now + AWAY_S, record) for _, record in life.past], life.now + AWAY_S)
     stopped: dict[str, Any] = {"run": "e-1", "round": 1, "phase": Phase.STOPPED}
     second.connect(1, **stopped, leaving=True)

@@ -30,11 +30,11 @@ class Job:
 
     @property
     def run(self) -> Any:
-        """The run of the job."""
+        """Return the run of the job."""
         return self.coordinator.jobs["default"]
 
     def join(self, node: str, session: int) -> None:
-        """Let a node come."""
+        """Connect a node."""
         event = Connected(session, a_join(node, spec=self.spec), "10.0.0.1", "10.0.0.9")
         self.note(self.coordinator.handle(event, self.now).records)
 
@@ -51,7 +51,7 @@ class Job:
             self.note(self.coordinator.handle(Reported(1, self.run.members["a"].observed), self.now).records)
 
     def report(self, phase: Phase, failure: Failure | None = None, steps: tuple[int, ...] = ()) -> list[Any]:
-        """Let the node say how its part of the round stands."""
+        """Have the node report how its part of the round stands."""
         age_s = 0.0 if steps else None
         told = an_observed(
             run="e-1", round=self.number, phase=phase, failure=failure, steps=steps, step_age_s=age_s, beat=True
@@ -71,14 +71,14 @@ class Job:
         return ended
 
     def restart(self) -> tuple[Verdict, str]:
-        """Let an operator ask for a restart; return the answer."""
+        """Have an operator ask for a restart; return the answer."""
         batch = self.coordinator.handle(AdminRequested(-1, RestartJob("default", "alice", "")), self.now)
         self.note(batch.records)
         [answer] = [effect for effect in batch.effects if isinstance(effect, Answer)]
         return answer.verdict, answer.text
 
     def waits(self) -> float:
-        """Return how long it is to the next round."""
+        """Return how long it is until the next round."""
         since, number = self.now, self.number
         while self.number == number:
             self.pass_by(0.5)

@@ -40,7 +40,7 @@ def running_pair() -> tuple[Coordinator, Run]:
 
 
 def refusal(batch: Batch) -> RefusalCode:
-    """Return why the only effect is a refusal."""
+    """Return the code of the refusal that is the only effect."""
     (refuse,) = batch.effects
     assert isinstance(refuse, Refuse)
     return refuse.message.code
@@ -137,11 +137,11 @@ def test_a_run_that_had_a_round_waits_for_its_lost_nodes_for_as_long_as_they_may
     assert [type(record) for record in coordinator.handle(Tick(), due).records] == [RunEnded]
 
 
-# What a waiting node is told
+# What a waiting node receives
 
 
 def told_to_wait(batch: Batch, session: int) -> float | None:
-    """Return for how long the node is to wait."""
+    """Return how long the node is to wait."""
     (message,) = [send.message for send in batch.effects if isinstance(send, Send) and send.session == session]
     assert message.goal is Goal.WAIT
     return message.wait_s
@@ -173,7 +173,7 @@ def test_a_join_timeout_that_ends_within_the_settle_window_is_what_is_told() -> 
 
 @pytest.fixture(scope="module")
 def nearly_full() -> Coordinator:
-    """A run that waits for many nodes, and has room for one more but for not as many workers as a node may have."""
+    """Return a run that waits for many nodes, with room for one more, but not for the most workers of a node."""
     coordinator = a_coordinator()
     for number in range(1, RANKS_MAX // WORKERS_MAX + 1):
         offer = an_offer(f"n{number}", workers=WORKERS_MAX)
@@ -213,11 +213,11 @@ def test_a_run_may_be_as_large_as_ranks_can_count(nearly_full: Coordinator) -> N
     assert nearly_full.jobs["default"].workers == RANKS_MAX - LEFT
 
 
-# After the end
+# The end of a run
 
 
 def ended() -> tuple[Coordinator, Run]:
-    """Bring a running pair to its end 100 s after its nodes came, and let go of the nodes."""
+    """Bring a running pair to its end 100 s after its nodes came, and release the nodes."""
     coordinator, run = running_pair()
     for session in (1, 2):
         said = an_observed(run="e-1", round=1, phase=Phase.SUCCEEDED)

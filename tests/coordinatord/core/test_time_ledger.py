@@ -1,4 +1,7 @@
-"""Where the time of a run goes, second by second, as a person can follow it; the rest is for the simulation's laws."""
+"""Where the time of a run goes, second by second, as a person can follow it.
+
+The simulation's invariants have the rest.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def shown(stage: Stage) -> JobStatus:
 
 
 def ledger(stage: Stage) -> dict[str, float]:
-    """Return what a person is shown, but for the zeros; it adds up to the time since the run was opened."""
+    """Return the status's ledger, without the zeros; it adds up to the time since the run was opened."""
     view = shown(stage)
     seconds = fields_of(view.ledger.seconds)
     assert sum(seconds.values()) == pytest.approx(view.ledger.total) == view.opened_s

@@ -21,7 +21,7 @@ from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, a
 
 
 class Job:
-    """Nodes n1, n2 ... of two workers each in one round, which says what it knows of their steps."""
+    """Nodes n1, n2 ... of two workers each in one round, and its view of their steps."""
 
     def __init__(self, nodes: int = 2, nodes_min: int = 1) -> None:
         self.now = 0.0
@@ -34,33 +34,33 @@ class Job:
 
     @property
     def run(self) -> Run:
-        """The one that there is."""
+        """Return the only run."""
         return self.machine.jobs["default"]
 
     @property
     def view(self) -> JobStatus:
-        """What status shows."""
+        """Return the status."""
         return job_view(self.run, self.now, None)
 
     def progress(self) -> tuple[Any, Any]:
-        """What status shows of the progress of all."""
+        """Return the step and the pace in the status."""
         shown = self.view.progress
         return shown.step, shown.steps_per_s
 
     def report(self, phase: Phase) -> None:
-        """Let all nodes say that they are in this phase of the round."""
+        """Have all nodes report this phase of the round."""
         for number in self.nodes:
             self.send(number, phase=phase)
 
     def send(self, number: int, *steps: int | None, age_s: float | None = 0.0, **values: Any) -> None:
-        """Let a node say something, such as the steps of its workers."""
+        """Have a node report something, such as the steps of its workers."""
         said = {"run": self.run.id, "round": self.run.round, "phase": Phase.RUNNING, "beat": True} | values
         step_age_s = age_s if steps else None
         observed = an_observed(steps=steps, step_age_s=step_age_s, port=40_000 + number, **said)
         self.machine.handle(Reported(number, observed), self.now)
 
     def train(self, seconds: int, per_s: float, begin: int = 0) -> int:
-        """Let all workers do so many steps a second, of which their nodes tell each second; return the last."""
+        """Let all workers do so many steps a second, which their nodes report each second; return the last."""
         step = begin
         for _ in range(seconds):
             self.now += 1.0
@@ -70,7 +70,7 @@ class Job:
         return step
 
     def stall(self, seconds: int, step: int) -> None:
-        """Let all workers be at the same step for so long, of which their nodes tell each second."""
+        """Let all workers stay at the same step for so long, which their nodes report each second."""
         for age_s in range(1, seconds + 1):
             self.now += 1.0
             for number in self.nodes:
@@ -233,7 +233,7 @@ def test_steps_ask_for_no_look_at_the_rows_and_no_word_to_anybody(monkeypatch: p
     job.train(3, per_s=10)
     answered = job.run.members["n1"].sent
     for owner, name in ((table, "next_row"), (Run, "place"), (observations, "hear")):
-        monkeypatch.setattr(owner, name, None)  # to call it would fail
+        monkeypatch.setattr(owner, name, None)  # a call of it would fail
     job.train(3, per_s=10, begin=30)
     assert job.progress() == (60, 10.0)
     assert job.run.members["n1"].sent is answered

@@ -233,4 +233,4 @@ ORDINARY = [
     "error: configuration is not valid\n",
     "",
 ]
-"""What fails of itself: a hint would only mislead."""
+"""Failures that the script causes itself: a hint would only mislead."""

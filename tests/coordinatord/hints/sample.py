@@ -18,7 +18,7 @@ def raised(exception: str, before: str = "", frames: str = "") -> str:
 
 @dataclass(frozen=True)
 class Sample:
-    """One failure: what is told of it, and which cause is to be found."""
+    """One failure: its data, and the cause that is to be found."""
 
     cause: str
     stderr: str = ""
@@ -30,7 +30,7 @@ class Sample:
     early: bool = False
     """Another worker had exited with 0 before."""
     diagnosis: Diagnosis = field(default_factory=Diagnosis)
-    """What else was found out."""
+    """The other findings."""
 
 
 CUDA_NOTES = (

@@ -37,7 +37,7 @@ class Inner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outer:
-    """An answer of which older releases say less."""
+    """An answer of which older releases lack fields."""
 
     inner: Inner = Inner()
     items: Annotated[tuple[Inner, ...], Length(0, 2)] = ()

@@ -58,7 +58,7 @@ def changed(sample: dict[str, Any], keys: tuple[str, ...], value: object) -> byt
 
 
 def wrong_values(annotation: Any) -> list[object]:
-    """Values that a field must not have."""
+    """Return values that a field must not have."""
     optional = annotation is not inner_of(annotation)
     annotation = inner_of(annotation)
     wrong: list[object] = [b"bytes", [1], {"a": 1}, {}] + ([] if optional else [None])

@@ -1,4 +1,4 @@
-"""A bug tells its table, its state and its stimulus, in whichever machine it is."""
+"""A bug names its table, its state and its stimulus, in whichever machine it is."""
 
 from __future__ import annotations
 

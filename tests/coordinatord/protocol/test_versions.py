@@ -39,7 +39,7 @@ KILLED = Killed((0, 1), 2, 30.0)
 
 
 def described(annotation: Any) -> str:
-    """Say what a field may hold."""
+    """Return a text about what a field may hold."""
     inner = inner_of(annotation)
     if inner is not annotation:
         return f"nothing or {described(inner)}"
@@ -65,7 +65,7 @@ def classes_in(kind: type[Any], later: Later) -> Iterator[type[Any]]:
 
 
 def as_now(version: int) -> dict[str, dict[str, str]]:
-    """Say what each message holds that is said in a version."""
+    """Return the fields of each message of a version."""
     later = later_than(version)
     kinds = {kind for message in TYPES.values() for kind in classes_in(message, later)}
     return {
@@ -80,7 +80,7 @@ def as_now(version: int) -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("version", RECORDED)
 def test_a_version_is_what_it_was(version: int) -> None:
-    """What is new since needs a row in `ADDED`, a default, and a higher PROTOCOL_VERSION."""
+    """A later field needs a row in `ADDED`, a default, and a higher PROTOCOL_VERSION."""
     assert as_now(version) == RECORDED[version]["shape"]
 
 

@@ -29,7 +29,7 @@ Crash = Callable[[int], tuple[Path, Exception]]
 
 @pytest.fixture
 def crash(tmp_path: Path) -> Crash:
-    """Return what has a coordinator take so many stimuli and fail at the last; it returns the file, and the error."""
+    """Return a function that makes a coordinator fail at its n-th stimulus, and returns the file and the error."""
 
     def fail_after(stimuli: int) -> tuple[Path, Exception]:
         machine = a_coordinator()

@@ -103,7 +103,7 @@ class Unsent:
         self.size = size
 
     def get_write_buffer_size(self) -> int:
-        """Tell."""
+        """Return the number of bytes."""
         return self.size
 
 

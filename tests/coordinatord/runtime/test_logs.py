@@ -39,7 +39,7 @@ def as_json(message: str, event: str = "", **values: object) -> dict[str, Any]:
 
 @pytest.fixture
 def root() -> Iterator[logging.Logger]:
-    """Let a test configure the logging of this process, and restore it."""
+    """Restore the logging of this process after a test that configures it."""
     logger = logging.getLogger()
     handlers, level = logger.handlers[:], logger.level
     yield logger
@@ -81,7 +81,7 @@ def test_whatever_is_logged_is_one_printable_line(message: str, value: str) -> N
     assert text.encode()
 
 
-# For machines
+# Logs for machines
 
 
 def test_an_object_has_time_level_program_event_and_message_first_and_then_the_fields() -> None:
@@ -135,7 +135,7 @@ def test_all_that_a_program_says_at_its_end_is_in_the_form_that_was_asked_for(
     logs.complain("program", "no room\nat all")
     assert logs.explain_end("program", ValueError("unheard of")) == 70
     for handler in root.handlers:
-        handler.close()  # as the library does at the end of a process
+        handler.close()  # the library does so at the end of a process
     said = capfd.readouterr().err
     assert logs.is_for_machines() is (form == "json")
     if form == "text":
@@ -149,7 +149,7 @@ def test_all_that_a_program_says_at_its_end_is_in_the_form_that_was_asked_for(
     assert "unheard of" in found[2]["exception"]
 
 
-# To systemd's journal
+# Logs for systemd's journal
 
 
 def test_the_journal_is_told_how_urgent_each_line_is_and_not_the_time() -> None:

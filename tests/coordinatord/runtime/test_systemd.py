@@ -1,4 +1,4 @@
-"""What is said to systemd and taken from it, with a socket in its place; tests/systemd has the real one."""
+"""Messages to systemd and sockets from it, with a socket in its place; tests/systemd has the real one."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ print([one.getsockname()[1] for one in taken], [one.get_inheritable() for one in
 
 
 def take(descriptors: str, count: int, *passed: int) -> subprocess.CompletedProcess[str]:
-    """Have a process take what it is passed, as systemd does it: from descriptor 3, and by the process's id."""
+    """Have a process take its sockets from systemd: from descriptor 3, and by the process's id."""
     shell = f'exec {descriptors}; LISTEN_FDS={count} LISTEN_PID=$$ exec "$@"'
     command = ["bash", "-c", shell, "bash", sys.executable, "-c", TAKE]
     return subprocess.run(command, pass_fds=passed, capture_output=True, text=True, check=False)

@@ -55,7 +55,7 @@ async def test_cancel_waits_until_every_task_has_ended() -> None:
 
 
 async def guarded_with(call_back: Callable[[asyncio.AbstractEventLoop, asyncio.Future[str]], object]) -> str:
-    """Return what an owner ends with that waits for a result, or else why it fails."""
+    """Return how an owner ends that waits for a result, or else why it fails."""
     loop = asyncio.get_running_loop()
     wanted: asyncio.Future[str] = loop.create_future()
     call_back(loop, wanted)

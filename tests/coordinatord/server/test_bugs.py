@@ -1,4 +1,4 @@
-"""A bug ends the daemon, with all there is to know, instead of letting it decide by what it no longer knows."""
+"""A bug ends the daemon, with all there is to know, instead of letting it decide by a damaged state."""
 
 from __future__ import annotations
 

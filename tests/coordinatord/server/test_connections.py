@@ -20,7 +20,7 @@ HALF = b"GET /healthz HTTP/1.1\r\nHost: x"
 
 
 async def opened(url: str, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect, and say this much."""
+    """Connect, and send these bytes."""
     host, _, port = url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(data)

@@ -1,4 +1,4 @@
-"""Persist, then speak: nobody hears of what a crash could forget."""
+"""Persist, then speak: nobody receives what a crash could forget."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_no_node_hears_of_a_round_before_it_is_durable(start: Start) -> No
     async with start(store) as server, connect(server.url, join("a")) as a:
         [*_, formed] = await store.asked.get()
         assert isinstance(formed, RoundFormed)
-        # A session that needs no record is served meanwhile, so what is said travels: only `a` hears nothing.
+        # A session that needs no record is served meanwhile, so messages travel: only `a` receives nothing.
         async with connect(server.url) as other:
             await other.socket.send_str("no join")
             await other.receive(Refused)
@@ -173,7 +173,7 @@ async def test_a_server_goes_on_from_what_its_store_holds(start: Start) -> None:
 
 
 class DatedStore(MemoryStore):
-    """Remembers when records are said to have been decided."""
+    """Remembers the time of decision that comes with records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class DatedStore(MemoryStore):
 async def test_records_have_the_time_of_a_clock_that_is_set_after_the_start(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a host that boots in 1970 and hears of the time later."""
+    """A host may boot in 1970 and get the time later."""
     store = DatedStore()
     async with start(store) as server:
         async with connect(server.url, join("a", nodes=2)) as a:

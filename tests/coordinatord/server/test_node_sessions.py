@@ -1,4 +1,4 @@
-"""Nodes' sessions over real sockets: what is let in, what is refused, and who is told what."""
+"""Nodes' sessions over real sockets: what is let in, what is refused, and which node receives what."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that is turned away for now, and asks again and again, fills no log."""
+"""A node that is refused for now, and tries again and again, fills no log."""
 
 from __future__ import annotations
 

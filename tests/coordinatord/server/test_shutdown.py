@@ -1,4 +1,4 @@
-"""The end of the server says nothing of the nodes: they go on, and look for it again."""
+"""The end of the server means nothing about the nodes: they go on, and look for it again."""
 
 from __future__ import annotations
 

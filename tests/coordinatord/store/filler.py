@@ -1,6 +1,6 @@
 """A program that fills a small disk with records until there is no room, makes room, and goes on.
 
-What it met is asserted here; its exit code says whether it was so.
+The errors are asserted here; its exit code shows whether they were right.
 """
 
 from __future__ import annotations

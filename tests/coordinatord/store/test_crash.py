@@ -1,4 +1,4 @@
-"""A process that is killed while it writes has lost nothing that it called durable, and left nothing by halves."""
+"""A process that is killed while it writes has lost nothing that it reported as durable, and left nothing by halves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_all_that_was_called_durable_is_there_after_a_kill(tmp_path: Path, after
     database.close()
     batches = len(joined) // BATCH
     assert joined == [f"n{batch}-{number}" for batch in range(batches) for number in range(BATCH)]
-    # The last one may be durable without having been called so.
+    # The last one may be durable without having been reported so.
     assert called <= batches <= called + 1
 
 

@@ -31,7 +31,7 @@ from tests.support.histories import (
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return where a database may be made."""
+    """Return a path for a database."""
     return tmp_path / "state.db"
 
 

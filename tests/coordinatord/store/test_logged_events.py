@@ -1,4 +1,4 @@
-"""What a store tells people of what happened, and what it forgets of drains and of forgotten jobs."""
+"""The events that a store returns, and which drains and forgotten jobs it forgets."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ NEXT = (
     *migrations.STEPS,
     ("CREATE TABLE marks (node TEXT)", "INSERT INTO marks SELECT run FROM records"),
 )
-"""As a later release may have it."""
+"""Steps that a later release may have."""
 
 BROKEN = (*NEXT, ("DROP TABLE marks", "INSERT INTO nowhere VALUES (1)"))
 

@@ -1,4 +1,4 @@
-"""What is forgotten changes nothing: what is left of a history leads to the same state, and it does not grow."""
+"""Retention changes nothing: the rest of a history leads to the same state, and it does not grow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that appends batches for ever, and says of each that it is durable; made to be killed."""
+"""A program that appends batches for ever, and prints after each that it is durable; it is made to be killed."""
 
 from __future__ import annotations
 

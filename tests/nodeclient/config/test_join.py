@@ -1,4 +1,4 @@
-"""The settings of `nodeclient join`: meanings and defaults; how wrong ones are said is tested with the real program."""
+"""The settings of `nodeclient join`: meanings and defaults; tests of the real program cover errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What `nodeclient run` and `nodeclient launch` make of torchrun's flags; that they know all is tested elsewhere."""
+"""The settings that `nodeclient run` and `nodeclient launch` make of torchrun's flags.
+
+Another test checks that they know all.
+"""
 
 from __future__ import annotations
 

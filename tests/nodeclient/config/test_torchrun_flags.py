@@ -36,10 +36,10 @@ OLDEST = (2, 4)
 POSITIONALS = {"training_script", "training_script_args"}
 
 REFUSED = {"logs_specs"}
-"""TORCHRUN.md says why."""
+"""TORCHRUN.md has the reason."""
 
 BASE = {"nnodes": "1:2", "rdzv_endpoint": "10.0.0.1:29400", "rdzv_id": "mnist", "log_dir": "/logs"}
-"""In which most flags have an effect of their own."""
+"""Settings with which most flags have an effect of their own."""
 
 UNLIKE_BASE: dict[str, dict[str, str | None]] = {
     "master_addr": {"rdzv_endpoint": None, "rdzv_backend": "static"},
@@ -48,7 +48,7 @@ UNLIKE_BASE: dict[str, dict[str, str | None]] = {
     "rdzv_endpoint": {"nnodes": None},
     "nnodes": {"nnodes": None, "rdzv_id": None},
 }
-"""What is to be left out of it or put in, so that a flag has one."""
+"""What is left out of them or put in, so that a flag has one."""
 
 VALUES = {
     "nnodes": "2:4",
@@ -97,7 +97,7 @@ EFFECTS: dict[str, dict[str, object]] = {
     "master_addr": {"coordinators": (Endpoint("10.0.0.3", 29500),), "own_coordinator": True},
     "master_port": {"coordinators": (Endpoint("127.0.0.1", 1234),), "own_coordinator": True},
 }
-"""What some of them make of the settings; of the others it is enough that they make something of them."""
+"""The effects of some flags on the settings; the others only need to have some effect."""
 
 OUTPUT_EFFECTS: dict[str, dict[str, object]] = {
     "log_dir": {"log_dir": Path("/elsewhere")},
@@ -115,11 +115,11 @@ ENDS = {"print_completion"}
 """These end the program, as `--help` does; what they print is in tests/cli."""
 
 OTHER_DEFAULT = {"rdzv_backend"}
-"""TORCHRUN.md says why."""
+"""TORCHRUN.md has the reason."""
 
 
 def actions(*, launch: bool = False) -> list[argparse.Action]:
-    """Return what torch's parser has, but for its --help and what is no flag."""
+    """Return the arguments of torch's parser, except --help and what is no flag."""
     parsers: list[argparse.ArgumentParser] = []
 
     class Parser(argparse.ArgumentParser):
@@ -216,7 +216,7 @@ def test_a_flag_has_torchruns_default(action: argparse.Action) -> None:
     flags = base(action.dest)
     said = read("run", *flags, action.option_strings[0], str(action.default))
     silent = read("run", *flags)
-    if action.dest == "node_rank":  # torchrun heeds its default with `static` alone
+    if action.dest == "node_rank":  # torchrun uses its default with `static` alone
         static = ["--rdzv-backend", "static"]
         assert read("run", *flags, *static).group_rank == read("run", *flags, *static, "--node-rank", "0").group_rank
         assert silent.group_rank is None

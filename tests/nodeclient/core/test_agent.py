@@ -1,4 +1,4 @@
-"""What a node does about what it is told and what happens to it."""
+"""What a node does about the coordinator's goals and about local events."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_a_node_without_workers_looks_for_a_coordinator_until_its_join_timeout()
 
 def test_the_join_timeout_counts_from_when_the_search_begins() -> None:
     bench = Bench()
-    bench.now += 1_000.0  # it had to be made ready, and nobody asked it meanwhile
+    bench.now += 1_000.0  # the node had to be made ready, and the agent got no event meanwhile
     bench.submit(SearchBegan())
     assert bench.agent.next_deadline() == bench.now + SETTINGS.join_timeout_s
     bench.advance(SETTINGS.join_timeout_s - 0.1)

@@ -1,4 +1,4 @@
-"""Whatever comes in whatever order, the agent has a row for it, and asks for nothing that must not be asked for."""
+"""Whatever comes in whatever order, the agent has a row for it, and requests nothing that it must not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = 120
 
 
 def possible(bench: Bench, chance: random.Random) -> list[Callable[[], object]]:
-    """What may happen next, of what the agent's shell and any coordinator can do."""
+    """Return the events that may happen next, of those that the agent's shell and any coordinator can cause."""
     run, round_ = bench.agent.run or "e-1", bench.agent.round
     goal, ahead = (
         chance.choice([*Goal] if chance.random() < 0.2 else [Goal.WAIT, Goal.RUN, Goal.STOP]),
@@ -34,7 +34,7 @@ def possible(bench: Bench, chance: random.Random) -> list[Callable[[], object]]:
         moves += [bench.leave, lambda: bench.refused(retry=chance.random() < 0.8), lambda: bench.advance(40.0)]
         moves += [lambda: bench.receive(Goal.RUN, run=f"{run}+", round=1)]
     if bench.starting:
-        # They are started one after the other, so who has ended had been started, and so had those before.
+        # They are started one after the other, so a worker that has ended had been started, and so had those before.
         begun = max(set(range(bench.settings.workers)) - bench.alive, default=-1) + 1
         moves += [bench.started]
         moves += [partial(bench.start_failed, rank) for rank in range(begun, bench.settings.workers)]

@@ -1,4 +1,4 @@
-"""What a node says and does about a coordinator that refuses it, is out of reach, or lets it in."""
+"""What a node reports and does about a coordinator that refuses it, is out of reach, or lets it in."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONNECTED = Notice(Level.INFO, "connected to the coordinator at coordinator:2940
 
 
 def texts(effects: list[Effect]) -> list[str]:
-    """Return what a person is told."""
+    """Return the notices to the user."""
     return [
         effect.text if isinstance(effect, Notice) else effect.reason
         for effect in effects
@@ -331,7 +331,7 @@ def test_workers_go_on_for_the_grace_that_the_coordinator_grants() -> None:
     assert bench.count(Terminate) == 1
 
 
-# What it says
+# The notices
 
 
 def test_a_round_costs_a_node_two_reports_that_it_runs_and_that_it_has_stopped() -> None:

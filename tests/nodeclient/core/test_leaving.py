@@ -1,4 +1,4 @@
-"""By which signal workers are asked to end when their node leaves, and what the person is told of it."""
+"""The signal with which workers are asked to end when their node leaves, and the notice about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node says of a failure, and what it shows of the root cause that it is told."""
+"""A node's report of a failure, and its display of the root cause that it receives."""
 
 from __future__ import annotations
 

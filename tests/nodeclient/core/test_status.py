@@ -1,4 +1,4 @@
-"""The line in which a node says where it is."""
+"""The line about where a node stands."""
 
 from __future__ import annotations
 

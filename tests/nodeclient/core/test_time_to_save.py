@@ -1,4 +1,4 @@
-"""How long workers have to save their state when they are ended, and what is said of those that did not in time."""
+"""How long workers have to save their state when they are ended, and the notice about those that did not in time."""
 
 from __future__ import annotations
 

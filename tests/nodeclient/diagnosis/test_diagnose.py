@@ -1,4 +1,4 @@
-"""How real workers end, and what is understood of it from their exit code, stderr and error file."""
+"""How real workers end, and the diagnosis from their exit code, stderr and error file."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ raise ValueError("with a rank before each line")
 
 
 def end(tmp_path: Path, program: str, *arguments: str) -> tuple[int, Diagnosis]:
-    """Run a worker to its end; return its exit code and what is understood."""
+    """Run a worker to its end; return its exit code and its diagnosis."""
     script, error_file = tmp_path / "train.py", tmp_path / "error.json"
     script.write_text(program)
     before = oom.count()

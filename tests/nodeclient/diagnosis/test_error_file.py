@@ -1,4 +1,4 @@
-"""The file for schedulers: torch reads it, it is replaced at once, and trouble with it is one line."""
+"""The file for schedulers: torch reads it, it is replaced at once, and an error is one line."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_torch_reads_it_and_hands_it_on(tmp_path: Path) -> None:
 
 
 def test_a_file_that_only_itself_may_be_written(tmp_path: Path) -> None:
-    # As /dev/termination-log in Kubernetes: mounted over, so that nothing can be renamed to it.
+    # A file like /dev/termination-log in Kubernetes: mounted over, so that nothing can be renamed to it.
     path = tmp_path / "log"
     path.write_text("")
     mounted = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)  # noqa: S607 - any unshare

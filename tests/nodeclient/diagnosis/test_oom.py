@@ -43,7 +43,7 @@ class Host:
         file.write_text(text)
 
     def kills(self, group: str, kills: int, hits: int | None = None, limit: str = "max") -> None:
-        """Let the kernel have counted in a cgroup of v2."""
+        """Write the kernel's counts of a cgroup of v2."""
         self.write(f"{group}/memory.events", f"low 0\nmax 9\noom 9\noom_kill {kills}\n")
         self.write(f"{group}/memory.max", f"{limit}\n")
         if hits is not None:
@@ -169,7 +169,7 @@ def test_the_kernels_log_is_believed_only_where_its_numbers_are_ours(unified: Ho
     assert memory_of_killed(4_711, unified.root, log) is None
 
 
-# For real
+# A real kill
 
 LIMIT = 64 * 2**20
 
@@ -188,7 +188,7 @@ print(json.dumps([code, worker.pid, before.cgroup, diagnose(code, worker.pid, No
 
 @pytest.fixture
 def small_cgroup() -> Iterator[Path]:
-    """A cgroup of 64 MiB beside this process's own, where this process may make one."""
+    """Yield a cgroup of 64 MiB beside this process's own, where this process may make one."""
     groups = list(oom._memory_cgroups(Path("/")))
     if not groups:
         pytest.skip("no memory controller is to be seen here")

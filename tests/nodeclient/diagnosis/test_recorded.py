@@ -1,4 +1,4 @@
-"""The error file is a stranger's: all shapes of torch's are understood, and nothing in it can do harm."""
+"""The error file is not trusted: all shapes of torch's are understood, and nothing in it can do harm."""
 
 from __future__ import annotations
 

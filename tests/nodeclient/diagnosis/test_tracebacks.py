@@ -1,4 +1,4 @@
-"""What ended a program is found in its stderr, whatever else stands there."""
+"""The cause of a program's end is found in its stderr, whatever else stands there."""
 
 from __future__ import annotations
 

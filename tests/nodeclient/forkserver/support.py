@@ -1,4 +1,4 @@
-"""Runs one command as a job twice, its workers started cold and then warm, and says what each of them came to.
+"""Runs one command as a job twice, its workers started cold and then warm, and returns the results of both.
 
 Both run in the same folder with the same files, so that nothing but the way of starting differs.
 """
@@ -24,7 +24,7 @@ LIBRARY = Path(__file__).with_name("library")
 """Modules that every script here can import."""
 
 LIGHT = "json,decimal"
-"""What is preloaded where it does not matter what."""
+"""The modules that are preloaded where it does not matter which."""
 
 DESCRIBE = '''"""A program that tells everything about itself."""
 answer: int = 42
@@ -35,18 +35,18 @@ tell.tell(**describe.everything(found))
 """Also without its docstring, as text on the command line."""
 
 SHOWN = 300
-"""So much of a line is enough to see how two of them differ."""
+"""The part of a line that is enough to see how two of them differ."""
 
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z \w+ +nodeclient: (.*)\n")
 """A line of the nodeclient's own among what its workers write to stderr."""
 
 OURS = re.compile(r"(?<!/tests)/nodeclient/")
-"""In a path: a file of nodeclient, and none of its tests. It broke, or stands between Python and the user's script."""
+"""A path of a file of nodeclient, and none of its tests. It broke, or stands between Python and the user's script."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What one worker has told by `tell`."""
+    """What one worker has reported with `tell`."""
 
     round: int
     rank: int
@@ -66,13 +66,13 @@ class Result:
     log: list[str]
     """The lines of the nodeclient's own."""
     told: list[Facts]
-    """In the order of the rounds, and then of the ranks."""
+    """The reports in the order of the rounds, and then of the ranks."""
     files: dict[str, str]
     """What is in the log directory, by path inside the folder of the run."""
 
     @property
     def facts(self) -> list[dict[str, Any]]:
-        """What each worker has told."""
+        """Return the reports of the workers."""
         return [told.facts for told in self.told]
 
     @property
@@ -118,7 +118,7 @@ class Stage:
     def command(
         self, *command: str | Path, preload: str = "", flags: Sequence[str] = (), door: Sequence[str] = ("join",)
     ) -> tuple[str, ...]:
-        """Return the command line of a nodeclient that is alone in a job of its own; `door` is how it is called."""
+        """Return the command line of a nodeclient that is alone in a job of its own; `door` are its first words."""
         job, where = f"preload-{secrets.token_hex(4)}", self._coordinator.endpoint
         if door[0] == "join":
             where_and_what: tuple[str, ...] = ("--coord", where, "--job-id", job, "--nnodes", "1")
@@ -191,12 +191,12 @@ class Stage:
         return cold, warm
 
     def clear(self) -> None:
-        """Forget what the last run has left."""
+        """Remove what the last run has left."""
         self._beacon.unlink(missing_ok=True)
         self._told.unlink(missing_ok=True)
 
     def told(self) -> list[Facts]:
-        """Return what has been told since the last run began."""
+        """Return the reports since the last run began."""
         if not self._told.exists():
             return []
         told = [Facts(**json.loads(line)) for line in self._told.read_text().splitlines()]
@@ -241,7 +241,7 @@ def assert_same_start(cold: Result, warm: Result, *, with_macro: bool = False) -
 
 
 def forgive_more_modules(cold: dict[str, Any], warm: dict[str, Any]) -> None:
-    """Make sure that a warm worker has all modules of a cold one, and none of ours; leave the rest to be compared."""
+    """Check that a warm worker has all modules of a cold one, and none of ours; leave the rest to be compared."""
     modules, more = cold.pop("modules"), warm.pop("modules")
     missing = modules.items() - more.items()
     assert not missing

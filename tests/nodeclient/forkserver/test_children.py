@@ -1,4 +1,4 @@
-"""What a worker starts - processes in each of Python's ways, threads, loops - finds the same cold and warm."""
+"""The children of a worker - processes in each of Python's ways, threads, loops - find the same cold and warm."""
 
 from __future__ import annotations
 

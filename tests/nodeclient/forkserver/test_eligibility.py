@@ -1,4 +1,4 @@
-"""Which command lines can be started warm, and what is said of those that cannot."""
+"""Which command lines can be started warm, and the errors of those that cannot."""
 
 from __future__ import annotations
 

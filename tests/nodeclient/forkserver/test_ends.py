@@ -1,4 +1,4 @@
-"""However a worker ends, its exit code, its last words and the node's report are the same cold and warm."""
+"""However a worker ends, its exit code, its last lines and the node's report are the same cold and warm."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ with open(f"/proc/self/task/{{task}}/comm", "w") as file:
     file.write("{name}")
 """
 )
-"""One of native code, as far as anybody can see: the kernel alone knows its name."""
+"""A thread of native code, as far as Python shows: the kernel alone knows its name."""
 
 MODULES = {
     "broken": ("raise ValueError('no such\\nGPU')", "module broken cannot be imported: ValueError: no such"),
@@ -59,7 +59,7 @@ MODULES = {
     "endless": ("raise ValueError('x' * 10_000)", "ValueError: x{200} "),
     "missing": (None, "module missing cannot be imported: ModuleNotFoundError"),
 }
-"""What is in a module, and what is said of it."""
+"""The content of a module, and the error about it."""
 
 SLOW = """
 import os, time
@@ -77,11 +77,11 @@ MACHINE_WITH_A_GPU = """
 mount -t tmpfs none /mnt && cp -a /dev/null /dev/zero /dev/urandom /dev/random /mnt && mkdir /mnt/shm &&
 touch /mnt/nvidia-uvm && mount --move /mnt /dev && exec "$@"
 """
-"""For one command alone: a driver that can be opened, and no more."""
+"""A driver that can be opened, and no more, for one command alone."""
 
 
 def cold_run(stage: Stage, *command: str | Path, preload: str, prefix: tuple[str, ...] = ()) -> list[str]:
-    """Run a job whose workers cannot start warm, and do it cold; return the lines that say so."""
+    """Run a job whose workers cannot start warm, and do it cold; return the lines about it."""
     job = stage.run(*command, preload=preload, prefix=prefix)
     assert job.code == 0, job.stderr
     assert job.told
@@ -92,7 +92,7 @@ def cold_run(stage: Stage, *command: str | Path, preload: str, prefix: tuple[str
 def assert_cold(
     stage: Stage, *command: str | Path, why: str, preload: str = "beacon", prefix: tuple[str, ...] = ()
 ) -> None:
-    """Make sure that a job runs cold, and says why once and for all."""
+    """Check that a job runs cold, and logs why once."""
     [line] = cold_run(stage, *command, preload=preload, prefix=prefix)
     assert re.search(rf"--preload: workers start cold: .*{why}", line)
 

@@ -1,4 +1,4 @@
-"""What a module has done when it was imported is still so in the workers, and what it was told to forget is not."""
+"""The effects of a module's import are still there in the workers, and forgotten variables are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker ends when its program is over, whatever gloo's threads are doing then, and without a word of workerlib."""
+"""A worker ends when its program is over, whatever gloo's threads are doing then, and without workerlib."""
 
 from __future__ import annotations
 

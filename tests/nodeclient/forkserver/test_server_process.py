@@ -31,7 +31,7 @@ tell.tell(pid=os.getpid())
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 while True: signal.pause()
 """
-"""Says that it is there and waits for a word; before that it leaves an orphan behind."""
+"""Prints that it is there and waits for input; before that it leaves an orphan behind."""
 
 
 class Job:
@@ -57,12 +57,12 @@ class Job:
         return told
 
     def end_round(self, told: Facts) -> None:
-        """Let the worker fail; it must be alive."""
+        """Make the worker fail; it must be alive."""
         os.kill(told.facts["pid"], signal.SIGUSR2)
         self.node.await_line(rf"how +exit code 17, pid {told.facts['pid']}$")
 
     def end(self, told: Facts) -> None:
-        """Let the worker succeed, and see that nothing stays behind."""
+        """Let the worker succeed, and check that nothing stays behind."""
         os.kill(told.facts["pid"], signal.SIGUSR1)
         assert self.node.wait() == 0
         assert self.node.leftovers() == []

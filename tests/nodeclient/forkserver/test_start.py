@@ -80,7 +80,7 @@ def test_a_program_finds_the_same(stage: Stage, way: Callable[[Stage], tuple[str
 
 
 def test_a_program_from_standard_input_finds_the_same(stage: Stage) -> None:
-    # Without a locale, Python chooses one itself, and lets those know whom it starts.
+    # Python chooses a locale itself where there is none, and passes it on to programs that it starts.
     environ = {"LANG": "", "LC_ALL": "", "LC_CTYPE": "", "MUCH": "x" * 20_000}
     cold, warm = stage.both(*python("-", "x"), words=DESCRIBE, environ=environ)
     assert cold.facts[0]["environ"]["LC_CTYPE"] == "C.UTF-8"

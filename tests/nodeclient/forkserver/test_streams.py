@@ -64,7 +64,7 @@ def test_words_come_in_the_same_order(stage: Stage, workers: str, unbuffered: st
 
 
 def on_a_terminal(stage: Stage, *command: str, preload: str = "") -> tuple[str, dict[str, Any]]:
-    """Run a job on a terminal, type tea when it asks; return what its worker drew between its marks, and has told."""
+    """Run a job on a terminal, type tea when it asks; return what its worker drew between its marks, and its report."""
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 99, 0, 0))
     streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}

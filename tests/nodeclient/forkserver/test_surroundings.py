@@ -20,7 +20,7 @@ os.environ["SET_BY_CUSTOM"] = os.environ.get("SET_BY_CUSTOM", "") + {name!r}
 sys.{name} = len(sys.argv), sys.flags.optimize
 sys.path.append("/set/by/{name}")
 """
-"""What a cluster's administrator, or a tool such as a coverage meter, puts into every Python."""
+"""A sitecustomize of a cluster's administrator, or of a tool such as a coverage meter."""
 
 
 def as_under_nohup() -> None:

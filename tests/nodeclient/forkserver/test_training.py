@@ -50,7 +50,7 @@ if __name__ == "__main__":
 
 
 def train(stage: Stage, coordinator: Coordinator, *flags: str) -> list[object]:
-    """Train on two nodes; return what their workers have told."""
+    """Train on two nodes; return the reports of their workers."""
     stage.clear()
     job = ("--coord", coordinator.endpoint, "--job-id", f"preload-{secrets.token_hex(4)}", "--nnodes", "2")
     command = (str(BIN / "nodeclient"), "join", *job, *flags, "--", *python(stage.folder / "train.py"))

@@ -1,4 +1,4 @@
-"""What a host says about itself, in network namespaces where that can be known."""
+"""The values of a host about itself, in network namespaces where these can be known."""
 
 # ruff: noqa: S607  # the tools are found as a person would find them
 
@@ -36,7 +36,7 @@ ip link set second up
 
 
 def test_processes_of_a_host_have_one_host_id() -> None:
-    # As long as a name may be in the protocol.
+    # It is as long as a name may be in the protocol.
     assert _python("host_id()") == host_id()
     assert 1 <= len(host_id()) <= 128
 

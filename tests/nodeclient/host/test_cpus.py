@@ -1,4 +1,4 @@
-"""What the kernel says of CPUs: lists, cores, and the quota of control groups."""
+"""The kernel's description of CPUs: lists, cores, and the quota of control groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPU counts from directory trees that look like a host's, and from a library that speaks like NVML."""
+"""GPU counts from directory trees that look like a host's, and from a library with NVML's functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
     return 0;
 }
 """
-"""Four GPUs: GPU-1abc, GPU-22abc, GPU-23abc, and one that does not tell its UUID."""
+"""Four GPUs: GPU-1abc, GPU-22abc, GPU-23abc, and one without a UUID."""
 
 
 @pytest.fixture

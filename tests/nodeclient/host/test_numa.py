@@ -159,7 +159,7 @@ int nvmlDeviceGetPciInfo_v3(void *device, nvmlPciInfo_t *info) {
     return (long)device == 1 ? 0 : 999;
 }
 """
-"""Two GPUs, of which the second does not tell where it is."""
+"""Two GPUs; the second has no address."""
 
 
 def test_nvml_tells_the_pci_address(tmp_path: Path) -> None:

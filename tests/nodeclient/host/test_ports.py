@@ -1,4 +1,4 @@
-"""A reserved port goes to nobody who asks for any port, and to the store that asks for this one."""
+"""A reserved port goes to no process that asks for any port, and to the store that asks for this one."""
 
 # ruff: noqa: S607  # the tools are found as a person would find them
 

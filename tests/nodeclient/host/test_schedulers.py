@@ -1,4 +1,4 @@
-"""What is read from the variables of Slurm and of Kubernetes, and what is left alone."""
+"""What is read from the variables of Slurm and of Kubernetes, and which are ignored."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Screen:
         self._reader.start()
 
     def await_text(self, pattern: bytes) -> None:
-        """Wait until something has been written."""
+        """Wait until this has been written."""
         wait_until(f"{pattern!r} on the screen", lambda: re.search(pattern, self.data, re.DOTALL))
 
     def finish(self) -> bytes:
@@ -67,7 +67,7 @@ class Screen:
         return self.data
 
     def leave(self) -> None:
-        """Let go of the end that is written to."""
+        """Close the end that is written to."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

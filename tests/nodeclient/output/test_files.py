@@ -1,4 +1,4 @@
-"""Log files: every byte is there, in files of the wanted size, and trouble passes."""
+"""Log files: every byte is there, in files of the wanted size, and errors pass."""
 
 from __future__ import annotations
 

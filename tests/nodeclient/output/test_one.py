@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
 @pytest.fixture
 def fifo(tmp_path: Path) -> Path:
-    """A worker that reads it waits for the test."""
+    """Return a FIFO; a worker that reads it waits for the test."""
     path = tmp_path / "fifo"
     os.mkfifo(path)
     return path

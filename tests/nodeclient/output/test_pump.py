@@ -1,4 +1,4 @@
-"""Whose turn it is."""
+"""The order in which streams have their turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.nodeclient.output.stage import Screen
 from tests.support.programs import wait_until
 
 BATCH = 60 * 1024
-"""Of one stream; it fits a pipe."""
+"""The size of one stream's bytes; it fits a pipe."""
 
 
 class Bench:
@@ -37,7 +37,7 @@ class Bench:
         self.streams.append(WorkerStream(reading, [Prefixed(self.terminal_writer, prefix)], self.terminal_writer))
 
     def start(self) -> None:
-        """Let the pump take all of them at once."""
+        """Give all of them to the pump at once."""
         added = threading.Event()
         self.pump.post(lambda: self.pump.add(self.streams))
         self.pump.post(added.set)

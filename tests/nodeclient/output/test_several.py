@@ -208,7 +208,7 @@ async def test_a_state_stays_where_only_what_nobody_sees_comes_after_it(
     async with on_stage() as stage:
         stage.stderr.start_reading()
         stage.start(f'err("1%\\r"); {wait}; err("2%\\r\\x1b[?25h"); out("asks"); {wait}; out("\\n")', "")
-        for seen in (rb"1%\n", b"asks"):  # what is asked is shown when stderr has been quiet for longer
+        for seen in (rb"1%\n", b"asks"):  # a question is shown when stderr has been quiet for longer
             await asyncio.to_thread(stage.stderr.await_text, seen)
             await asyncio.to_thread(fifo.write_text, "go")
         await stage.ended()
@@ -243,7 +243,7 @@ SCREEN = 'out(" ".join(os.environ.get(name, "-") for name in ("COLUMNS", "LINES"
 
 @pytest.fixture
 def bare_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have nothing said of a screen."""
+    """Remove the variables about a screen."""
     for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
 

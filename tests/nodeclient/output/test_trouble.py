@@ -1,4 +1,4 @@
-"""What goes wrong with output costs output at most: never the training, the event loop or the memory of the node."""
+"""Errors of output cost output at most: never the training, the event loop or the memory of the node."""
 
 from __future__ import annotations
 

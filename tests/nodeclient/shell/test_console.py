@@ -1,4 +1,4 @@
-"""What is seen of a node: on a terminal with a live line, in a file without, and for machines as JSON alone."""
+"""A node's display: on a terminal with a live line, in a file without, and for machines as JSON alone."""
 
 from __future__ import annotations
 

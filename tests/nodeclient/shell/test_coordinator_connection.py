@@ -1,4 +1,4 @@
-"""At which of several coordinators a node tries after a session has ended."""
+"""Which of several coordinators a node tries after a session has ended."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ async def welcome(socket: web.WebSocketResponse) -> None:
 
 
 async def turn_away(socket: web.WebSocketResponse) -> None:
-    """End the session without a word."""
+    """End the session without a message."""
     del socket
 
 
 @asynccontextmanager
 async def attending(addresses: Sequence[str]) -> AsyncIterator[list[Event]]:
-    """Let a session be had with whichever of these answers; yield what is heard."""
+    """Hold sessions with whichever of these answers; yield the events."""
     heard: list[Event] = []
     session = CoordinatorConnection(endpoints(",".join(addresses)), a_join, heard.append)
     tasks = Tasks()

@@ -1,4 +1,4 @@
-"""What a coordinator for one host alone is told, and what its node does when it ends."""
+"""The flags of a coordinator for one host alone, and what its node does when it ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nodeclient.shell.embedded_coordinator import STANDALONE
 
 
 def test_a_node_that_was_stopped_for_hours_finds_its_job_as_it_was() -> None:
-    """Nobody but this node can be silent, and its workers are stopped or work, but never replaced."""
+    """Only this node can be silent, and its workers are stopped or work, but never replaced."""
     chosen = coordinatord.config.parse([*STANDALONE, "--ephemeral"], {})
     assert isinstance(chosen, coordinatord.config.ServeConfig)
     assert chosen.policy.outage_grace_s == DURATION_S_MAX

@@ -1,4 +1,4 @@
-"""A node's address is looked at from the other end: over real connections, to whoever answers there."""
+"""A node's address is probed from the other end: over real connections, to whatever answers there."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def start(master_address: str = "127.0.0.1") -> Start:
 
 
 NOWHERE = Host(Path("/nowhere"), Path("/nowhere"), "no-such-library", Path("/nowhere"))
-"""A host that says nothing of itself."""
+"""A host without any information."""
 
 
 def commands(

@@ -25,7 +25,7 @@ def job(coordinator: Coordinator) -> Iterator[Job]:
 
 @pytest.fixture
 def torchruns(coordinator: Coordinator) -> Iterator[Torchruns]:
-    """Yield what starts torchrun processes; after the test nothing of them lives."""
+    """Yield a function that starts torchrun processes; after the test none of them lives."""
     programs = Torchruns(coordinator.endpoint)
     yield programs
     programs.close()

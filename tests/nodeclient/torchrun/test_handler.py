@@ -154,7 +154,7 @@ def test_one_that_succeeded_leaves_when_another_fails(job: Job) -> None:
     meet(a, b)
     success = a.finish()
     while ranks(b) != [(0, 1)]:
-        b.await_call()  # the node that leaves may have been given another round before it could say so
+        b.await_call()  # the node that leaves may have been given another round before it could report that
     success.result(TIMEOUT_S)
     assert a.handler.is_closed()
 
@@ -198,7 +198,7 @@ def test_of_several_coordinators_one_is_enough(job: Job) -> None:
 
 
 def test_a_master_that_cannot_be_reached_is_named_and_the_node_gives_up(job: Job) -> None:
-    # The address is kept for documentation: nobody answers there. It is tried for four leases.
+    # The address is reserved for documentation: nothing answers there. It is tried for four leases.
     hasty = Coordinator(*QUICK, "--heartbeat", "0.2")
     job.endpoint = hasty.endpoint
     a, b = job.agent("2", local_addr="192.0.2.1"), job.agent("2", local_addr="192.0.2.1")

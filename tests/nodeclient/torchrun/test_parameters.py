@@ -1,4 +1,4 @@
-"""What the backend makes of what torchrun hands to it."""
+"""The settings that the backend makes of torchrun's parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exits are told in their order, the first failures with an account of them, however long that takes."""
+"""Exits are reported in their order, the first failures with a diagnosis, however long that takes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio
 
 @asynccontextmanager
 async def told(give: Diagnose) -> AsyncIterator[tuple[ExitReporter, list[WorkerExited]]]:
-    """Run the accounts of a round that has begun; yield them, and what is told."""
+    """Run the reporter of a round that has begun; yield it, and its events."""
     events: list[WorkerExited] = []
 
     def submit(event: Event) -> None:

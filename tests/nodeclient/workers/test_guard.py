@@ -71,7 +71,7 @@ def _parent(mark: str, workers: int, folder: Path = NOWHERE) -> Iterator[Program
 
 
 def _pidfds(parent: Program, workers: int) -> tuple[int, list[list[int]]]:
-    """Wait for what the parent and its workers say, and open the guard and the processes of each worker."""
+    """Wait for the lines of the parent and its workers, and open the guard and the processes of each worker."""
     guard = int(parent.await_line(r"^\d+$")[0])
     wait_until(f"{workers} workers", lambda: len(parent.lines) > workers or not parent.reading)
     assert len(parent.lines) == 1 + workers, parent.output

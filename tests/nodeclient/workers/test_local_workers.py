@@ -33,7 +33,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
 
 @dataclass
 class Group:
-    """A worker group that records its exits, and a FIFO on which its workers can speak to the test."""
+    """A worker group that records its exits, and a FIFO on which its workers can write to the test."""
 
     fifo: Path
     mark: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -54,7 +54,7 @@ class Group:
         return WorkerCommand(("sh", "-c", script), {**os.environ, "FIFO": str(self.fifo)})
 
     def python(self, statements: str) -> WorkerCommand:
-        """Return a worker that says "ready" and then, with signals blocked, does as told."""
+        """Return a worker that prints "ready" and then, with signals blocked, runs the statements."""
         program = (
             "import os, signal\n"
             "def say(word): os.write(fifo, word.encode() + b'\\n')\n"
@@ -66,7 +66,7 @@ class Group:
         return WorkerCommand((sys.executable, "-I", "-S", "-c", program), {**os.environ, "FIFO": str(self.fifo)})
 
     async def line(self) -> str:
-        """Return the next thing that a worker said."""
+        """Return the next line of a worker."""
         return (await asyncio.to_thread(self.lines.readline)).decode().rstrip("\n")
 
     async def pidfd(self) -> int:
@@ -74,7 +74,7 @@ class Group:
         return os.pidfd_open(int(await self.line()))
 
     def assert_nothing_is_left(self) -> None:
-        """Neither a worker nor a descendant is left, nor a zombie."""
+        """Check that neither a worker nor a descendant is left, nor a zombie."""
         assert self.workers.alive == 0
         assert self.workers.pids == frozenset()
         assert marked(self.mark) == []
@@ -211,7 +211,7 @@ def test_a_script_may_save_its_state_though_the_shell_around_it_died(run: Run, g
 
 
 SAVES = "say('saved' if os.waitpid(child, os.WNOHANG) == (0, 0) else 'lost its child')"
-"""Of a training script, which needs the process that loads its data to save its state."""
+"""The end of a training script, which needs the process that loads its data to save its state."""
 
 
 def test_who_catches_sigterm_is_asked_and_its_children_are_its_own_business(run: Run, group: Group) -> None:
@@ -316,7 +316,7 @@ def test_workers_inherit_no_open_file(run: Run, group: Group) -> None:
 
 
 def test_workers_start_with_default_signals(run: Run, group: Group) -> None:
-    # The C library keeps a few to itself, and whoever started this process may have left them in any state.
+    # The C library keeps a few to itself, and the program that started this process may have left them in any state.
     everyday = sum(1 << (signum - 1) for signum in signal.valid_signals())
 
     async def test() -> None:

@@ -1,4 +1,4 @@
-"""As a subreaper, as PID 1 would be, a nodeclient leaves no zombie of a process that it did not start."""
+"""A nodeclient that is a subreaper, as PID 1 would be, leaves no zombie of a process that it did not start."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ while True:
     except KeyboardInterrupt:
         pass
 """
-"""Heeds some signals, whose default a child of it has, and says by what that child ended."""
+"""Heeds some signals, whose default a child of it has, and prints what ended that child."""
 
 
 @pytest.mark.parametrize(

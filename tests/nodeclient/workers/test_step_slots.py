@@ -25,19 +25,19 @@ SAY_STEPS = "import sys, workerlib; [workerlib.step(int(number)) for number in s
 
 @pytest.fixture
 def slots() -> Iterator[Slots]:
-    """Those of a node of three workers, which has nothing to complain of."""
+    """Yield the slots of a node of three workers, which gives no warning."""
     slots = Slots(3, pytest.fail)
     yield slots
     slots.close()
 
 
 def said(slots: Slots, run: str = "e-1", number: int = 1, **values: Any) -> Observed:
-    """Return what a node says that is in this round."""
+    """Return the report of a node that is in this round."""
     return slots.complete(an_observed(run=run, round=number, phase=Phase.RUNNING, **values))
 
 
 def work(environ: Mapping[str, str], *steps: int) -> None:
-    """Let a worker say some steps and end."""
+    """Run a worker that reports some steps and ends."""
     command = [sys.executable, "-c", SAY_STEPS, *map(str, steps)]
     done = subprocess.run(command, env={**os.environ, **environ}, capture_output=True, text=True, check=True)
     assert not done.stderr
@@ -132,7 +132,7 @@ def test_no_worker_takes_the_memory_of_others_away(slots: Slots) -> None:
 
 @contextmanager
 def no_files() -> Iterator[None]:
-    """Let files have no bytes, as after `ulimit -f 0`."""
+    """Allow files no bytes, as after `ulimit -f 0`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:

@@ -1,4 +1,4 @@
-"""What must be true of operators' requests: what they were answered is durable, and everybody keeps to it."""
+"""What must be true of operators' requests: each answer is durable, and all nodes keep to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the world imports its invariants
 
 
 class AdminInvariants(RoundInvariants):
-    """Watches what operators are told, and whether it holds."""
+    """Checks the answers to operators, and whether they hold."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -63,12 +63,12 @@ class AdminInvariants(RoundInvariants):
         super().durable(records, now)
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
-        """Take note that some of it is forgotten."""
+        """Note that some of it is forgotten."""
         super().set_back(records, now)
         self._to_end = {record.run for record in records if isinstance(record, JobStopAsked)}
 
     def answered(self, request: Request, run_id: str | None, answer: Answer) -> None:
-        """Check that what an operator is told rests on what is durable; the run is that of when it asked."""
+        """Check that an answer to an operator rests on what is durable; the run is that of the time of the request."""
         self.check(bool(answer.text), "%s is answered without a word", request)
         if answer.verdict is Verdict.UNKNOWN_NODE:
             members = [member for run in self.world.daemon.machine.jobs.values() for member in run.members.values()]

@@ -1,6 +1,6 @@
-"""What must be true of how a node carries out what it is told: when its workers end, what it says, when it gives up.
+"""What must be true of how a node carries out its goals: when its workers end, what it reports, when it gives up.
 
-Measured by what happens on its host, in its own clock. How nodes stand to rounds is in `nodes`.
+It is judged by what happens on its host, in its own clock. `nodes` has how nodes stand to rounds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SLACK_S = 1.0
 
 CONNECTING_S = 6.0
 """While a node tries to connect it does not know yet whether it is alone: one attempt, and the pause before it. Nor
-does it while a connection stands in which nothing is said, for as long as the lease that it was granted last."""
+does it while a silent connection stands, for as long as the lease that it was granted last."""
 
 FOR_GOOD = {RefusalCode.SUPERSEDED, RefusalCode.SPEC_DIFFERS, RefusalCode.FORGOTTEN}
 """Refusals that waiting does not help against."""
@@ -36,13 +36,13 @@ class Conduct:
     def __init__(self, host: Host) -> None:
         now = host.clock.read()
         self.port = host.agent._port if host.agent else 0
-        """That it holds."""
+        """The port that it holds."""
         self.alone_since: float | None = now
         self.heard = False
-        """The coordinator spoke in the present session."""
+        """The coordinator has sent something in the present session."""
         self.leave_asked_at: float | None = None
         self.leave_signal: int = signal.SIGTERM
-        """By which it was asked to."""
+        """The signal that asked it to leave."""
         self.asked_at = 0.0
         """When its workers were last asked to end, and whether on purpose."""
         self.planned = False
@@ -51,7 +51,7 @@ class Conduct:
         self.failed_at: float | None = None
         """When a worker of the present round first failed."""
         self.said: tuple[object, ...] | None = None
-        """What it last said of itself, without what changes by itself."""
+        """Its last report, without what changes by itself."""
         self.refused_for_good = False
 
 
@@ -197,7 +197,7 @@ class AgentInvariants(NodeInvariants):
             self.check(abs(observed.failure.age_s - age) < 0.01, "%s says that it failed just now", host.name)
 
     def _judge_doubt(self, host: Host) -> None:
-        """A node that was well has no reason to doubt a coordinator that is."""
+        """Check that a node that was well has a reason to doubt a coordinator."""
         daemon, network = self.world.daemon, self.world.scenario.network
         assert host.agent is not None
         patience_s = host.agent._connection.lease_s + SLACK_S
@@ -209,7 +209,7 @@ class AgentInvariants(NodeInvariants):
         self.check(fair, "%s doubts a coordinator that is well", host.name)
 
     def judge_end(self) -> None:
-        """Check that every nodeclient which lives is in touch, and does what it was told."""
+        """Check that every nodeclient which lives is connected, and pursues its goal."""
         super().judge_end()
         for host in self.world.hosts.values():
             agent, session = host.agent, host.session
@@ -228,7 +228,7 @@ def _ageless(observed: Observed) -> tuple[object, ...]:
 
 
 def _is_due(news: tuple[object, ...], said: tuple[object, ...]) -> bool:
-    """Whether a node has to say this at once, after it said that: where it only goes as it was told, it may wait."""
+    """Whether a node has to report this at once after the last report: it may wait where it only does as asked."""
     if news[2] in {Phase.IDLE, Phase.STARTING, Phase.STOPPING}:
         failed = bool(news[5]) and (*news[:2], news[5]) != (*said[:2], said[5])
         return failed or news[3:5] != said[3:5]  # port, leaving

@@ -1,7 +1,7 @@
-"""What must be true of what the coordinator decides, beside what it records: whom it waits for, gives up and lets in.
+"""What must be true of the coordinator's decisions, beside its records: which nodes it waits for, gives up and lets in.
 
-Measured by what it was told and when, and by what happened in the world. What follows from records alone is in
-`rounds`.
+They are judged by what it received and when, and by what happened in the world. `rounds` has what follows from records
+alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.world import World
 
 IN_FLIGHT_S = 2.0
-"""The word of a node that is well has come after so long."""
+"""The time within which a message of a node that is well arrives."""
 
 ALIKE_S = 0.05
 """Two readings of the coordinator's clock in the same moment differ by less."""
@@ -48,7 +48,7 @@ GOAL_OF = {
     State.RUNNING: Goal.RUN,
     State.STOPPING: Goal.STOP,
 }
-"""What a node of the round is to hear."""
+"""The goal that a node of the round should receive."""
 
 
 class AllInvariants(RootCauseInvariants):
@@ -58,24 +58,24 @@ class AllInvariants(RootCauseInvariants):
         super().__init__(world)
         self._pauses = RetryPauses(world)
         self._joins: dict[tuple[str, int], tuple[Join, float]] = {}
-        """By node and incarnation: what it came with, and when it first did."""
+        """The first `Join` and its time, by node and incarnation."""
         self._came: dict[tuple[str, int], float] = {}
         """When each first came in this life of the coordinator."""
         self._heard: dict[tuple[str, int], float] = {}
         """When each node is known to have heard and to have been heard."""
         self._spoke: dict[str, float] = {}
-        """When each node last said anything to the coordinator."""
+        """When each node last sent anything to the coordinator."""
         self._dated: dict[tuple[str, int, str], float] = {}
-        """By run, round and node: when its worker failed, by what it first said of it."""
+        """When a node's worker failed, by its first report of it; keyed by run, round and node."""
         self._event_at = 0.0
-        """When the coordinator last heard anything."""
+        """When the coordinator last received anything."""
         self._outages = StoreOutages()
         self._dozed_at = 0.0
-        """When it last heard something later than it looks at its clock."""
+        """When it last received something later than it looks at its clock."""
         self._rounds: dict[str, int] = {}
         """The last round of each run that was decided on."""
         self._revived: dict[tuple[str, str], float] = {}
-        """By run and node: when it was silent, as all were, and another one was heard again."""
+        """When a node was silent, as all were, and another one was heard again; keyed by run and node."""
         self._stopped: dict[Round, float] = {}
         """When each round was stopped, as far as the coordinator was awake since."""
         self._arrived_at: dict[str, float] = {}
@@ -85,9 +85,9 @@ class AllInvariants(RootCauseInvariants):
         self._out: set[tuple[Round, str, int]] = set()
         """Who was lost or left behind in a round."""
         self._last_said: dict[tuple[int, int], Desired] = {}
-        """By life and session."""
+        """The last message by life and session."""
         self._remembered: dict[str, int] = {}
-        """By run: the latest round that a node came with."""
+        """The latest round that a node came with, by run."""
         self._recorded_at = 0.0
         self._began_at, self._last_at = 0.0, 0.0
         """When the coordinator last started, and when its forerunners last recorded anything."""
@@ -95,7 +95,7 @@ class AllInvariants(RootCauseInvariants):
     # Events
 
     def joined(self, join: Join) -> None:
-        """Take note that a node has come, or come back."""
+        """Note that a node has come, or come back."""
         super().joined(join)
         key = (join.node, join.incarnation)
         first = self._joins[key][1] if key in self._joins else self.world.queue.now
@@ -103,7 +103,7 @@ class AllInvariants(RootCauseInvariants):
         self._came.setdefault(key, self.world.queue.now)
 
     def hears(self, event: Event) -> None:
-        """Take note of what the coordinator is about to hear."""
+        """Note an event that the coordinator is about to handle."""
         super().hears(event)
         now, machine = self.world.queue.now, self.world.daemon.machine
         if now - self._event_at > 2 * self.world.scenario.policy.heartbeat_s:
@@ -130,13 +130,13 @@ class AllInvariants(RootCauseInvariants):
             self._dated.setdefault((observed.run, observed.round, node), failed_at)
 
     def _judge_forgiven(self) -> None:
-        """Whoever was not heard since it became possible to decide again is no longer counted on, a lease later."""
+        """Check that nodes that were not heard since the store recovered are no longer counted on, a lease later."""
         now, machine, policy = self.world.queue.now, self.world.daemon.machine, self.world.scenario.policy
         resumed_at = self._outages.over_at
         if resumed_at is None or machine.store_error is not None or self._dozed_at > resumed_at:
             return
         if now - self._began_at < policy.restart_grace_s / ROUGHLY + ALIKE_S:
-            return  # whoever is to come back has that time in any case
+            return  # a node that is to come back has that time in any case
         for run in machine.jobs.values():
             for node, member in run.members.items():
                 since = max(resumed_at, self._revived.get((run.id, node), 0.0))
@@ -301,7 +301,7 @@ class AllInvariants(RootCauseInvariants):
             self.check(waited >= least, "%s was let go after %.1f s", record.node, waited)
 
     def _judge_over(self, record: RoundEnded) -> None:
-        """A round is over when nothing of it lives, but on nodes that are given up."""
+        """Check that nothing of a round that is over lives, except on nodes that are given up."""
         key, now = (record.run, record.round), self.world.queue.now
         self._ended_at[record.run] = now
         training = self.world.trainings.get(key)
@@ -336,7 +336,7 @@ class AllInvariants(RootCauseInvariants):
     # The coordinator's lives
 
     def crashed(self) -> None:
-        """Take note that the coordinator has died."""
+        """Note that the coordinator has died."""
         super().crashed()
         self._outages.end(self.world.queue.now)
 
@@ -354,16 +354,16 @@ class AllInvariants(RootCauseInvariants):
         # While it was away, it waited for nobody: it goes on from its last record.
         self._began_at, self._last_at = self.world.queue.now, self._recorded_at
 
-    # Words
+    # Messages
 
     def sent(self, session: Session, message: Desired | Degraded) -> None:
-        """Check that what is said to a node rests on what is durable."""
+        """Check that a message to a node rests on what is durable."""
         super().sent(session, message)
         if isinstance(message, Desired):
             self._last_said[session.life, session.number] = message
 
     def settled(self, machine: Coordinator) -> None:
-        """Check that the nodes have heard of all that is durable."""
+        """Check that the nodes have received all that is durable."""
         super().settled(machine)
         for run_id, node in machine._leases._at:
             self.check(node in machine._registry.live[run_id].members, "%s has a lease, and is no member", node)
@@ -388,7 +388,7 @@ class AllInvariants(RootCauseInvariants):
 
 
 def _wanted(run: Run, member: Member) -> tuple[Goal, int, bool]:
-    """Return goal, round, and whether it is on purpose, as a node ought to have heard them."""
+    """Return goal, round, and whether it is planned, as a node should have received them."""
     if run.state.ended or member.outcome is not None:
         outcome = member.outcome or run.outcome
         return Goal.EXIT, run.round, outcome is not None and outcome.result in {Result.LEFT, Result.STOPPED}

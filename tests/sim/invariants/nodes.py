@@ -1,4 +1,4 @@
-"""What must be true of what nodes are told and do."""
+"""What must be true of nodes' goals and actions."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class NodeInvariants:
     def __init__(self, world: World) -> None:
         self.world = world
         self.genuine: set[Round] = set()
-        """Rounds in which a worker failed of itself."""
+        """Rounds in which a worker failed by itself."""
         self.unseen: set[Round] = set()
         """Rounds of which a node's workers ended while it could not be heard: the coordinator cannot know what came
-        first, and may take what their peers' workers did in consequence for the cause."""
+        first, and may take the consequences among their peers for the cause."""
         self.charged_unseen = 0
         """How many rounds were charged to the budget for that. None should be; see "How it is proved" in DESIGN.md."""
         self.disturbed: set[Round] = set()
         """Rounds of which a node ended its workers of its own accord."""
         self._told: dict[tuple[str, int, str], int] = {}
-        """The latest round of each run that an incarnation of a host's nodeclient has heard of."""
+        """The latest round of each run that an incarnation of a host's nodeclient has received."""
         self._started: set[tuple[str, int, Round]] = set()
 
     def check(self, holds: bool, text: str, *arguments: Any) -> None:
@@ -42,7 +42,7 @@ class NodeInvariants:
             raise self.world.failure(text % arguments)
 
     def received(self, host: Host, desired: Desired) -> None:
-        """Check what a node hears."""
+        """Check a desired state that a node receives."""
         self.check(bool(desired.reason), "%s is told nothing about why", host.name)
         key = (host.name, host.incarnation, desired.run)
         if desired.round > self._told.get(key, -1):
@@ -65,7 +65,7 @@ class NodeInvariants:
         self.check(ours[0].first_rank == start.assignment.first_rank, "%s starts with other ranks", host.name)
 
     def stops(self, host: Host) -> None:
-        """Check that a node ends its workers for a reason: one was told, one failed, or it is cut off for too long."""
+        """Check that a node ends its workers for a reason: a goal, a failure, or an outage that is too long."""
         agent = host.agent
         assert agent is not None
         desired = agent._desired
@@ -97,23 +97,23 @@ class NodeInvariants:
         return alone and training is not None and training.exited_well == self.world.scenario.workers.each
 
     def failed(self, host: Host, key: Round) -> None:
-        """Take note that a worker fails of itself."""
+        """Note that a worker fails by itself."""
         del host
         self.genuine.add(key)
 
     def gone(self, host: Host) -> None:
-        """Take note that workers of a host are gone in a way that breaks their peers."""
+        """Note that workers of a host are gone in a way that breaks their peers."""
         if self._hidden(host):
             self.unseen.add(host.workers.round)
 
     def _hidden(self, host: Host) -> bool:
-        """Whether the coordinator cannot tell from what it hears when the workers of a host have ended."""
+        """Whether the messages of a host cannot show the coordinator when its workers have ended."""
         daemon, network = self.world.daemon, self.world.scenario.network
         deaf = not daemon.up or daemon.paused or daemon.machine.store_error is not None
         late = network.harsh or network.spike_chance > 0 or network.spread_s > 0.1 or host.slow_s > 0
         return deaf or late or host.is_cut or host.paused or host.session is None or not host.session.established
 
-    # In the end
+    # The end
 
     def judge_end(self) -> None:
         """Check that nothing is stuck, some time after the last fault with the network healed."""

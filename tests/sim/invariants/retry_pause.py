@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.world import World
 
 CLEARLY_SHORT = 0.8
-"""Of the time within which a round got nowhere: clocks differ, and so do the ends of what they measure."""
+"""The part of the time within which a round got nowhere that is clearly short: clocks differ, and so do the ends of
+what they measure."""
 
 
 class RetryPauses:
@@ -32,13 +33,13 @@ class RetryPauses:
         self._repeats = 0
         self._last: Report | None = None
         self._quiet = False
-        """Nothing has come between that calls for another try at once."""
+        """Nothing has happened since that calls for another try at once."""
         self._stepped = False
         self._behind: set[str] = set()
         """Nodes that were left behind: each comes back when it likes."""
 
     def hears(self, event: Event) -> None:
-        """Take note of what the coordinator is about to hear: an operator's restart ends a pause."""
+        """Note an event that the coordinator is about to handle: an operator's restart ends a pause."""
         if isinstance(event, AdminRequested) and isinstance(event.request, RestartJob):
             self._quiet = False
 

@@ -1,7 +1,7 @@
 """What must be true of the coordinator's judgement on why a round or a run ended, by what really happened.
 
-Measured by which workers failed of themselves, and when nothing else did. What is decided otherwise is in
-`decisions`, that the budget adds up in `rounds`.
+It is judged by which workers failed by themselves, and when nothing else did. `decisions` has other decisions, `rounds`
+the budget.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.world import World
 
 ROUGHLY = 0.93
-"""Of a time in one clock, what it may be at least in another one."""
+"""The least part of a time in one clock that it may be in another one."""
 
 REMEMBERED_S = 0.5
-"""On top of the time within which a loss excuses a failure: for the word of both to come."""
+"""The time beyond that within which a loss excuses a failure: until the messages of both arrive."""
 
 
 class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, ProgressInvariants, AgentInvariants):
@@ -36,13 +36,13 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._culprits: dict[Round, set[str]] = {}
-        """Nodes of which a worker failed of itself."""
+        """Nodes of which a worker failed by itself."""
         self._vague: set[Round] = set()
-        """Rounds in which a worker failed of itself while its node could not be heard."""
+        """Rounds in which a worker failed by itself while its node could not be heard."""
         self._to_charge: set[Round] = set()
         """Rounds that ended by a failure, and by nothing else."""
         self._absent: dict[Round, set[str]] = {}
-        """By round: nodes whose workers ended while there was no coordinator, and that did not come to tell."""
+        """Nodes whose workers ended while there was no coordinator, and that did not come to report it; by round."""
         self._lost_of: set[Round] = set()
         """Rounds of which nodes were lost or left behind."""
         self._life_of_stop: dict[Round, int] = {}
@@ -51,7 +51,7 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
     # Evidence
 
     def failed(self, host: Host, key: Round) -> None:
-        """Take note that a worker fails of itself; if nothing else happens, that is to be charged."""
+        """Note that a worker fails by itself; if nothing else happens, that is to be charged."""
         first = key not in self.genuine
         super().failed(host, key)
         self._culprits.setdefault(key, set()).add(host.node)
@@ -60,13 +60,13 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         training = self.world.trainings.get(key)
         if first and training is not None and not training.broken and key in self.formed and self._was_quiet(key):
             policy = self.world.scenario.policy
-            # One that dies counts as silent since its last word, up to a heartbeat before.
+            # A node that dies counts as silent since its last message, up to a heartbeat before.
             wait = (policy.collateral_s + policy.heartbeat_s) / ROUGHLY + REMEMBERED_S
             self.world.queue.plan(wait, self._look_again, key)
 
     @property
     def _is_prompt(self) -> bool:
-        """Whether what happens first is heard first: peers of a worker that failed do so 10 ms later."""
+        """Whether the first event also arrives first: peers of a worker that failed do so 10 ms later."""
         network = self.world.scenario.network
         slow = network.harsh or network.spike_chance or network.spread_s > 0.01 or self.world.scenario.skew > 0.001
         return not slow and not self.world.faults["network slow"]
@@ -79,13 +79,13 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
             self._to_charge.add(key)
 
     def gone(self, host: Host) -> None:
-        """Take note that workers of a host are gone in a way that breaks their peers."""
+        """Note that workers of a host are gone in a way that breaks their peers."""
         super().gone(host)
         if not self.world.daemon.up and self._is_prompt:
             self._absent.setdefault(host.workers.round, set()).add(host.node)
 
     def joined(self, join: Join) -> None:
-        """Take note that a node has come, or come back."""
+        """Note that a node has come, or come back."""
         super().joined(join)
         self._absent.get((join.observed.run, join.observed.round), set()).discard(join.node)
 

@@ -1,7 +1,7 @@
 """What must be true of every history, checked after every event: the invariants of DESIGN.md.
 
-Here is what the coordinator decides, records and says; what nodes do about it is in `nodes`. Raises
-`BrokenError` with the history at the first thing that must not be.
+Here are the coordinator's decisions, records and messages; `nodes` has what nodes do about them. Raises `BrokenError`
+with the history at the first thing that must not be.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.world import World
 
 WHOLE_EVERY = 8
-"""Every so many commits all that is durable is compared, and not only what the commit spoke of."""
+"""All that is durable is compared once in so many commits, and otherwise only what the commit named."""
 
 ENCODED_EVERY = 97
-"""Every so many messages to a node, one is encoded and decoded."""
+"""One in so many messages to a node is encoded and decoded."""
 
 WELL_FOR_S = 12.0
 """A node that was well for so long must not be lost: twice a lease, and some seconds to connect."""
@@ -59,7 +59,7 @@ class RoundInvariants(NodeInvariants):
         self.records: Counter[str] = Counter()
         """How many became durable, by kind."""
         self._spoken: dict[str, int] = {}
-        """The last round of each run that anybody was told of."""
+        """The last round of each run that any node received."""
         self._back: set[tuple[str, int]] = set()
         """Node and incarnation of those that have joined since the coordinator started."""
         self._settled = 0
@@ -202,11 +202,11 @@ class RoundInvariants(NodeInvariants):
     # The coordinator's lives
 
     def crashed(self) -> None:
-        """Take note that the coordinator has died."""
+        """Note that the coordinator has died."""
         self._back.clear()
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
-        """Take note that the store holds these records alone, and no longer all that was said."""
+        """Note that the store holds these records alone, and no longer all that was sent."""
         self.replica = DurableReplica(self.world.scenario.policy)
         self.replica.apply(records, now)
         self._spoken.clear()
@@ -215,11 +215,11 @@ class RoundInvariants(NodeInvariants):
             self.charged[run.id] = run.restarts_used
 
     def joined(self, join: Join) -> None:
-        """Take note that a node has come, or come back."""
+        """Note that a node has come, or come back."""
         self._back.add((join.node, join.incarnation))
 
     def restored(self, machine: Coordinator) -> None:
-        """Check what a coordinator that starts knows: all that its forerunner recorded, and so all that it said."""
+        """Check what a coordinator that starts knows: all that its forerunner recorded, and so all that it sent."""
         found = differences(durable_jobs(machine.jobs), durable_jobs(self.replica.jobs))
         found += differences(machine.cluster.drained, self.replica.cluster.drained, "drained ")
         self.check(not found, "the coordinator comes back different: %s", "; ".join(found))
@@ -229,10 +229,10 @@ class RoundInvariants(NodeInvariants):
             self.check(known, "round %d was told of, and %d is remembered", spoken, run.round)
             self.check(run.restarts_used == self.charged[run.id], "%d charges are remembered", run.restarts_used)
 
-    # Words
+    # Messages
 
     def sent(self, session: Session, message: Desired | Degraded) -> None:
-        """Check that what is said to a node rests on what is durable."""
+        """Check that a message to a node rests on what is durable."""
         host = session.host
         self._said += 1
         if self._said % ENCODED_EVERY == 0:
@@ -261,7 +261,7 @@ class RoundInvariants(NodeInvariants):
             self.check(not (goes_on and inside), "%s is to stop a round that goes on", host.name)
 
     def came_late(self, session: Session, message: Desired) -> bool:
-        """Whether a node rightly hears of the end of a run that it took no part in: see `successors`."""
+        """Whether a node rightly receives the end of a run that it took no part in: see `successors`."""
         raise NotImplementedError
 
     def _judge_assignment(self, session: Session, message: Desired) -> None:
@@ -283,7 +283,7 @@ class RoundInvariants(NodeInvariants):
         self.check(part.restarts_used == self.charged[message.run], "%s is told another budget", session.host.name)
 
     def refused(self, session: Session, refused: Refused) -> None:
-        """Check that a refusal says why, and rests on what is durable."""
+        """Check that a refusal has a reason, and rests on what is durable."""
         self.check(bool(refused.message), "%s is refused without a reason", session.host.name)
         if refused.code is RefusalCode.SUPERSEDED:
             run = self.replica.jobs["job"]

@@ -1,6 +1,6 @@
-"""When the coordinator could not record, and so not decide: time that must count against no node.
+"""The times in which the coordinator could not record, and so not decide: they must count against no node.
 
-A node that is told nothing cannot do it, and nodes that come are turned away, so nobody else can fill the round.
+A node that receives no goal cannot pursue it, and nodes that come are refused, so no other node can fill the round.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class StoreOutages:
         self._since: float | None = None
 
     def hears(self, event: Event, now: float, *, troubled: bool) -> None:
-        """Take note of what the coordinator is about to hear, and of whether it is in trouble already."""
+        """Note an event that the coordinator is about to handle, and whether it is degraded already."""
         if not troubled and not isinstance(event, StoreFailed):
             return
         self.last_at = self.over_at = now
@@ -30,7 +30,7 @@ class StoreOutages:
             self._since = now
 
     def end(self, now: float) -> None:
-        """Take note that the coordinator has died: the next one finds out by itself whether it can record."""
+        """Note that the coordinator has died: the next one finds out by itself whether it can record."""
         self._close(now)
         self.over_at = None
 

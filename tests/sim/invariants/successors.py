@@ -1,6 +1,6 @@
-"""What must be true of nodes that come when a run has ended: who hears how it ended, and who begins another.
+"""What must be true of nodes that come when a run has ended: which receive its end, and which begin another.
 
-Measured by when each nodeclient process began, as it was in the world, and when the end was decided.
+It is judged by when each nodeclient process began, as it was in the world, and when the end was decided.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.world import World
 
 ROUGHLY_S = 1.0
-"""Besides the time that the message with an age takes, and what clocks of different paces make of the age."""
+"""The tolerance beside the time that the message with an age takes, and what clocks of different paces make of the
+age."""
 
 
 class SuccessorInvariants(RoundInvariants):
-    """Watches who begins a job anew."""
+    """Checks which nodes begin a job anew."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._over: dict[str, tuple[RunEnded, float, int]] = {}
-        """By run: how it ended, when that was decided, and in which life of the coordinator."""
+        """How a run ended, when that was decided, and in which life of the coordinator; by run."""
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check that no process begins anew what ended with the job while it was running."""
@@ -59,7 +60,7 @@ class SuccessorInvariants(RoundInvariants):
         return [host for host in self.world.hosts.values() if host.agent is not None]
 
     def came_late(self, session: Session, message: Desired) -> bool:
-        """Whether a node rightly hears of the end of a run that it took no part in."""
+        """Whether a node rightly receives the end of a run that it took no part in."""
         ended = self.replica.outcomes.get(message.run)
         told = message.outcome
         if ended is None or told is None or (told.result, told.exit_code) != (ended.result, ended.exit_code):

@@ -1,7 +1,7 @@
 """What must be true of where each second of a run went, by what really happened to nodes and workers.
 
 The invariants know when workers lived, when a round broke and when nodes were there; none of them asks the ledger how
-it came to its numbers. That these add up is in `time_ledger`.
+it came to its numbers. `time_ledger` checks that these add up.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LOOK_EVERY_S = 0.4
 """How often it is looked whether a round is undisturbed."""
 
 CALM_S = 2.0
-"""The word of a node that is well has come after so long."""
+"""The time within which a message of a node that is well arrives."""
 
 
 class TimeInvariants(LedgerInvariants):
@@ -59,15 +59,15 @@ class TimeInvariants(LedgerInvariants):
         self._started_at: dict[Round, float] = {}
         """When all workers of each round were known to be started."""
         self._running_at: dict[Round, float] = {}
-        """From when on each round trained, as far as it was well."""
+        """The time from which each round trained, as far as it was well."""
         self._quiet_until: dict[Round, float] = {}
-        """Up to when nothing at all has disturbed it."""
+        """The time until which nothing at all has disturbed it."""
         self._known_after: dict[Round, float] = {}
         """When the coordinator was well for the first time since a round broke."""
         self._unseen_break: set[Round] = set()
-        """Rounds that broke while the nodeclient which could have told was stopped, or cut off."""
+        """Rounds that broke while the nodeclient which could have reported it was stopped, or cut off."""
         self._broken_twice: set[Round] = set()
-        """Rounds of which a worker failed of itself when another was gone and that was not known yet."""
+        """Rounds of which a worker failed by itself when another was gone and that was not known yet."""
         self._replaces = False
         """What is decided follows from a node that was replaced: what broke the round before may not be known yet."""
         self._upset_at = 0.0
@@ -79,12 +79,12 @@ class TimeInvariants(LedgerInvariants):
         self._few_from: dict[str, float] = {}
         """By run: since when fewer nodes have been in touch than a round needs."""
         self._few_at: dict[str, float] = {}
-        """By run: when the coordinator could last see that fewer nodes were in touch than a round needs."""
+        """When the coordinator could last see that fewer nodes were in touch than a round needs, by run."""
 
     # What happens
 
     def hears(self, event: Event) -> None:
-        """Take note of what the coordinator is about to hear."""
+        """Note an event that the coordinator is about to handle."""
         del event
         now, machine = self.world.queue.now, self.world.daemon.machine
         asleep = now - self._event_seen_at > 2 * self.world.scenario.policy.heartbeat_s
@@ -140,7 +140,7 @@ class TimeInvariants(LedgerInvariants):
         return not (network.harsh or network.spike_chance or self.world.faults["network slow"])
 
     def failed(self, host: Host, key: Round) -> None:
-        """Take note that a worker fails of itself."""
+        """Note that a worker fails by itself."""
         super().failed(host, key)
         if host.paused or host.is_cut:
             self._unseen_break.add(key)
@@ -148,7 +148,7 @@ class TimeInvariants(LedgerInvariants):
             self._broken_twice.add(key)
 
     def gone(self, host: Host) -> None:
-        """Take note that workers of a host are gone in a way that breaks their peers."""
+        """Note that workers of a host are gone in a way that breaks their peers."""
         super().gone(host)
         if host.paused or host.is_cut:
             self._unseen_break.add(host.workers.round)
@@ -156,11 +156,11 @@ class TimeInvariants(LedgerInvariants):
     # The coordinator's lives
 
     def restored(self, machine: Coordinator) -> None:
-        """Take note that a coordinator has started."""
+        """Note that a coordinator has started."""
         super().restored(machine)
         self._upset_at = self._event_seen_at = self.world.queue.now
         self._enough_from.clear()
-        self._known_after.clear()  # what was only heard is forgotten
+        self._known_after.clear()  # events that were only in memory are forgotten
 
     # Seconds
 
@@ -195,7 +195,7 @@ class TimeInvariants(LedgerInvariants):
                 self._judge_round_time((record.run, page.round), record)
 
     def _judge_wait(self, page: Page, record: RoundFormed) -> None:
-        """Who waits for nodes has too few, and who waits for more has enough."""
+        """Check that a run that waits for nodes has too few, and one that waits for more has enough."""
         now = self.world.queue.now
         gathered = record.spent.rendezvous - page.spent.rendezvous
         enough = self._enough_from.pop(record.run, None)
@@ -217,7 +217,7 @@ class TimeInvariants(LedgerInvariants):
         return policy.leases_per_heartbeat * policy.heartbeat_s + TIGHT_S
 
     def _judge_first_step(self, record: TrainingBegan) -> None:
-        """A round that reports its steps trains from the first one, and not before."""
+        """Check that a round that reports its steps trains from the first one, and not before."""
         key = (record.run, record.round)
         training = self.world.trainings[key]
         first_s = self.world.scenario.workers.first_step_s
@@ -233,7 +233,7 @@ class TimeInvariants(LedgerInvariants):
         self.check(trained <= most, "round %d trained for %.3f s, and stepped for %.3f", record.round, trained, most)
 
     def _judge_stall(self, record: TrainingStalled) -> None:
-        """Training that is said to have stalled has done no step for long."""
+        """Check that training that is recorded as stalled has done no step for long."""
         key = (record.run, record.round)
         stepped = self.world.trainings[key].stepped()
         self.check(stepped is not None, "round %d has stalled, and had not begun", record.round)
@@ -243,7 +243,7 @@ class TimeInvariants(LedgerInvariants):
             self.check(stepped[1] >= least, "round %d has stalled, %.3f s after a step", record.round, stepped[1])
 
     def _look_at_steps(self, run: Run, key: Round) -> None:
-        """Training that has done no step for long has stalled, and training that does them has not."""
+        """Check that training without a step for long has stalled, and that other training has not."""
         training = self.world.trainings[key]
         stepped = training.stepped()
         if stepped is None or training.broken or not (run.ledger.stepped and self._is_plain(key)):
@@ -260,7 +260,7 @@ class TimeInvariants(LedgerInvariants):
         self.check(not stalled or not usual, "round %d does steps, and is said to have stalled", key[1])
 
     def _is_plain(self, key: Round) -> bool:
-        """Whether what nodes say of a round comes at once, and has ever since it was formed."""
+        """Whether the reports of a round's nodes come at once, and have ever since it was formed."""
         formed = self._formed_at.get(key)
         if formed is None or not self._tells_at_once or key in self.disturbed:
             return False
@@ -269,13 +269,13 @@ class TimeInvariants(LedgerInvariants):
         )
 
     def _was_heard(self, key: Round, since: float) -> bool:
-        """Whether nothing that its nodes said of a round was held up; of those that died, all had been heard before."""
+        """Whether no report of a round's nodes was held up; all reports of nodes that died had arrived before."""
         training = self.world.trainings.get(key)
         alive = [host for host in training.hosts.values() if host.workers.round == key] if training is not None else []
         return all(host.well and host.troubled_until < since for host in alive if host.agent is not None)
 
     def _judge_round_time(self, key: Round, record: RoundStopped | RunEnded) -> None:
-        """A round was at work from when it was formed until it broke, as closely as that could be known."""
+        """Check that a round was at work from when it was formed until it broke, as closely as that could be known."""
         formed = self._formed_at.get(key)
         training = self.world.trainings.get(key)
         if formed is None:
@@ -286,18 +286,18 @@ class TimeInvariants(LedgerInvariants):
         trained = record.spent.at_work - before.at_work
         worked = trained + record.spent.starting - before.starting
         tight = self._tells_at_once and self._upset_at < formed_at and self._was_heard(key, formed_at)
-        # Stopped for something else than what broke it, which nobody had seen yet.
+        # The round was stopped for something else than what broke it, which nobody had seen yet.
         by_chance = key in self._broken_twice or (isinstance(record, RoundStopped) and record.planned)
         close_s = TIGHT_S if tight else LOOSE_S
         slack = odd_s + (max(self._lease_s, close_s) if by_chance else close_s)
-        # No longer than it lived
+        # The time is no longer than the round lived
         whole_at = None if training is None else training.whole_at
         self.check(whole_at is not None or trained < EXACT_S, "round %d trained before it was whole", key[1])
         if training is not None and training.broken and not (self._replaces or key in self._unseen_break):
             self._note_known(key, now)
             known = max(training.broken_at, self._known_after.get(key, now))
             most = known if not tight else training.broken_at
-            # What is recorded as its start stands, also if a node of it was gone by then.
+            # The recorded start stands, also if a node of it was gone by then.
             lived = max(0.0, max(most, self._running_at.get(key, 0.0)) - formed_at) * (1 + skew) + slack
             self.check(worked <= lived, "round %d worked for %.3f s, and lived for %.3f", key[1], worked, lived)
             from_ = self._running_at.get(key, formed_at)

@@ -1,7 +1,7 @@
-"""What must be true of a run's ledger as a book: it adds up, nothing is taken back, and each cause fits the state.
+"""What must be true of a run's ledger as a book: it adds up, nothing is taken back, and each activity fits the state.
 
-Checked when the records that carry the sums are decided, and for what a person is shown, whenever all is durable.
-Whether the causes are true to what happened in the world is in `time_attribution`.
+It is checked when the records that carry the sums are decided, and for the status, whenever all is durable.
+`time_attribution` checks whether the activities are true to what happened in the world.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EXACT_S = 1e-6
 """Sums of floats differ by less."""
 
 SHOWN_S = 0.004
-"""What is shown is rounded to milliseconds, for each cause by itself."""
+"""The tolerance of the status, which is rounded to milliseconds for each activity by itself."""
 
 _DETECTED = {Activity.DETECTING}
 MAY_GROW: dict[type[Record], dict[type[Record], set[Activity]]] = {
@@ -73,7 +73,7 @@ MAY_GROW: dict[type[Record], dict[type[Record], set[Activity]]] = {
     RoundStopped: {RoundEnded: {Activity.STOPPING}, RunEnded: {Activity.STOPPING}},
     RoundEnded: {RoundFormed: {Activity.WAITING, Activity.RENDEZVOUS}, RunEnded: {Activity.WAITING}},
 }
-"""Between two records, to what the time may have gone."""
+"""The activities to which the time between two records may have gone."""
 
 Accounted = (
     RoundFormed
@@ -89,7 +89,7 @@ Accounted = (
 
 @dataclass(slots=True)
 class Page:
-    """What the last record of a run said of its time, and when."""
+    """The time in the last record of a run, and when that was made."""
 
     kind: type[Record]
     round: int
@@ -108,19 +108,19 @@ class LedgerInvariants(RoundInvariants):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._pages: dict[str, Page] = {}
-        """By run."""
+        """The pages by run."""
         self._durable_pages: dict[str, Page] = {}
         self._written: deque[Page] = deque()
-        """What was decided and is not durable yet."""
+        """The pages that are decided and not durable yet."""
         self._odd_s: dict[str, float] = {}
-        """By run: by how much its time was counted wrong because a clock was set while there was no coordinator."""
+        """The error in the time of a run because a clock was set while there was no coordinator; by run."""
         self._life_began = (0.0, 0.0, 0.0)
-        """When the coordinator last started by its clock and by the queue, and the offset of the clock on its wall."""
+        """When the coordinator last started by its clock and by the queue, and the offset of its wall clock."""
 
     # The coordinator's lives
 
     def restored(self, machine: Coordinator) -> None:
-        """Take note that a coordinator has started."""
+        """Note that a coordinator has started."""
         super().restored(machine)
         daemon = self.world.daemon
         self._pages = dict(self._durable_pages)  # what was not durable has never been
@@ -128,7 +128,7 @@ class LedgerInvariants(RoundInvariants):
         self._life_began = daemon.clock.read(), self.world.queue.time, daemon.wall_offset
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
-        """Take note that the store holds these records alone."""
+        """Note that the store holds these records alone."""
         super().set_back(records, now)
         self._durable_pages.clear()
 
@@ -153,7 +153,7 @@ class LedgerInvariants(RoundInvariants):
         """Check the sums of a record by what happened since the one before it."""
 
     def durable(self, records: Sequence[Record], now: float) -> None:
-        """Take note of what the clock on the wall shows for what becomes durable."""
+        """Note the reading of the wall clock for what becomes durable."""
         super().durable(records, now)
         for record in records:
             if isinstance(record, RunOpened | Accounted):
@@ -179,7 +179,7 @@ class LedgerInvariants(RoundInvariants):
         self._written.append(page)
 
     def _judge_sum(self, page: Page, record: Accounted) -> None:
-        """All time since the record before is accounted for, to the microsecond while the coordinator lives."""
+        """Check that all time since the last record is counted, to the microsecond while the coordinator lives."""
         daemon, took = self.world.daemon, record.spent.total - page.spent.total
         clock = daemon.clock.read()
         if page.life == daemon.life:
@@ -201,7 +201,7 @@ class LedgerInvariants(RoundInvariants):
         return any(now - member.lived_at >= lease_s for member in inside)
 
     def _judge_causes(self, page: Page, record: Accounted, *, silent: bool) -> None:
-        """No second is taken from a cause again, and each goes to one that fits the state of the run."""
+        """Check that no second is taken from an activity again, and that each activity fits the state of the run."""
         may_grow = MAY_GROW[page.kind].get(type(record), set())
         planned = isinstance(record, RoundStopped) and record.planned and not silent
         well = isinstance(record, RunEnded) and record.outcome.result is Result.SUCCEEDED
@@ -217,7 +217,7 @@ class LedgerInvariants(RoundInvariants):
     # What is shown
 
     def settled(self, machine: Coordinator) -> None:
-        """Check what a person would be shown."""
+        """Check the status."""
         super().settled(machine)
         now = self.world.daemon.clock.read()
         for run in machine.jobs.values():

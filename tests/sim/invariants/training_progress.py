@@ -1,6 +1,6 @@
-"""What must be true of the steps that the coordinator knows of, by what the workers did and their nodes said.
+"""What must be true of the steps that the coordinator knows of, by the workers' steps and the nodes' reports.
 
-When a round began to train by them is in `time_attribution`.
+`time_attribution` checks when a round began to train by them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:  # the world imports its invariants
 
 Steps = tuple[int | None, ...]
 Life = tuple[str, int, Round]
-"""Node, incarnation, and the round that it speaks of."""
+"""Node, incarnation, and the round of its report."""
 
 PACE_ROUGHLY = 1.3
-"""By how much the pace may be off where words come at once: two of them, one a second after the other, and clocks that
-differ."""
+"""The factor by which the pace may be off where reports arrive at once: two of them, one a second after the other, and
+clocks that differ."""
 
 
 LATE_S = 2.5
-"""A step is heard of with the next heartbeat, and that within another one."""
+"""A step is reported with the next heartbeat, and that arrives within another one."""
 
 
 class ProgressInvariants(RoundInvariants):
@@ -36,13 +36,13 @@ class ProgressInvariants(RoundInvariants):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._steps_said: dict[Life, set[Steps]] = {}
-        """All that each node has said of the steps of each round."""
+        """All reports of each node of the steps of each round."""
         self._steps_last: dict[Life, Steps] = {}
         self._steps_known: dict[tuple[int, Life], Steps] = {}
-        """What the present life of the coordinator last knew of it."""
+        """The present coordinator's last knowledge of it."""
 
     def says(self, host: Host, observed: Observed) -> None:
-        """Check what a node says of its workers."""
+        """Check a node's report of its workers."""
         key = (host.node, host.incarnation, (observed.run, observed.round))
         before = self._steps_last.get(key, ())
         self.check(_has_grown(before, observed.steps), "%s says %s after %s", host.name, observed.steps, before)
@@ -50,7 +50,7 @@ class ProgressInvariants(RoundInvariants):
         self._steps_said.setdefault(key, set()).add(observed.steps)
 
     def settled(self, machine: Coordinator) -> None:
-        """Check that the coordinator knows of each worker what its node said, and the latest of it."""
+        """Check that the coordinator knows of each worker the latest report of its node."""
         super().settled(machine)
         for run in machine.jobs.values():
             self._judge_members(run)
@@ -64,7 +64,7 @@ class ProgressInvariants(RoundInvariants):
             self.check(not steps or steps in self._steps_said[key], "%s never said %s", member.node, steps)
             here = (self.world.daemon.life, key)
             before = self._steps_known.get(here, ())
-            late = self.world.scenario.network.harsh  # an old word may come after a new one
+            late = self.world.scenario.network.harsh  # an old report may come after a new one
             self.check(late or _has_grown(before, steps), "%s is at %s after %s", member.node, steps, before)
             self._steps_known[here] = steps
 
@@ -84,7 +84,7 @@ class ProgressInvariants(RoundInvariants):
 
     @property
     def _nothing_was_kept(self) -> bool:
-        """Whether nothing has ever kept a word from the coordinator."""
+        """Whether no report was ever kept from the coordinator."""
         network = self.world.scenario.network
         slow = network.harsh or network.spike_chance or network.spread_s > STEP_S / 4
         return not (slow or self.world.faults)

@@ -1,4 +1,4 @@
-"""`python -m tests.sim.mutants`: plant known mistakes into the two pure machines, and see the simulation find them.
+"""`python -m tests.sim.mutants`: plants known mistakes into the two pure machines, and lets the simulation find them.
 
 Ends with 1 if it finds too few, or finds something in the code as it is.
 """
@@ -18,7 +18,7 @@ from tests.sim.mutants.hunt import Fate, hunt
 from tests.sim.mutants.mutant import Mutant
 
 SEEDS = 2_000
-"""As many as CI plays of the code as it is, and some: who survives them would get past CI."""
+"""The number of seeds, somewhat more than CI plays of the code as it is: a survivor would get past CI."""
 
 SCORE_MIN = 0.95
 
@@ -64,14 +64,14 @@ def hunt_all(mutants: Sequence[Mutant], first: int, most: int, processes: int) -
 
 
 def line(fate: Fate) -> str:
-    """Say in one line what became of a mutant."""
+    """Return a line about the fate of a mutant."""
     found = f"{fate.death}, seed {fate.seed}: {fate.what}"
     how = "nothing was found" if fate.death is None else found
     return f"{fate.name:<34} {fate.seeds:>5} seeds {fate.cpu_s:>6.1f} s  {how}"
 
 
 def summary(fates: Sequence[Fate], mutants: Sequence[Mutant]) -> str:
-    """Say what it came to, and what each survivor breaks."""
+    """Return the result, and what each survivor breaks."""
     breaks = {mutant.name: f"{mutant.breaks} ({mutant.module})" for mutant in mutants}
     changed = [fate for fate in fates if fate.name != UNCHANGED]
     killed = [fate for fate in changed if fate.killed]

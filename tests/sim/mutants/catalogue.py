@@ -1,4 +1,6 @@
-"""All mutants. Each has a name, says what it breaks, and must fit the source: `tests/sim/test_mutants.py` sees to that.
+"""All mutants.
+
+Each has a name and a text about what it breaks; `tests/sim/test_mutants.py` checks that it fits the source.
 
 They are mistakes that could have been made: a condition left out, a bound off by one, one of two places forgotten.
 """

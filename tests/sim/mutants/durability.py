@@ -1,4 +1,4 @@
-"""Mistakes about what is remembered, when it may be said, and how one goes on after a crash or with a full disk."""
+"""Mistakes about what is remembered, when it may be sent, and how one goes on after a crash or with a full disk."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MUTANTS = (
         "            self.effects.pop(effect.session, None)\n            self.effects[effect.session] = effect\n",
         "            self.effects.setdefault(effect.session, effect)\n",
     ),
-    # Beside the records
+    # What is no record
     Mutant(
         "success-not-recorded",
         "coordinatord.core.transitions.observations",
@@ -75,7 +75,7 @@ MUTANTS = (
         "                younger = observations.take_in(run, younger, join.observed, decision)\n"
         "            known = younger\n",
     ),
-    # What a record says
+    # What a record holds
     Mutant(
         "first-failure-not-kept",
         "coordinatord.core.transitions.actions",

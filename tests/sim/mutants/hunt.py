@@ -1,4 +1,4 @@
-"""Plays seeds against one mutant until the simulation breaks, and says by what.
+"""Plays seeds against one mutant until the simulation breaks, and reports what broke.
 
 Not everything that ends a history is a discovery. An invariant that is broken is, and so is an error that the daemon or
 the node would have ended with, or a machine that turns round on the spot. An error within the simulation is none: its
@@ -22,7 +22,7 @@ from tests.sim.mutants import seeds
 from tests.sim.mutants.mutant import ROOT, Mutant, plant
 
 SPINS_AFTER_S = 15.0
-"""Of the CPU for one history: a hundred times what it takes."""
+"""The limit of CPU time for one history: a hundred times what it takes."""
 
 GARBAGE = 200_000
 """Objects between two collections: a history makes many that live for a moment."""
@@ -33,7 +33,7 @@ class Death(StrEnum):
 
     INVARIANT = "invariant"
     ERROR = "error"
-    """Of the coordinator's or the node's own: the program would have ended with it."""
+    """An error of the coordinator or the node itself: the program would have ended with it."""
     SPINS = "spins"
     """It never came to the end of a moment."""
     CHECKER = "checker"
@@ -42,11 +42,11 @@ class Death(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of one mutant."""
+    """The fate of one mutant."""
 
     name: str
     seeds: int
-    """Played until then."""
+    """The number that was played until then."""
     cpu_s: float
     death: Death | None = None
     seed: int = 0
@@ -98,7 +98,7 @@ def _give_up(number: int, frame: FrameType | None) -> None:
 
 
 def _judge(error: Exception) -> tuple[Death, str]:
-    """Say what kind of discovery an error is, and what was seen."""
+    """Return what kind of discovery an error is, and its text."""
     what = str(error).splitlines()[-1].partition(": ")[2]  # after "seed 7: "
     cause = error.__cause__
     if cause is None:

@@ -28,7 +28,7 @@ class Mutant:
 
     name: str
     module: str
-    """In which it is, by its dotted name."""
+    """The dotted name of the module that it is in."""
     breaks: str
     """What is wrong then, for a person."""
     old: str
@@ -49,7 +49,7 @@ class Mutant:
 
 
 def plant(mutant: Mutant) -> None:
-    """Let this process import the mutant's module with its mistake. Raises `MisfitError`."""
+    """Make this process import the mutant's module with its mistake. Raises `MisfitError`."""
     if mutant.module in sys.modules:
         raise MisfitError(f"mutant {mutant.name}: {mutant.module} is imported already")
     changed = mutant.change(mutant.path.read_text())

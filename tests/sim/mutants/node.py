@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.sim.mutants.mutant import Mutant
 
 MUTANTS = (
-    # What it is told
+    # What it receives
     Mutant(
         "node-obeys-the-past",
         "nodeclient.core.agent",
@@ -120,7 +120,7 @@ MUTANTS = (
         "            if not alive:\n                self._step(Stimulus.DEAD, now)\n        elif",
         "            self._step(Stimulus.DEAD, now)\n        elif",
     ),
-    # What it says
+    # What it reports
     Mutant(
         "node-success-before-sweep",
         "nodeclient.core.agent",

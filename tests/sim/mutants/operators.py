@@ -1,4 +1,4 @@
-"""Mistakes about what operators ask for: forgotten, not heeded, or decided without being recorded."""
+"""Mistakes about operators' requests: forgotten, ignored, or decided without being recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes about the steps of the workers: of which round they are, and whether they are heard at all."""
+"""Mistakes about the steps of the workers: which round they belong to, and whether they arrive at all."""
 
 from __future__ import annotations
 

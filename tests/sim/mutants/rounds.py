@@ -156,7 +156,7 @@ MUTANTS = (
         "run.stop_overdue_at = at + slowest + run.policy.stop_limit_s",
         "run.stop_overdue_at = at + min(slowest, run.policy.stop_limit_s) / 2",
     ),
-    # Goals, and when they are told
+    # Goals, and when they are sent
     Mutant(
         "stop-not-told",
         "coordinatord.core.queries.desired_state",

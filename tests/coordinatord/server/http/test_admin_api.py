@@ -1,4 +1,4 @@
-"""Operators' requests over HTTP: what is done, what is answered, and who is turned away."""
+"""Operators' requests over HTTP: what is done, what is answered, and which are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AHEAD = ALICE | {"ahead": True}
 
 
 async def ask(url: str | URL, body: Any = ALICE, kind: str = "application/json") -> tuple[int, Any]:
-    """Ask over HTTP; return the status and the answer."""
+    """Send a request over HTTP; return the status and the answer."""
     pack = msgpack.packb if "msgpack" in kind else lambda plain: json.dumps(plain).encode()
     data = body if isinstance(body, bytes) else pack(body)
     headers = {"Accept": "application/json", "Content-Type": kind}

@@ -66,7 +66,7 @@ def staged(name: str) -> Stage:
 
 
 def _fail(stage: Stage) -> None:
-    """Let a round fail of a worker of which everything is known, while another one ended and others followed."""
+    """Fail a round with a worker of which everything is known, while another one ended and others followed."""
     for line in ("join n1 max=2 workers=4 restarts=0", "join n2 max=2 restarts=0", "running n1 n2", "advance 1s"):
         stage.play(line)
     said = {"pid": 4_711, "message": "sent by the OOM killer", "error": TRACE[-1], "last_lines": TRACE}
@@ -98,7 +98,7 @@ def laid_out(value: Any) -> str:
 
 
 def compare(name: str, actual: str, *, rewrite: bool) -> None:
-    """Hold a text against the golden one of this name."""
+    """Compare a text with the golden one of this name."""
     file = FOLDER / f"{name}.json"
     if rewrite:
         file.write_text(actual)

@@ -1,4 +1,4 @@
-"""Browsers are let in by names that are ours, and programs by any; no page opens a session or asks for anything."""
+"""Browsers are let in by names that are ours, and programs by any; no page opens a session or sends a request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOBODYS = (
 
 
 async def status_of(url: str, host: str, **headers: str) -> tuple[int, str]:
-    """Ask by another name than that in the URL; return the status and what is said."""
+    """Send a request with another name than that in the URL; return the status and the text."""
     async with ClientSession() as client, client.get(url, headers={"Host": host, **headers}) as answer:
         return answer.status, await answer.text()
 

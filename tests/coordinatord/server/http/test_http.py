@@ -1,4 +1,4 @@
-"""The HTTP API, and what is said when the server cannot listen."""
+"""The HTTP API, and the error when the server cannot listen."""
 
 from __future__ import annotations
 

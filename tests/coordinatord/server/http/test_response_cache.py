@@ -32,7 +32,7 @@ JSON = "application/json"
 
 @pytest.fixture
 def dear(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Return what makes each answer one that has to rest for so many seconds."""
+    """Return a function that makes each answer one that has to rest for so many seconds."""
 
     def rest(seconds: float) -> None:
         monkeypatch.setattr(response_cache, "CHEAP_S", 0.0)

@@ -1,4 +1,4 @@
-"""`GET /metrics`: what is counted, under which names, and that it goes when its job goes."""
+"""`GET /metrics`: what is counted, under which names; it goes when its job goes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def scraped(server: Server) -> Scrape:
 
 
 async def run_round(*peers: Peer, after: int = 0) -> Desired:
-    """Let the nodes of a job start the workers of its next round."""
+    """Have the nodes of a job start the workers of its next round."""
     for peer in peers:
         while (desired := await peer.receive_goal(Goal.RUN)).round <= after:
             pass
@@ -238,7 +238,7 @@ def test_a_job_that_ended_long_ago_has_no_series() -> None:
 
 
 def a_run() -> Run:
-    """Have a run of no nodes."""
+    """Make a run of no nodes."""
     return Run("job", "e-1", JobSpec(nodes_min=1, nodes_max=1, max_restarts=0), "a", Policy(), 0.0)
 
 
@@ -261,7 +261,7 @@ def test_counters_add_up_to_the_time_that_passed_and_never_fall_whatever_turns_o
     shown = [0.0] * len(Activity)
     for second in range(1, 120):
         if second == 30:
-            run.ledger.settle(Spent(starting=29.5), Activity.TRAINING, 29.5)  # its first step is heard of
+            run.ledger.settle(Spent(starting=29.5), Activity.TRAINING, 29.5)  # its first step is reported
         if second == 60:
             run.ledger.settle(Spent(starting=29.5, training=20.5, detecting=10.0), Activity.STOPPING, 60.0)
         seconds = figures_of(run, tally, float(second)).seconds
@@ -306,7 +306,7 @@ class RestoredStore(MemoryStore):
         return [Entry(datetime.now(UTC).timestamp(), record) for record in self.records]
 
 
-# What is of no job
+# Series of no job
 
 
 @asynchronous

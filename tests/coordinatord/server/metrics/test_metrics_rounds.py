@@ -1,4 +1,4 @@
-"""What the records tell `GET /metrics`: how long rounds took, and for which reasons they end."""
+"""Records as `GET /metrics` shows them: how long rounds took, and for which reasons they end."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ RANKS = (Ranks("a", 0, 0, 1, 0, 1),)
 
 
 def opened() -> RunOpened:
-    """Open the run that the records below are of."""
+    """Return the record of the run that the records below belong to."""
     return RunOpened("job", "e-1", "r", "a", JobSpec(nodes_min=1, nodes_max=1, max_restarts=3))
 
 
 def formed(number: int, **spent: float) -> RoundFormed:
-    """Form a round, when the run had spent so much."""
+    """Return the record of a round that is formed, when the run had spent so much."""
     return RoundFormed("job", "e-1", "r", number, RANKS, "127.0.0.1", 1, Spent(**spent))
 
 
 def started(number: int, *, steps_awaited: bool, **spent: float) -> RoundStarted:
-    """Start a round."""
+    """Return the record of a start."""
     return RoundStarted("job", "e-1", "r", number, steps_awaited, Spent(**spent))
 
 
 def stopped(number: int, *, planned: bool, **spent: float) -> RoundStopped:
-    """Stop a round."""
+    """Return the record of a stop."""
     return RoundStopped("job", "e-1", "lost node b", number, planned, None, Spent(**spent), "node_lost")
 
 
 def ended(number: int, **spent: float) -> RoundEnded:
-    """End a round."""
+    """Return the record of an end."""
     return RoundEnded("job", "e-1", "r", number, False, 0, None, Spent(**spent), 0)
 
 

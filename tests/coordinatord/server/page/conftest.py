@@ -1,4 +1,4 @@
-"""Fixtures of the page's tests: a real server, a real browser, and pages that must have nothing to complain of."""
+"""Fixtures of the page's tests: a real server, a real browser, and pages that must have no errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Open = Callable[..., Page]
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One browser for all tests."""
+    """Yield one browser for all tests."""
     if CHROMIUM is None:
         pytest.skip("needs a browser: apt-get install chromium")
     program = Browser(tmp_path_factory.mktemp("browser"))
@@ -30,7 +30,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
-    """Open pages; none of them may have complained of anything when the test ends."""
+    """Open pages; none of them may have logged an error when the test ends."""
     pages: list[Page] = []
 
     def opened(url: str, **options: int | str) -> Page:

@@ -1,6 +1,6 @@
 """The live page in a real browser, with real nodes: it shows, it keeps up without a reload, it survives what it shows.
 
-Every test ends with a look at what the page has complained of, which must be nothing; see `conftest`.
+Every test ends with a look at the page's errors, of which there must be none; see `conftest`.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ RAISING = f"raise ValueError({HOSTILE!r} * 3)"
 UNREACHABLE = re.compile(
     r"network: Failed to load resource: net::ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING) "
 )
-"""What a browser says of a coordinator that is away, and the one thing that no page can keep it from saying."""
+"""The errors of a browser while a coordinator is away, and the one that no page can prevent."""
 
 FLEET = 1_000
 
 ROWS = "document.querySelectorAll('.scroller tbody tr:not(.spacer)').length"
 
 ROWS_MAX = 60
-"""Of the nodes' table that are there at a time: what is seen of it and a few more."""
+"""The rows of the nodes' table that are there at a time: the visible ones and a few more."""
 
 CONTRAST = 4.5
-"""Of text to its ground at least (WCAG 2.2, 1.4.3)."""
+"""The least contrast of text to its ground (WCAG 2.2, 1.4.3)."""
 
 CONTRASTS = """(() => {
   const canvas = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
@@ -88,12 +88,12 @@ MUTATIONS = """new Promise((resolve) => {
   });
   watcher.observe(document.body, { subtree: true, childList: true, characterData: true, attributes: true });
 })"""
-"""Counts what changes in the page from one state that is told to the next."""
+"""Counts what changes in the page from one state to the next."""
 
 
 @pytest.fixture
 def lives(tmp_path: Path) -> Iterator[Lives]:
-    """One coordinatord at one port, over one state directory, that may be killed and started again."""
+    """Yield one coordinatord at one port, over one state directory, that may be killed and started again."""
     found = Lives(tmp_path, *QUICK)
     yield found
     found.close()

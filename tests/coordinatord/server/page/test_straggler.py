@@ -1,4 +1,4 @@
-"""A node that is behind, and a job that stands, on the live page: told whole at each width, among 300 nodes."""
+"""A node that is behind, and a job that stands, on the live page: shown whole at each width, among 300 nodes."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.support.cluster import Coordinator
 pytestmark = pytest.mark.slow
 
 EVIL = "evil.example"
-"""Leads to this machine, as all of these names do in the tests' browser."""
+"""A name that leads to this machine, as all of these names do in the tests' browser."""
 
 JOIN = """new Promise((resolve) => {{
   const socket = new WebSocket("ws://{endpoint}/v1/session");
@@ -36,7 +36,7 @@ class _Page(BaseHTTPRequestHandler):
         self.wfile.write(b"<title>cats</title>")
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What the page is told: whole states, soon, of what is durable alone, made once for all, and with bounds."""
+"""The page's data: whole states, soon, of what is durable alone, made once for all, and with bounds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Viewer:
         self.answer = answer
 
     async def event(self) -> tuple[str, Any, bytes]:
-        """Return the next event: its kind, what it says, and its very bytes; an end if there is none."""
+        """Return the next event: its kind, its data, and its very bytes; an end if there is none."""
         block = b""
         async with asyncio.timeout(TIMEOUT_S):
             while not block.startswith(b"event: "):
@@ -51,7 +51,7 @@ class Viewer:
         return kind.removeprefix("event: "), json.loads(data.removeprefix("data: ")), block
 
     async def next(self, kind: str) -> Any:
-        """Return what the next event of a kind says."""
+        """Return the data of the next event of a kind."""
         while True:
             found, told, _ = await self.event()
             assert found != "end"
@@ -153,7 +153,8 @@ async def test_a_state_is_made_once_for_all_viewers(start: Start, monkeypatch: p
     ):
         await one.next("job")  # both look at it now
         seen = [{block for _, _, block in [await viewer.event() for _ in range(6)]} for viewer in (one, other)]
-    # Each says since when the job has been open, to the millisecond: what was made apart is hardly ever the same.
+    # Each has the time since which the job has been open, to the millisecond: states made apart are hardly ever the
+    # same.
     assert len(seen[0] & seen[1]) >= 3
 
 
@@ -208,7 +209,7 @@ async def test_the_end_of_the_server_is_a_clean_end_of_the_stream(start: Start) 
 
 @asynccontextmanager
 async def talkative(server: Server) -> AsyncIterator[None]:
-    """Have a job of which there is so much to tell that a few hundred states fill every buffer of the kernel."""
+    """Have a job with so much data that a few hundred states fill every buffer of the kernel."""
     lines = ("\N{GRINNING FACE}" * LINE_MAX,) * LAST_LINES_MAX
     async with connect(server.url, join("a", spec=a_spec(1, 1, max_restarts=1))) as a:
         run = await a.receive_goal(Goal.RUN)
@@ -234,7 +235,7 @@ async def idler(server: Server) -> AsyncIterator[asyncio.StreamReader]:
 
 @pytest.fixture
 def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the server tell as often as it can."""
+    """Make the server send as often as it can."""
     monkeypatch.setattr(live_updates, "TURN_S", 0.0)
     monkeypatch.setattr(live_updates, "SHARE", 100.0)
 

@@ -1,4 +1,7 @@
-"""A module to preload: whoever has it without asking for it was started warm. It writes down who loads it."""
+"""A module to preload: a process that has it without importing it was started warm.
+
+It writes down which processes load it.
+"""
 
 from __future__ import annotations
 

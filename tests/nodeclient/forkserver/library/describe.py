@@ -38,7 +38,7 @@ from types import FrameType
 from typing import Any
 
 PRCTL = {"PDEATHSIG": 2, "CHILD_SUBREAPER": 37}
-"""From linux/prctl.h: what is read through a pointer."""
+"""Those of linux/prctl.h that are read through a pointer."""
 
 PRCTL_RETURNED = {
     "DUMPABLE": 3,
@@ -48,7 +48,7 @@ PRCTL_RETURNED = {
     "NO_NEW_PRIVS": 39,
     "THP_DISABLE": 42,
 }
-"""From there too: what is returned."""
+"""Those of linux/prctl.h that are returned."""
 
 STATUS = re.compile(
     r"(Umask|TracerPid|Uid|Gid|Groups|NStgid|Threads|Sig|Shd|Cap|NoNewPrivs|Seccomp:|Cpus_allowed_list)"
@@ -65,7 +65,7 @@ _LIBC.getenv.restype = ctypes.c_char_p
 
 
 def plain(value: object) -> str:
-    """Return what a value looks like, without what differs from one process to the next."""
+    """Return a text for a value, without what differs from one process to the next."""
     ordered = sorted(value) if isinstance(value, frozenset) else value
     return re.sub(r"0x[0-9a-f]+", "0x", repr(ordered))
 

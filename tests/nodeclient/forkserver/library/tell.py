@@ -1,4 +1,4 @@
-"""How a script of these tests tells what it finds: one line of JSON a call, in a file that the test reads."""
+"""Writes the findings of a script of these tests: one line of JSON a call, in a file that the test reads."""
 
 from __future__ import annotations
 
