@@ -148,8 +148,8 @@ def _add_serve(parser: SettingsParser) -> None:
         metavar="NAME[,...]",
         array=joined,
         default=(),
-        help="names by which a browser may open the page, besides addresses, names of this host and such as nobody can"
-        " register; .example.org stands for all below it. Needed behind a proxy of another name (default: none)",
+        help="names by which a browser may open the page, besides addresses, names of this host, and names that nobody"
+        " can register; .example.org stands for all below it. Needed behind a proxy of another name (default: none)",
     )
     add(
         "--state-dir",
@@ -212,7 +212,7 @@ def _pause(text: str) -> float:
 
 def _add_state(parser: SettingsParser) -> None:
     _add_state_dir(parser)
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
 def _add_replay(parser: SettingsParser) -> None:
@@ -221,12 +221,12 @@ def _add_replay(parser: SettingsParser) -> None:
         "--crash",
         type=Path,
         metavar="FILE",
-        help="run again what led to a bug of coordinatord, from the file that it left",
+        help="run the events that led to a bug of coordinatord again, from its crash file",
     )
     parser.add_argument("--step", action="store_true", help="wait for Enter after each record; q ends")
-    parser.add_argument("--json", action="store_true", help="for programs: one object a record")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a record, for programs")
     parser.add_argument(
-        "job_or_run", nargs="?", metavar="JOB|RUN", help="which run; of a job, the last (default: of the only job)"
+        "job_or_run", nargs="?", metavar="JOB|RUN", help="a run, or the last run of a job (default: of the only job)"
     )
 
 
@@ -236,7 +236,7 @@ def _add_state_dir(parser: SettingsParser) -> None:
         type=folder,
         metavar="DIR",
         default=argparse.SUPPRESS,
-        help=f"which one (default: {STATE_DIR_DEFAULT})",
+        help=f"the directory (default: {STATE_DIR_DEFAULT})",
     )
 
 

@@ -63,7 +63,7 @@ def _choices(config: ReplayConfig, runs: Sequence[tuple[str, str]]) -> str:
     if config.json:
         return "".join(f"{json.dumps({'job': job, 'run': run})}\n" for job, run in runs)
     lines = "".join(f"  job {clip(str(job))}, run {clip(str(run))}\n" for job, run in runs)
-    return f"several jobs; say which one, by its name, or which run: coordinatord replay JOB|RUN\n{lines}"
+    return f"several jobs; name a job or a run: coordinatord replay JOB|RUN\n{lines}"
 
 
 def _write(line: str) -> None:

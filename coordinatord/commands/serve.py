@@ -102,7 +102,7 @@ def _passed(systemd: SystemdNotifier) -> list[socket.socket]:
         raise ListenError(f"systemd passed what is no socket ({error.strerror}): see coordinatord.socket") from error
     if passed:
         names = fields("sockets_passed", count=len(passed))
-        log.info("systemd listens, where coordinatord.socket says: --host and --port have no say", extra=names)
+        log.info("systemd listens at the address in coordinatord.socket: --host and --port have no effect", extra=names)
     return passed
 
 

@@ -95,7 +95,7 @@ LAUNCHING = (
     ),
     HintRule(
         "command not executable",
-        "what was to be run on {host} is not executable there (chmod +x), or the file system is mounted noexec",
+        "the command is not executable on {host} (chmod +x), or its file system is mounted noexec",
         exit_codes=frozenset({126}),
     ),
 )

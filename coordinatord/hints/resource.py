@@ -67,7 +67,7 @@ MEMORY = (
     ),
     HintRule(
         "DataLoader worker killed, not by the OOM killer",
-        "somebody else killed it, for nodeclient did not: an administrator, a scheduler or container runtime that "
+        "another process killed it, not nodeclient: an administrator, a scheduler or container runtime that "
         "enforces a limit, or a daemon such as systemd-oomd or earlyoom (`journalctl` on {host})",
         re.compile(r"some process killed the DataLoader's worker"),
     ),
@@ -115,7 +115,7 @@ _LEFT_OPEN = "terminate called without an active exception"
 SIGNALS = (
     HintRule(
         "SIGKILL, not by the OOM killer",
-        "somebody else killed it, for nodeclient did not: an administrator, a scheduler or container runtime that "
+        "another process killed it, not nodeclient: an administrator, a scheduler or container runtime that "
         "enforces a limit, or a daemon such as systemd-oomd or earlyoom (`journalctl` on {host})",
         re.compile(r"not the kernel's OOM killer"),
         signals=_KILL,
@@ -152,15 +152,14 @@ SIGNALS = (
     HintRule(
         "process group left open",
         "the script ended without torch.distributed.destroy_process_group() while the group was still in use (`with "
-        "workerlib.init() as ctx`, or ctx.close(), sees to that); the abort is a consequence, and why the script ended "
-        "is in its last lines, if it said so",
+        "workerlib.init() as ctx`, or ctx.close(), does that); the abort is a consequence, and its last lines may "
+        "show why the script ended",
         re.compile(_LEFT_OPEN),
         signals=frozenset({Signals.SIGABRT}),
     ),
     HintRule(
         "SIGABRT",
-        "native code gave up; why is in the last lines of its stderr, and PYTHONFAULTHANDLER=1 shows where in "
-        "the script",
+        "native code gave up; the last lines of its stderr say why, and PYTHONFAULTHANDLER=1 shows where in the script",
         re.compile(rf"\A(?!(?s:.*){_LEFT_OPEN})"),
         anywhere=True,
         signals=frozenset({Signals.SIGABRT}),

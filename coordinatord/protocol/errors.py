@@ -63,7 +63,7 @@ class InternalError(CoordinatordError):
 def operational(error: Exception) -> OperationalError | None:
     """Return an error that ends a program as one that is not our fault; None if it is a bug."""
     if isinstance(error, OSError):
-        return RefusedBySystemError(f"the system refused something: {error}")
+        return RefusedBySystemError(f"the system refused a request: {error}")
     return error if isinstance(error, OperationalError) else None
 
 

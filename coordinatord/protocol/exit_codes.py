@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
     INTERNAL = 70
     """A bug of this project."""
     OS_ERROR = 71
-    """The system refused something that it should not, such as a process or a port."""
+    """The system refused a request that it should not, such as a process or a port."""
     IO_ERROR = 74
     """The state cannot be kept: the disk is full, read-only, broken, in use (sysexits: EX_IOERR)."""
     TEMPFAIL = 75

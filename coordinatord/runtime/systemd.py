@@ -63,7 +63,7 @@ class SystemdNotifier:
         except OSError as error:
             if not self._unreachable:
                 names = fields("systemd_unreachable")
-                log.warning("systemd cannot be told %s at NOTIFY_SOCKET: %s", assignments[0], error, extra=names)
+                log.warning("cannot send %s to systemd at NOTIFY_SOCKET: %s", assignments[0], error, extra=names)
             self._unreachable = True
 
     async def keep_alive(self) -> None:

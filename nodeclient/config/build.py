@@ -28,7 +28,7 @@ STOP_TIMEOUT_S = 30.0
 UNHEEDED = {
     "TORCHELASTIC_ENABLE_FILE_TIMER": "nodeclient has no watchdog for torch.distributed.elastic.timer to talk to",
     "TORCHELASTIC_HEALTH_CHECK_PORT": "a node serves no health check, ask coordinatord's /healthz",
-    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "nobody looks for workers that hang in the kernel while they run",
+    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "nodeclient does not look for workers that hang in the kernel",
 }
 """Variables of torchrun that ask for what is not done here, and the remark about each."""
 

@@ -44,7 +44,7 @@ def add_nodes(parser: SettingsParser, *, nodes: str, workers: str, workers_defau
         help="worker failures the whole job survives (default: 0)",
     )
     add("--role", type=flag_values.name, default="default", help="role of this node's workers (default: default)")
-    add("--node-rank", type=flag_values.count, toml=WHOLE, metavar="N", help="the group rank that this node wishes for")
+    add("--node-rank", type=flag_values.count, toml=WHOLE, metavar="N", help="the group rank that this node asks for")
 
 
 def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], signals_variables: tuple[str, ...]) -> None:
@@ -79,7 +79,7 @@ def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], sign
         type=flag_values.signals,
         array=joined,
         metavar="NAMES",
-        help=f"signals by which the node leaves (default: {','.join(signum.name for signum in SIGNALS)})",
+        help=f"signals that make the node leave (default: {','.join(signum.name for signum in SIGNALS)})",
     )
 
 
@@ -104,8 +104,8 @@ def add_output(parser: SettingsParser, *, template_variable: str) -> None:
         "--log-line-prefix-template",
         variables=(template_variable, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
         metavar="TEXT",
-        help="what stands before each line on the terminal; ${hostname}, ${host} (without the domain), ${role_name},"
-        " ${rank} and ${local_rank} are filled in",
+        help="a prefix for each line on the terminal; ${hostname}, ${host} (without the domain), ${role_name},"
+        " ${rank} and ${local_rank} are replaced",
     )
     add(
         "--local-ranks-filter",
@@ -182,7 +182,7 @@ def add_node(parser: SettingsParser) -> None:
         type=flag_values.seconds_or_none,
         toml=NUMBER,
         metavar="S",
-        help="seconds that they get in any other, where they often hang in a collective (default: 0.5)",
+        help="seconds that workers get in any other stop, where they often hang in a collective (default: 0.5)",
     )
     add_own(
         parser,

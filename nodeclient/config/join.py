@@ -64,7 +64,7 @@ def add_join(parser: SettingsParser) -> None:
         "--advertise-addr",
         type=flag_values.address,
         metavar="ADDR",
-        help="where other nodes reach this one, if found wrong by itself",
+        help="the address at which other nodes reach this one, if the one found is wrong",
     )
     flags.add_node(parser)
     flags.add_output(parser, template_variable=flags.own_variable("--log-line-prefix-template"))

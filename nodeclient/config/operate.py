@@ -86,7 +86,7 @@ def add_status(parser: SettingsParser) -> None:
     _add_coordinators(parser)
     parser.add_setting("--watch", action="store_true", help="look again every second; off a terminal, at each change")
     parser.add_setting("--all", action="store_true", help="show every node and every job, however many there are")
-    parser.add_setting("--json", action="store_true", help="for programs")
+    parser.add_setting("--json", action="store_true", help="print JSON, for programs")
     _add_job(parser, "only this one")
 
 
@@ -98,7 +98,7 @@ def read_status(parser: SettingsParser, given: argparse.Namespace, _: Mapping[st
 def add_events(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient events`."""
     _add_coordinators(parser)
-    parser.add_setting("--follow", "-f", action="store_true", help="go on as things happen; begins with the last 10")
+    parser.add_setting("--follow", "-f", action="store_true", help="go on as events happen; begins with the last 10")
     parser.add_setting(
         "--last", type=flag_values.count, variables=(), metavar="N", help="only the newest N, up to 1000"
     )
@@ -107,7 +107,7 @@ def add_events(parser: SettingsParser) -> None:
         type=flag_values.age,
         variables=(),
         metavar="AGE",
-        help="only what happened in the last so many seconds, or 15m, 2h, 3d",
+        help="only events of this age at most, in seconds, or as 15m, 2h, 3d",
     )
     parser.add_setting(
         "--kind",
@@ -116,10 +116,10 @@ def add_events(parser: SettingsParser) -> None:
         array=joined,
         default=(),
         metavar="KIND[,...]",
-        help="only of these kinds, such as node-lost,round-stopped",
+        help="only events of these kinds, such as node-lost,round-stopped",
     )
-    parser.add_setting("--json", action="store_true", help="for programs: one JSON object a line")
-    _add_job(parser, "only of this one; without it, of all jobs")
+    parser.add_setting("--json", action="store_true", help="print one JSON object a line, for programs")
+    _add_job(parser, "only events of this job (default: of all jobs)")
 
 
 def read_events(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> EventsConfig:
@@ -131,7 +131,7 @@ def read_events(parser: SettingsParser, given: argparse.Namespace, _: Mapping[st
 def add_report(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient report`."""
     _add_coordinators(parser)
-    parser.add_setting("--json", action="store_true", help="for programs; null where nothing has failed")
+    parser.add_setting("--json", action="store_true", help="print JSON, for programs; null if nothing has failed")
     _add_job(parser, "may be left out where there is only one")
 
 
@@ -143,9 +143,7 @@ def read_report(parser: SettingsParser, given: argparse.Namespace, _: Mapping[st
 def add_drain(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient drain`."""
     add_for_nodes(parser)
-    parser.add_setting(
-        "--ahead", action="store_true", variables=(), help="also a NODE that nobody has yet: it is to come later"
-    )
+    parser.add_setting("--ahead", action="store_true", variables=(), help="also a NODE that has not joined yet")
 
 
 def add_for_nodes(parser: SettingsParser) -> None:
@@ -192,7 +190,7 @@ def _add_coordinators(parser: SettingsParser) -> None:
 
 def _add_reason(parser: SettingsParser) -> None:
     parser.add_setting(
-        "--reason", type=_sentence, variables=(), default="", metavar="TEXT", help="why, for the events and the nodes"
+        "--reason", type=_sentence, variables=(), default="", metavar="TEXT", help="reason for the events and the nodes"
     )
 
 
@@ -202,7 +200,7 @@ def _add_job(parser: SettingsParser, which: str) -> None:
 
 def _job(parser: SettingsParser, given: argparse.Namespace) -> str | None:
     if given.job == "":
-        parser.error("'' is the name of no job: is a variable empty?")
+        parser.error("'' cannot be the name of a job: is a variable empty?")
     return str(given.job) if given.job is not None else None
 
 

@@ -40,7 +40,7 @@ class _Subcommand:
 
 
 def _add_replay(parser: SettingsParser) -> None:
-    parser.add_argument("--crash", type=Path, metavar="FILE", required=True, help="the file that it left")
+    parser.add_argument("--crash", type=Path, metavar="FILE", required=True, help="the crash file")
 
 
 def _read_replay(_: SettingsParser, given: argparse.Namespace, __: Mapping[str, str]) -> Config:
@@ -71,7 +71,7 @@ _SUBCOMMANDS = {
     "stop": _Subcommand("end a job, with time for its workers to save", operate.add_for_live_job, operate.read_command),
     "restart": _Subcommand("have a job begin a new round", operate.add_for_live_job, operate.read_command),
     "forget": _Subcommand("drop a job that is over", operate.add_forget, operate.read_command),
-    "replay": _Subcommand("run again what led to a bug of nodeclient", _add_replay, _read_replay),
+    "replay": _Subcommand("run the events that led to a bug of nodeclient again", _add_replay, _read_replay),
 }
 
 

@@ -105,7 +105,7 @@ def add_rendezvous(parser: SettingsParser) -> None:
         array=joined,
         default={},
         metavar="KEY=VALUE,...",
-        help="what torchrun's backends know",
+        help="keys of torchrun's backends",
     )
     add("--standalone", action="store_true", help="bring a coordinator along: a job on this host alone")
     add("--master-addr", metavar="ADDR", help=f"address of the host with node rank 0 (default: {MASTER_ADDRESS})")
@@ -122,7 +122,7 @@ def add_rendezvous(parser: SettingsParser) -> None:
         dest="advertise_addr",
         type=flag_values.address,
         metavar="ADDR",
-        help="where other nodes reach this one, if found wrong by itself",
+        help="the address at which other nodes reach this one, if the one found is wrong",
     )
 
 

@@ -46,14 +46,16 @@ def leaving(signum: int, grace_s: float | None) -> str:
     `signum` is the signal, 0 if there was none; `grace_s` is how long its workers have, None if it has no workers.
     """
     text = f"{Signals(signum).name}: leaving" if signum else "leaving"
-    return text if grace_s is None else f"{text}; workers get up to {grace_s:g} s to save, once more kills them"
+    return text if grace_s is None else f"{text}; workers get up to {grace_s:g} s to save, a second signal kills them"
 
 
 def cut_off(grace_s: float, settings: Settings) -> str:
     """Return the notice that the workers stop, since the coordinator was out of reach for so long."""
     text = f"out of touch with the coordinator for {grace_s:g} s: this node may have been replaced, its workers stop"
     text += f" and get up to {settings.stop_timeout_s:g} s to save"
-    return f"{text}; it is looked for, for {settings.join_timeout_s:g} s more; when it is back they start again"
+    return (
+        f"{text}; the search goes on for {settings.join_timeout_s:g} s; when the coordinator is back they start again"
+    )
 
 
 def companion_ended(how: str) -> str:
@@ -84,7 +86,7 @@ def not_let_in(error: str, waited_s: float) -> str:
 def succeeded_alone(error: str) -> str:
     """Return the notice that the only node of a round has succeeded without the coordinator."""
     text = "all workers succeeded, and this node was the only one of its round: the job is done"
-    return f"{text}; the coordinator could not be told: {error}"
+    return f"{text}; the coordinator could not be notified: {error}"
 
 
 def gave_up(vain: str, phase: Phase, failure: Failure | None) -> str:
@@ -93,7 +95,7 @@ def gave_up(vain: str, phase: Phase, failure: Failure | None) -> str:
         return f"all workers of this node succeeded, but whether those of the others did is not known: {vain}"
     if failure is not None:
         how = describe_exit(failure.exit_code)
-        return f"worker of rank {failure.rank} failed ({how}), which nobody could be told: {vain}"
+        return f"worker of rank {failure.rank} failed ({how}), which could not be reported: {vain}"
     return vain
 
 

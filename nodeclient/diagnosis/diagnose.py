@@ -70,7 +70,7 @@ def diagnose(
 def _last_line(written: Sequence[str]) -> str:
     """Quote the last line of a program that ended by itself, without an exception: the argument of `sys.exit`."""
     lines = [line for line in own_lines(written) if not _PROGRESS.match(line)]
-    return f"it said last: {lines[-1].strip()}" if lines else ""
+    return f"its last line: {lines[-1].strip()}" if lines else ""
 
 
 def _recorded_error(record: recorded.Recorded, call_stack: Sequence[str]) -> str:

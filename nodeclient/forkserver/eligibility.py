@@ -24,7 +24,7 @@ _MAIN = "cm"
 
 _WITH_VALUE = "WX"
 
-_DEAF = {"I": "isolated", "E": "told to ignore PYTHONPATH", "S": "told not to import site"}
+_DEAF = {"I": "isolated", "E": "set to ignore PYTHONPATH", "S": "set not to import site"}
 """Options with which Python does not find the hook."""
 
 

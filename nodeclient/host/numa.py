@@ -113,8 +113,8 @@ def _seats(workers: int, gpus: list[Gpu], nodes: Mapping[int, frozenset[int]], h
 def _why_not(gpu: Gpu, node: int, nodes: Mapping[int, frozenset[int]]) -> str:
     if node == UNKNOWN:
         return (
-            f"this host has {len(nodes)} NUMA nodes, and nobody tells which of them {gpu.name} is near (see "
-            f"/sys/bus/pci/devices/{gpu.pci_address or '*'}/numa_node): have the host set up to tell it"
+            f"this host has {len(nodes)} NUMA nodes, and the kernel does not know which one {gpu.name} is near (see "
+            f"/sys/bus/pci/devices/{gpu.pci_address or '*'}/numa_node): correct the setup of the host"
         )
     return (
         f"{gpu.name} is near NUMA node {node}, but this process may only use the CPUs "

@@ -93,7 +93,7 @@ def _follow(client: Client, job: str | None, query: str) -> Iterator[ApiEvent]:
         except UnknownNameError as error:
             if job is None or last is None:
                 raise error if job is None else unknown_job(client, job) from None
-            sys.stderr.write(f"nodeclient: the coordinator knows job {job} no more\n")
+            sys.stderr.write(f"nodeclient: the coordinator no longer knows job {job}\n")
             return
         except RequestError as error:
             if is_over:

@@ -64,7 +64,7 @@ def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
         raise RequestError("the coordinator has no job")
     if len(names) > 1:
         which = "jobs that have not ended" if living else "jobs"
-        raise RequestError(f"there are {len(names)} {which}, say which one: {listed(names)}", ExitCode.USAGE)
+        raise RequestError(f"there are {len(names)} {which}, name one: {listed(names)}", ExitCode.USAGE)
     return names[0]
 
 

@@ -107,8 +107,8 @@ async def find_obstacle(part: Assignment, patience_s: float) -> str | None:
                     if answer == _greeting(part.master_node):
                         return None
                     if answer:
-                        return f"{what} (somebody else answers there: {_shown(answer)}): {remedy}"
-                    why = "whoever accepts there says nothing"  # perhaps a proxy, whose other side is not up yet
+                        return f"{what} (another program answers there: {_shown(answer)}): {remedy}"
+                    why = "a program accepts there and sends nothing"  # perhaps a proxy, whose other side is not up yet
                 await asyncio.sleep(PAUSE_S)
     except TimeoutError:
         return f"{what} ({why or 'no answer'}, tried for {patience_s:g} s): {remedy}"

@@ -106,7 +106,7 @@ def test_of_several_jobs_one_has_to_be_named_and_of_its_runs_the_last_is_shown(
     database.append([an_opening("a", "e-3")], 2.0)
     choices = replay(tmp_path)
     assert choices.splitlines()[1:] == ["  job a, run e-1", "  job b, run e-2", "  job a, run e-3"]
-    assert "several jobs; say which one" in choices
+    assert "several jobs; name a job or a run" in choices
     assert replay(tmp_path, "a").startswith("job a, run e-3: 1 record\n")
     assert replay(tmp_path, "e-1").startswith("job a, run e-1: 1 record\n")
     assert replay(tmp_path, "b").startswith("job b, run e-2: 2 records\n")

@@ -65,4 +65,4 @@ def test_which_of_several_jobs_is_asked_back(capsys: pytest.CaptureFixture[str])
         chosen = config.parse(["report", "--coord", endpoint], {})
         assert isinstance(chosen, config.ReportConfig)
         assert run_command(chosen) == 64
-    assert capsys.readouterr() == ("", "nodeclient: there are 2 jobs, say which one: mnist, cifar\n")
+    assert capsys.readouterr() == ("", "nodeclient: there are 2 jobs, name one: mnist, cifar\n")

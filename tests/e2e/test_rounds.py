@@ -153,7 +153,7 @@ def test_a_second_signal_leaves_at_once(cluster: Cluster) -> None:
     only = cluster.join("a", "--nnodes", "1", "--stop-timeout", "1000", script="--deaf --family")
     cluster.await_round(1)
     only.signal(signal.SIGTERM)
-    only.await_line("SIGTERM: leaving; .*once more kills them")
+    only.await_line("SIGTERM: leaving; .*a second signal kills them")
     assert only.stop() == 143
     assert only.leftovers() == []
 

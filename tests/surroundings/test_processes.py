@@ -116,7 +116,7 @@ def test_a_node_that_can_no_longer_watch_its_workers_ends_and_leaves_none(coordi
         resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (3, 3))
         kill_quietly(worker)
         assert node.wait() == 71
-        assert "nodeclient: the system refused something: [Errno 24] Too many open files" in node.output
+        assert "nodeclient: the system refused a request: [Errno 24] Too many open files" in node.output
         node.await_no_leftovers()
         assert "Traceback" not in node.output
     finally:

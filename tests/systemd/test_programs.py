@@ -94,7 +94,7 @@ def test_the_daemon_serves_with_the_sockets_that_systemd_passes(start: Callable[
     for port in ports:
         assert run(BIN / "nodeclient", "status", "--coord", f"127.0.0.1:{port}").stdout == "no jobs\n"
     assert f"coordinatord listening on http://127.0.0.1:{ports[0]}" in daemon.lines
-    assert "--host and --port have no say" in daemon.output
+    assert "--host and --port have no effect" in daemon.output
     assert daemon.stop() == 0
 
 

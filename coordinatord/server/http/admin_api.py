@@ -109,7 +109,7 @@ class Requests:
 
 
 def _ending(number: int) -> Answer:
-    text = "coordinatord ends, and whether this is recorded shows when it is back: ask again then"
+    text = "coordinatord ends; whether this was recorded shows when it is back: try again then"
     return Answer(number, Verdict.UNRECORDED, text)
 
 

@@ -80,9 +80,9 @@ class Browsers:
         """Let a request through, or answer it with 403."""
         origin = request.headers.get("Origin")
         if origin is not None and (request.method not in READING or request.path == SESSION_PATH):
-            text = "no web page may ask for this: use nodeclient, or curl"
+            text = "no web page may send this request: use nodeclient, or curl"
             names = fields("page_refused", origin=origin, path=request.path, peer=request.remote)
-            log.warning("refused: a web page asked for what only programs may ask for", extra=names)
+            log.warning("refused: a web page sent a request that only programs may send", extra=names)
             return complain(request, 403, "foreign", text)
         name = _host(request.headers.get("Host", ""))
         if _is_browser(request) and not self._names.has(name):
@@ -92,7 +92,7 @@ class Browsers:
 
 def _unknown(name: str) -> str:
     return (
-        f"coordinatord does not know the name {name[:253]} as its own, and a web page of somebody else could go by it: "
+        f"coordinatord does not know the name {name[:253]} as its own, and another site's web page could use it: "
         "open this page by the address of the host, or start coordinatord with --allowed-hosts and this name"
     )
 

@@ -101,13 +101,13 @@ class JobsCollector(Collector):
         shown = [one for one in jobs if one.is_shown]
         live = [one for one in jobs if not one.state.ended]
         yield _gauge("job_state", "1 for the state that the job's run is in.", _states(shown), "state")
-        health = "1 for how the round of a job that has not ended does, as far as can be heard."
+        health = "1 for the health of the round of a job that has not ended."
         yield _gauge("job_health", health, _healths(live), "health")
-        yield _gauge("nodes", "Nodes of a job that has not ended, by where they stand in it.", _nodes(live), "state")
+        yield _gauge("nodes", "Nodes of a job that has not ended, by their state in it.", _nodes(live), "state")
         yield _gauge("job_nodes_min", "The least number of nodes of a round.", _plain(live, "nodes_min"))
         yield _gauge("job_nodes_max", "The greatest number of nodes of a round.", _plain(live, "nodes_max"))
-        yield _counter("rounds", "Rounds that ended, by why, as it was judged.", _rounds(shown), "reason")
-        yield _counter("nodes_lost", "Nodes that went without a word, in a round or not.", _plain(shown, "nodes_lost"))
+        yield _counter("rounds", "Rounds that ended, by reason.", _rounds(shown), "reason")
+        yield _counter("nodes_lost", "Nodes that were lost, in a round or not.", _plain(shown, "nodes_lost"))
         yield _counter("restarts", "Restarts of the run that were charged to its budget.", _plain(shown, "restarts"))
         budget = "The budget of restarts, unless torchrun counts them."
         yield _gauge("job_restarts_max", budget, _plain(live, "restarts_max"))

@@ -108,13 +108,13 @@ class _Daemon(Collector):
         drained = len(machine.cluster.drained)
         yield GaugeMetricFamily("coordinatord_drained", "Nodes and hosts that operators keep out of jobs.", drained)
         recording = machine.store_error is None
-        yield GaugeMetricFamily("coordinatord_store_ok", "1 if what is decided can be recorded, else 0.", recording)
+        yield GaugeMetricFamily("coordinatord_store_ok", "1 if decisions can be recorded, else 0.", recording)
         yield CounterMetricFamily(
             "coordinatord_store_failures", "Attempts to record something that failed.", counters.store_failures
         )
         yield CounterMetricFamily("coordinatord_heartbeats", "Heartbeats that nodes have sent.", counters.heartbeats)
         refused = CounterMetricFamily(
-            "coordinatord_refused", "Messages that ended a node's session, by why.", labels=["code"]
+            "coordinatord_refused", "Messages that ended a node's session, by reason.", labels=["code"]
         )
         for code in RefusalCode:
             refused.add_metric([code], counters.refused[code])

@@ -1,11 +1,11 @@
-// The page put together: what comes from the stream goes to the list of jobs and to the job that the address names.
+// The whole page: passes data from the stream to the list of jobs and to the job that the address names.
 
 import { copyable, drainedPanel, endpoint, quoted } from "./commands.js";
-import { h, name, say, set, show } from "./dom.js";
+import { h, name, setText, set, show } from "./dom.js";
 import { jobPage } from "./job.js";
 import { firstChoice, jobList, jobOf, linkTo } from "./jobs.js";
 import { Stream } from "./stream.js";
-import { capital, clock, stateOf } from "./words.js";
+import { capital, clock, stateOf } from "./format.js";
 
 const TICK_MS = 1_000; // between two looks at what grows older without news
 const STALE_S = 1.5; // what is older than that is shown as that much older
@@ -25,27 +25,27 @@ let job = jobPage();
 let jobs = null; // the last list
 let view = null; // the last of the selected job, and when it came
 let selected = jobOf(location.hash);
-let link = { state: "opening", words: "", since: Date.now() };
+let link = { state: "opening", text: "", since: Date.now() };
 let version = null; // of the coordinator that this page came from
 
 document.getElementById("jobs").append(list.element);
-say(document.getElementById("host"), location.host);
+setText(document.getElementById("host"), location.host);
 
 const stream = new Stream({ jobs: showJobs, job: showJob, link: showLink });
 stream.open(selected);
 window.addEventListener("hashchange", () => select(jobOf(location.hash)));
 setInterval(tick, TICK_MS);
 
-function showJobs(told) {
-  jobs = told.jobs;
-  version ??= told.version;
-  if (version !== told.version) location.reload(); // the page of another release does not know what is told now
+function showJobs(data) {
+  jobs = data.jobs;
+  version ??= data.version;
+  if (version !== data.version) location.reload(); // this page is of another release than the data
   show(page.body, true);
   set(page.body, "data-empty", jobs.length === 0);
-  drained.update(told.drained);
+  drained.update(data.drained);
   if (selected === null) select(jobOf(location.hash));
   list.update(jobs, selected);
-  if (!jobs.length && (view === null || view.told.unknown)) present(nothing);
+  if (!jobs.length && (view === null || view.data.unknown)) present(nothing);
 }
 
 function select(wanted) {
@@ -62,44 +62,44 @@ function select(wanted) {
   stream.open(selected);
 }
 
-function showJob(told) {
-  if (told.job !== selected) return;
-  view = { told, at: performance.now() };
-  if (told.unknown) {
-    unknown.update(told.job);
+function showJob(data) {
+  if (data.job !== selected) return;
+  view = { data, at: performance.now() };
+  if (data.unknown) {
+    unknown.update(data.job);
     present(jobs?.length ? unknown : nothing);
   } else {
-    job.update(told, 0);
+    job.update(data, 0);
     present(job);
   }
-  document.title = told.unknown ? "coordinatord" : `${told.job}: ${stateOf(told)}`;
+  document.title = data.unknown ? "coordinatord" : `${data.job}: ${stateOf(data)}`;
 }
 
 function present(part) {
   if (page.main.firstChild !== part.element) page.main.replaceChildren(part.element, drained.element);
 }
 
-function showLink(state, words, sinceMs) {
-  if (link.state !== state) link = { state, words, since: Date.now() - sinceMs };
-  link.words = words;
+function showLink(state, text, sinceMs) {
+  if (link.state !== state) link = { state, text, since: Date.now() - sinceMs };
+  link.text = text;
   const away = state === "lost" || state === "refused";
   set(page.link, "data-state", state);
-  say(page.link.lastChild, { live: "live", lost: "no connection", refused: "refused", paused: "paused" }[state]);
+  setText(page.link.lastChild, { live: "live", lost: "no connection", refused: "refused", paused: "paused" }[state]);
   show(page.banner, away);
   set(page.body, "data-stale", away);
-  if (away) say(page.banner, bannerWords());
+  if (away) setText(page.banner, bannerText());
 }
 
-function bannerWords() {
-  if (link.state === "refused") return `${capital(link.words)}. This page tries again by itself.`;
+function bannerText() {
+  if (link.state === "refused") return `${capital(link.text)}. This page tries again by itself.`;
   const since = clock((Date.now() - link.since) / 1000);
-  return `${link.words} since ${since}. What is shown is from then; workers go on without it, and this page comes back by itself.`;
+  return `${link.text} since ${since}. The page shows the state of that time. Workers go on without the coordinator, and this page reconnects by itself.`;
 }
 
 function tick() {
-  if (link.state !== "live" || !view || view.told.unknown) return;
+  if (link.state !== "live" || !view || view.data.unknown) return;
   const elapsed = (performance.now() - view.at) / 1000;
-  if (elapsed > STALE_S) job.update(view.told, elapsed);
+  if (elapsed > STALE_S) job.update(view.data, elapsed);
 }
 
 function emptyPage() {
@@ -108,7 +108,7 @@ function emptyPage() {
   return {
     element: h("section", { class: "empty" },
       h("h1", {}, "No jobs yet"),
-      h("p", {}, "This coordinator is up and waits. Start a job by typing this on each training host:"),
+      h("p", {}, "This coordinator is running. To start a job, type this on each training host:"),
       start.element,
       h("p", { class: "muted" }, "Nodes with the same --job-id train together. The job appears here by itself.")),
   };
@@ -120,10 +120,10 @@ function unknownPage() {
   return {
     element: h("section", { class: "empty" },
       h("h1", {}, "No job ", title, " is known here"),
-      h("p", {}, "It may have been forgotten, or not have begun. Should a node join it, it appears here by itself."),
+      h("p", {}, "It was forgotten, or has not begun. It appears here by itself when a node joins it."),
       line.element),
     update(wanted) {
-      say(title, wanted);
+      setText(title, wanted);
       line.update(`nodeclient join --coord ${quoted(endpoint())} --job-id=${quoted(wanted)} -- python train.py`);
     },
   };

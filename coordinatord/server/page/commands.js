@@ -1,16 +1,16 @@
-// What to type to act. The page itself only shows: whoever may open it need not be allowed to end a job.
+// Commands to type. The page itself only shows: a reader of it need not be allowed to end a job.
 
-import { h, keep, say, set } from "./dom.js";
+import { h, keep, setText, set } from "./dom.js";
 
 const COPIED_MS = 1_500; // long enough to be seen
 
-// Where nodes and commands find this coordinator.
+// The address at which nodes and commands find this coordinator.
 export function endpoint() {
   const port = location.port || (location.protocol === "https:" ? "443" : "80");
   return `${location.hostname}:${port}`;
 }
 
-// A word as a POSIX shell takes it: names of jobs and nodes may hold anything printable.
+// Quote a word for a POSIX shell: names of jobs and nodes may hold anything printable.
 export function quoted(word) {
   return /^[\w.,:@%+=/][\w.,:@%+=/-]*$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
@@ -27,20 +27,20 @@ export function copyable(text = "") {
   const element = h("span", { class: "command" }, code, button);
   let timer = 0;
   button.addEventListener("click", () => {
-    say(button, copy(code) ? "Copied" : "Select and copy");
+    setText(button, copy(code) ? "Copied" : "Select and copy");
     clearTimeout(timer);
-    timer = setTimeout(() => say(button, "Copy"), COPIED_MS);
+    timer = setTimeout(() => setText(button, "Copy"), COPIED_MS);
   });
   return {
     element,
     update(wanted) {
-      say(code, wanted);
+      setText(code, wanted);
       set(button, "aria-label", `Copy: ${wanted}`);
     },
   };
 }
 
-// By selection: `navigator.clipboard` is there only where pages come over TLS.
+// It copies a selection, since `navigator.clipboard` exists only where pages come over TLS.
 function copy(element) {
   getSelection().selectAllChildren(element);
   return document.execCommand("copy");
@@ -49,7 +49,7 @@ function copy(element) {
 export function commandsPanel() {
   const list = h("dl", { class: "commands" });
   const element = h("details", { class: "panel" }, h("summary", {}, h("h2", {}, "Act on this job")),
-    h("p", { class: "muted" }, "This page only shows. These are typed where nodeclient is installed, and end up in the job's events."), list);
+    h("p", { class: "muted" }, "This page only shows. Type these commands where nodeclient is installed; they are recorded in the job's events."), list);
   return {
     element,
     update(job, ended) {
@@ -91,12 +91,12 @@ export function drainedPanel() {
 }
 
 function mark() {
-  const words = h("dt");
+  const content = h("dt");
   const line = copyable();
   return {
-    element: h("div", {}, words, h("dd", {}, line.element)),
+    element: h("div", {}, content, h("dd", {}, line.element)),
     update({ node, reason }) {
-      say(words, reason || node);
+      setText(content, reason || node);
       line.update(command("undrain", node));
     },
   };

@@ -1,4 +1,4 @@
-// Elements out of plain data. All text goes in as text: names of jobs and what workers wrote may be anybody's.
+// Makes elements from plain data. All text is inserted as text: names of jobs and output of workers are not trusted.
 
 // Make an element: `h("td", { class: "ranks", title: "..." }, "0-7")`.
 export function h(tag, attributes = {}, ...children) {
@@ -8,7 +8,7 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-// Set an attribute where it is not set like that already; null and false take it away.
+// Set an attribute unless it has that value already; null and false remove it.
 export function set(element, name, value) {
   if (value === null || value === undefined || value === false) {
     if (element.hasAttribute(name)) element.removeAttribute(name);
@@ -18,8 +18,8 @@ export function set(element, name, value) {
   }
 }
 
-// Let an element that holds nothing but text say this. What it says already costs nothing: no layout, no screen reader.
-export function say(element, text) {
+// Set the text of an element that holds nothing else. An unchanged text costs nothing: no layout, no screen reader.
+export function setText(element, text) {
   const wanted = String(text);
   const node = element.firstChild;
   if (node === null) {
@@ -33,13 +33,13 @@ export function show(element, visible) {
   if (element.hidden === visible) element.hidden = !visible;
 }
 
-// How a property of an element's style is set under a policy that allows no style in markup.
+// Set a property of an element's style, since the policy allows no style in markup.
 export function style(element, property, value) {
   if (element.style[property] !== value) element.style[property] = value;
 }
 
-// Let the children of `parent` be one for each item, in their order. `make(item)` returns `{ element, update }`; what
-// is there already under the same key is updated and kept, with its focus and its place in the scroll.
+// Make the children of `parent` one for each item, in their order. `make(item)` returns `{ element, update }`; a child
+// with the same key is kept and updated, with its focus and its place in the scroll.
 export function keep(parent, items, keyOf, make) {
   const known = parent.kept ?? new Map();
   const kept = new Map();
@@ -67,7 +67,7 @@ export function badge() {
   return {
     element,
     update(text, tone) {
-      say(word, text);
+      setText(word, text);
       set(element, "data-tone", tone);
     },
   };

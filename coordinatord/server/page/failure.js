@@ -1,11 +1,11 @@
-// The last failure: the worker that failed first, what it said, and who only followed.
+// The last failure: the worker that failed first, its error, and the consequences.
 
-import { h, keep, say, show } from "./dom.js";
-import { ago, clock, count } from "./words.js";
+import { h, keep, setText, show } from "./dom.js";
+import { ago, clock, count } from "./format.js";
 
 export function failurePanel() {
   const facts = h("dl", { class: "facts" });
-  const lines = h("pre", { tabindex: "0", "aria-label": "The last lines that it wrote" });
+  const lines = h("pre", { tabindex: "0", "aria-label": "The worker's last lines" });
   const title = h("h2", { id: "failure-title" });
   const when = h("span", { class: "aside" });
   const element = h("section", { class: "panel failure", "aria-labelledby": "failure-title" },
@@ -15,12 +15,12 @@ export function failurePanel() {
     update(failure, elapsed) {
       show(element, failure !== null);
       if (failure === null) return;
-      say(title, `Round ${count(failure.round)} failed: rank ${failure.rank} on ${failure.host}`);
-      say(when, ago(failure.age_s + elapsed));
+      setText(title, `Round ${count(failure.round)} failed: rank ${failure.rank} on ${failure.host}`);
+      setText(when, ago(failure.age_s + elapsed));
       when.title = clock(failure.age_s + elapsed);
       keep(facts, factsOf(failure), (fact) => fact.label, fact);
       show(lines, failure.last_lines.length > 0);
-      say(lines, failure.last_lines.join("\n"));
+      setText(lines, failure.last_lines.join("\n"));
     },
   };
 }
@@ -31,7 +31,7 @@ function factsOf(failure) {
     { label: "Root cause", text: `rank ${failure.rank} (local rank ${failure.local_rank}) of node ${failure.node}, host ${failure.host}` },
     { label: "How", text: `${failure.how}${process}` },
     { label: "Error", text: failure.error },
-    { label: "Found out", text: failure.message },
+    { label: "Finding", text: failure.message },
     { label: "Before", text: failure.before },
     { label: "Behind", text: failure.behind },
     { label: "Then", text: failure.then },
@@ -42,7 +42,7 @@ function factsOf(failure) {
 }
 
 function fact({ label }) {
-  const words = h("dd");
-  const element = h("div", {}, h("dt", {}, label), words);
-  return { element, update: ({ text }) => say(words, text) };
+  const content = h("dd");
+  const element = h("div", {}, h("dt", {}, label), content);
+  return { element, update: ({ text }) => setText(content, text) };
 }

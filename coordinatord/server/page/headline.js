@@ -1,7 +1,7 @@
-// The top of a job: its state and why it is in it, and the figures that say how it does.
+// The top of a job: its state, the reason, and the main figures.
 
-import { badge, h, keep, name, say, set, show } from "./dom.js";
-import { ago, count, duration, ENDED, NONE, pace, percent, plural, stateOf, toneOf } from "./words.js";
+import { badge, h, keep, name, setText, set, show } from "./dom.js";
+import { ago, count, duration, ENDED, NONE, pace, percent, plural, stateOf, toneOf } from "./format.js";
 
 export function headline() {
   const title = name();
@@ -17,24 +17,24 @@ export function headline() {
     element,
     // `elapsed`: seconds since the view was made.
     update(view, elapsed) {
-      say(title, view.job);
+      setText(title, view.job);
       state.update(stateOf(view), toneOf(view));
-      say(reason, view.reason);
+      setText(reason, view.reason);
       const lacks = view.missing.count > 0 && !ENDED.has(view.state);
       show(missing, lacks);
-      if (lacks) say(missing, missingWords(view.missing));
-      say(meta, metaWords(view, elapsed));
+      if (lacks) setText(missing, missingText(view.missing));
+      setText(meta, metaText(view, elapsed));
       keep(figures, figuresOf(view), (figure) => figure.label, tile);
     },
   };
 }
 
-function missingWords({ count: number, nodes }) {
+function missingText({ count: number, nodes }) {
   const more = number > nodes.length ? ` and ${count(number - nodes.length)} more` : "";
   return `Missing ${number === 1 ? "node" : "nodes"}: ${nodes.join(", ")}${more}`;
 }
 
-function metaWords(view, elapsed) {
+function metaText(view, elapsed) {
   const parts = [`Run ${view.run}`];
   if (view.round) parts.push(`round ${count(view.round)}`);
   if (ENDED.has(view.state)) parts.push(`took ${duration(view.opened_s)}`, `ended ${ago(view.state_s + elapsed)}`);
@@ -59,7 +59,7 @@ function goodputWords({ ledger }) {
   return ledger.seconds.running ? "not known: no steps reported" : "no step yet";
 }
 
-// How large the job is; of one that has ended, how large it was.
+// The size of the job, or the last size of one that has ended.
 function sizesOf(view) {
   const last = view.rounds.at(-1);
   if (ENDED.has(view.state) && last) {
@@ -90,8 +90,8 @@ function tile({ label }) {
   return {
     element,
     update(figure) {
-      say(value, figure.value);
-      say(note, figure.note);
+      setText(value, figure.value);
+      setText(note, figure.note);
       set(element, "class", figure.main ? "main" : null);
       set(element, "data-none", figure.none);
     },

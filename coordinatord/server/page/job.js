@@ -1,4 +1,4 @@
-// One job whole: its panels in the order in which questions come up.
+// One whole job: its panels in the order in which questions come up.
 
 import { commandsPanel } from "./commands.js";
 import { h } from "./dom.js";
@@ -7,7 +7,7 @@ import { headline } from "./headline.js";
 import { ledgerPanel } from "./ledger.js";
 import { nodesOf, nodesPanel } from "./nodes.js";
 import { roundsPanel } from "./rounds.js";
-import { ENDED } from "./words.js";
+import { ENDED } from "./format.js";
 
 export function jobPage() {
   const top = headline();
@@ -20,14 +20,14 @@ export function jobPage() {
   const element = h("div", { class: "job" }, ...parts.map((part) => part.element));
   return {
     element,
-    // `elapsed`: seconds since the view was made, for what grows older by itself.
-    update(told, elapsed) {
-      const view = { ...told, nodes: nodesOf(told.nodes) };
+    // `elapsed`: seconds since the view was made, for ages.
+    update(data, elapsed) {
+      const view = { ...data, nodes: nodesOf(data.nodes) };
       top.update(view, elapsed);
       ledger.update(view.ledger);
       rounds.update(view, elapsed);
       failure.update(view.failure, elapsed);
-      // What a job has failed of is what is looked for first.
+      // A reader of a failed job looks for the failure first.
       const before = view.state === "failed" ? top.element : rounds.element;
       if (failure.element.previousSibling !== before) before.after(failure.element);
       nodes.update(view);

@@ -1,7 +1,7 @@
 // The list of all jobs; each is a link, so that pages can be shared and the back button works.
 
-import { badge, h, keep, name, say, set, show } from "./dom.js";
-import { count, ENDED, percent, plural, stateOf, toneOf } from "./words.js";
+import { badge, h, keep, name, setText, set, show } from "./dom.js";
+import { count, ENDED, percent, plural, stateOf, toneOf } from "./format.js";
 
 const FILTER_FROM = 12; // jobs: fewer are seen at a glance
 
@@ -18,7 +18,7 @@ export function jobOf(hash) {
   }
 }
 
-// The job to show where the address names none: the youngest that lives, or the youngest.
+// The job to show if the address names none: the youngest that lives, or the youngest.
 export function firstChoice(jobs) {
   return (jobs.findLast((job) => !ENDED.has(job.state)) ?? jobs.at(-1))?.job ?? null;
 }
@@ -49,7 +49,7 @@ function section(title) {
     element,
     update(jobs, selected) {
       show(element, jobs.length > 0);
-      say(number, count(jobs.length));
+      setText(number, count(jobs.length));
       const items = jobs.map((job) => ({ job, current: job.job === selected }));
       keep(list, items, (item) => item.job.job, entry);
     },
@@ -64,11 +64,11 @@ function entry() {
   return {
     element: h("li", {}, link),
     update({ job, current }) {
-      say(title, job.job);
+      setText(title, job.job);
       set(link, "aria-current", current ? "page" : null);
       set(link, "href", linkTo(job.job));
       state.update(stateOf(job), toneOf(job));
-      say(facts, factsOf(job).join(" · "));
+      setText(facts, factsOf(job).join(" · "));
     },
   };
 }

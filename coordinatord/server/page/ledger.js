@@ -1,12 +1,12 @@
-// Where each second of the run went: one bar, and the same in figures.
+// The run's seconds by activity: one bar, and the same in figures.
 
-import { bar, CAUSES, swatch } from "./causes.js";
-import { h, say, set } from "./dom.js";
-import { duration, NONE, percent } from "./words.js";
+import { bar, ACTIVITIES, swatch } from "./activities.js";
+import { h, setText, set } from "./dom.js";
+import { duration, NONE, percent } from "./format.js";
 
 export function ledgerPanel() {
   const stack = bar({ class: "bar tall", role: "img" });
-  const entries = CAUSES.map(entry);
+  const entries = ACTIVITIES.map(entry);
   const whole = h("span", { class: "aside" });
   const element = h("section", { class: "panel", "aria-labelledby": "ledger-title" },
     h("header", {}, h("h2", { id: "ledger-title" }, "Where the time went"), whole),
@@ -15,9 +15,9 @@ export function ledgerPanel() {
   return {
     element,
     update(ledger) {
-      say(whole, `${duration(ledger.total)} in all`);
+      setText(whole, `${duration(ledger.total)} in all`);
       stack.update(ledger.seconds);
-      set(stack.element, "aria-label", CAUSES.map(({ key, label }) => `${label} ${percent(share(ledger, key))}`).join(", "));
+      set(stack.element, "aria-label", ACTIVITIES.map(({ key, label }) => `${label} ${percent(share(ledger, key))}`).join(", "));
       for (const each of entries) each.update(ledger);
     },
   };
@@ -31,8 +31,8 @@ function entry({ key, label, means }) {
     element,
     update(ledger) {
       const spent = ledger.seconds[key] ?? 0;
-      say(part, spent ? percent(share(ledger, key)) : NONE);
-      say(seconds, spent ? duration(spent) : "");
+      setText(part, spent ? percent(share(ledger, key)) : NONE);
+      setText(seconds, spent ? duration(spent) : "");
       set(element, "data-none", spent === 0);
     },
   };

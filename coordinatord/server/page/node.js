@@ -1,10 +1,10 @@
-// One node, chosen in the table: all that is known of it, and what to type to act on it.
+// One node, chosen in the table: all that is known of it, and the commands for it.
 
 import { command, copyable } from "./commands.js";
-import { badge, h, keep, name, say, show } from "./dom.js";
-import { count, duration, toneOfNode } from "./words.js";
+import { badge, h, keep, name, setText, show } from "./dom.js";
+import { count, duration, toneOfNode } from "./format.js";
 
-const RANKS_MAX = 64; // named one by one; more are left to `nodeclient status --json`
+const RANKS_MAX = 64; // they are named one by one; `nodeclient status --json` has more
 
 export function nodeDetail(close) {
   const title = name();
@@ -20,7 +20,7 @@ export function nodeDetail(close) {
     update(node, most) {
       show(element, node !== null);
       if (node === null) return;
-      say(title, node.node);
+      setText(title, node.node);
       state.update(node.state, toneOfNode(node.state));
       keep(facts, factsOf(node, most), (each) => each.label, fact);
       drain.update(command(node.drained ? "undrain" : "drain", node.node));
@@ -44,14 +44,14 @@ function factsOf(node, most) {
 function stepsOf(node, most) {
   const steps = node.steps.slice(0, RANKS_MAX);
   if (node.least === null) return node.ranks.length ? "none reported by its workers" : "";
-  const told = steps.map((step, index) => {
+  const data = steps.map((step, index) => {
     const behind = step !== null && step < most ? ` (−${count(most - step)})` : "";
     return `rank ${node.ranks[index] ?? `local ${index}`}: ${step === null ? "none" : count(step)}${behind}`;
   });
-  return told.join(" · ");
+  return data.join(" · ");
 }
 
 function fact({ label }) {
-  const words = h("dd");
-  return { element: h("div", {}, h("dt", {}, label), words), update: ({ text }) => say(words, text) };
+  const content = h("dd");
+  return { element: h("div", {}, h("dt", {}, label), content), update: ({ text }) => setText(content, text) };
 }

@@ -1,9 +1,9 @@
-// The nodes of a job: filtered, sorted, and only as many rows as are seen, so that ten thousand scroll like ten.
+// The nodes of a job: filtered, sorted, and only the visible rows, so that ten thousand scroll like ten.
 
-import { badge, h, keep, name, say, set, show, style } from "./dom.js";
+import { badge, h, keep, name, setText, set, show, style } from "./dom.js";
 import { nodeDetail } from "./node.js";
 import { laggardFrom, stepsCell } from "./steps.js";
-import { count, duration, spans, toneOfNode } from "./words.js";
+import { count, duration, spans, toneOfNode } from "./format.js";
 
 const ROW_PX = 36; // as in style.css
 const SPARE_ROWS = 8; // above and below what is seen, so that quick scrolling shows no gap
@@ -28,7 +28,7 @@ function least(node) {
   return node.least ?? Number.MAX_SAFE_INTEGER;
 }
 
-// Rows of the stream as objects, with what is derived from them.
+// Rows of the stream as objects, with derived fields.
 export function nodesOf({ columns, rows }) {
   return rows.map((row) => {
     const node = Object.fromEntries(columns.map((column, index) => [column, row[index]]));
@@ -49,7 +49,7 @@ export function nodesPanel() {
   const body = h("tbody", {}, above.element, below.element);
   const table = h("table", {}, h("thead", {}, h("tr", {}, ...headers.map((each) => each.element))), body);
   const scroller = h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Nodes" }, table);
-  const none = h("p", { class: "muted" }, "No node is like that.");
+  const none = h("p", { class: "muted" }, "No node matches.");
   const detail = nodeDetail(() => choose(null));
   const element = h("section", { class: "panel nodes", "aria-labelledby": "nodes-title" },
     h("header", {}, h("h2", { id: "nodes-title" }, "Nodes"), number),
@@ -88,7 +88,7 @@ export function nodesPanel() {
     else found.sort((a, b) => isBehind(b, view) - isBehind(a, view)); // who is waited for
     if (sorting.down) found.reverse();
     headers.forEach((each) => each.update(sorting));
-    say(number, found.length === view.nodes.length ? count(found.length) : `${count(found.length)} of ${count(view.nodes.length)}`);
+    setText(number, found.length === view.nodes.length ? count(found.length) : `${count(found.length)} of ${count(view.nodes.length)}`);
     set(table, "aria-rowcount", found.length + 1);
     show(none, found.length === 0 && view.nodes.length > 0);
     show(scroller, found.length > 0);
@@ -179,15 +179,15 @@ function spacer() {
 }
 
 function stateChip(choose) {
-  const words = h("span");
-  const element = h("button", { type: "button", class: "chip" }, h("i"), words);
+  const content = h("span");
+  const element = h("button", { type: "button", class: "chip" }, h("i"), content);
   let state = "";
   element.addEventListener("click", () => choose(state));
   return {
     element,
     update(chip) {
       state = chip.state;
-      say(words, `${count(chip.nodes)} ${chip.state}`);
+      setText(content, `${count(chip.nodes)} ${chip.state}`);
       set(element, "data-tone", toneOfNode(chip.state));
       set(element, "aria-pressed", chip.pressed ? "true" : "false");
     },
@@ -213,18 +213,18 @@ function row(choose) {
     element,
     update(node, index, { most, slack, chosen }) {
       shown = node.node;
-      say(title, node.node);
+      setText(title, node.node);
       set(button, "title", node.host === node.node ? null : `on host ${node.host}`);
       set(element, "aria-rowindex", index + 2);
       set(element, "data-chosen", node.node === chosen);
       show(drained, Boolean(node.drained));
-      say(address, node.address);
+      setText(address, node.address);
       state.update(node.state, toneOfNode(node.state));
-      say(reason, node.reason);
+      setText(reason, node.reason);
       set(reason, "title", node.reason);
-      say(ranks, spans(node.ranks));
+      setText(ranks, spans(node.ranks));
       steps.update(node, most, slack);
-      say(seen, node.last_seen_s < 2.5 ? "now" : `${duration(Math.floor(node.last_seen_s))}`);
+      setText(seen, node.last_seen_s < 2.5 ? "now" : `${duration(Math.floor(node.last_seen_s))}`);
       set(seen, "data-late", node.last_seen_s >= 2.5);
     },
   };

@@ -1,8 +1,8 @@
 // The history of a run: a band in proportion to time, and beneath it each round with the reasons of its changes.
 
-import { bar, swatch, total } from "./causes.js";
-import { h, keep, say, set, show, style } from "./dom.js";
-import { ago, clock, count, duration, ENDED, plural } from "./words.js";
+import { bar, swatch, total } from "./activities.js";
+import { h, keep, setText, set, show, style } from "./dom.js";
+import { ago, clock, count, duration, ENDED, plural } from "./format.js";
 
 const FEW = 5; // rounds that are listed unless all are asked for
 
@@ -33,22 +33,22 @@ export function roundsPanel() {
       const endedAgo = ended ? view.state_s + elapsed : 0;
       keep(band, parts, (part) => part.key, piece);
       set(band, "aria-label", `${plural(rounds.length, "round")} in ${duration(span)}; each is described below`);
-      say(from, clock(span + endedAgo));
-      say(until, ended ? clock(endedAgo) : "now");
-      say(number, rounds[0].round > 1 ? `the last ${count(rounds.length)}` : plural(rounds.length, "round"));
+      setText(from, clock(span + endedAgo));
+      setText(until, ended ? clock(endedAgo) : "now");
+      setText(number, rounds[0].round > 1 ? `the last ${count(rounds.length)}` : plural(rounds.length, "round"));
       again = () => {
         const open = all.getAttribute("aria-expanded") === "true";
         const newest = rounds.toReversed();
         keep(list, (open ? newest : newest.slice(0, FEW)).map((round) => ({ round, elapsed })), (item) => item.round.round, entry);
         show(all, rounds.length > FEW);
-        say(all, open ? "Show fewer" : `Show all ${count(rounds.length)}`);
+        setText(all, open ? "Show fewer" : `Show all ${count(rounds.length)}`);
       };
       again();
     },
   };
 }
 
-// The rounds, and at the end what has passed since the last one.
+// The rounds, and at the end the time since the last one.
 function bandOf(view) {
   const parts = view.rounds.map((round) => ({ key: round.round, label: count(round.round), seconds: round.seconds }));
   const shown = parts.reduce((sum, part) => sum + total(part.seconds), 0);
@@ -90,11 +90,11 @@ function entry() {
   return {
     element,
     update({ round, elapsed }) {
-      say(title, `Round ${count(round.round)}`);
-      say(size, `${plural(round.nodes, "node")} · ${plural(round.workers, "worker")}`);
+      setText(title, `Round ${count(round.round)}`);
+      setText(size, `${plural(round.nodes, "node")} · ${plural(round.workers, "worker")}`);
       show(planned, Boolean(round.planned));
       show(charged, Boolean(round.charged));
-      say(when, `formed ${ago(round.formed_s + elapsed)}`);
+      setText(when, `formed ${ago(round.formed_s + elapsed)}`);
       set(when, "title", clock(round.formed_s + elapsed));
       formed.update(round.formed);
       stopped.update(round.stopped === round.ended ? null : round.stopped);
@@ -106,13 +106,13 @@ function entry() {
 }
 
 function line(label) {
-  const words = h("span");
-  const element = h("p", { class: "why" }, h("b", {}, label), words);
+  const content = h("span");
+  const element = h("p", { class: "why" }, h("b", {}, label), content);
   return {
     element,
     update(text) {
       show(element, Boolean(text));
-      if (text) say(words, text);
+      if (text) setText(content, text);
     },
   };
 }
@@ -123,7 +123,7 @@ function spentOf(seconds) {
 }
 
 function sum({ key }) {
-  const words = h("span");
-  const element = h("span", { class: "part" }, swatch(key), words);
-  return { element, update: (part) => say(words, `${key} ${duration(part.seconds)}`) };
+  const content = h("span");
+  const element = h("span", { class: "part" }, swatch(key), content);
+  return { element, update: (part) => setText(content, `${key} ${duration(part.seconds)}`) };
 }

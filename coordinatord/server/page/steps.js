@@ -1,28 +1,28 @@
 // The step of each rank of a node, beside the step of the rank that is furthest.
 
-import { h, keep, say, set, style } from "./dom.js";
-import { count } from "./words.js";
+import { h, keep, setText, set, style } from "./dom.js";
+import { count } from "./format.js";
 
 const RANKS_MAX = 16; // bars in one cell; a host with more workers shows its first ones
 
-// From how many steps behind the furthest a rank stands out. Nodes speak once a second and not at the same time, so what
-// two of them said last is up to two seconds apart.
+// The number of steps behind the furthest from which a rank stands out. Nodes report once a second and not at the same
+// time, so the last reports of two are up to two seconds apart.
 export function laggardFrom(stepsPerSecond) {
   return 2 + 2 * (stepsPerSecond ?? 0);
 }
 
 export function stepsCell() {
   const bars = h("span", { class: "ranks-bars", "aria-hidden": "true" });
-  const words = h("span");
+  const content = h("span");
   const behind = h("span", { class: "behind" });
-  const element = h("td", { class: "steps number" }, words, behind, bars);
+  const element = h("td", { class: "steps number" }, content, behind, bars);
   return {
     element,
     update(node, most, slack) {
       const steps = node.steps.slice(0, RANKS_MAX);
       const lag = node.least === null ? 0 : most - node.least;
-      say(words, node.least === null ? "" : count(node.least));
-      say(behind, lag > slack ? `−${count(lag)}` : "");
+      setText(content, node.least === null ? "" : count(node.least));
+      setText(behind, lag > slack ? `−${count(lag)}` : "");
       set(element, "title", titleOf(node, lag));
       keep(bars, steps.map((step, index) => ({ step, index, most, slack })), (rank) => rank.index, rankBar);
     },

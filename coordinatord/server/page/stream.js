@@ -1,40 +1,40 @@
-// The connection to the coordinator: states come in, and whether they still do. Knows nothing of what they say.
+// The connection to the coordinator: receives states, and notices when none come. It does not interpret them.
 
-const SILENT_MS = 15_000; // the coordinator speaks at least every 5 s: then the connection leads nowhere
-const REFUSED_MS = 2_000; // before another attempt, where the coordinator has refused one
-const HIDDEN_MS = 60_000; // a page in the background lets go: browsers grant a host six connections for all their pages
+const SILENT_MS = 15_000; // the coordinator sends at least every 5 s, so the connection is dead
+const REFUSED_MS = 2_000; // the pause after the coordinator has refused an attempt
+const HIDDEN_MS = 60_000; // a page in the background disconnects: browsers grant a host six connections for all their pages
 
 export class Stream {
   #source = null;
   #job = null;
-  #heardAt = 0;
+  #receivedAt = 0;
   #timer = 0;
   #hiding = 0;
-  #told;
+  #handlers;
 
-  // `told.jobs(view)`, `told.job(view)`; `told.link(state, words, sinceMs)` with the states "live", "lost", "refused" and
-  // "paused", and for how long it has been so already.
-  constructor(told) {
-    this.#told = told;
+  // `handlers` has `jobs(data)`, `job(data)` and `link(state, text, sinceMs)`: the state is "live", "lost", "refused" or
+  // "paused", and `sinceMs` is how long it has lasted already.
+  constructor(handlers) {
+    this.#handlers = handlers;
     setInterval(() => this.#watch(), 1_000);
     document.addEventListener("visibilitychange", () => this.#turn());
     window.addEventListener("pagehide", () => this.#close());
     window.addEventListener("pageshow", (event) => event.persisted && this.open(this.#job));
   }
 
-  // Listen to the list of jobs, and to one job unless it is null.
+  // Receive the list of jobs, and one job unless it is null.
   open(job) {
     this.#close();
     this.#job = job;
-    this.#heardAt = performance.now();
+    this.#receivedAt = performance.now();
     const source = new EventSource(job === null ? "/v1/stream" : `/v1/stream?job=${encodeURIComponent(job)}`);
     this.#source = source;
     for (const kind of ["jobs", "job", "alive"]) {
       source.addEventListener(kind, (event) => {
         if (source !== this.#source) return;
-        this.#heardAt = performance.now();
-        this.#told.link("live", "", 0);
-        if (kind !== "alive") this.#told[kind](JSON.parse(event.data));
+        this.#receivedAt = performance.now();
+        this.#handlers.link("live", "", 0);
+        if (kind !== "alive") this.#handlers[kind](JSON.parse(event.data));
       });
     }
     source.addEventListener("error", () => source === this.#source && this.#fail(source));
@@ -48,28 +48,28 @@ export class Stream {
 
   #fail(source) {
     if (source.readyState === EventSource.CLOSED) this.#explain();
-    else this.#told.link("lost", "The coordinator cannot be reached", 0); // the browser tries again by itself
+    else this.#handlers.link("lost", "The coordinator cannot be reached", 0); // the browser tries again by itself
   }
 
-  // The browser does not say why it was refused: ask once more, and look at the answer.
+  // The browser does not show why it was refused: send the request once more, and read the answer.
   async #explain() {
     this.#close();
     this.#timer = setTimeout(() => this.open(this.#job), REFUSED_MS);
     const asking = new AbortController();
     try {
       const answer = await fetch("/v1/stream", { headers: { Accept: "application/json" }, signal: asking.signal });
-      if (!answer.ok) this.#told.link("refused", String((await answer.json()).message), 0);
+      if (!answer.ok) this.#handlers.link("refused", String((await answer.json()).message), 0);
     } catch {
-      this.#told.link("lost", "The coordinator cannot be reached", 0);
+      this.#handlers.link("lost", "The coordinator cannot be reached", 0);
     } finally {
       asking.abort();
     }
   }
 
   #watch() {
-    const silentMs = performance.now() - this.#heardAt;
+    const silentMs = performance.now() - this.#receivedAt;
     if (this.#source === null || silentMs < SILENT_MS) return;
-    this.#told.link("lost", "The coordinator is silent", silentMs);
+    this.#handlers.link("lost", "The coordinator is silent", silentMs);
     this.open(this.#job);
   }
 
@@ -78,7 +78,7 @@ export class Stream {
     if (document.hidden) {
       this.#hiding = setTimeout(() => {
         this.#close();
-        this.#told.link("paused", "", 0);
+        this.#handlers.link("paused", "", 0);
       }, HIDDEN_MS);
     } else if (this.#source === null) {
       this.open(this.#job);

@@ -73,7 +73,7 @@ def test_that_systemd_is_gone_is_said_once(tmp_path: Path, caplog: pytest.LogCap
         deaf.notify("READY=1")
         deaf.notify("WATCHDOG=1")
     assert [record.getMessage() for record in caplog.records] == [
-        "systemd cannot be told READY=1 at NOTIFY_SOCKET: [Errno 2] No such file or directory"
+        "cannot send READY=1 to systemd at NOTIFY_SOCKET: [Errno 2] No such file or directory"
     ]
 
 

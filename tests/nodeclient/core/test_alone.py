@@ -26,7 +26,7 @@ def test_the_only_node_of_a_round_knows_that_the_job_is_done() -> None:
     assert not bench.agent.exited, "a coordinator that is started again would be told"
     bench.advance(0.02)
     text = "all workers succeeded, and this node was the only one of its round: the job is done"
-    assert bench.last(Exit) == Exit(0, f"{text}; the coordinator could not be told: Connection refused", Level.INFO)
+    assert bench.last(Exit) == Exit(0, f"{text}; the coordinator could not be notified: Connection refused", Level.INFO)
 
 
 def test_it_looks_no_longer_than_it_was_told_to() -> None:

@@ -123,7 +123,7 @@ def test_a_worker_that_failed_before_its_node_was_kept_out_is_what_the_node_ends
     bench.refused(RefusalCode.DRAINED, "a drained by alice", retry=True)
     bench.advance(SETTINGS.join_timeout_s)
     assert bench.last(Exit).code == 3
-    assert bench.last(Exit).message.endswith("nobody could be told: not let in within 60 s: a drained by alice")
+    assert bench.last(Exit).message.endswith("could not be reported: not let in within 60 s: a drained by alice")
 
 
 # Out of reach

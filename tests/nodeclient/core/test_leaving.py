@@ -36,7 +36,7 @@ def test_workers_get_sigterm_where_no_signal_asked_their_node_to_leave() -> None
 def test_a_node_says_which_signal_it_leaves_by_and_what_its_workers_have() -> None:
     bench = Bench().running()
     bench.leave(signal.SIGINT)
-    assert bench.last(Notice).text == "SIGINT: leaving; workers get up to 10 s to save, once more kills them"
+    assert bench.last(Notice).text == "SIGINT: leaving; workers get up to 10 s to save, a second signal kills them"
     bench = Bench()
     bench.open()
     bench.leave(signal.SIGTERM)

@@ -104,20 +104,20 @@ def test_an_exception(tmp_path: Path) -> None:
 def test_an_exit_code_of_its_own(tmp_path: Path) -> None:
     code, told = end(tmp_path, 'import sys\nprint("no data", file=sys.stderr)\nsys.exit(3)')
     assert (code, told.error, told.last_lines) == (3, "", ("no data",))
-    assert told.message == "it said last: no data"
+    assert told.message == "its last line: no data"
 
 
 def test_a_last_word_instead_of_a_code(tmp_path: Path) -> None:
     code, told = end(tmp_path, 'import sys\nsys.exit("no data in /data")')
     assert (code, told.error, told.last_lines) == (1, "", ("no data in /data",))
-    assert told.message == "it said last: no data in /data"
+    assert told.message == "its last line: no data in /data"
 
 
 def test_a_wrong_argument(tmp_path: Path) -> None:
     program = 'import argparse\np = argparse.ArgumentParser()\np.add_argument("--lr", type=float)\np.parse_args()'
     code, told = end(tmp_path, program, "--lr", "fast")
     assert (code, told.error) == (2, "")
-    assert told.message == "it said last: train.py: error: argument --lr: invalid float value: 'fast'"
+    assert told.message == "its last line: train.py: error: argument --lr: invalid float value: 'fast'"
 
 
 def test_an_error_that_was_logged_is_the_last_word_and_a_warning_or_a_progress_bar_is_not(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ print("\\r 50%|#####     | 5/10 [00:01<00:01,  5.00it/s]", file=sys.stderr)
 sys.exit(1)
 """
     _, told = end(tmp_path, program)
-    assert told.message == "it said last: ERROR:root:no such split: tset"
+    assert told.message == "its last line: ERROR:root:no such split: tset"
 
 
 def test_a_module_that_is_not_there(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ WARM = [
 
 COLD = [
     (["-I", "train.py"], "isolated (-I)"),
-    (["-uE", "train.py"], "told to ignore PYTHONPATH (-E)"),
-    (["-S", "-m", "train"], "told not to import site (-S)"),
+    (["-uE", "train.py"], "set to ignore PYTHONPATH (-E)"),
+    (["-S", "-m", "train"], "set not to import site (-S)"),
     ([], "no program"),
     (["-u"], "no program"),
     (["-X", "dev"], "no program"),

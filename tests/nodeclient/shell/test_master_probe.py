@@ -69,7 +69,7 @@ async def test_an_address_at_which_somebody_else_answers_is_named(says: str) -> 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         obstacle = await find_obstacle(part(server.sockets[0].getsockname()[1]), LONG_S)
     assert obstacle is not None
-    said = "127.0.0.1, offered by node a as its address, cannot be reached (somebody else answers there: "
+    said = "127.0.0.1, offered by node a as its address, cannot be reached (another program answers there: "
     assert obstacle.startswith(said)
     assert obstacle.endswith("): see --advertise-addr of node a")
     assert len(obstacle) < 200

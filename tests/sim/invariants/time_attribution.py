@@ -75,9 +75,9 @@ class TimeInvariants(LedgerInvariants):
         self._event_seen_at = 0.0
         self._looked_at = 0.0
         self._enough_from: dict[str, float] = {}
-        """By run: since when enough nodes have evidently been ready."""
+        """The time since which enough nodes have evidently been ready, by run."""
         self._few_from: dict[str, float] = {}
-        """By run: since when fewer nodes have been in touch than a round needs."""
+        """The time since which fewer nodes have been in touch than a round needs, by run."""
         self._few_at: dict[str, float] = {}
         """When the coordinator could last see that fewer nodes were in touch than a round needs, by run."""
 

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def hunt_all(mutants: Sequence[Mutant], first: int, most: int, processes: int) -> Iterator[Fate]:
-    """Give each mutant a process of its own, and the unchanged code too; yield what becomes of them as it is known."""
+    """Give each mutant a process of its own, and the unchanged code too; yield their fates as they are known."""
     known = seeds.recorded()
     # Those that took the most seeds when all were played from 0 upward begin first, so that none is waited for alone.
     hardest = sorted(mutants, key=lambda mutant: known.get(mutant.name, sys.maxsize), reverse=True)

@@ -58,9 +58,9 @@ def test_a_page_of_somebody_else_can_neither_join_a_job_nor_ask_for_anything(
     coordinator: Coordinator, stranger: Page
 ) -> None:
     assert stranger.evaluate(JOIN.format(endpoint=coordinator.endpoint)) == "turned away"
-    coordinator.await_line("refused: a web page asked .*origin=http://evil.example:.* path=/v1/session")
+    coordinator.await_line("refused: a web page sent .*origin=http://evil.example:.* path=/v1/session")
     assert stranger.evaluate(DRAIN.format(endpoint=coordinator.endpoint)) == "opaque"
-    coordinator.await_line("refused: a web page asked .* path=/v1/nodes/a/drain")
+    coordinator.await_line("refused: a web page sent .* path=/v1/nodes/a/drain")
     assert coordinator.get("/v1/jobs")["drained"] == []
 
 

@@ -1,8 +1,8 @@
-// What a run's time goes into, in the order in which a round goes through it; bar, legend and timeline share this.
+// The activities that a run's time goes to, in the order of a round; bar, legend and timeline share them.
 
 import { h, keep, set, style } from "./dom.js";
 
-export const CAUSES = [
+export const ACTIVITIES = [
   { key: "training", label: "Training", means: "all workers of a round were running, and reported their steps" },
   { key: "running", label: "Running", means: "all workers were running; whether they trained is not known, as no step was reported" },
   { key: "stalled", label: "Stalled", means: "no worker did a step for much longer than is usual" },
@@ -16,13 +16,13 @@ export const CAUSES = [
 const IN_A_ROUND = ["waiting", "rendezvous", "starting", "running", "training", "stalled", "detecting", "stopping"];
 
 export function total(seconds) {
-  return CAUSES.reduce((sum, { key }) => sum + (seconds[key] ?? 0), 0);
+  return ACTIVITIES.reduce((sum, { key }) => sum + (seconds[key] ?? 0), 0);
 }
 
-// A bar of the causes, each as wide as it took long. `inOrder` of a round, else the largest question first.
+// A bar of the activities, each as wide as it took long: `inOrder` of a round, or else training first.
 export function bar(attributes = {}, inOrder = false) {
   const element = h("div", { class: "bar", ...attributes });
-  const keys = inOrder ? IN_A_ROUND : CAUSES.map((cause) => cause.key);
+  const keys = inOrder ? IN_A_ROUND : ACTIVITIES.map((activity) => activity.key);
   return {
     element,
     update(seconds) {

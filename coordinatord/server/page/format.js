@@ -1,4 +1,4 @@
-// Numbers and states as people read them.
+// Formats numbers and states for people.
 
 const COUNT = new Intl.NumberFormat("en-US");
 const ONE_PLACE = new Intl.NumberFormat("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
@@ -19,7 +19,7 @@ export function plural(number, one, many = `${one}s`) {
   return `${count(number)}${SPACE}${number === 1 ? one : many}`;
 }
 
-// "0.4 s", "12 s", "3 min 20 s", "2 h 5 min", "3 d 4 h": two units at most, as nobody reads more.
+// "0.4 s", "12 s", "3 min 20 s", "2 h 5 min", "3 d 4 h": two units at most.
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return NONE;
   const whole = Math.round(seconds);
@@ -41,13 +41,13 @@ export function ago(seconds) {
   return seconds < 1 ? "just now" : `${duration(seconds)} ago`;
 }
 
-// The time of day so many seconds ago; with the day where that is not today.
+// The time of day so many seconds ago, with the day if that is not today.
 export function clock(secondsAgo) {
   const then = new Date(Date.now() - secondsAgo * 1000);
   return (then.toDateString() === new Date().toDateString() ? CLOCK : DAY_AND_CLOCK).format(then);
 }
 
-// Rounded down: 99.97 % is not all. And what is not nothing is not shown as if it were.
+// The value is rounded down, since 99.97 % is not all; a small value is not shown as nothing.
 export function percent(share) {
   if (share === null || share === undefined) return NONE;
   if (share > 0 && share < 0.001) return `<${SPACE}0.1${SPACE}%`;
@@ -77,7 +77,7 @@ export function capital(text) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
-// Of runs and of nodes: what each state means for whoever looks. The words are the coordinator's own.
+// The colour of each state of a run or a node; the names are the coordinator's.
 const TONES = {
   running: "good", succeeded: "good",
   forming: "wait", spare: "wait", arrived: "wait", ready: "wait",
@@ -96,12 +96,12 @@ export function toneOfNode(state) {
   return state === "stopped" ? "busy" : tone(state);
 }
 
-// The word for the state of a job: of one that is not well, what is wrong with it.
+// The shown state of a job: its health, if it is not well.
 export function stateOf({ state, health }) {
   return health && health !== "well" ? health : state;
 }
 
-// Of a job, to hear nothing may be the coordinator's own trouble.
+// If no node of a job is heard, the coordinator itself may be cut off.
 export function toneOf(job) {
   return stateOf(job) === "silent" ? "busy" : tone(stateOf(job));
 }
