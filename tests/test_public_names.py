@@ -22,7 +22,7 @@ from aiohttp import ClientSession
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.conditions import NAMES
 from coordinatord.core.values.records import KINDS, Record, RoundRemembered
-from coordinatord.protocol import api
+from coordinatord.protocol import api, page_events
 from coordinatord.protocol.codec import TYPES
 from coordinatord.server.app import serve
 from coordinatord.store.memory_store import MemoryStore
@@ -38,7 +38,7 @@ ANSWERS = (
     api.DrainBody,
     api.AdminAnswer,
     api.ErrorAnswer,
-    api.PageStatus,
+    page_events.PageStatus,
 )
 """What a whole body is, or the data of an event; only the fields are public."""
 

@@ -361,32 +361,3 @@ class JobsAnswer:
 
 IN_LIST: Without = {JobStatus: frozenset({"rounds"})}
 """The fields that a list of jobs leaves out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSummary:
-    """A job in the list of the live page; the fields mean what they do in `JobStatus`."""
-
-    job: AnyText
-    run: AnyText
-    state: AnyText
-    health: AnyText
-    reason: AnyText
-    round: Whole
-    world_size: Whole
-    restarts: RestartsStatus
-    spares: Whole
-    progress: ProgressStatus
-    nodes: Whole
-    """The number of nodes."""
-    goodput: Number | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageStatus:
-    """The event `jobs` of `GET /v1/stream`."""
-
-    version: AnyText
-    """The release of the coordinator."""
-    jobs: Annotated[tuple[JobSummary, ...], Length(0, ITEMS_MAX)]
-    drained: Annotated[tuple[DrainedStatus, ...], Length(0, ITEMS_MAX)]

@@ -18,7 +18,6 @@ from coordinatord.protocol.api import (
     DrainedStatus,
     FailureStatus,
     JobStatus,
-    JobSummary,
     LedgerStatus,
     MissingStatus,
     NodeStatus,
@@ -28,6 +27,7 @@ from coordinatord.protocol.api import (
     SecondsStatus,
 )
 from coordinatord.protocol.messages import Launcher, Phase, Report
+from coordinatord.protocol.page_events import JobSummary
 from coordinatord.protocol.schema import fields_of
 
 SPARE = "spare"
@@ -35,7 +35,7 @@ SPARE = "spare"
 
 
 def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
-    """Show the live or last run of a job; `trouble` is why the coordinator cannot decide anything, if so."""
+    """Show the live or last run of a job; `store_error` is why nothing can be decided, if so."""
     ready = _ready(run)
     ledger = _ledger(run, now)
     return JobStatus(

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -21,7 +22,8 @@ from aiohttp import web
 
 from coordinatord.core.queries.job_view import drained_view, summary_view, whole_view
 from coordinatord.core.state.run import Run
-from coordinatord.protocol.api import NodeStatus, PageStatus
+from coordinatord.protocol.api import NodeStatus
+from coordinatord.protocol.page_events import ON_PAGE, NodeTable, PageJob, PageStatus
 from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime import __version__
 from coordinatord.server.change_signal import ChangeSignal
@@ -66,6 +68,8 @@ COLUMNS = tuple(field.name for field in fields(NodeStatus))
 
 _row = attrgetter(*COLUMNS)
 
+_take_apart = partial(fields_of, without=ON_PAGE)
+
 Show = Callable[[], tuple[Any, bool]]
 """Returns the record that is to be shown now, and whether it changes without any record, with the clock alone."""
 
@@ -88,7 +92,7 @@ class _Topic:
     def make(self, version: int, store_error: str | None, now: float) -> None:
         began = time.perf_counter()
         shown, self.lives = self.show()
-        text = json.dumps(shown, default=fields_of, ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(shown, default=_take_apart, ensure_ascii=False, separators=(",", ":"))
         self.frame = f"event: {self.name}\ndata: {text}\n\n".encode()
         self.version, self.store_error, self.made_at = version, store_error, now
         self.cost_s = time.perf_counter() - began
@@ -221,14 +225,13 @@ class LiveUpdates:
         lives = any(_lives(run) for run in cluster.jobs.values())
         return PageStatus(version=__version__, jobs=jobs, drained=drained_view(cluster)), lives
 
-    def _show_job(self, job: str) -> tuple[dict[str, Any], bool]:
+    def _show_job(self, job: str) -> tuple[PageJob, bool]:
         run = self._driver.machine.cluster.jobs.get(job)
         if run is None:
-            return {"job": job, "unknown": True}, False
+            return PageJob(job=job, status=None, nodes=NodeTable(columns=COLUMNS, rows=())), False
         shown = whole_view(run, self._driver.now, self._driver.machine.store_error)
-        # The names of the fields stand once, and not with each of a thousand nodes.
-        nodes = {"columns": COLUMNS if shown.nodes else (), "rows": [_row(node) for node in shown.nodes]}
-        return fields_of(shown) | {"nodes": nodes}, _lives(run)
+        nodes = NodeTable(columns=COLUMNS, rows=tuple(map(_row, shown.nodes)))
+        return PageJob(job=job, status=shown, nodes=nodes), _lives(run)
 
 
 def _lives(run: Run) -> bool:

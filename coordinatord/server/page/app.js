@@ -45,7 +45,7 @@ function showJobs(data) {
   drained.update(data.drained);
   if (selected === null) select(jobOf(location.hash));
   list.update(jobs, selected);
-  if (!jobs.length && (view === null || view.data.unknown)) present(nothing);
+  if (!jobs.length && !view?.data.status) present(nothing);
 }
 
 function select(wanted) {
@@ -65,14 +65,14 @@ function select(wanted) {
 function showJob(data) {
   if (data.job !== selected) return;
   view = { data, at: performance.now() };
-  if (data.unknown) {
-    unknown.update(data.job);
-    present(jobs?.length ? unknown : nothing);
-  } else {
+  if (data.status) {
     job.update(data, 0);
     present(job);
+  } else {
+    unknown.update(data.job);
+    present(jobs?.length ? unknown : nothing);
   }
-  document.title = data.unknown ? "coordinatord" : `${data.job}: ${stateOf(data)}`;
+  document.title = data.status ? `${data.job}: ${stateOf(data.status)}` : "coordinatord";
 }
 
 function present(part) {
@@ -97,7 +97,7 @@ function bannerText() {
 }
 
 function tick() {
-  if (link.state !== "live" || !view || view.data.unknown) return;
+  if (link.state !== "live" || !view?.data.status) return;
   const elapsed = (performance.now() - view.at) / 1000;
   if (elapsed > STALE_S) job.update(view.data, elapsed);
 }

@@ -22,7 +22,7 @@ export function jobPage() {
     element,
     // `elapsed`: seconds since the view was made, for ages.
     update(data, elapsed) {
-      const view = { ...data, nodes: nodesOf(data.nodes) };
+      const view = { ...data.status, nodes: nodesOf(data.nodes) };
       top.update(view, elapsed);
       ledger.update(view.ledger);
       rounds.update(view, elapsed);

@@ -77,9 +77,9 @@ def a_view(**facts: Any) -> dict[str, Any]:
         "missing": {"count": 0, "nodes": []},
         "failure": None,
         "rounds": [],
-        "nodes": {"columns": list(COLUMNS), "rows": [a_row(number) for number in range(NODES)]},
     }
-    return usual | facts
+    nodes = {"columns": list(COLUMNS), "rows": [a_row(number) for number in range(NODES)]}
+    return {"job": "mnist", "status": usual | facts, "nodes": nodes}
 
 
 @pytest.mark.parametrize("width", [390, 800, 1_280])

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from aiohttp import ClientResponse, ClientSession, ClientTimeout
 
-from coordinatord.protocol.api import JobSummary
 from coordinatord.protocol.fields import LAST_LINES_MAX, LINE_MAX
 from coordinatord.protocol.messages import Goal, Phase
+from coordinatord.protocol.page_events import JobSummary
 from coordinatord.server import app, driver
 from coordinatord.server.app import Server
 from coordinatord.server.http import live_updates
@@ -92,13 +92,13 @@ async def test_a_viewer_is_told_all_at_once(start: Start) -> None:
             assert viewer.answer.content_type == "text/event-stream"
             jobs, job = await viewer.next("jobs"), await viewer.next("job")
         _, _, whole = await get(f"{server.url}/v1/jobs/mnist", JSON)
-        assert timeless({**job, "nodes": nodes_of(job)}) == timeless({"rounds": [{}], **whole})
+        assert timeless({**job["status"], "nodes": nodes_of(job)}) == timeless({"rounds": [{}], **whole})
         [summary] = jobs["jobs"]
         assert summary == {name: whole[name] for name in JobSummary.__slots__ if name in whole} | {
             "nodes": 1,
             "goodput": summary["goodput"],
         }
-        [one] = job["rounds"]
+        [one] = job["status"]["rounds"]
         assert (one["round"], one["formed"]) == (1, "formed of node a, its maximum")
 
 
@@ -108,9 +108,9 @@ async def test_what_is_recorded_is_told_without_waiting_for_a_turn(
     monkeypatch.setattr(live_updates, "TURN_S", NEVER_S)
     async with start() as server, view(server, "?job=job") as viewer:
         assert (await viewer.next("jobs"))["jobs"] == []
-        assert await viewer.next("job") == {"job": "job", "unknown": True}
+        assert (await viewer.next("job"))["status"] is None
         async with connect(server.url, join("a")):
-            while (told := await viewer.next("job")).get("round") != 1:
+            while (told := await viewer.next("job"))["status"] is None or told["status"]["round"] != 1:
                 pass
             assert [node["node"] for node in nodes_of(told)] == ["a"]
 
@@ -248,7 +248,7 @@ async def test_who_reads_slowly_skips_what_it_missed(start: Start) -> None:
             newest = await quick.next("job")
         got, told = 0, b""
         async with asyncio.timeout(TIMEOUT_S):
-            while _last_opened_s(told) <= newest["opened_s"]:
+            while _last_opened_s(told) <= newest["status"]["opened_s"]:
                 told += await slow.read(2**20)
                 *whole, rest = told.split(b"event: job\n")
                 got += len(whole)

@@ -1,0 +1,72 @@
+"""The events of `GET /v1/stream`, as records: the live page's data.
+
+Only the page reads them, and it comes from the same release. The fields mean what they do in `api`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from coordinatord.protocol.api import (
+    ITEMS_MAX,
+    AnyText,
+    DrainedStatus,
+    JobStatus,
+    Number,
+    ProgressStatus,
+    RestartsStatus,
+    Whole,
+)
+from coordinatord.protocol.schema import Length, Without
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSummary:
+    """A job in the list of the live page; the fields mean what they do in `JobStatus`."""
+
+    job: AnyText
+    run: AnyText
+    state: AnyText
+    health: AnyText
+    reason: AnyText
+    round: Whole
+    world_size: Whole
+    restarts: RestartsStatus
+    spares: Whole
+    progress: ProgressStatus
+    nodes: Whole
+    """The number of nodes."""
+    goodput: Number | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageStatus:
+    """The event `jobs` of `GET /v1/stream`."""
+
+    version: AnyText
+    """The release of the coordinator."""
+    jobs: Annotated[tuple[JobSummary, ...], Length(0, ITEMS_MAX)]
+    drained: Annotated[tuple[DrainedStatus, ...], Length(0, ITEMS_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTable:
+    """The nodes of a job: the names of the fields of `NodeStatus` once, and not with each of a thousand nodes."""
+
+    columns: tuple[AnyText, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageJob:
+    """The event `job` of `GET /v1/stream`."""
+
+    job: AnyText
+    status: JobStatus | None
+    """None if there is no such job. The nodes are in the table."""
+    nodes: NodeTable
+
+
+ON_PAGE: Without = {JobStatus: frozenset({"nodes"})}
+"""The fields that the page gets in another form."""
