@@ -19,6 +19,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from aiohttp import ClientSession
 
+from coordinatord.commands.json_output import ReplayStep, StoredState
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.conditions import NAMES
 from coordinatord.core.values.records import KINDS, Record, RoundRemembered
@@ -42,6 +43,9 @@ ANSWERS = (
 )
 """What a whole body is, or the data of an event; only the fields are public."""
 
+OUTPUT = (StoredState, ReplayStep)
+"""What `coordinatord state --json` and `coordinatord replay --json` print."""
+
 EVENT_AT = {"fields": 0, "_notice": 1, "notify": 2, "_log": 2}
 """The functions that are given the name of a log event, and as which of their arguments."""
 
@@ -57,6 +61,7 @@ async def public_names() -> str:
         "records of the database, with their fields": [of_class(kind.KIND, kind) for kind in records],
         "messages between node and coordinator, with their fields": [of_class(*one) for one in TYPES.items()],
         "answers of the HTTP API, with their fields": [of_class(kind.__name__, kind) for kind in ANSWERS],
+        "output for programs, with its fields": [of_class(kind.__name__, kind) for kind in OUTPUT],
         "conditions: why a run changes its state": sorted(NAMES.values()),
         "events of the log": sorted({name for source in sources() for name in log_events(source)}),
         "metrics": await metrics(),

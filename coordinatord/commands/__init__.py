@@ -1,5 +1,6 @@
 """The subcommands of `coordinatord`.
 
 `serve` runs the daemon, `reload` reads its settings again, and `companion` ends it with the node that started it.
-`state` shows a state directory; `replay` steps through a history, which `offline_replay` reads from it.
+`state` shows a state directory; `replay` steps through a history, which `offline_replay` reads from it. `json_output`
+has the form of both for programs.
 """

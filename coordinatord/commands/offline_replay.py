@@ -1,15 +1,15 @@
-"""The common part of the subcommands that read a state directory: runs, replayed and described."""
+"""The common part of the subcommands that read a state directory: the replay of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from coordinatord.core.policy import Policy
 from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions import apply
 from coordinatord.core.transitions.apply import HistoryError
+from coordinatord.protocol.api import RestartsStatus
 from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import Entry, UnreadableStoreError
 
@@ -45,14 +45,9 @@ def drains_of(entries: Sequence[Entry]) -> Cluster:
     return cluster
 
 
-def described(run: Run) -> dict[str, Any]:
-    """Describe a run as far as its records show it, in the form of `nodeclient status --json`."""
-    return {
-        "state": str(run.state),
-        "reason": run.reason,
-        "round": run.round,
-        "restarts": {"used": run.restarts_used, "max": run.spec.max_restarts},
-    }
+def restarts_of(run: Run) -> RestartsStatus:
+    """Return how much of the budget of restarts a run has used."""
+    return RestartsStatus(used=run.restarts_used, max=run.spec.max_restarts)
 
 
 def counted(number: int, thing: str) -> str:

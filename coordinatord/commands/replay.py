@@ -6,9 +6,9 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
-from coordinatord.commands.offline_replay import counted, described, replayed
+from coordinatord.commands.json_output import ReplayStep, RunState, as_json
+from coordinatord.commands.offline_replay import counted, replayed, restarts_of
 from coordinatord.config import ReplayConfig
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
@@ -124,10 +124,16 @@ def _forgotten(entries: Sequence[Entry]) -> int | None:
 
 def _print_objects(entries: Sequence[Entry]) -> None:
     for entry, run in replayed(entries):
-        _write(json.dumps(_object(entry, run)))
+        _write(as_json(_replay_step(entry, run)))
 
 
-def _object(entry: Entry, run: Run) -> dict[str, Any]:
+def _replay_step(entry: Entry, run: Run) -> ReplayStep:
     record = entry.record
-    about = {name: getattr(record, name) for name in ("node", "round") if hasattr(record, name)}
-    return {"at": entry.at, "kind": record.KIND, "reason": record.reason, **about, "led_to": described(run)}
+    return ReplayStep(
+        at=entry.at,
+        kind=record.KIND,
+        reason=record.reason,
+        node=getattr(record, "node", None),
+        round=getattr(record, "round", None),
+        led_to=RunState(state=run.state, reason=run.reason, round=run.round, restarts=restarts_of(run)),
+    )

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
-from coordinatord.commands.offline_replay import counted, described, drains_of, last_of
+from coordinatord.commands.json_output import StoredJob, StoredNode, StoredState, as_json
+from coordinatord.commands.offline_replay import counted, drains_of, last_of, restarts_of
 from coordinatord.config import StateConfig
 from coordinatord.core.queries.job_view import drained_view
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import local, moment
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
@@ -22,21 +20,21 @@ from coordinatord.store.interface import StoreError
 def show(config: StateConfig) -> int:
     """Print the content and return the exit code. Raises `StoreError`."""
     found = _look(config.state_dir)
-    sys.stdout.write(f"{json.dumps(found) if config.json else _text(found)}\n")
+    sys.stdout.write(f"{as_json(found) if config.json else _text(found)}\n")
     return ExitCode.OK
 
 
-def _look(directory: Path) -> dict[str, Any]:
+def _look(directory: Path) -> StoredState:
     database = Database.copy_of(directory / DATABASE)
     last_runs = dict(database.runs())
-    return {
-        "state_dir": str(directory),
-        "version": database.version,
-        "bytes": _bytes_in(directory),
-        "records": database.count(),
-        "jobs": [_job(database, job, run) for job, run in last_runs.items()],
-        "drained": [fields_of(drain) for drain in drained_view(drains_of(database.history("", "")))],
-    }
+    return StoredState(
+        state_dir=str(directory),
+        version=database.version,
+        bytes=_bytes_in(directory),
+        records=database.count(),
+        jobs=tuple(_job(database, job, run) for job, run in last_runs.items()),
+        drained=drained_view(drains_of(database.history("", ""))),
+    )
 
 
 def _bytes_in(directory: Path) -> int:
@@ -47,46 +45,48 @@ def _bytes_in(directory: Path) -> int:
         raise StoreError(f"state directory {directory}: {error.strerror}") from error
 
 
-def _job(database: Database, job: str, run_id: str) -> dict[str, Any]:
+def _job(database: Database, job: str, run_id: str) -> StoredJob:
     entry, run = last_of(database.history(job, run_id))
-    return {
-        "job": job,
-        "run": run_id,
-        **described(run),
-        "nodes": [_node(run, node) for node in dict.fromkeys((*run.order, *run.members))],
-        "changed_at": entry.at,
-    }
+    return StoredJob(
+        job=job,
+        run=run_id,
+        state=run.state,
+        reason=run.reason,
+        round=run.round,
+        restarts=restarts_of(run),
+        nodes=tuple(_node(run, node) for node in dict.fromkeys((*run.order, *run.members))),
+        changed_at=entry.at,
+    )
 
 
-def _node(run: Run, node: str) -> dict[str, Any]:
+def _node(run: Run, node: str) -> StoredNode:
     member = run.members.get(node)
     part = run.assignments.get(node) if member is not None and member.in_round else None
-    ranks = [] if part is None or member is None else range(part.first_rank, part.first_rank + member.offer.workers)
-    return {
-        "node": node,
-        "host": None if member is None else member.offer.host,
-        "group_rank": None if part is None else part.group_rank,
-        "ranks": list(ranks),
-    }
+    ranks = () if part is None or member is None else range(part.first_rank, part.first_rank + member.offer.workers)
+    return StoredNode(
+        node=node,
+        host=None if member is None else member.offer.host,
+        group_rank=None if part is None else part.group_rank,
+        ranks=tuple(ranks),
+    )
 
 
-def _text(found: dict[str, Any]) -> str:
-    facts = f"schema version {found['version']}, {counted(found['records'], 'record')}, {found['bytes']:,} bytes"
-    jobs = "".join(f"\n\n{_job_text(job)}" for job in found["jobs"]) or "\n\nno jobs"
-    drained = "".join(f"\n  {drain['reason']}" for drain in found["drained"])
-    return f"{found['state_dir']}\n{facts}{jobs}" + (f"\n\ndrained{drained}" if drained else "")
+def _text(found: StoredState) -> str:
+    facts = f"schema version {found.version}, {counted(found.records, 'record')}, {found.bytes:,} bytes"
+    jobs = "".join(f"\n\n{_job_text(job)}" for job in found.jobs) or "\n\nno jobs"
+    drained = "".join(f"\n  {drain.reason}" for drain in found.drained)
+    return f"{found.state_dir}\n{facts}{jobs}" + (f"\n\ndrained{drained}" if drained else "")
 
 
-def _job_text(job: dict[str, Any]) -> str:
-    restarts = job["restarts"]
-    title = f"job {job['job']}  {job['state']}: {job['reason']}"
-    facts = f"run {job['run']}, round {job['round']}, restarts {restarts['used']} of {restarts['max']}"
-    nodes = "".join(f"\n  {_node_text(node)}" for node in job["nodes"]) or "\n  no nodes"
-    return f"{title}\n{facts}, last changed {moment(local(job['changed_at']), 'milliseconds')}{nodes}"
+def _job_text(job: StoredJob) -> str:
+    facts = f"run {job.run}, round {job.round}, restarts {job.restarts.used} of {job.restarts.max}"
+    nodes = "".join(f"\n  {_node_text(node)}" for node in job.nodes) or "\n  no nodes"
+    changed = moment(local(job.changed_at), "milliseconds")
+    return f"job {job.job}  {job.state}: {job.reason}\n{facts}, last changed {changed}{nodes}"
 
 
-def _node_text(node: dict[str, Any]) -> str:
-    where = "gone" if node["host"] is None else f"host {node['host']}"
-    ranks = node["ranks"]
+def _node_text(node: StoredNode) -> str:
+    where = "gone" if node.host is None else f"host {node.host}"
+    ranks = node.ranks
     span = f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}" if ranks else "no ranks"
-    return f"{node['node']}  {where}, {span}"
+    return f"{node.node}  {where}, {span}"

@@ -1,35 +1,92 @@
-"""What a node sends about itself in each `Join` of one process: a fixed identity and a growing age."""
+"""What a node sends about itself in each `Join` of one process: a fixed identity, its offer and a growing age."""
 
 from __future__ import annotations
 
+import socket
 import time
+from typing import Protocol
 
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import PROTOCOL_VERSION, JobSpec, Join, NodeSpec, Observed
 from coordinatord.runtime import __version__
+from nodeclient.host.addresses import host_id, routable_address
+
+
+class NodeSettings(Protocol):
+    """The settings that every node has, whichever program starts its workers."""
+
+    @property
+    def job(self) -> str:
+        """The job id."""
+
+    @property
+    def node(self) -> str:
+        """The node id."""
+
+    @property
+    def spec(self) -> JobSpec:
+        """What all nodes of the job have to agree on."""
+
+    @property
+    def advertise_address(self) -> str | None:
+        """The address that its user wants others to reach it at."""
+
+    @property
+    def join_timeout_s(self) -> float:
+        """How long it is willing to wait for a round."""
 
 
 class Introduction:
     """What stays the same in each `Join` of a process."""
 
-    def __init__(self, job: str, node: str, spec: JobSpec, now: float) -> None:
-        """Begin at `now`, by the clock of the event loop."""
-        self._job = job
-        self._node = node
-        self._spec = spec
+    def __init__(
+        self,
+        settings: NodeSettings,
+        now: float,
+        *,
+        workers: int,
+        role: str,
+        probe_port: int,
+        stop_timeout_s: float,
+        topology: str = "",
+        group_rank: int | None = None,
+    ) -> None:
+        """Begin at `now`, by the clock of the event loop; the others are fields of `NodeSpec`."""
+        self._settings = settings
+        self._workers = workers
+        self._role = role
+        self._probe_port = probe_port
+        self._stop_timeout_s = stop_timeout_s
+        self._topology = topology
+        self._group_rank = group_rank
         self._incarnation = time.time_ns()
         self._began_at = now
 
-    def join(self, offer: NodeSpec, observed: Observed, now: float) -> Join:
+    def join(self, observed: Observed, now: float) -> Join:
         """Return the first message of a session that begins at `now`."""
         return Join(
             version=PROTOCOL_VERSION,
-            job=self._job,
-            node=self._node,
+            job=self._settings.job,
+            node=self._settings.node,
             incarnation=self._incarnation,
-            spec=self._spec,
-            offer=offer,
+            spec=self._settings.spec,
+            offer=self._offer(),
             observed=observed,
             release=__version__,
             age_s=min(now - self._began_at, DURATION_S_MAX),
+        )
+
+    def _offer(self) -> NodeSpec:
+        return NodeSpec(
+            host=socket.gethostname(),
+            host_id=host_id(),
+            workers=self._workers,
+            role=self._role,
+            topology=self._topology,
+            group_rank=self._group_rank,
+            advertise_address=self._settings.advertise_address,
+            routable_address=routable_address(),
+            probe_port=self._probe_port,
+            join_timeout_s=self._settings.join_timeout_s,
+            stop_timeout_s=self._stop_timeout_s,
         )

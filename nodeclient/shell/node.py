@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import Assignment, Join, NodeSpec, Observed
+from coordinatord.protocol.messages import Assignment, Join, Observed
 from coordinatord.runtime.local_time import now
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks
@@ -49,7 +49,6 @@ from nodeclient.core.events import (
 from nodeclient.diagnosis import error_file, oom
 from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.forkserver.starter import WorkerStarter
-from nodeclient.host.addresses import host_id, routable_address
 from nodeclient.host.ports import PortReservation
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output
@@ -115,7 +114,16 @@ class Node:
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[int] = self._loop.create_future()
         self._redrawing: asyncio.TimerHandle | None = None
-        self._introduction = Introduction(config.job, config.node, config.spec, self._loop.time())
+        self._introduction = Introduction(
+            config,
+            self._loop.time(),
+            workers=config.workers,
+            role=config.role,
+            probe_port=self._listener.port,
+            stop_timeout_s=max(config.stop_timeout_s, config.abort_timeout_s),
+            topology=config.topology,
+            group_rank=config.group_rank,
+        )
 
     async def run(self) -> int:
         """Take part in the job until it is over for this node; return the exit code."""
@@ -331,22 +339,8 @@ class Node:
     # Texts about the node itself
 
     def _join(self) -> Join:
-        config = self._config
-        offer = NodeSpec(
-            host=socket.gethostname(),
-            host_id=host_id(),
-            workers=config.workers,
-            role=config.role,
-            topology=config.topology,
-            group_rank=config.group_rank,
-            advertise_address=config.advertise_address,
-            routable_address=routable_address(),
-            probe_port=self._listener.port,
-            join_timeout_s=config.join_timeout_s,
-            stop_timeout_s=max(config.stop_timeout_s, config.abort_timeout_s),
-        )
         observed = self._slots.complete(self._agent.observed(self._loop.time(), beat=True))
-        return self._introduction.join(offer, observed, self._loop.time())
+        return self._introduction.join(observed, self._loop.time())
 
     def _status(self) -> str:
         """Return a line for `systemctl status` that says where this node is."""

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from typing import Protocol
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import Desired, Goal, Join, NodeSpec, Phase, Report
+from coordinatord.protocol.messages import Desired, Goal, Join, Phase, Report
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
@@ -41,7 +40,6 @@ from nodeclient.core.events import (
     WorkerExited,
     WorkersStarted,
 )
-from nodeclient.host.addresses import host_id, routable_address
 from nodeclient.host.ports import PortReservation
 from nodeclient.shell.agent_loop import AgentLoop
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
@@ -85,7 +83,10 @@ class TorchrunNode:
         self._tasks = Tasks()
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[Exit] = self._loop.create_future()
-        self._introduction = Introduction(config.job, config.node, config.spec, self._loop.time())
+        probe_port, now = self._listener.port, self._loop.time()
+        self._introduction = Introduction(
+            config, now, workers=1, role=ROLE, probe_port=probe_port, stop_timeout_s=STOP_TIMEOUT_S
+        )
         self._succeeded: tuple[str, int] | None = None
         """The run and the round in which all of torchrun's workers succeeded."""
         self._leaving = False
@@ -227,19 +228,4 @@ class TorchrunNode:
     # Texts about the node itself
 
     def _join(self) -> Join:
-        config = self._config
-        offer = NodeSpec(
-            host=socket.gethostname(),
-            host_id=host_id(),
-            workers=1,
-            role=ROLE,
-            topology="",
-            group_rank=None,
-            advertise_address=config.advertise_address,
-            routable_address=routable_address(),
-            probe_port=self._listener.port,
-            join_timeout_s=config.join_timeout_s,
-            stop_timeout_s=STOP_TIMEOUT_S,
-        )
-        observed = self._agent.observed(self._loop.time(), beat=True)
-        return self._introduction.join(offer, observed, self._loop.time())
+        return self._introduction.join(self._agent.observed(self._loop.time(), beat=True), self._loop.time())

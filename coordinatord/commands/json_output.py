@@ -1,0 +1,81 @@
+"""The output of `state --json` and `replay --json`, as records. Programs rely on the names of the fields.
+
+Fields that `nodeclient status --json` has too mean the same there; see `coordinatord.protocol.api`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from coordinatord.protocol.api import DrainedStatus, RestartsStatus
+from coordinatord.protocol.schema import fields_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredNode:
+    """A node of a run."""
+
+    node: str
+    host: str | None
+    """None if the node has gone."""
+    group_rank: int | None
+    """None outside a round."""
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredJob:
+    """The last run of a job."""
+
+    job: str
+    run: str
+    state: str
+    reason: str
+    round: int
+    restarts: RestartsStatus
+    nodes: tuple[StoredNode, ...]
+    changed_at: float
+    """The time of its last record, in seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredState:
+    """All of a state directory: one object."""
+
+    state_dir: str
+    version: int
+    """Of the database's schema."""
+    bytes: int
+    records: int
+    jobs: tuple[StoredJob, ...]
+    drained: tuple[DrainedStatus, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """A run after one of its records."""
+
+    state: str
+    reason: str
+    round: int
+    restarts: RestartsStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayStep:
+    """A record and its effect: one object a line."""
+
+    at: float
+    """In seconds since 1970."""
+    kind: str
+    reason: str
+    node: str | None
+    """None if the record is about no node in particular; likewise `round`."""
+    round: int | None
+    led_to: RunState
+
+
+def as_json(output: StoredState | ReplayStep) -> str:
+    """Write a record as one line of JSON."""
+    return json.dumps(output, default=fields_of)
