@@ -95,7 +95,7 @@ def _table() -> dict[tuple[Phase, Stimulus], Row]:
             (phase, Stimulus.RUN_NEXT): Row(Act.PROBE, Phase.STARTING, "a round was formed"),
             (phase, Stimulus.STOP): Row(Act.STAY, phase, "no worker of it lives"),
             (phase, Stimulus.STOP_NEXT): Row(Act.ADOPT, Phase.STOPPED, "a round ended before it began here"),
-            (phase, Stimulus.EXIT): Row(Act.LEAVE, phase, "told to exit"),
+            (phase, Stimulus.EXIT): Row(Act.LEAVE, phase, "the goal is to exit"),
             (phase, Stimulus.ABANDONED): Row(Act.STAY, phase, "no worker lives"),
         }
     for phase in WORKING:
@@ -105,7 +105,7 @@ def _table() -> dict[tuple[Phase, Stimulus], Row]:
             (phase, Stimulus.RUN_NEXT): Row(Act.STOP, Phase.STOPPING, "a later round was formed"),
             (phase, Stimulus.STOP): Row(Act.STOP, Phase.STOPPING, "the round is over"),
             (phase, Stimulus.STOP_NEXT): Row(Act.STOP, Phase.STOPPING, "a later round is over as well"),
-            (phase, Stimulus.EXIT): Row(Act.STOP, Phase.STOPPING, "told to exit"),
+            (phase, Stimulus.EXIT): Row(Act.STOP, Phase.STOPPING, "the goal is to exit"),
             (phase, Stimulus.FAILED): Row(Act.FAIL, Phase.STOPPING, "a worker failed"),
             (phase, Stimulus.SUCCEEDED): Row(Act.SUCCEED, Phase.STOPPING, "all workers succeeded"),
             (phase, Stimulus.ABANDONED): Row(Act.STOP, Phase.STOPPING, "cut off from the coordinator"),

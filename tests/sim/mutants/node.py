@@ -32,8 +32,8 @@ MUTANTS = (
         "node-ignores-exit",
         "nodeclient.core.table",
         "a node with workers ignores that the run is over",
-        '(phase, Stimulus.EXIT): Row(Act.STOP, Phase.STOPPING, "told to exit")',
-        '(phase, Stimulus.EXIT): Row(Act.STAY, phase, "told to exit")',
+        '(phase, Stimulus.EXIT): Row(Act.STOP, Phase.STOPPING, "the goal is to exit")',
+        '(phase, Stimulus.EXIT): Row(Act.STAY, phase, "the goal is to exit")',
     ),
     Mutant(
         "node-starts-while-stopping",
