@@ -29,6 +29,7 @@ from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.runtime.logs import fields
 from nodeclient.config import Endpoint, JoinConfig
 from nodeclient.workers.spawn import die_with_parent
+from nodeclient.workers.syscalls import pidfd_open
 
 log = logging.getLogger(__name__)
 
@@ -203,7 +204,7 @@ class _Child:
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """Set `_ended` when the process has ended."""
-        self._pidfd = os.pidfd_open(process.pid)
+        self._pidfd = pidfd_open(process.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._note_end, process)
 
     def _note_end(self, process: subprocess.Popen[bytes]) -> None:

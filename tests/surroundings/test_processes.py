@@ -109,6 +109,12 @@ def test_python_may_be_built_for_an_old_c_library(
     assert ended.stdout == "False True\n" * 2
 
 
+def test_a_standalone_node_may_have_a_python_for_an_old_c_library(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(OLD_PYTHON)
+    node = (str(BIN / "nodeclient"), "join", "--standalone", "--")
+    went(*node, "true", environ={"PYTHONPATH": str(tmp_path)})
+
+
 def test_a_node_that_can_no_longer_watch_its_workers_ends_and_leaves_none(coordinator: Coordinator) -> None:
     node = Program(*join(coordinator), "sh", "-c", "echo worker $$; sleep 1000")
     try:
