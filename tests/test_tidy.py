@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from tests.conftest import LONGEST
+from tests.support.docstrings import fragments, undocumented, wordless_functions
 from tests.support.error_classes import blameless_errors
 from tests.support.pages import CELL_MAX, WIDTH_MAX, long_cells, wide_lines
 from tests.support.source import ROOT, Source, sources
@@ -28,7 +29,6 @@ from tests.support.tidy import (
     long_functions,
     node_imports,
     query_changes,
-    undocumented,
     unnamed_modules,
     worker_imports,
 )
@@ -118,6 +118,11 @@ VIOLATIONS = [
         4,
         "f has no docstring",
     ),
+    (fragments, "tests/a.py", '"""In a module."""', 1, "begins with 'In'"),
+    (fragments, "nodeclient/a.py", 'class A:\n    x: int\n    """In seconds."""', 3, "begins with 'In'"),
+    (fragments, "nodeclient/a.py", 'def test_f():\n    """... of it."""', 2, "begins with 'of'"),
+    (wordless_functions, "nodeclient/a.py", 'def f():\n    """The nodes."""', 1, "f begins with 'The'"),
+    (wordless_functions, "nodeclient/a.py", 'class A:\n    async def f():\n        """`x` is so."""', 2, "'`x`'"),
     (foreign_places, "README.md", "\ncd /" + "root/x", 2, "names /" + "root/"),
     (foreign_places, ".ci/run", "PATH=/" + "work/bin", 1, "names /" + "work/"),
     (foreign_places, "a.toml", "https://pypi" + ".org/simple", 1, "names pypi"),
@@ -154,6 +159,10 @@ HARMLESS = [
     (undocumented, "tests/test_a.py", '"""D."""\ndef test_f(): ...'),
     (undocumented, "nodeclient/a.py", '"""D."""\ndef _f(): ...\nclass _A:\n    def f(self): ...'),
     (undocumented, "nodeclient/a.py", '"""D."""\n@overload\ndef f(): ...\ndef f():\n    """D."""'),
+    (fragments, "nodeclient/a.py", 'x = 1\n"""Seconds."""\ny = f("In a text.")'),
+    (wordless_functions, "nodeclient/a.py", 'def f():\n    """Begin."""\ndef g():\n    """Whether it began."""'),
+    (wordless_functions, "nodeclient/a.py", 'class A:\n    @property\n    def f():\n        """The node."""'),
+    (wordless_functions, "tests/test_a.py", 'def test_f():\n    """The bug is known."""'),
     (foreign_places, "README.md", "see framework/work/network and https://a.org/work/"),
     (wide_lines, "docs/a.md", "```\n" + "word " * 25 + "\n```"),
     (wide_lines, "docs/a.md", "| " + "word " * 25 + "|"),

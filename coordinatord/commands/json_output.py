@@ -45,7 +45,7 @@ class StoredState:
 
     state_dir: str
     version: int
-    """Of the database's schema."""
+    """The version of the database's schema."""
     bytes: int
     records: int
     jobs: tuple[StoredJob, ...]
@@ -67,7 +67,7 @@ class ReplayStep:
     """A record and its effect: one object a line."""
 
     at: float
-    """In seconds since 1970."""
+    """Seconds since 1970."""
     kind: str
     reason: str
     node: str | None

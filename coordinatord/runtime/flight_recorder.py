@@ -22,20 +22,20 @@ from coordinatord.runtime import __version__
 from coordinatord.runtime.object_graph import GraphError, attributes, built, copied, written
 
 STIMULI_MIN = 1_000
-"""Between two copies of the state: with a few nodes a copy takes a millisecond, and these some twenty."""
+"""The fewest between two copies of the state: with a few nodes a copy takes a millisecond, and these some twenty."""
 
 STIMULI_PER_OBJECT = 8
 """More of them where the state is large, since a copy takes some 10 us of each object: about 1 us of each stimulus."""
 
 OBJECTS_MAX = 12_000
-"""Of the state, some 3,000 nodes. A copy of more would hold up the nodes for longer than 0.1 s, so there is none, and
-a file has the last stimuli alone: to be read, not run again."""
+"""The largest state that is copied: some 3,000 nodes. A copy of more would hold up the nodes for longer than 0.1 s, so
+there is none, and a file has the last stimuli alone: to be read, not run again."""
 
 STIMULI_MAX = 50_000
-"""Kept where there is no copy: 10 MB, and what 10,000 nodes send in twelve seconds."""
+"""The most that are kept where there is no copy: 10 MB, and what 10,000 nodes send in twelve seconds."""
 
 FILES_KEPT = 3
-"""A bug that ends the program again after each restart is told by its first files as well as by its last."""
+"""A bug that ends the program again after each restart shows in its first files as well as in its last."""
 
 FORMAT = 1
 
@@ -46,7 +46,7 @@ class Subject:
 
     program: str
     packages: tuple[str, ...]
-    """In which the classes of its state and of its stimuli are."""
+    """The packages that the classes of its state and of its stimuli are in."""
     code: tuple[str, ...]
     """Attributes of the machine that its construction makes anew."""
 

@@ -35,13 +35,13 @@ OF_ITS_OWN = {"completions", "parallelism", "ttlSecondsAfterFinished"}
 
 @pytest.fixture
 def runtime() -> Object:
-    """The runtime as kustomize builds it."""
+    """Build the runtime with kustomize."""
     return only(built("kubeflow"), "TrainingRuntime")
 
 
 @pytest.fixture
 def train_job() -> Object:
-    """The example of a TrainJob in the README."""
+    """Read the example of a TrainJob from the README."""
     blocks = re.findall(r"^```yaml\n(.*?)^```", (DEPLOY / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     [found] = [yaml.safe_load(block) for block in blocks if "kind: TrainJob" in block]
     return dict(found)
@@ -89,7 +89,7 @@ def test_the_schema_notices_a_slip(runtime: Object, train_job: Object) -> None:
 
 
 def test_kubeflow_finds_the_container_whose_fields_a_train_job_sets(runtime: Object, train_job: Object) -> None:
-    """By these two names (pkg/webhooks/trainingruntime_webhook.go and pkg/constants of Kubeflow Trainer)."""
+    """Kubeflow Trainer looks for these two names (its pkg/webhooks/trainingruntime_webhook.go and pkg/constants)."""
     [job] = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     assert job["template"]["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"] == "trainer"
     assert container(job["template"]["spec"]["template"])["name"] == "node"

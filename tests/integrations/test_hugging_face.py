@@ -42,7 +42,7 @@ def test_a_checkpoint_that_was_being_written_is_passed_over(tmp_path: Path) -> N
 
 
 def test_workers_that_do_not_see_each_other_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On hosts without GPUs each worker is the only one for transformers, unless it is told `use_cpu=True`."""
+    """The library takes each worker of a host without GPUs for the only one, unless `use_cpu=True` is set."""
     from transformers import TrainerControl, TrainerState, TrainingArguments  # noqa: PLC0415  # may be missing
 
     from workerlib.integrations.transformers import ElasticTrainerCallback  # noqa: PLC0415  # as above

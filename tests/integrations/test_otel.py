@@ -25,7 +25,7 @@ FAILS_ONCE = (*STDLIB_PYTHON, "-c", "import os, sys; sys.exit(3 * (os.environ['C
 
 @pytest.fixture
 def lines(cluster: Cluster) -> list[str]:
-    """What `nodeclient events --json` says of a job with two rounds."""
+    """Return what `nodeclient events --json` prints for a job with two rounds."""
     node = cluster.join("a", "--max-restarts", "1", command=FAILS_ONCE)
     assert node.wait() == 0
     events = (BIN / "nodeclient", "events", cluster.job, "--coord", cluster.coordinator.endpoint, "--json")

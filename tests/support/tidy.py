@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from tests.support.docstrings import fragments, undocumented, wordless_functions
 from tests.support.error_classes import belongs_to_a_branch, blameless_errors
 from tests.support.pages import CELL_MAX, WIDTH_MAX, is_page, long_cells, wide_lines
 from tests.support.source import ROOT, FunctionNode, Source
@@ -263,26 +264,11 @@ def long_functions(source: Source) -> Iterator[Finding]:
             yield node.lineno, f"{node.name}() has {lines} lines"
 
 
-def undocumented(source: Source) -> Iterator[Finding]:
-    """Find a module, a public class or a public function that has no docstring."""
-    if ast.get_docstring(source.tree) is None:
-        yield 1, "the module has no docstring"
-    for node in source.public_definitions:
-        # A test's name is its docstring, and that of an overloaded function stands at its last definition.
-        is_exempt = isinstance(node, FunctionNode) and (source.is_test or _is_overload(node))
-        if not is_exempt and ast.get_docstring(node) is None:
-            yield node.lineno, f"{node.name} has no docstring"
-
-
 def foreign_places(source: Source) -> Iterator[Finding]:
     """Find names of places that others do not have."""
     for number, line in enumerate(source.text.splitlines(), start=1):
         for found in FOREIGN.finditer(line):
             yield number, f"names {found.group()}"
-
-
-def _is_overload(node: FunctionNode) -> bool:
-    return any(ast.unparse(decorator) in {"overload", "typing.overload"} for decorator in node.decorator_list)
 
 
 def _in_pure_room(source: Source) -> bool:
@@ -292,6 +278,8 @@ def _in_pure_room(source: Source) -> bool:
 def _in(folder: str) -> Callable[[Source], bool]:
     return lambda source: source.is_python and source.is_in(folder)
 
+
+_NOT_YET = tuple(f"coordinatord/core/{name}" for name in ("machine.py", "queries", "state", "transitions"))
 
 RULES = (
     Rule(
@@ -375,6 +363,18 @@ RULES = (
         lambda source: source.is_python,
         undocumented,
         "Say what it is for, its units and its errors; what nobody else uses is called _name.",
+    ),
+    Rule(
+        "no docstring is a fragment that begins with a preposition",
+        lambda source: source.is_python and not source.is_in(*_NOT_YET),
+        fragments,
+        'Begin with the subject: "Node ids, by job.", and not "By job: node ids."',
+    ),
+    Rule(
+        "the docstring of a function begins with a verb",
+        lambda source: source.is_python and not source.is_in(*_NOT_YET),
+        wordless_functions,
+        'Say what it does, as an order: "Return the nodes that wait.", and not "The nodes that wait."',
     ),
     Rule(
         "no file names a place that only its author has",
