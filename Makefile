@@ -13,15 +13,23 @@ TORCH  := torch==2.13.0
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
+# pip would compile all of torch and scikit-learn on one core, a minute, and the tests import a tenth of it. So what is
+# imported is compiled then, and kept, whatever the environment says of bytecode; what most tests import, at the end of
+# the setup. The pip that comes with a Python may be years old, and spend half a minute on what a new one does at once.
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install --no-compile
+unexport PYTHONDONTWRITEBYTECODE
+
 setup: $(VENV)/.complete  ## make .venv and install everything into it
 
 $(VENV)/.complete: pyproject.toml Makefile
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make setup PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
 	@echo 'installing $(TORCH) into $(VENV): some minutes where it brings CUDA libraries along'
-	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
+	$(PIP) $(TORCH)
 	@echo 'installing coordinatord and the tools for tests'
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(PIP) --editable '.[dev]'
+	$(BIN)/python -c 'import aiohttp, hypothesis, pytest, torch.distributed.run, xdist.plugin'
 	touch $@
 
 demo: setup  ## train a small network on three nodes and break things on purpose
@@ -40,8 +48,8 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-# Where Python is told to write no bytecode, each of the many programs that the tests start would compile all that it
-# imports. One worker more than CI has cores: many tests wait rather than compute.
+# Compiled first, or each of the programs that the first tests start at one time would compile all that it imports. One
+# worker more than CI has cores: many tests wait rather than compute.
 tests: setup
 	$(BIN)/python -m compileall -q coordinatord nodeclient workerlib
 	$(BIN)/python -m pytest -n 3 --dist worksteal

@@ -39,7 +39,7 @@ def _install(pair: Pair, interpreter: Interpreter, python: Path) -> bool:
     # It is installed by itself first: resolved together with the rest, another torch would come along.
     learning = [(f"torch=={pair.torch}", "numpy"), LEARNING] if pair.torch else []
     itself = ("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
-    pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
     steps: list[tuple[str, ...]] = [(interpreter.python, "-m", "venv", str(python.parents[1]))]
     steps += [(*pip, *words) for words in (*learning, (*own, *TOOLS), itself)]
     # The file says what was done, not only that it was: the tree may differ since, or need more than it did.
