@@ -17,6 +17,7 @@ from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.run import Run, State
 from coordinatord.core.values.records import (
     NodeLost,
+    NodesSilent,
     Record,
     RoundEnded,
     RoundFormed,
@@ -34,6 +35,7 @@ from coordinatord.protocol.messages import Result
 from coordinatord.protocol.schema import fields_of
 from coordinatord.server.driver import PATIENCE_S
 from tests.sim.invariants.rounds import RoundInvariants
+from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.world import World
@@ -114,6 +116,8 @@ class LedgerInvariants(RoundInvariants):
         """The pages that are decided and not durable yet."""
         self._odd_s: dict[str, float] = {}
         """The error in the time of a run because a clock was set while there was no coordinator; by run."""
+        self._silent: set[Round] = set()
+        """Rounds of which all nodes were silent at some time."""
         self._life_began = (0.0, 0.0, 0.0)
         """When the coordinator last started by its clock and by the queue, and the offset of its wall clock."""
 
@@ -138,6 +142,7 @@ class LedgerInvariants(RoundInvariants):
         """Check what was decided by the state of the world at this moment, durable or not."""
         super().decided(records)
         lost = any(isinstance(record, NodeLost) for record in records)
+        self._silent |= {(record.run, record.round) for record in records if isinstance(record, NodesSilent)}
         for record in records:
             if isinstance(record, RunOpened):
                 self._turn_page(record, Spent())
@@ -145,7 +150,7 @@ class LedgerInvariants(RoundInvariants):
                 page = self._pages.get(record.run)
                 if page is not None:
                     self._judge_sum(page, record)
-                    self._judge_causes(page, record, silent=lost or self._is_unheard(record.run))
+                    self._judge_causes(page, record, silent=lost or self._is_unheard(record.run, page.round))
                 self._judge_spent(page, record)
                 self._turn_page(record, record.spent)
 
@@ -192,13 +197,13 @@ class LedgerInvariants(RoundInvariants):
         self._odd_s[record.run] = self._odd_s.get(record.run, 0.0) + abs(took - (self.world.queue.now - page.now))
         self.check(abs(took - expected) < slack, "%s has %.3f s, and %.3f s passed", record, took, expected)
 
-    def _is_unheard(self, run_id: str) -> bool:
-        """Whether a node of the round has been silent for a lease, and may have been given another."""
+    def _is_unheard(self, run_id: str, number: int) -> bool:
+        """Whether the round was silent, or a node of it has been for a lease and may have been given another."""
         policy, now = self.world.scenario.policy, self.world.daemon.clock.read()
         lease_s = policy.leases_per_heartbeat * policy.heartbeat_s
         runs = self.world.daemon.machine.jobs.values()
         inside = (member for run in runs if run.id == run_id for member in run.inside)
-        return any(now - member.lived_at >= lease_s for member in inside)
+        return (run_id, number) in self._silent or any(now - member.lived_at >= lease_s for member in inside)
 
     def _judge_causes(self, page: Page, record: Accounted, *, silent: bool) -> None:
         """Check that no second is taken from an activity again, and that each activity fits the state of the run."""
