@@ -9,8 +9,10 @@ from __future__ import annotations
 import importlib
 import math
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from enum import Enum
+from functools import cache
+from itertools import chain
 from typing import Any
 
 from coordinatord.protocol.errors import OperationalError
@@ -29,34 +31,22 @@ class GraphError(OperationalError):
 
 def attributes(thing: object) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of an object, in slots or in its dict; Python's own, as generics have them, are left out."""
-    for kind in type(thing).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if not name.startswith("__") and hasattr(thing, name):
-                yield name, getattr(thing, name)
+    for name in _slots(type(thing)):  # type: ignore[arg-type] # classes are hashable
+        if hasattr(thing, name):
+            yield name, getattr(thing, name)
     for name, value in getattr(thing, "__dict__", {}).items():
         if not name.startswith("__"):
             yield name, value
 
 
+@cache
+def _slots(kind: type) -> tuple[str, ...]:
+    declared = (base.__dict__.get("__slots__", ()) for base in kind.__mro__)
+    names = chain.from_iterable((slots,) if isinstance(slots, str) else slots for slots in declared)
+    return tuple(name for name in names if not name.startswith("__"))
+
+
 # Copies
-
-
-class _TooManyError(OperationalError):
-    """There is more to copy than is allowed."""
-
-
-class _Copies(dict[int, Any]):
-    """What is copied already, by the id of the original."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self.most = most
-
-    def __setitem__(self, original: int, copy: Any) -> None:
-        super().__setitem__(original, copy)
-        if len(self) > self.most:
-            raise _TooManyError
 
 
 def copied(root: Any, *, most: int, without: Collection[str] = ()) -> tuple[Any, int]:
@@ -64,76 +54,82 @@ def copied(root: Any, *, most: int, without: Collection[str] = ()) -> tuple[Any,
 
     `without` are attributes of the root.
     """
-    done = _Copies(most)
-    twin = done[id(root)] = object.__new__(type(root))
+    copier = _Copier(most)
     try:
+        twin = copier.begin(root)
         for name, value in attributes(root):
             if name not in without:
-                setattr(twin, name, _copy(value, done))
+                setattr(twin, name, copier.copy(value))
     except _TooManyError:
-        return None, len(done)
-    return twin, len(done)
+        return None, len(copier.twins)
+    return twin, len(copier.twins)
 
 
-_ATOM: tuple[str, ...] = ()
-_COLLECTION = ("a collection",)
-
-_PLANS: dict[type, tuple[str, ...]] = {}
-"""How objects of a class are copied: not at all, as a collection, or by these slots. Looked up for each object."""
+class _TooManyError(OperationalError):
+    """There is more to copy than is allowed."""
 
 
-def _plan(kind: type) -> tuple[str, ...]:
-    """Return the plan for a class that is met for the first time."""
+_CONSTANT: set[type] = set()
+"""Classes whose objects never change, as far as they have been met: such an object is its own copy."""
+
+
+class _Copier:
+    """Copies one graph of at most `most` objects. It asks `_CONSTANT` first: most values are numbers and texts."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.twins: dict[int, Any] = {}
+        """The copies, by the id of the original."""
+
+    def copy(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in _CONSTANT:
+            return value
+        twin = self.twins.get(id(value))
+        return _way(kind)(self, value) if twin is None else twin  # type: ignore[arg-type] # as above
+
+    def begin(self, value: Any, twin: Any = None) -> Any:
+        """Return the copy of an object, still empty, which is known from now on."""
+        twin = object.__new__(type(value)) if twin is None else twin
+        self.twins[id(value)] = twin
+        if len(self.twins) > self._most:
+            raise _TooManyError
+        return twin
+
+    def instance(self, value: Any) -> Any:
+        twin = self.begin(value)
+        for name, inner in attributes(value):
+            setattr(twin, name, inner if type(inner) in _CONSTANT else self.copy(inner))
+        return twin
+
+    def mapping(self, value: dict[Any, Any]) -> Any:
+        # Some are subclasses that make missing values, as Counter does.
+        twin = self.begin(value, type(value)() if type(value).__module__ == "collections" else {})
+        for key, inner in value.items():
+            twin[self.copy(key)] = inner if type(inner) in _CONSTANT else self.copy(inner)
+        return twin
+
+    def sequence(self, value: list[Any] | deque[Any]) -> Any:
+        twin = self.begin(value, deque(maxlen=value.maxlen) if isinstance(value, deque) else [])
+        twin.extend(map(self.copy, value))
+        return twin
+
+    def tuple_or_set(self, value: Collection[Any]) -> Any:
+        return self.begin(value, type(value)(map(self.copy, value)))  # type: ignore[call-arg]
+
+
+@cache
+def _way(kind: type) -> Callable[[_Copier, Any], Any]:
+    """Return how objects of a class are copied; note down those that never change."""
     parameters = getattr(kind, "__dataclass_params__", None)
     if issubclass(kind, _ATOMS) or (parameters is not None and parameters.frozen):
-        return _ATOM
-    if issubclass(kind, dict | list | deque | tuple | set | frozenset):
-        return _COLLECTION
-    slots = [name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ()) if not name.startswith("__")]
-    return (*slots, "__dict__")
-
-
-def _copy(value: Any, done: dict[int, Any]) -> Any:
-    kind = type(value)
-    plan = _PLANS.get(kind)
-    if plan is None:
-        plan = _PLANS[kind] = _plan(kind)
-    if plan is _ATOM:
-        return value
-    twin = done.get(id(value))
-    if twin is not None:
-        return twin
-    if plan is _COLLECTION:
-        return _copy_collection(value, done)
-    twin = done[id(value)] = object.__new__(kind)
-    for name in plan[:-1]:
-        inner = getattr(value, name, _NONE)
-        if inner is not _NONE:
-            object.__setattr__(twin, name, inner if _PLANS.get(type(inner)) is _ATOM else _copy(inner, done))
-    for name, inner in getattr(value, "__dict__", {}).items():
-        if not name.startswith("__"):
-            object.__setattr__(twin, name, inner if _PLANS.get(type(inner)) is _ATOM else _copy(inner, done))
-    return twin
-
-
-_NONE = object()
-
-
-def _copy_collection(value: Any, done: dict[int, Any]) -> Any:
-    twin: Any
-    if isinstance(value, dict):
-        # Some are subclasses that make missing values, as Counter does.
-        twin = done[id(value)] = type(value)() if type(value).__module__ == "collections" else {}
-        for key, inner in value.items():
-            twin[key if _PLANS.get(type(key)) is _ATOM else _copy(key, done)] = (
-                inner if _PLANS.get(type(inner)) is _ATOM else _copy(inner, done)
-            )
-    elif isinstance(value, list | deque):
-        twin = done[id(value)] = deque(maxlen=value.maxlen) if isinstance(value, deque) else []
-        twin.extend(_copy(inner, done) for inner in value)
-    else:
-        twin = done[id(value)] = type(value)(_copy(inner, done) for inner in value)
-    return twin
+        _CONSTANT.add(kind)
+        return lambda _, value: value
+    if issubclass(kind, dict):
+        return _Copier.mapping
+    if issubclass(kind, list | deque):
+        return _Copier.sequence
+    return _Copier.tuple_or_set if issubclass(kind, tuple | set | frozenset) else _Copier.instance
 
 
 # Written down
