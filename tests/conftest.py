@@ -1,4 +1,4 @@
-"""What all tests share: their order, an environment, and the option to write expected texts anew."""
+"""What all tests share: their order, an environment, the tree, and the option to write expected texts anew."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 
 import pytest
 from hypothesis import settings
+
+from tests.support.source import Source, sources
 
 LONGEST = (
     "tests/test_demo.py",
@@ -72,3 +74,9 @@ def _place(item: pytest.Item) -> tuple[int, bool]:
 def rewrite(request: pytest.FixtureRequest) -> bool:
     """Whether expected texts are to be written anew instead of compared."""
     return bool(request.config.getoption("--rewrite"))
+
+
+@pytest.fixture(scope="session")
+def tree() -> list[Source]:
+    """Return all files of the tree."""
+    return sources()

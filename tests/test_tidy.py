@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-from collections import Counter
 from pathlib import PurePosixPath
 
 import pytest
@@ -11,29 +9,28 @@ import pytest
 from tests.conftest import LONGEST
 from tests.support.docstrings import fragments, undocumented, wordless_functions
 from tests.support.error_classes import blameless_errors
+from tests.support.imports import (
+    basement_imports,
+    coordinator_imports,
+    imports_back_up,
+    impure_imports,
+    node_imports,
+    worker_imports,
+)
 from tests.support.pages import CELL_MAX, WIDTH_MAX, long_cells, wide_lines
-from tests.support.source import ROOT, Source, sources
+from tests.support.rule import Check, Rule
+from tests.support.source import ROOT, Source
 from tests.support.tidy import (
     FILE_LINES_MAX,
     FUNCTION_LINES_MAX,
     RULES,
-    Check,
-    Rule,
-    basement_imports,
-    coordinator_imports,
     foreign_places,
-    imports_back_up,
     impure_calls,
-    impure_imports,
     long_file,
     long_functions,
-    node_imports,
     query_changes,
     unnamed_modules,
-    worker_imports,
 )
-
-PACKAGES = {("coordinatord",), ("nodeclient",), ("workerlib",)}
 
 BY_CHECK = {rule.findings: rule for rule in RULES}
 
@@ -66,6 +63,7 @@ VIOLATIONS = [
     (imports_back_up, "coordinatord/core/values/a.py", "from coordinatord.core.state import run", 1, "core.state.run"),
     (imports_back_up, "coordinatord/core/queries/a.py", "import coordinatord.core.transitions.table", 1, "table"),
     (imports_back_up, "coordinatord/core/transitions/a.py", "from coordinatord.core import machine", 1, "core.machine"),
+    (imports_back_up, "coordinatord/core/events.py", "from coordinatord.core.state import run", 1, "core.state.run"),
     (query_changes, "coordinatord/core/queries/a.py", "def f(run):\n    run.x = 1", 2, "changes run.x"),
     (query_changes, "coordinatord/core/queries/a.py", "def f(run):\n    run.x[1] += 1", 2, "changes run.x[1]"),
     (query_changes, "coordinatord/core/queries/a.py", "def f(run):\n    run.x.add(1)", 2, "changes run.x"),
@@ -141,6 +139,7 @@ HARMLESS = [
     (impure_calls, "coordinatord/core/state/run.py", "deadline = policy.deadline(now)"),
     (imports_back_up, "coordinatord/core/transitions/a.py", "from coordinatord.core.queries import reasons"),
     (imports_back_up, "coordinatord/core/values/a.py", "from coordinatord.core.policy import Policy"),
+    (imports_back_up, "coordinatord/core/effects.py", "from coordinatord.core.values import records"),
     (query_changes, "coordinatord/core/queries/a.py", "def f(run):\n    x = []\n    x.append(run)\n    x[0] = 1"),
     (query_changes, "coordinatord/core/queries/a.py", "class A:\n    def __init__(self): self.x = 1"),
     (basement_imports, "coordinatord/server/driver.py", "from coordinatord.server.counters import Counters"),
@@ -169,12 +168,6 @@ HARMLESS = [
     (wide_lines, "docs/a.md", "https://example.org/" + "a" * WIDTH_MAX),
     (long_cells, "docs/a.md", f"| a | `{'b' * CELL_MAX}` b |"),
 ]
-
-
-@pytest.fixture(scope="module")
-def tree() -> list[Source]:
-    """Read all files of the tree."""
-    return sources()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -219,23 +212,3 @@ def test_what_is_allowed_is_not_found(check: Check, path: str, text: str) -> Non
 
 def test_every_rule_has_a_violation_that_it_finds() -> None:
     assert {check for check, *_ in VIOLATIONS} == set(BY_CHECK)
-
-
-def test_the_folders_of_tests_mirror_the_rooms(tree: list[Source]) -> None:
-    tests = {one.path.parent for one in tree if one.is_test and one.path.name.startswith("test_")}
-    folders = {folder.relative_to("tests") for folder in tests}
-    rooms = {one.path.parent for one in tree if one.is_python}
-    assert {folder for folder in folders if folder.parts[:1] in PACKAGES} - rooms == set()
-
-
-MIRRORS = {"cli", "effects", "events", "table", "Tick"}
-"""The modules and classes that the two programs have each for itself, and named alike on purpose."""
-
-
-def test_no_module_and_no_class_has_the_name_of_another(tree: list[Source]) -> None:
-    own = [one for one in tree if one.is_python and one.is_in("coordinatord", "nodeclient", "workerlib")]
-    modules = Counter(one.path.stem for one in own if not one.path.stem.startswith("__"))
-    classes = Counter(
-        node.name for one in own for node in one.tree.body if isinstance(node, ast.ClassDef) and node.name[0] != "_"
-    )
-    assert {name for name, count in (modules + classes).items() if count > 1} == MIRRORS

@@ -1,20 +1,30 @@
-"""The house style as functions: each rule takes one file of the tree and finds what breaks it.
+"""The house style: all its rules, each of which takes one file of the tree and finds what breaks it.
 
-Ruff and mypy check what they can. Here is the rest: who may import whom, what a pure module may call, how long things
-may be, and what must not leave the machine of its author.
+Ruff and mypy check what they can. Here is the rest: what a pure module may call, what a query may change, how long
+things may be, and what must not leave the machine of its author. The rules about imports, docstrings, errors and pages
+are checked in `imports`, `docstrings`, `error_classes` and `pages`.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from tests.support.docstrings import fragments, undocumented, wordless_functions
 from tests.support.error_classes import belongs_to_a_branch, blameless_errors
+from tests.support.imports import (
+    PURE_ROOMS,
+    SERVER_BASEMENT,
+    basement_imports,
+    coordinator_imports,
+    imports_back_up,
+    impure_imports,
+    node_imports,
+    worker_imports,
+)
 from tests.support.pages import CELL_MAX, WIDTH_MAX, is_page, long_cells, wide_lines
+from tests.support.rule import Finding, Rule
 from tests.support.source import ROOT, FunctionNode, Source
 
 FILE_LINES_MAX = 400
@@ -22,46 +32,6 @@ FILE_LINES_MAX = 400
 
 FUNCTION_LINES_MAX = 70
 """A screen; the limit in TigerBeetle's style guide."""
-
-PURE_STDLIB = frozenset(
-    {
-        "__future__",
-        "abc",
-        "bisect",
-        "collections",
-        "dataclasses",
-        "difflib",
-        "enum",
-        "functools",
-        "heapq",
-        "ipaddress",
-        "itertools",
-        "math",
-        "operator",
-        "re",
-        "signal.Signals",
-        "string",
-        "textwrap",
-        "types",
-        "typing",
-    }
-)
-"""Modules, and names out of modules, that depend on nothing but their arguments."""
-
-PURE_ROOMS = {
-    "coordinatord/core": ("coordinatord.core", "coordinatord.hints", "coordinatord.protocol"),
-    "coordinatord/hints": ("coordinatord.hints", "coordinatord.protocol"),
-    "coordinatord/protocol": ("coordinatord.protocol", "msgpack"),
-    "nodeclient/core": ("nodeclient.core", "coordinatord.protocol"),
-}
-"""The rooms that do no IO, and what each of them may import beside the standard library."""
-
-CORE_FLOORS = ("values", "state", "queries", "transitions", "machine")
-"""The floors of `coordinatord/core`, lowest first; its other modules are the edges, which any floor may import."""
-
-SERVER_BASEMENT = ("driver", "node_sessions", "counters", "change_signal", "connections", "refusal_log")
-"""The modules of `coordinatord/server` that the rooms `http`, `metrics` and `page` stand on, and that know nothing of
-these."""
 
 CHANGING_METHODS = frozenset(
     {
@@ -82,9 +52,6 @@ CHANGING_METHODS = frozenset(
     }
 )
 """Methods of collections that change what they are called on."""
-
-TORCHRUN_ROOM = "nodeclient/torchrun"
-"""The backend of torchrun's rendezvous: the one room of nodeclient that lives in torchrun's process."""
 
 IMPURE_BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "hash", "id", "input", "open", "print"})
 """`hash` and `id` differ from one process to the next, and a replay must not."""
@@ -116,35 +83,6 @@ IMPURE_METHODS = frozenset(
 FOREIGN = re.compile(r"(?<![\w.}-])/(?:work|root)/|pypi\.org|files\.pythonhosted\.org|deb\.debian\.org")
 """Folders and registries that exist, or can be reached, on one machine and not on another."""
 
-Finding = tuple[int, str]
-"""A line, and what is wrong there."""
-
-Check = Callable[[Source], Iterator[Finding]]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One rule of the house: which files it concerns, what breaks it, and what to do then."""
-
-    name: str
-    concerns: Callable[[Source], bool]
-    findings: Check
-    remedy: str
-
-    def judge(self, source: Source) -> list[str]:
-        """Write a line for each finding in a file; none if the rule does not concern it."""
-        if not self.concerns(source):
-            return []
-        return [f"{source.path}:{line}: {what}" for line, what in sorted(self.findings(source))]
-
-
-def impure_imports(source: Source) -> Iterator[Finding]:
-    """Find imports of what is not known to be pure; types count too, for they bind as code does."""
-    [own] = [own for room, own in PURE_ROOMS.items() if source.is_in(room)]
-    for one in source.imports:
-        if not one.within(*PURE_STDLIB, *own):
-            yield one.line, f"imports {one.module}"
-
 
 def impure_calls(source: Source) -> Iterator[Finding]:
     """Find calls that ask for the time, for chance or for the outside, under whatever object."""
@@ -154,22 +92,6 @@ def impure_calls(source: Source) -> Iterator[Finding]:
                 yield node.lineno, f"calls {name}()"
             case ast.Call(func=ast.Attribute(attr=name)) if name in IMPURE_METHODS:
                 yield node.lineno, f"calls {ast.unparse(node.func)}()"
-
-
-def imports_back_up(source: Source) -> Iterator[Finding]:
-    """Find imports in the coordinator's core from a higher floor than the file's own."""
-    own = CORE_FLOORS.index(source.path.parts[2].removesuffix(".py"))
-    higher = [f"coordinatord.core.{floor}" for floor in CORE_FLOORS[own + 1 :]]
-    for one in source.imports:
-        if one.within(*higher):
-            yield one.line, f"imports {one.module}"
-
-
-def basement_imports(source: Source) -> Iterator[Finding]:
-    """Find imports that let what carries messages depend on what only shows them."""
-    for one in source.imports:
-        if one.within("coordinatord.server.http", "coordinatord.server.metrics", "coordinatord.server.page"):
-            yield one.line, f"imports {one.module}"
 
 
 def query_changes(source: Source) -> Iterator[Finding]:
@@ -210,43 +132,6 @@ def unnamed_modules(source: Source) -> Iterator[Finding]:
     for module in sorted(modules - {"__init__", "__main__"}):
         if f"`{module}`" not in named:
             yield 1, f"the docstring does not name `{module}`"
-
-
-def coordinator_imports(source: Source) -> Iterator[Finding]:
-    """Find imports that would tie the daemon to the hosts that it serves."""
-    for one in source.imports:
-        if one.within("nodeclient", "workerlib", "torch", "numpy"):
-            yield one.line, f"imports {one.module}"
-
-
-def node_imports(source: Source) -> Iterator[Finding]:
-    """Find imports of the coordinator's or the worker's insides, and those that take seconds.
-
-    torchrun's backend may import torch: it is loaded by torchrun, which has done so already, and never by nodeclient.
-    """
-    shared = ["coordinatord.protocol", "coordinatord.runtime", "coordinatord.hints"]
-    allowed = [*shared, "workerlib.env", "workerlib.gloo"]
-    if source.is_in(TORCHRUN_ROOM):
-        allowed.append("torch")
-    for one in source.imports:
-        foreign = one.within("coordinatord", "workerlib", "torch", "numpy") and not one.within(*allowed)
-        if foreign or (one.within("nodeclient.torchrun") and not source.is_in(TORCHRUN_ROOM)):
-            yield one.line, f"imports {one.module}"
-
-
-def worker_imports(source: Source) -> Iterator[Finding]:
-    """Find imports that a training script would have to install, or to pay for unused.
-
-    A module of `workerlib/integrations` may import the library that it is named after, and nobody else imports it.
-    """
-    is_contract = source.path.name == "env.py"
-    library = [source.path.stem] if source.is_in("workerlib/integrations") else []
-    for one in source.imports:
-        if one.within("torch") and not is_contract:
-            if not one.deferred:
-                yield one.line, f"imports {one.module} when it is loaded"
-        elif one.within("workerlib.integrations") or not one.within("workerlib", *library, *sys.stdlib_module_names):
-            yield one.line, f"imports {one.module}"
 
 
 def long_file(source: Source) -> Iterator[Finding]:
@@ -297,7 +182,7 @@ RULES = (
     ),
     Rule(
         "no import in coordinatord/core runs back up",
-        lambda source: source.is_python and source.is_in(*(f"coordinatord/core/{floor}" for floor in CORE_FLOORS)),
+        lambda source: source.is_python and source.is_in("coordinatord/core"),
         imports_back_up,
         "Move what both floors need down: values know no run, state is what is known, queries only read it.",
     ),

@@ -1,0 +1,117 @@
+"""The rules about imports: who may know whom, and what a pure module may know."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from tests.support.rule import Finding
+from tests.support.source import Source
+
+PURE_STDLIB = frozenset(
+    {
+        "__future__",
+        "abc",
+        "bisect",
+        "collections",
+        "dataclasses",
+        "difflib",
+        "enum",
+        "functools",
+        "heapq",
+        "ipaddress",
+        "itertools",
+        "math",
+        "operator",
+        "re",
+        "signal.Signals",
+        "string",
+        "textwrap",
+        "types",
+        "typing",
+    }
+)
+"""Modules, and names out of modules, that depend on nothing but their arguments."""
+
+PURE_ROOMS = {
+    "coordinatord/core": ("coordinatord.core", "coordinatord.hints", "coordinatord.protocol"),
+    "coordinatord/hints": ("coordinatord.hints", "coordinatord.protocol"),
+    "coordinatord/protocol": ("coordinatord.protocol", "msgpack"),
+    "nodeclient/core": ("nodeclient.core", "coordinatord.protocol"),
+}
+"""The rooms that do no IO, and what each of them may import beside the standard library."""
+
+CORE_FLOORS = ("values", "state", "queries", "transitions", "machine")
+"""The floors of `coordinatord/core`, lowest first; the last one is the door."""
+
+CORE_EDGES = ("effects", "events", "journal", "policy")
+"""Its other modules. Any floor may import them, and they import no floor but the lowest."""
+
+SERVER_BASEMENT = ("driver", "node_sessions", "counters", "change_signal", "connections", "refusal_log")
+"""The modules of `coordinatord/server` that the rooms `http`, `metrics` and `page` stand on, and that know nothing of
+these."""
+
+TORCHRUN_ROOM = "nodeclient/torchrun"
+"""The backend of torchrun's rendezvous: the one room of nodeclient that lives in torchrun's process."""
+
+
+def impure_imports(source: Source) -> Iterator[Finding]:
+    """Find imports of what is not known to be pure; types count too, for they bind as code does."""
+    [own] = [own for room, own in PURE_ROOMS.items() if source.is_in(room)]
+    for one in source.imports:
+        if not one.within(*PURE_STDLIB, *own):
+            yield one.line, f"imports {one.module}"
+
+
+def imports_back_up(source: Source) -> Iterator[Finding]:
+    """Find imports in the coordinator's core from a higher floor than the file's own; an edge belongs to the lowest."""
+    name = source.path.parts[2].removesuffix(".py")
+    own = CORE_FLOORS.index(name) if name in CORE_FLOORS else 0
+    higher = [f"coordinatord.core.{floor}" for floor in CORE_FLOORS[own + 1 :]]
+    for one in source.imports:
+        if one.within(*higher):
+            yield one.line, f"imports {one.module}"
+
+
+def basement_imports(source: Source) -> Iterator[Finding]:
+    """Find imports that let what carries messages depend on what only shows them."""
+    for one in source.imports:
+        if one.within("coordinatord.server.http", "coordinatord.server.metrics", "coordinatord.server.page"):
+            yield one.line, f"imports {one.module}"
+
+
+def coordinator_imports(source: Source) -> Iterator[Finding]:
+    """Find imports that would tie the daemon to the hosts that it serves."""
+    for one in source.imports:
+        if one.within("nodeclient", "workerlib", "torch", "numpy"):
+            yield one.line, f"imports {one.module}"
+
+
+def node_imports(source: Source) -> Iterator[Finding]:
+    """Find imports of the coordinator's or the worker's insides, and those that take seconds.
+
+    torchrun's backend may import torch: it is loaded by torchrun, which has done so already, and never by nodeclient.
+    """
+    shared = ["coordinatord.protocol", "coordinatord.runtime", "coordinatord.hints"]
+    allowed = [*shared, "workerlib.env", "workerlib.gloo"]
+    if source.is_in(TORCHRUN_ROOM):
+        allowed.append("torch")
+    for one in source.imports:
+        foreign = one.within("coordinatord", "workerlib", "torch", "numpy") and not one.within(*allowed)
+        if foreign or (one.within("nodeclient.torchrun") and not source.is_in(TORCHRUN_ROOM)):
+            yield one.line, f"imports {one.module}"
+
+
+def worker_imports(source: Source) -> Iterator[Finding]:
+    """Find imports that a training script would have to install, or to pay for unused.
+
+    A module of `workerlib/integrations` may import the library that it is named after, and nobody else imports it.
+    """
+    is_contract = source.path.name == "env.py"
+    library = [source.path.stem] if source.is_in("workerlib/integrations") else []
+    for one in source.imports:
+        if one.within("torch") and not is_contract:
+            if not one.deferred:
+                yield one.line, f"imports {one.module} when it is loaded"
+        elif one.within("workerlib.integrations") or not one.within("workerlib", *library, *sys.stdlib_module_names):
+            yield one.line, f"imports {one.module}"

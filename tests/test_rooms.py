@@ -1,0 +1,84 @@
+"""Everything lies in its room and has a name of its own."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+
+import pytest
+
+from tests.support.imports import CORE_EDGES, CORE_FLOORS
+from tests.support.source import Source
+
+PACKAGES = {("coordinatord",), ("nodeclient",), ("workerlib",)}
+
+
+def test_the_folders_of_tests_mirror_the_rooms(tree: list[Source]) -> None:
+    tests = {one.path.parent for one in tree if one.is_test and one.path.name.startswith("test_")}
+    folders = {folder.relative_to("tests") for folder in tests}
+    rooms = {one.path.parent for one in tree if one.is_python}
+    assert {folder for folder in folders if folder.parts[:1] in PACKAGES} - rooms == set()
+
+
+MIRRORS = {"cli", "effects", "events", "table", "Tick"}
+"""The modules and classes that the two programs have each for itself, and named alike on purpose."""
+
+
+def test_no_module_and_no_class_has_the_name_of_another(tree: list[Source]) -> None:
+    own = [one for one in tree if one.is_python and one.is_in("coordinatord", "nodeclient", "workerlib")]
+    modules = Counter(one.path.stem for one in own if not one.path.stem.startswith("__"))
+    classes = Counter(
+        node.name for one in own for node in one.tree.body if isinstance(node, ast.ClassDef) and node.name[0] != "_"
+    )
+    assert {name for name, count in (modules + classes).items() if count > 1} == MIRRORS
+
+
+CORE = {*CORE_FLOORS, *CORE_EDGES}
+
+NODECLIENT_ROOMS = {
+    "config",
+    "core",
+    "diagnosis",
+    "forkserver",
+    "host",
+    "operate",
+    "output",
+    "shell",
+    "torchrun",
+    "workers",
+}
+
+
+@pytest.mark.parametrize(("folder", "names"), [("coordinatord/core", CORE), ("nodeclient", NODECLIENT_ROOMS | {"cli"})])
+def test_nothing_lies_beside_the_rooms(folder: str, names: set[str], tree: list[Source]) -> None:
+    within = [one.path.relative_to(folder) for one in tree if one.is_python and one.is_in(folder)]
+    assert {path.parts[0].removesuffix(".py") for path in within} - {"__init__", "__main__"} == names
+
+
+SMALL_LINES = 60
+
+SMALL_BOUNDARIES = {
+    "core/agent_settings": "what the machine is told of the user's settings",
+    "core/endings": "what a node concludes by itself, apart from the machine that asks",
+    "core/lingering": "a small pure machine of its own, beside the agent",
+    "diagnosis/kernel_log": "a source of the system's: /dev/kmsg",
+    "forkserver/hook/sitecustomize": "Python imports it by this name",
+    "host/ports": "a resource of the system's: a port that stays reserved",
+    "operate/admin_commands": "a group of commands",
+    "operate/cli": "what the command line calls",
+    "operate/formatting": "pure, and used by all commands",
+    "operate/report": "a command",
+    "operate/request_errors": "errors, which import nothing",
+    "output/line_prefix": "pure, and apart from what writes",
+    "output/terminal": "a resource that threads share: this process's own stderr",
+    "torchrun/log": "a logger, which torch has to find among its own",
+    "workers/guard_process": "a process of its own, which must import little",
+    "workers/orphans": "a duty towards the kernel: as a subreaper",
+}
+"""Modules of nodeclient that are short and stay alone, and the boundary that each of them is."""
+
+
+def test_a_short_module_of_nodeclient_is_a_boundary(tree: list[Source]) -> None:
+    own = [one for one in tree if one.is_python and one.is_in("nodeclient") and not one.path.stem.startswith("__")]
+    lines = {str(one.path.relative_to("nodeclient").with_suffix("")): len(one.text.splitlines()) for one in own}
+    assert {name for name, number in lines.items() if number < SMALL_LINES} <= SMALL_BOUNDARIES.keys() <= lines.keys()
