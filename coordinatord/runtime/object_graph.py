@@ -251,4 +251,4 @@ def built(plain: Plain, packages: Collection[str]) -> Any:
     try:
         return _Reader(plain["objects"], packages).read(plain["root"])
     except (AttributeError, ImportError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise error if isinstance(error, GraphError) else GraphError(f"it is damaged: {error!r}") from error
+        raise GraphError(f"it is damaged: {error!r}") from error
