@@ -1,0 +1,66 @@
+"""A trainer for torchtitan, for a function of yours that `--module` and `--config` name.
+
+    from torchtitan.models.llama3.config_registry import llama3_8b
+    from workerlib.integrations.torchtitan import elastic
+
+    def llama3_8b_elastic():
+        return elastic(llama3_8b())
+
+Tried with torchtitan 0.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from torchtitan.trainer import Trainer
+
+from workerlib import progress
+from workerlib.init import should_stop
+
+EVERY_N_STEPS = 10
+"""Steps between two questions whether to stop."""
+
+
+class ElasticTrainer(Trainer):
+    """Reports each step, and has all workers save and end when the node of any of them asks for a stop."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Trainer.Config):
+        """The configuration of torchtitan's own trainer; by its class torchtitan finds this trainer instead."""
+
+    def __init__(self, config: Config) -> None:
+        """Say that steps will be reported: up to the first one the job is starting."""
+        progress.announce()
+        super().__init__(config)
+
+    def train(self) -> None:
+        """Note SIGTERM from here on, instead of dying of it, and train."""
+        should_stop()
+        super().train()
+
+    def train_step(self, data_iterator: Iterator[Any]) -> None:
+        """Report the step."""
+        super().train_step(data_iterator)
+        progress.step(self.step)
+
+    def should_continue_training(self) -> bool:
+        """Whether to do another step; saves and says no if any worker was asked to stop."""
+        if self.step % EVERY_N_STEPS == 0 and should_stop():
+            self._save()
+            return False
+        return bool(super().should_continue_training())
+
+    def _save(self) -> None:
+        """Save as torchtitan does between steps. By default it saves the model alone after the last one."""
+        if self.config.checkpoint.enable and self.step % self.checkpointer.interval != 0:
+            self.checkpointer.interval = 1
+            self.checkpointer.save(self.step)
+        self.checkpointer.maybe_wait_for_saving()
+
+
+def elastic(config: Trainer.Config) -> ElasticTrainer.Config:
+    """Return the same configuration for an `ElasticTrainer`."""
+    return ElasticTrainer.Config(**{field.name: getattr(config, field.name) for field in fields(config)})
