@@ -52,10 +52,10 @@ def run(benchmark: str, folder: Path, *flags: str) -> tuple[str, list[Any]]:
     command = [sys.executable, "-m", f"benchmarks.{benchmark}", "--repeat", "1", "--json", str(report), *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
-    told = json.loads(report.read_text())
-    assert told["benchmark"] == benchmark
-    assert told["versions"]["aiohttp"]
-    return done.stdout, told["runs"]
+    found = json.loads(report.read_text())
+    assert found["benchmark"] == benchmark
+    assert found["versions"]["aiohttp"]
+    return done.stdout, found["runs"]
 
 
 @pytest.fixture(scope="module")

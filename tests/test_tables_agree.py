@@ -21,7 +21,7 @@ SENT = sorted(set(GOALS.values()))
 """Every goal that the coordinator can send."""
 
 UNREACHABLE = {MemberState.DISCONNECTED, MemberState.SILENT, MemberState.RELEASED}
-"""Member states in which a node cannot receive anything, or is told by its own outcome."""
+"""Member states in which a node cannot receive anything, or receives its own outcome."""
 
 IN_ROUND = {
     MemberState.ASSIGNED,

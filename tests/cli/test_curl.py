@@ -25,8 +25,8 @@ LINES = re.findall(r"^curl .*", (ROOT / "docs" / "reference.md").read_text(), re
 def test_curl_is_answered_in_json(coordinator: Coordinator, line: str) -> None:
     ended = run(*shlex.split(line.replace("HOST:29400", coordinator.endpoint)))
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert told.get("done") is True or told["error"] in {"unknown_job", "unknown_node"}, told
+    answer = json.loads(ended.stdout)
+    assert answer.get("done") is True or answer["error"] in {"unknown_job", "unknown_node"}, answer
 
 
 def test_there_are_lines_for_reading_following_and_asking() -> None:

@@ -80,11 +80,11 @@ def test_events_say_what_happened_when_and_why(cluster: Cluster) -> None:
     assert re.fullmatch(rf"{TIME}  node joined  +a: host \S+ at 127.0.0.1 with 1 worker", lines[1])
     assert re.fullmatch(rf"{TIME}  round formed +round 1  +formed of .*", lines[2])
     assert any(re.fullmatch(rf"{TIME}  round stopped +round 1  +.*exit code 17.*", line) for line in lines)
-    told = [json.loads(line) for line in events(cluster.coordinator, cluster.job, "--json").splitlines()]
-    assert len(told) == len(lines)
-    assert told[2].keys() == {"id", "number", "at", "job", "run", "kind", "what", "round", "node", "reason"}
-    assert [event["kind"] for event in told[:3]] == ["RunOpened", "NodeJoined", "RoundFormed"]
-    assert sorted(event["number"] for event in told) == [event["number"] for event in told]
+    printed = [json.loads(line) for line in events(cluster.coordinator, cluster.job, "--json").splitlines()]
+    assert len(printed) == len(lines)
+    assert printed[2].keys() == {"id", "number", "at", "job", "run", "kind", "what", "round", "node", "reason"}
+    assert [event["kind"] for event in printed[:3]] == ["RunOpened", "NodeJoined", "RoundFormed"]
+    assert sorted(event["number"] for event in printed) == [event["number"] for event in printed]
     every = events(cluster.coordinator).splitlines()
     assert any(re.match(rf"{TIME}  {cluster.job} +run opened  ", line) for line in every)
 
@@ -107,8 +107,8 @@ def test_events_are_narrowed_to_the_newest_to_kinds_and_to_an_age(cluster: Clust
 
 
 def test_a_long_name_of_a_job_widens_the_column_for_nobody_else(capsys: pytest.CaptureFixture[str]) -> None:
-    told = [{**EVENT, "job": name} for name in ("mnist", "x" * 128)]
-    with canned(packed({"job": None, "events": told})) as (endpoint, _):
+    printed = [{**EVENT, "job": name} for name in ("mnist", "x" * 128)]
+    with canned(packed({"job": None, "events": printed})) as (endpoint, _):
         chosen = config.parse(["events", "--coord", endpoint], {})
         assert isinstance(chosen, config.EventsConfig)
         assert run_command(chosen) == 0
@@ -133,8 +133,8 @@ def test_on_a_terminal_reasons_are_wrapped_and_not_cut(cluster: Cluster) -> None
         assert terminal.wait() == 0
         lines = terminal.screen.text.rstrip().splitlines()
     assert max(map(len, lines)) <= 70
-    told = re.sub(r"\s+", " ", terminal.screen.text)
-    assert "formed of nodes node-with-a-long-name-a, node-with-a-long-name-b, its maximum" in told
+    printed = re.sub(r"\s+", " ", terminal.screen.text)
+    assert "formed of nodes node-with-a-long-name-a, node-with-a-long-name-b, its maximum" in printed
 
 
 def test_whoever_follows_misses_nothing_over_a_restart_of_the_coordinator(
@@ -186,7 +186,7 @@ def test_whoever_follows_hears_of_a_coordinator_whose_numbers_begin_anew(
         again = own_coordinator(port=coordinator.port)
         operate("drain", again, "--ahead", "d")
         follower.await_line("d drained by")
-        assert len(follower.lines) == 5, "none comes twice, and trouble is told once"
+        assert len(follower.lines) == 5, "none comes twice, and trouble is shown once"
     finally:
         follower.close()
 

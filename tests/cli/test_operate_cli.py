@@ -43,8 +43,8 @@ class Operator:
     def events(self, kind: str) -> list[str]:
         """Return the reasons of the events of a kind."""
         _, said, _ = self.ask("events", "--json")
-        told = [json.loads(line) for line in said.splitlines()]
-        return [event["reason"] for event in told if event["kind"] == kind]
+        printed = [json.loads(line) for line in said.splitlines()]
+        return [event["reason"] for event in printed if event["kind"] == kind]
 
 
 @pytest.fixture

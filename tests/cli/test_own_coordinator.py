@@ -204,7 +204,7 @@ async def test_a_node_that_was_lost_may_still_hear_how_the_job_was_stopped(port:
         async with connect(url, join("a")) as peer:
             await peer.receive_goal(Goal.RUN)
             async with connect(url, join("spare")) as spare:
-                told = await spare.receive_goal(Goal.WAIT)
+                received = await spare.receive_goal(Goal.WAIT)
             while len(await nodes_of(url)) > 1:
                 await peer.beat()
                 await peer.receive(Desired)
@@ -213,7 +213,7 @@ async def test_a_node_that_was_lost_may_still_hear_how_the_job_was_stopped(port:
             await peer.report(Phase.STOPPED, await peer.receive_goal(Goal.STOP))
             await peer.receive_goal(Goal.EXIT)
         ending = tasks.create_task(own.aclose())
-        async with connect(url, join("spare", observed=dataclasses.replace(IDLE, run=told.run))) as spare:
+        async with connect(url, join("spare", observed=dataclasses.replace(IDLE, run=received.run))) as spare:
             outcome = (await spare.receive_goal(Goal.EXIT)).outcome
         assert outcome is not None
         assert outcome.exit_code == ExitCode.STOPPED

@@ -44,8 +44,8 @@ def test_connected_nodes_are_granted_the_changed_settings_at_once(own_coordinato
             for text in (None, "heartbeat = 20\noutage-grace = 100\n", "heartbeat = 0.5\noutage-grace = 30\n"):
                 if text is not None:
                     daemon.rewrite(text)
-                told = await peer.receive(Desired)
-                found.append((told.heartbeat_s, told.lease_s, told.outage_grace_s))
+                received = await peer.receive(Desired)
+                found.append((received.heartbeat_s, received.lease_s, received.outage_grace_s))
         return found
 
     assert asyncio.run(granted()) == [(1, 5, 100), (20, 100, 100), (0.5, 2.5, 30)]
@@ -127,12 +127,12 @@ def test_all_that_either_program_says_in_json_is_json(own_coordinator: Start) ->
         nodes.close()
     assert program.stop() == 0
     said = [json.loads(line) for line in node.lines]
-    told = [one for one in said if one.get("program") == "nodeclient"]
-    assert [one["event"] for one in said if one not in told] == ["started"], "which is the worker's"
-    events = [one["event"] for one in told]
+    received = [one for one in said if one.get("program") == "nodeclient"]
+    assert [one["event"] for one in said if one not in received] == ["started"], "which is the worker's"
+    events = [one["event"] for one in received]
     assert events[0] == "connected"
     assert events[-3:] == ["worker_failed", "round_failed", "ended"]
-    [report] = [one for one in told if one["event"] == "round_failed"]
+    [report] = [one for one in received if one["event"] == "round_failed"]
     assert (report["rank"], report["failed_node"], report["exit_code"], report["job"]) == (0, "a", 17, "job")
     records = [json.loads(line) for line in program.lines if not line.startswith("coordinatord listening")]
     names = [one["event"] for one in records]

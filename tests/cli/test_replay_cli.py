@@ -61,10 +61,10 @@ def test_each_record_is_shown_with_the_time_the_reason_and_what_it_led_to(databa
     one_round(database)
     lines = replay(tmp_path).splitlines()
     assert lines[0] == "job job, run e-1: 6 records"
-    told = [line for line in lines[1:] if line and "=>" not in line]
-    assert [line.split("  ")[0] for line in told[2:5:2]] == ["1970-01-01 00:01:40.250Z", "1970-01-01 01:01:40.000Z"]
+    printed = [line for line in lines[1:] if line and "=>" not in line]
+    assert [line.split("  ")[0] for line in printed[2:5:2]] == ["1970-01-01 00:01:40.250Z", "1970-01-01 01:01:40.000Z"]
     assert [
-        line.split(" s  ", 1) for line in (" ".join(line.split()[2:]).replace(" s ", " s  ", 1) for line in told)
+        line.split(" s  ", 1) for line in (" ".join(line.split()[2:]).replace(" s ", " s  ", 1) for line in printed)
     ] == [
         ["+0.000", "run e-1 opened: opened by node n1"],
         ["+0.000", "node n1 joined: host host-n1"],

@@ -34,8 +34,8 @@ def test_a_report_is_what_the_nodes_have_shown(cluster: Cluster) -> None:
     assert lines[when].startswith(shown[when]), "the same moment, with how long ago that is"
     assert [*lines[:when], *lines[when + 1 :]] == [*shown[:when], *shown[when + 1 :]]
     assert "    ValueError: no data in /data" in lines
-    told = json.loads(run(BIN / "nodeclient", "report", "--json", *where).stdout)
-    assert (told["how"], told["exit_code"], told["last_lines"][-1]) == (
+    printed = json.loads(run(BIN / "nodeclient", "report", "--json", *where).stdout)
+    assert (printed["how"], printed["exit_code"], printed["last_lines"][-1]) == (
         "killed by SIGABRT",
         134,
         "ValueError: no data in /data",

@@ -17,11 +17,11 @@ from tests.support.programs import BIN, Program, clean_environ, run
 
 pytestmark = pytest.mark.slow
 
-TELL = """
+REPORT = """
 import json, os, sys
-told = {"argv": sys.argv, "name": __name__, "file": __file__}
-told |= {name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID")}
-sys.stdout.write(json.dumps(told) + "\\n")
+report = {"argv": sys.argv, "name": __name__, "file": __file__}
+report |= {name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID")}
+sys.stdout.write(json.dumps(report) + "\\n")
 """
 
 PARSE_LOCAL_RANK = """
@@ -50,12 +50,12 @@ sys.meta_path.insert(0, Blocker())
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     """Return a script that prints its arguments and environment."""
-    path = tmp_path / "tell.py"
-    path.write_text(TELL)
+    path = tmp_path / "report.py"
+    path.write_text(REPORT)
     return path
 
 
-def told(output: str) -> list[dict[str, Any]]:
+def reported(output: str) -> list[dict[str, Any]]:
     """Return what the workers printed, by rank."""
     found = [json.loads(line[line.index("{") :]) for line in output.splitlines() if '"RANK"' in line]
     return sorted(found, key=lambda one: int(one["RANK"]))
@@ -64,7 +64,7 @@ def told(output: str) -> list[dict[str, Any]]:
 def test_a_script_is_run_by_each_worker_of_this_host(script: Path) -> None:
     ended = run(BIN / "nodeclient", "run", "--nproc_per_node=2", "--rdzv_id", "mnist", script, "--lr", "3", "--", "x")
     assert ended.returncode == 0, ended.stderr
-    workers = told(ended.stdout)
+    workers = reported(ended.stdout)
     assert [worker["LOCAL_RANK"] for worker in workers] == ["0", "1"]
     for worker in workers:
         assert worker["argv"] == [str(script), "--lr", "3", "--", "x"]
@@ -72,7 +72,7 @@ def test_a_script_is_run_by_each_worker_of_this_host(script: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [("--run-path", "tell.py"), ("-m", "tell"), ("--no-python", sys.executable, "tell.py")]
+    "flags", [("--run-path", "report.py"), ("-m", "report"), ("--no-python", sys.executable, "report.py")]
 )
 def test_what_is_run_may_be_a_path_a_module_or_a_program(flags: tuple[str, ...], script: Path) -> None:
     ended = subprocess.run(
@@ -84,15 +84,15 @@ def test_what_is_run_may_be_a_path_a_module_or_a_program(flags: tuple[str, ...],
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    [worker] = told(ended.stdout)
+    [worker] = reported(ended.stdout)
     assert (worker["name"], worker["argv"][1:]) == ("__main__", ["0", "$HOME"])
-    assert Path(worker["file"]).name == "tell.py"
+    assert Path(worker["file"]).name == "report.py"
 
 
 def test_torchruns_variables_are_as_good_as_its_flags(script: Path) -> None:
     environ = clean_environ(PET_NPROC_PER_NODE="3", PET_STANDALONE="1", PYTHON_EXEC=sys.executable)
     ended = run(BIN / "nodeclient", "run", script, environ=environ)
-    assert [worker["RANK"] for worker in told(ended.stdout)] == ["0", "1", "2"]
+    assert [worker["RANK"] for worker in reported(ended.stdout)] == ["0", "1", "2"]
 
 
 def test_launch_gives_the_script_its_local_rank_before_its_own_arguments(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_launch_gives_the_script_its_local_rank_before_its_own_arguments(tmp_pat
 
 def test_launch_gives_it_nothing_where_the_environment_is_enough(script: Path) -> None:
     ended = run(BIN / "nodeclient", "launch", "--use_env", script, "x")
-    assert [worker["argv"][1:] for worker in told(ended.stdout)] == [["x"]]
+    assert [worker["argv"][1:] for worker in reported(ended.stdout)] == [["x"]]
 
 
 def test_nodes_that_run_meet_at_the_endpoint_and_have_the_ranks_that_they_wish_for(
@@ -115,8 +115,8 @@ def test_nodes_that_run_meet_at_the_endpoint_and_have_the_ranks_that_they_wish_f
     second = Program(BIN / "nodeclient", "run", *at, "--node-rank", "0", "--topology", "b", script)
     try:
         assert (first.wait(), second.wait()) == (0, 0)
-        assert [worker["GROUP_RANK"] for worker in told(first.output)] == ["1"]
-        assert [worker["GROUP_RANK"] for worker in told(second.output)] == ["0"]
+        assert [worker["GROUP_RANK"] for worker in reported(first.output)] == ["1"]
+        assert [worker["GROUP_RANK"] for worker in reported(second.output)] == ["0"]
         assert f"no etcd is used, but coordinatord, which is expected at {coordinator.endpoint}" in first.output
     finally:
         first.close()
@@ -135,9 +135,9 @@ def test_where_files_are_without_a_place_being_named_is_said(script: Path, tmp_p
     ended = run(BIN / "nodeclient", "run", "-r", "3", script, environ=clean_environ(TMPDIR=str(tmp_path)))
     said = re.search(r"the workers' output goes into files in (\S+): --log-dir", ended.stderr)
     assert said is not None, ended.stderr
-    assert told(ended.stdout) == []
+    assert reported(ended.stdout) == []
     [log] = Path(said[1]).rglob("stdout.log")
-    assert len(told(log.read_text())) == 1
+    assert len(reported(log.read_text())) == 1
 
 
 def interrupted(tmp_path: Path, module: str, *prefix: str) -> Program:

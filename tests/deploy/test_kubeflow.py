@@ -117,12 +117,12 @@ def test_nodeclient_understands_what_the_pods_of_a_train_job_are_told(runtime: O
     trainer = train_job["spec"]["trainer"]
     [template] = templates([runtime])
     box = container(template) | {"args": trainer["args"]}
-    told = environment([], box, POD) | {one["name"]: one["value"] for one in trainer["env"]}
+    variables = environment([], box, POD) | {one["name"]: one["value"] for one in trainer["env"]}
     host = {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "mnist-node-0-1", "PATH": str(BIN)}
     program, *arguments = command_line(box)
     assert program == "nodeclient"
-    assert told.pop("NODECLIENT_NPROC_PER_NODE") == "gpu"
-    node = node_config.parse(arguments, told | host)
+    assert variables.pop("NODECLIENT_NPROC_PER_NODE") == "gpu"
+    node = node_config.parse(arguments, variables | host)
     assert isinstance(node, node_config.JoinConfig)
     assert [(one.host, one.port) for one in node.coordinators] == [("coordinatord", DEFAULT_PORT)]
     assert (node.job, node.node, node.group_rank) == (train_job["metadata"]["name"], POD["metadata.name"], 1)

@@ -70,12 +70,12 @@ def _node(overlay: str) -> node_config.JoinConfig:
     """Have nodeclient read the settings of a pod of the overlay, on a host of this kind with GPUs or without."""
     objects = built(overlay)
     box = container(only(objects, "Job")["spec"]["template"])
-    told = environment(objects, box, POD)
-    assert told.get("NODECLIENT_NPROC_PER_NODE", "gpu") == "gpu"
+    variables = environment(objects, box, POD)
+    assert variables.get("NODECLIENT_NPROC_PER_NODE", "gpu") == "gpu"
     host = {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "train-1", "PATH": str(BIN), "NODECLIENT_NPROC_PER_NODE": "2"}
     program, *arguments = command_line(box)
     assert program == "nodeclient"
-    read = node_config.parse(arguments, told | host)
+    read = node_config.parse(arguments, variables | host)
     assert isinstance(read, node_config.JoinConfig)
     return read
 

@@ -79,13 +79,13 @@ def test_both_terminals_and_both_error_files_show_the_same_cause(cluster: Cluste
     assert "log          none was kept, see --log-dir" in first
     assert any(line.startswith("how          exit code 1, pid ") for line in first)
     assert any(re.match(r"root cause   rank 1 \(local rank 0\) on host \S+, node [ab]$", line) for line in first)
-    told = [in_error_file(file) for file in files.values()]
-    for one in told:
+    written = [in_error_file(file) for file in files.values()]
+    for one in written:
         assert one["message"] == "ValueError: no data for rank 1"
         assert one["errorCode"] == 1
         assert one["extraInfo"]["py_callstack"].endswith("ValueError: no data for rank 1")
         assert one["extraInfo"]["rank"] == 1
-    assert told[0]["extraInfo"]["node"] == told[1]["extraInfo"]["node"]
+    assert written[0]["extraInfo"]["node"] == written[1]["extraInfo"]["node"]
 
 
 def test_a_restart_says_why_and_the_status_keeps_it(cluster: Cluster, train: Path) -> None:

@@ -41,8 +41,8 @@ class CrashPoint(StrEnum):
     """Where in a commit the daemon is killed."""
 
     BEFORE = "before its records are durable"
-    AFTER = "when its records are durable and nobody was told"
-    AMONG = "when some were told"
+    AFTER = "when its records are durable and no node has received any"
+    AMONG = "when some nodes have received theirs"
 
 
 class Daemon:
@@ -117,7 +117,7 @@ class Daemon:
         self.up, self.host_up = False, not host
         sessions, self._sessions = self._sessions, {}
         for session in [*sessions.values(), *self._knocking]:
-            world.wires.lose_coordinator(session, told=not host)
+            world.wires.lose_coordinator(session, notified=not host)
         self._knocking = []
         world.invariants.crashed()
         world.touch()
@@ -211,7 +211,7 @@ class Daemon:
         """Read a message of a connection."""
         if not self.up or session.life != self.life:
             if self.host_up and said is not None:
-                self._world.wires.lose_coordinator(session, told=True)  # the kernel knows no such connection
+                self._world.wires.lose_coordinator(session, notified=True)  # the kernel knows no such connection
             return
         if isinstance(said, Join):
             self._numbers += 1

@@ -201,16 +201,16 @@ class Wires:
         session.open_at_host = False
         self._queue.after(UNACKNOWLEDGED_S, self._reset_seen, session)
 
-    def lose_coordinator(self, session: Session, *, told: bool) -> None:
+    def lose_coordinator(self, session: Session, *, notified: bool) -> None:
         """Remove the coordinator's process.
 
-        `told`: its kernel sends the end, after what it had sent or in its place.
+        `notified`: its kernel sends the end, after what it had sent or in its place.
         """
-        if told and self._random() < 0.5:
+        if notified and self._random() < 0.5:
             self.send(session, DOWN, None)
             return
         self._break(session)
-        if told:
+        if notified:
             self._queue.after(self._delay(session.host), self._end_seen, session)
 
     def _break(self, session: Session) -> None:

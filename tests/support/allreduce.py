@@ -43,13 +43,13 @@ def main() -> None:
 
 def emit(event: str, **facts: object) -> None:
     """Print one event in one write."""
-    told: dict[str, object] = {
+    printed: dict[str, object] = {
         "rank": int(os.environ["RANK"]),
         "pid": os.getpid(),
         "round": int(os.environ["COORDINATORD_ROUND"]),
     }
-    told |= {"address": os.environ["MASTER_ADDR"]}
-    os.write(1, f"{json.dumps({'event': event, **told, **facts})}\n".encode())
+    printed |= {"address": os.environ["MASTER_ADDR"]}
+    os.write(1, f"{json.dumps({'event': event, **printed, **facts})}\n".encode())
 
 
 if __name__ == "__main__":

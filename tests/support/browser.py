@@ -68,9 +68,9 @@ class Page:
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of an expression, or of the promise that it is. Raises `AssertionError` if it throws."""
-        told = self.command("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in told, f"{expression}: {told['exceptionDetails']}"
-        return told["result"].get("value")
+        reply = self.command("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in reply, f"{expression}: {reply['exceptionDetails']}"
+        return reply["result"].get("value")
 
     def wait(self, expression: str) -> Any:
         """Wait until an expression is true, and return its value."""
@@ -100,8 +100,8 @@ class Page:
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
         """Take a picture of what is seen, or of all of it, as PNG."""
-        told = self.command("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(told["data"]))
+        reply = self.command("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(reply["data"]))
 
     def close(self) -> None:
         """Leave it."""
@@ -111,17 +111,17 @@ class Page:
         """Give a command of the protocol, and return the answer."""
         return self.browser.command(method, self.session, **parameters)
 
-    def receive(self, method: str, told: dict[str, Any]) -> None:
+    def receive(self, method: str, reply: dict[str, Any]) -> None:
         """Take in an event of the browser about this page."""
         match method:
-            case "Runtime.consoleAPICalled" if told["type"] in LOUD:
-                words = [str(part.get("value", part.get("description"))) for part in told["args"]]
-                self.complaints.append(f"{told['type']}: {' '.join(words)}")
+            case "Runtime.consoleAPICalled" if reply["type"] in LOUD:
+                words = [str(part.get("value", part.get("description"))) for part in reply["args"]]
+                self.complaints.append(f"{reply['type']}: {' '.join(words)}")
             case "Runtime.exceptionThrown":
-                details = told["exceptionDetails"]
+                details = reply["exceptionDetails"]
                 self.complaints.append(f"exception: {details.get('exception', {}).get('description', details['text'])}")
-            case "Log.entryAdded" if told["entry"]["level"] in LOUD:
-                entry = told["entry"]
+            case "Log.entryAdded" if reply["entry"]["level"] in LOUD:
+                entry = reply["entry"]
                 self.complaints.append(f"{entry['source']}: {entry['text']} {entry.get('url', '')}")
 
 
@@ -178,22 +178,22 @@ class Browser:
 
     async def _listen(self, socket: ClientWebSocketResponse) -> None:
         async for message in socket:
-            told = message.json()
-            if "id" in told:
-                answer = self._answers.pop(told["id"])
+            reply = message.json()
+            if "id" in reply:
+                answer = self._answers.pop(reply["id"])
                 if not answer.done():  # else it was given up
-                    answer.set_result(told)
-            elif page := self._pages.get(told.get("sessionId", "")):
-                page.receive(told["method"], told["params"])
+                    answer.set_result(reply)
+            elif page := self._pages.get(reply.get("sessionId", "")):
+                page.receive(reply["method"], reply["params"])
 
     async def _command(self, method: str, session: str | None, parameters: dict[str, Any]) -> dict[str, Any]:
         number = next(self._numbers)
         answer = self._answers[number] = self._loop.create_future()
         order = {"id": number, "method": method, "params": parameters}
         await self._socket.send_json(order if session is None else {**order, "sessionId": session})
-        told = await asyncio.wait_for(answer, TIMEOUT_S)
-        assert "error" not in told, f"{method}: {told['error']}"
-        result: dict[str, Any] = told["result"]
+        reply = await asyncio.wait_for(answer, TIMEOUT_S)
+        assert "error" not in reply, f"{method}: {reply['error']}"
+        result: dict[str, Any] = reply["result"]
         return result
 
 

@@ -108,9 +108,9 @@ class Switch:
 
 def main() -> None:
     """Carry packets until standard input ends."""
-    told = json.loads(sys.argv[1])
-    devices = {name: (device, bytes.fromhex(address)) for name, (device, address) in told["devices"].items()}
-    switch = Switch(devices, told["seed"])
+    settings = json.loads(sys.argv[1])
+    devices = {name: (device, bytes.fromhex(address)) for name, (device, address) in settings["devices"].items()}
+    switch = Switch(devices, settings["seed"])
     with selectors.DefaultSelector() as selector:
         selector.register(0, selectors.EVENT_READ)
         for name, (device, _) in devices.items():

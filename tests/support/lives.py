@@ -77,10 +77,10 @@ class MemberState:
     @classmethod
     def of(cls, coordinator: Coordinator, job: str) -> MemberState:
         """Ask a coordinator."""
-        told = coordinator.job(job)
-        assert told is not None, f"the coordinator has forgotten job {job}:\n{coordinator.output}"
-        ranks = {node["node"]: node["ranks"] for node in told["nodes"]}
-        return cls(told["run"], told["state"], told["round"], told["restarts"]["used"], ranks)
+        status = coordinator.job(job)
+        assert status is not None, f"the coordinator has forgotten job {job}:\n{coordinator.output}"
+        ranks = {node["node"]: node["ranks"] for node in status["nodes"]}
+        return cls(status["run"], status["state"], status["round"], status["restarts"]["used"], ranks)
 
 
 class FleetProgram(Program):
@@ -96,7 +96,7 @@ class FleetProgram(Program):
 
     def events_of(self, event: str) -> list[dict[str, Any]]:
         """Return its events of one kind, so far."""
-        return [told for line in list(self.lines) if (told := json.loads(line))["event"] == event]
+        return [status for line in list(self.lines) if (status := json.loads(line))["event"] == event]
 
     def await_attached(self, since: float) -> float:
         """Wait until all nodes are attached in sessions that began after `since`; return when that was the case."""
@@ -104,10 +104,10 @@ class FleetProgram(Program):
         def look() -> dict[str, Any] | None:
             assert self.reading, f"the nodes have ended:\n{self.output}"
             while self._seen < len(self.lines):
-                told = json.loads(self.lines[self._seen])
+                status = json.loads(self.lines[self._seen])
                 self._seen += 1
-                if told["event"] == "attached":
-                    self._attached = told
+                if status["event"] == "attached":
+                    self._attached = status
             return self._attached if self._attached.get("oldest", 0.0) > since else None
 
         return float(wait_until(f"{self.size} nodes to be attached", look)["at"])
@@ -124,7 +124,7 @@ def await_back(coordinator: Coordinator, job: str) -> None:
 
     def look() -> bool:
         assert coordinator.reading, f"coordinatord has ended:\n{coordinator.output}"
-        told = coordinator.job(job)
-        return told is not None and all(node["reason"] != "disconnected" for node in told["nodes"])
+        status = coordinator.job(job)
+        return status is not None and all(node["reason"] != "disconnected" for node in status["nodes"])
 
     wait_until(f"all nodes of job {job} to be back", look)

@@ -44,9 +44,9 @@ TEXTS = {
 
 def emit(event: str, **facts: object) -> None:
     """Print one event in one write, so that the lines of several workers do not mix."""
-    told = {name: int(os.environ[variable]) for name, variable in NUMBERS.items()}
+    ranks = {name: int(os.environ[variable]) for name, variable in NUMBERS.items()}
     words = {name: os.environ[variable] for name, variable in TEXTS.items()}
-    os.write(1, f"{json.dumps({'event': event, 'pid': os.getpid(), **told, **words, **facts})}\n".encode())
+    os.write(1, f"{json.dumps({'event': event, 'pid': os.getpid(), **ranks, **words, **facts})}\n".encode())
 
 
 def connect() -> list[socket.socket]:

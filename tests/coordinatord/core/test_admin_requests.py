@@ -30,13 +30,13 @@ def test_a_node_that_is_drained_leaves_though_the_coordinator_starts_again_meanw
     assert second.coordinator.cluster.drained == {"n2": "n2 drained by alice"}
     for number in (1, 2):
         second.connect(number, **HERE)
-        assert second.told[number].goal is Goal.STOP
+        assert second.sent[number].goal is Goal.STOP
     for number in (1, 2):
         second.report(number, run="e-1", round=1, phase=Phase.STOPPED)
-    outcome = second.told[2].outcome
+    outcome = second.sent[2].outcome
     assert outcome is not None
     assert (outcome.result, outcome.summary) == (Result.LEFT, "left the job: n2 drained by alice")
-    assert second.told[1].goal is Goal.WAIT
+    assert second.sent[1].goal is Goal.WAIT
 
 
 def test_a_drained_node_is_kept_out_by_the_next_coordinator_as_well() -> None:
@@ -64,7 +64,7 @@ def test_a_run_that_is_to_end_ends_though_the_coordinator_starts_again_meanwhile
     for number in (1, 2):
         second.report(number, run="e-1", round=1, phase=Phase.STOPPED)
     assert second.run.state is State.STOPPED
-    assert second.told[1].goal is Goal.EXIT
+    assert second.sent[1].goal is Goal.EXIT
 
 
 def test_a_node_that_comes_back_to_a_stopped_run_hears_how_it_ended() -> None:
@@ -76,7 +76,7 @@ def test_a_node_that_comes_back_to_a_stopped_run_hears_how_it_ended() -> None:
     assert life.run.state is State.STOPPED
     ask(life, DrainNode("n2", "alice", ""))
     life.connect(2, run="e-1", round=1, phase=Phase.STOPPED)
-    outcome = life.told[2].outcome
+    outcome = life.sent[2].outcome
     assert outcome is not None
     assert outcome.result is Result.STOPPED
 
@@ -145,7 +145,7 @@ def test_workers_that_an_operators_stop_reaches_late_get_their_time_as_well() ->
     ask(life, StopJob(JOB, "alice", ""))
     assert life.run.state is State.STOPPED
     life.connect(2, **HERE)
-    assert (life.told[2].goal, life.told[2].planned) == (Goal.EXIT, True)
+    assert (life.sent[2].goal, life.sent[2].planned) == (Goal.EXIT, True)
 
 
 def test_what_a_drain_says_is_so_also_where_the_host_is_drained_already() -> None:

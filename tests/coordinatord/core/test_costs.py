@@ -37,7 +37,7 @@ class Cluster:
         self.machine: Coordinator = a_coordinator()
         self.journal = Journal()
         self.commits: list[list[type[Record]]] = []
-        self.told: list[Send] = []
+        self.sends: list[Send] = []
         for session in range(1, size + 1):
             join = a_join(f"n{session}", spec=a_spec(nodes_min=size - 1, nodes_max=size))
             self.handle(Connected(session, join, f"10.0.0.{session}", "10.0.0.254"))
@@ -77,22 +77,22 @@ class Cluster:
 
     def goals(self) -> dict[int, list[Goal]]:
         """Return the goals that each session received since the last call."""
-        told: dict[int, list[Goal]] = {}
-        for send in self.told:
-            told.setdefault(send.session, []).append(send.message.goal)
-        self.told.clear()
-        return told
+        sends: dict[int, list[Goal]] = {}
+        for send in self.sends:
+            sends.setdefault(send.session, []).append(send.message.goal)
+        self.sends.clear()
+        return sends
 
     def running(self) -> Cluster:
         """Bring the cluster into a running round, and forget what that has cost."""
         self.report(Phase.RUNNING)
         self.commit()
         self.commits.clear()
-        self.told.clear()
+        self.sends.clear()
         return self
 
     def _say(self, effects: Iterable[Effect]) -> None:
-        self.told += [effect for effect in effects if isinstance(effect, Send)]
+        self.sends += [effect for effect in effects if isinstance(effect, Send)]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -129,7 +129,7 @@ def test_what_each_node_is_told_of_a_round_does_not_grow_with_their_number() -> 
         cluster.lose_one()
         cluster.report(Phase.STOPPED)
         cluster.commit()
-        lengths.append(max(len(encode(send.message)) for send in cluster.told))
+        lengths.append(max(len(encode(send.message)) for send in cluster.sends))
     assert max(lengths) < 600
     assert abs(lengths[0] - lengths[1]) <= 40, "names are counted beyond eight, numbers have a digit more"
 
@@ -138,7 +138,7 @@ def test_what_each_node_is_told_of_a_round_does_not_grow_with_their_number() -> 
 def test_a_heartbeat_touches_one_member_and_looks_at_no_row(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(size).running()
     cluster.report(Phase.RUNNING, beat=True)
-    cluster.told.clear()
+    cluster.sends.clear()
     looks = _count_calls(
         monkeypatch, (table, "next_row"), (Run, "place"), (observations, "hear"), (desired_state, "Desired")
     )
@@ -146,8 +146,8 @@ def test_a_heartbeat_touches_one_member_and_looks_at_no_row(size: int, monkeypat
     before = {member.node: (member.heard_at, member.sent) for member in cluster.run.members.values()}
     cluster.handle(Reported(2, cluster.observed(Phase.RUNNING, beat=True)))
     touched = [node for node, member in cluster.run.members.items() if member.heard_at != before[node][0]]
-    assert (touched, len(cluster.told), cluster.commits, dict(looks)) == (["n2"], 1, [], {})
-    assert cluster.told[0].message is before["n2"][1], "the very same message, so that it is not encoded again"
+    assert (touched, len(cluster.sends), cluster.commits, dict(looks)) == (["n2"], 1, [], {})
+    assert cluster.sends[0].message is before["n2"][1], "the very same message, so that it is not encoded again"
 
 
 @pytest.mark.parametrize("size", SIZES)

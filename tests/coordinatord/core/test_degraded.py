@@ -77,8 +77,8 @@ def test_what_had_to_wait_is_decided_once_records_can_be_kept_again() -> None:
     coordinator = in_trouble()
     coordinator.handle(beat(1, Phase.FAILED, failure=a_failure()), 2.0)
     batch = coordinator.handle(StoreRecovered(), 50.0)
-    told = {effect.session: effect.message.goal for effect in batch.effects if isinstance(effect, Send)}
-    assert told == {1: Goal.STOP, 2: Goal.STOP}
+    sent = {effect.session: effect.message.goal for effect in batch.effects if isinstance(effect, Send)}
+    assert sent == {1: Goal.STOP, 2: Goal.STOP}
     assert coordinator.jobs["default"].state is State.STOPPING
 
 

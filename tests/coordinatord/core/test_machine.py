@@ -176,9 +176,9 @@ def test_only_a_stop_is_planned() -> None:
     connect(coordinator, 1, a_join("n1", spec=a_spec(1, 3)))
     report(coordinator, 1, phase=Phase.RUNNING)
     batch = connect(coordinator, 2, a_join("n2", spec=a_spec(1, 3)))
-    told = {effect.session: effect.message for effect in batch.effects if isinstance(effect, Send)}
-    assert (told[1].goal, told[1].planned) == (Goal.STOP, True)
-    assert (told[2].goal, told[2].planned) == (Goal.WAIT, False)
+    sent = {effect.session: effect.message for effect in batch.effects if isinstance(effect, Send)}
+    assert (sent[1].goal, sent[1].planned) == (Goal.STOP, True)
+    assert (sent[2].goal, sent[2].planned) == (Goal.WAIT, False)
 
 
 def test_a_straggler_is_told_why_it_is_to_stop() -> None:

@@ -230,8 +230,8 @@ def test_where_a_worker_waited_in_vain_it_is_said_who_was_behind(error: str, sai
         if phase is Phase.STOPPED:
             failed = an_observed(run="e-1", round=1, phase=Phase.FAILED, failure=a_failure(error=error), steps=(5,))
             job.handle(Reported(2, failed), 9.0)
-        told = an_observed(run="e-1", round=1, phase=phase, steps=(step,), step_age_s=0.1)
-        job.handle(Reported(session, told), 9.0)
+        sent = an_observed(run="e-1", round=1, phase=phase, steps=(step,), step_age_s=0.1)
+        job.handle(Reported(session, sent), 9.0)
     report = job.report(1)
     assert report is not None
     assert (report.step, report.stragglers) == (5, (Straggler("a", 0, 4),))
@@ -250,11 +250,11 @@ def test_a_coordinator_that_is_started_again_still_knows_it(session: int) -> Non
     node = "ab"[session - 1]
     join = a_join(node, spec=a_spec(2, 2, 0), observed=an_observed(run="e-1", round=1, phase=Phase.FAILED))
     batch = successor.handle(Connected(9, join, "10.0.0.1", "10.0.0.9"), 101.0)
-    (told,) = [effect.message for effect in batch.effects if hasattr(effect, "message")]
-    assert isinstance(told, Desired)
-    assert told.goal is Goal.EXIT
-    assert told.report is not None
-    assert told.report.failure.error == "ValueError: no"
+    (sent,) = [effect.message for effect in batch.effects if hasattr(effect, "message")]
+    assert isinstance(sent, Desired)
+    assert sent.goal is Goal.EXIT
+    assert sent.report is not None
+    assert sent.report.failure.error == "ValueError: no"
 
 
 def test_workers_that_were_never_started_are_told_of_as_that() -> None:

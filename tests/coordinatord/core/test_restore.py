@@ -40,7 +40,7 @@ class Life:
         self.now = now
         self.coordinator = a_coordinator(**policy)
         self.coordinator.restore(self.past, now)
-        self.told: dict[int, Desired] = {}
+        self.sent: dict[int, Desired] = {}
 
     def next_life(self, **policy: Any) -> Life:
         """Return the coordinator that is started after this one was killed."""
@@ -76,7 +76,7 @@ class Life:
     def _take(self, event: Any) -> Batch:
         batch = self.coordinator.handle(event, self.now)
         self.past += [(self.now, record) for record in batch.records]
-        self.told |= {effect.session: effect.message for effect in batch.effects if isinstance(effect, Send)}
+        self.sent |= {effect.session: effect.message for effect in batch.effects if isinstance(effect, Send)}
         return batch
 
 
@@ -101,8 +101,8 @@ def test_nodes_that_come_back_find_their_round_as_it_was() -> None:
     for number in (1, 2):
         batch = second.connect(number, **HERE)
         assert batch.records == ()
-        told = second.told[number]
-        assert (told.run, told.round, told.goal, told.assignment) == ("e-1", 1, Goal.RUN, assignments[f"n{number}"])
+        sent = second.sent[number]
+        assert (sent.run, sent.round, sent.goal, sent.assignment) == ("e-1", 1, Goal.RUN, assignments[f"n{number}"])
     assert second.tick_until(second.now + 4.0) == []
     assert second.run.state is State.RUNNING
 
@@ -119,7 +119,7 @@ def test_nobody_is_lost_before_a_full_grace_has_passed_and_then_in_the_ordinary_
     life.now = started + grace
     lost = [record for record in life.tick_until(life.now) if isinstance(record, NodeLost)]
     assert [record.node for record in lost] == ["n2"]
-    assert life.told[1].goal is Goal.STOP
+    assert life.sent[1].goal is Goal.STOP
 
 
 def test_a_run_of_which_nobody_comes_back_stands_until_its_nodes_have_given_up_and_is_then_over() -> None:
@@ -140,7 +140,7 @@ def test_the_budget_is_as_it_was_and_charged_once() -> None:
     for number in (1, 2):
         second.connect(number, run="e-1", round=2, phase=Phase.RUNNING)
     assert (second.run.restarts_used, second.run.round, second.run.state) == (1, 2, State.RUNNING)
-    assert second.told[1].assignment == first.told[1].assignment
+    assert second.sent[1].assignment == first.sent[1].assignment
 
 
 @pytest.mark.parametrize("culprit_comes_back", [True, False])
@@ -166,7 +166,7 @@ def test_a_failure_while_nobody_coordinated_is_reported_and_charged() -> None:
     life.connect(1, run="e-1", round=1, phase=Phase.FAILED, failure=a_failure(age_s=50.0))
     assert life.run.state is State.STOPPING
     life.connect(2, **HERE)
-    assert life.told[2].goal is Goal.STOP
+    assert life.sent[2].goal is Goal.STOP
     life.report(2, run="e-1", round=1, phase=Phase.STOPPED)
     assert life.run.restarts_used == 1
 
@@ -176,8 +176,8 @@ def test_a_run_that_finished_while_nobody_coordinated_is_finished() -> None:
     for number in (1, 2):
         life.connect(number, run="e-1", round=1, phase=Phase.SUCCEEDED)
     assert life.run.state is State.SUCCEEDED
-    assert life.told[1].outcome == life.told[2].outcome
-    assert life.told[1].goal is Goal.EXIT
+    assert life.sent[1].outcome == life.sent[2].outcome
+    assert life.sent[1].goal is Goal.EXIT
 
 
 def test_who_succeeded_before_need_not_come_back() -> None:
@@ -198,7 +198,7 @@ def test_a_node_hears_how_a_run_ended_that_ended_before_the_restart() -> None:
     second = first.next_life()
     batch = second.connect(1, run="e-1", round=1, phase=Phase.SUCCEEDED)
     assert batch.records == ()
-    assert second.told[1].outcome == first.told[1].outcome
+    assert second.sent[1].outcome == first.sent[1].outcome
 
 
 def test_a_node_that_was_let_go_is_told_so_by_the_next_life() -> None:
@@ -207,7 +207,7 @@ def test_a_node_that_was_let_go_is_told_so_by_the_next_life() -> None:
     first.report(1, leaving=True)
     second = first.next_life()
     second.connect(1, leaving=True)
-    assert second.told[1].goal is Goal.EXIT
+    assert second.sent[1].goal is Goal.EXIT
 
 
 def test_a_nodeclient_that_was_restarted_meanwhile_is_another() -> None:
@@ -215,7 +215,7 @@ def test_a_nodeclient_that_was_restarted_meanwhile_is_another() -> None:
     life.connect(1, **HERE)
     records = life.connect(2, incarnation=2).records
     assert [type(record) for record in records[:2]] == [NodeLost, NodeJoined]
-    assert life.told[1].goal is Goal.STOP
+    assert life.sent[1].goal is Goal.STOP
 
 
 def test_rounds_go_on_counting_upward() -> None:
@@ -369,7 +369,7 @@ def test_whether_a_process_ran_when_the_job_succeeded_is_known_after_a_start_as_
         second = first.next_life()
         join = a_join("n3", spec=PAIR, age_s=age_s)
         second._take(Connected(3, join, "10.0.0.3", "10.0.0.254"))
-        assert second.told[3].goal is goal
+        assert second.sent[3].goal is goal
 
 
 def test_an_end_that_lies_ahead_of_a_clock_that_was_set_back_may_be_long_ago() -> None:
@@ -378,4 +378,4 @@ def test_an_end_that_lies_ahead_of_a_clock_that_was_set_back_may_be_long_ago() -
         life.report(number, run="e-1", round=1, phase=Phase.SUCCEEDED)
     second = Life([(life.now + AWAY_S, record) for _, record in life.past], life.now + AWAY_S)
     second._take(Connected(3, a_join("n3", spec=PAIR, age_s=30.0), "10.0.0.3", "10.0.0.254"))
-    assert second.told[3].goal is Goal.WAIT, "it had waited for this coordinator, perhaps"
+    assert second.sent[3].goal is Goal.WAIT, "it had waited for this coordinator, perhaps"

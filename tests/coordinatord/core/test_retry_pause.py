@@ -53,10 +53,10 @@ class Job:
     def report(self, phase: Phase, failure: Failure | None = None, steps: tuple[int, ...] = ()) -> list[Any]:
         """Have the node report how its part of the round stands."""
         age_s = 0.0 if steps else None
-        told = an_observed(
+        sends = an_observed(
             run="e-1", round=self.number, phase=phase, failure=failure, steps=steps, step_age_s=age_s, beat=True
         )
-        records = self.coordinator.handle(Reported(1, told), self.now).records
+        records = self.coordinator.handle(Reported(1, sends), self.now).records
         self.note(records)
         return list(records)
 

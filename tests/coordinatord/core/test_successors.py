@@ -232,9 +232,9 @@ def test_a_process_that_ran_when_the_job_succeeded_hears_of_that_and_trains_noth
     coordinator, _ = ended()
     batch = connect(coordinator, 3, "n3", OURS, 112.0, age_s=30.0)
     assert batch.records == ()
-    [told] = batch.effects
-    assert isinstance(told, Send)
-    assert (told.message.goal, told.message.outcome) == (
+    [sent] = batch.effects
+    assert isinstance(sent, Send)
+    assert (sent.message.goal, sent.message.outcome) == (
         Goal.EXIT,
         Outcome(
             Result.SUCCEEDED,
@@ -254,9 +254,9 @@ def test_a_process_that_was_started_after_the_end_begins_another_run_and_is_warn
     remark = "job default succeeded 12 s ago (run e-1); this begins run e-2"
     assert isinstance(opened, RunOpened)
     assert opened.reason == f"opened by node n3; {remark}"
-    [told] = batch.effects
-    assert isinstance(told, Send)
-    assert (told.message.goal, told.message.remark) == (Goal.WAIT, remark)
+    [sent] = batch.effects
+    assert isinstance(sent, Send)
+    assert (sent.message.goal, sent.message.remark) == (Goal.WAIT, remark)
 
 
 def test_a_process_that_ran_when_the_job_was_stopped_hears_of_that() -> None:
@@ -266,10 +266,10 @@ def test_a_process_that_ran_when_the_job_was_stopped_hears_of_that() -> None:
         said = an_observed(run="e-1", round=1, phase=Phase.STOPPED)
         coordinator.handle(Reported(session, said), 51.0)
     assert run.state is State.STOPPED
-    [told] = connect(coordinator, 3, "n3", OURS, 52.0, age_s=30.0).effects
-    assert isinstance(told, Send)
-    assert told.message.outcome is not None
-    assert told.message.outcome.exit_code == ExitCode.STOPPED
+    [sent] = connect(coordinator, 3, "n3", OURS, 52.0, age_s=30.0).effects
+    assert isinstance(sent, Send)
+    assert sent.message.outcome is not None
+    assert sent.message.outcome.exit_code == ExitCode.STOPPED
 
 
 def test_after_an_end_for_want_of_nodes_whoever_comes_begins_another_run_without_a_word() -> None:

@@ -21,9 +21,9 @@ SAMPLES = [*HOST_SAMPLES, *NETWORK_SAMPLES]
 
 def report_on(sample: Sample) -> Report:
     """Report a sample as it comes to the nodes: clipped, and after its stderr was understood."""
-    told = diagnose(sample.exit_code, 4_711, None, sample.stderr.encode(), OomKills())
+    texts = diagnose(sample.exit_code, 4_711, None, sample.stderr.encode(), OomKills())
     group = WorkerGroup()
-    group.fail(0, sample.exit_code, replace(told, message=sample.diagnosis.message), 0.0)
+    group.fail(0, sample.exit_code, replace(texts, message=sample.diagnosis.message), 0.0)
     early = (EarlyEnd("n2", 3, 0.2),) if sample.early else ()
     return a_report(failure=group.failure(0.0), consequences_count=sample.consequences, nodes=sample.nodes, early=early)
 

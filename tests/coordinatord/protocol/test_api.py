@@ -52,12 +52,12 @@ def test_an_older_release_says_less_and_a_newer_one_more() -> None:
 
 
 def test_texts_are_made_fit_for_a_terminal() -> None:
-    told = reader_for(Outer)({"count": 1, "inner": {"text": "a\x1b[2J\nb, and more"}}, "answer")
-    assert told.inner.text == "a [2J..."
+    shown = reader_for(Outer)({"count": 1, "inner": {"text": "a\x1b[2J\nb, and more"}}, "answer")
+    assert shown.inner.text == "a [2J..."
 
 
 @pytest.mark.parametrize(
-    ("told", "error"),
+    ("shown", "error"),
     [
         ([], "answer must be a map, not list"),
         ({}, "answer lacks count"),
@@ -74,14 +74,14 @@ def test_texts_are_made_fit_for_a_terminal() -> None:
         ({"count": 1, "word": 1}, "answer.word must be of type str, not 1"),
     ],
 )
-def test_what_is_wrong_is_said_by_its_place(told: object, error: str) -> None:
+def test_what_is_wrong_is_said_by_its_place(shown: object, error: str) -> None:
     with pytest.raises(SchemaError) as caught:
-        reader_for(Outer)(told, "answer")
+        reader_for(Outer)(shown, "answer")
     assert str(caught.value) == error
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "shown"),
     [
         (api.JobsAnswer, {"jobs": [a_job(a_node("a"))]}),
         (api.EventsAnswer, {"job": None, "events": [EVENT]}),
@@ -90,10 +90,10 @@ def test_what_is_wrong_is_said_by_its_place(told: object, error: str) -> None:
         (api.AdminAnswer, {"done": True, "message": "done"}),
     ],
 )
-def test_what_is_written_is_read_again(kind: type[Any], told: dict[str, Any]) -> None:
-    answer = reader_for(kind)(told, "answer")
+def test_what_is_written_is_read_again(kind: type[Any], shown: dict[str, Any]) -> None:
+    answer = reader_for(kind)(shown, "answer")
     written = json.loads(json.dumps(answer, default=fields_of))
-    assert written.items() >= {name: value for name, value in told.items() if name != "jobs"}.items()
+    assert written.items() >= {name: value for name, value in shown.items() if name != "jobs"}.items()
     assert reader_for(kind)(written, "answer") == answer
 
 

@@ -74,7 +74,7 @@ def test_a_table_that_goes_round_in_circles(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_report_of_a_bug_tells_all_three_and_bounds_them() -> None:
     bug = InternalError("no row", table="goals", state=Phase.IDLE, stimulus=["x" * STATE_MAX])
-    *_, text, told = traceback.format_exception(bug)
+    *_, text, shown = traceback.format_exception(bug)
     assert text.endswith("InternalError: no row\n")
-    assert told.startswith("table goals, state idle, stimulus ['xxx")
-    assert len(told) < STATE_MAX + 50
+    assert shown.startswith("table goals, state idle, stimulus ['xxx")
+    assert len(shown) < STATE_MAX + 50

@@ -42,9 +42,9 @@ def test_who_writes_never_waits_and_the_reader_is_told_how_many_were_lost(
     data = b""
     while b"lost" not in data:
         data += os.read(read, 65_536)
-    *lines, told = data.splitlines(keepends=True)
+    *lines, written = data.splitlines(keepends=True)
     assert set(lines) == {LINE}
-    assert told == lost(MANY - len(lines))
+    assert written == lost(MANY - len(lines))
     assert len(lines) * len(LINE) >= UNREAD_BYTES_MAX - len(LINE)
     writer.put(b"on\n")
     assert os.read(read, 100) == b"on\n"

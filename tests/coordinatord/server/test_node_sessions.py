@@ -45,9 +45,9 @@ async def test_a_node_joins_gets_its_round_and_ends_well(start: Start) -> None:
                 await peer.report(Phase.RUNNING, run)
                 await peer.report(Phase.SUCCEEDED, run)
             for peer in (a, b):
-                told = await peer.receive_goal(Goal.EXIT)
-                assert told.outcome is not None
-                assert told.outcome.result is Result.SUCCEEDED
+                received = await peer.receive_goal(Goal.EXIT)
+                assert received.outcome is not None
+                assert received.outcome.result is Result.SUCCEEDED
 
 
 async def test_a_failed_worker_ends_everybody_with_its_code(start: Start) -> None:
@@ -220,8 +220,8 @@ async def test_a_node_that_comes_back_in_its_round_is_still_in_it(start: Start) 
             await peer.receive(Desired)
         observed = dataclasses.replace(join().observed, run=run.run, round=run.round, phase=Phase.RUNNING)
         async with connect(server.url, join("a", observed=observed)) as peer:
-            told = await peer.receive(Desired)
-            assert (told.goal, told.run, told.round) == (Goal.RUN, run.run, run.round)
+            received = await peer.receive(Desired)
+            assert (received.goal, received.run, received.round) == (Goal.RUN, run.run, run.round)
 
 
 async def test_more_nodes_than_the_limit_are_asked_to_come_later(start: Start) -> None:
@@ -282,6 +282,6 @@ async def test_a_node_is_spoken_to_in_its_version_and_the_log_names_one_that_dif
         observed = dataclasses.replace(IDLE, run=desired.run, round=1, phase=Phase.SUCCEEDED)
         await peer.socket.send_bytes(encode(observed, version))
         assert decode(await peer.socket.receive_bytes(), Desired, version=version).goal is Goal.EXIT
-    told = [record.getMessage() for record in caplog.records if "of the protocol" in record.getMessage()]
+    received = [record.getMessage() for record in caplog.records if "of the protocol" in record.getMessage()]
     differs = f"node a of job job: release not known, version {version} of the protocol; this coordinator: release"
-    assert [differs in text for text in told] == ([] if version == PROTOCOL_VERSION else [True])
+    assert [differs in text for text in received] == ([] if version == PROTOCOL_VERSION else [True])

@@ -27,7 +27,7 @@ def an_undrain(name: str) -> NodeUndrained:
     return NodeUndrained("", "", f"{name} undrained by alice", name)
 
 
-def told(database: Database, job: str | None = None, after: int = 0) -> list[tuple[int, str]]:
+def logged(database: Database, job: str | None = None, after: int = 0) -> list[tuple[int, str]]:
     return [(one.number, one.kind) for one in database.read_events(job, after, 1_000).events]
 
 
@@ -55,7 +55,7 @@ async def test_only_of_some_kinds_and_of_some_age(
 def test_the_newest_are_told_oldest_first() -> None:
     database = Database.in_memory()
     database.append([an_opening(), *(a_join_of(f"n{number}") for number in range(10))], 5.0)
-    assert told(database, after=9) == [(10, "NodeJoined"), (11, "NodeJoined")]
+    assert logged(database, after=9) == [(10, "NodeJoined"), (11, "NodeJoined")]
     assert [one.number for one in database.read_events(JOB, None, 2).events] == [10, 11]
     [first] = database.read_events(JOB, None, 11).events[:1]
     assert first == LoggedEvent(1, 5.0, JOB, RUN, "RunOpened", None, None, "opened by node n1")
@@ -64,16 +64,16 @@ def test_the_newest_are_told_oldest_first() -> None:
 def test_of_one_job_only_what_is_its_own_is_told() -> None:
     database = Database.in_memory()
     database.append([an_opening("a"), an_opening("b", "e-2"), a_drain("n1")], 0.0)
-    assert told(database, "b") == [(2, "RunOpened")]
-    assert told(database) == [(1, "RunOpened"), (2, "RunOpened"), (3, "NodeDrained")]
+    assert logged(database, "b") == [(2, "RunOpened")]
+    assert logged(database) == [(1, "RunOpened"), (2, "RunOpened"), (3, "NodeDrained")]
 
 
 def test_numbers_are_never_given_again_even_if_all_is_forgotten() -> None:
     database = Database.in_memory()
     database.append([an_opening(), a_join_of("n1"), a_forgetting()], 0.0)
-    assert told(database) == [(3, "JobForgotten")]
+    assert logged(database) == [(3, "JobForgotten")]
     database.append([an_opening(run="e-2")], 1.0)
-    assert told(database, JOB) == [(3, "JobForgotten"), (4, "RunOpened")]
+    assert logged(database, JOB) == [(3, "JobForgotten"), (4, "RunOpened")]
     assert database.runs() == [(JOB, "e-2")]
     assert [entry.record for entry in database.load()] == [a_forgetting(), an_opening(run="e-2")]
 
@@ -107,9 +107,9 @@ async def test_who_goes_on_from_a_number_misses_nothing_however_much_there_is(
     make: Callable[[], Database | MemoryStore],
 ) -> None:
     store = make()
-    told = store.append([an_opening(), an_opening("other", "e-2"), *(a_join_of(f"n{n}") for n in range(10))], 0.0)
-    if told is not None:
-        await told
+    logged = store.append([an_opening(), an_opening("other", "e-2"), *(a_join_of(f"n{n}") for n in range(10))], 0.0)
+    if logged is not None:
+        await logged
     seen: list[int] = []
     upto = 0
     for _ in range(5):

@@ -186,8 +186,8 @@ def test_what_runs_without_steps_had_trained_is_brought_forward_as_running(tmp_p
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         migrations.migrate(connection, migrations.STEPS[: BEFORE_RUNNING + 1])
     expected = {"training": 40.0, "running": 0.0} if stepped else {"training": 0.0, "running": 40.0}
-    told = [json.loads(str(body))["spent"] for (body,) in ask(path, "SELECT body FROM records ORDER BY seq")]
-    assert told == [spent | expected] * (1 + stepped)
+    stored = [json.loads(str(body))["spent"] for (body,) in ask(path, "SELECT body FROM records ORDER BY seq")]
+    assert stored == [spent | expected] * (1 + stepped)
 
 
 def test_all_steps_are_taken_from_the_beginning(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_the_only_node_of_a_round_knows_that_the_job_is_done() -> None:
     bench.close("Connection refused")
     succeed(bench)
     bench.advance(REPORT_WITHIN_S - 0.01)
-    assert not bench.agent.exited, "a coordinator that is started again would be told"
+    assert not bench.agent.exited, "a coordinator that is started again would receive it"
     bench.advance(0.02)
     text = "all workers succeeded, and this node was the only one of its round: the job is done"
     assert bench.last(Exit) == Exit(0, f"{text}; the coordinator could not be notified: Connection refused", Level.INFO)

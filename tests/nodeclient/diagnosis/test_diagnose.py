@@ -86,38 +86,38 @@ def end(tmp_path: Path, program: str, *arguments: str) -> tuple[int, Diagnosis]:
         stdout=subprocess.DEVNULL,
     )
     _, stderr = worker.communicate(timeout=TIMEOUT_S)
-    told = diagnose(worker.returncode, worker.pid, error_file, stderr, before)
-    assert told.pid == worker.pid
-    assert len(told.last_lines) <= LAST_LINES_MAX
-    return worker.returncode, told
+    found = diagnose(worker.returncode, worker.pid, error_file, stderr, before)
+    assert found.pid == worker.pid
+    assert len(found.last_lines) <= LAST_LINES_MAX
+    return worker.returncode, found
 
 
 def test_an_exception(tmp_path: Path) -> None:
-    code, told = end(tmp_path, 'import sys\nprint("step 1", file=sys.stderr)\n1/0')
+    code, found = end(tmp_path, 'import sys\nprint("step 1", file=sys.stderr)\n1/0')
     assert code == 1
-    assert told.error == "ZeroDivisionError: division by zero"
-    assert told.last_lines[:2] == ("step 1", "Traceback (most recent call last):")
-    assert told.last_lines[-1] == told.error
-    assert told.message == ""
+    assert found.error == "ZeroDivisionError: division by zero"
+    assert found.last_lines[:2] == ("step 1", "Traceback (most recent call last):")
+    assert found.last_lines[-1] == found.error
+    assert found.message == ""
 
 
 def test_an_exit_code_of_its_own(tmp_path: Path) -> None:
-    code, told = end(tmp_path, 'import sys\nprint("no data", file=sys.stderr)\nsys.exit(3)')
-    assert (code, told.error, told.last_lines) == (3, "", ("no data",))
-    assert told.message == "its last line: no data"
+    code, found = end(tmp_path, 'import sys\nprint("no data", file=sys.stderr)\nsys.exit(3)')
+    assert (code, found.error, found.last_lines) == (3, "", ("no data",))
+    assert found.message == "its last line: no data"
 
 
 def test_a_last_word_instead_of_a_code(tmp_path: Path) -> None:
-    code, told = end(tmp_path, 'import sys\nsys.exit("no data in /data")')
-    assert (code, told.error, told.last_lines) == (1, "", ("no data in /data",))
-    assert told.message == "its last line: no data in /data"
+    code, found = end(tmp_path, 'import sys\nsys.exit("no data in /data")')
+    assert (code, found.error, found.last_lines) == (1, "", ("no data in /data",))
+    assert found.message == "its last line: no data in /data"
 
 
 def test_a_wrong_argument(tmp_path: Path) -> None:
     program = 'import argparse\np = argparse.ArgumentParser()\np.add_argument("--lr", type=float)\np.parse_args()'
-    code, told = end(tmp_path, program, "--lr", "fast")
-    assert (code, told.error) == (2, "")
-    assert told.message == "its last line: train.py: error: argument --lr: invalid float value: 'fast'"
+    code, found = end(tmp_path, program, "--lr", "fast")
+    assert (code, found.error) == (2, "")
+    assert found.message == "its last line: train.py: error: argument --lr: invalid float value: 'fast'"
 
 
 def test_an_error_that_was_logged_is_the_last_word_and_a_warning_or_a_progress_bar_is_not(tmp_path: Path) -> None:
@@ -129,15 +129,15 @@ warnings.warn("this is old")
 print("\\r 50%|#####     | 5/10 [00:01<00:01,  5.00it/s]", file=sys.stderr)
 sys.exit(1)
 """
-    _, told = end(tmp_path, program)
-    assert told.message == "its last line: ERROR:root:no such split: tset"
+    _, found = end(tmp_path, program)
+    assert found.message == "its last line: ERROR:root:no such split: tset"
 
 
 def test_a_module_that_is_not_there(tmp_path: Path) -> None:
     program = 'import os, sys\nos.execv(sys.executable, [sys.executable, "-m", "json.nope"])'
-    code, told = end(tmp_path, program)
-    assert (code, told.error) == (1, "No module named json.nope")
-    assert told.last_lines == (f"{sys.executable}: {told.error}",)
+    code, found = end(tmp_path, program)
+    assert (code, found.error) == (1, "No module named json.nope")
+    assert found.last_lines == (f"{sys.executable}: {found.error}",)
 
 
 def test_a_traceback_that_was_written_twice_is_shown_once(tmp_path: Path) -> None:
@@ -161,35 +161,35 @@ except OSError as error:
         print(f"[rank1]: {line}".rstrip(), file=sys.stderr)
     sys.exit(1)
 """
-    _, told = end(tmp_path, program)
-    assert told.error == "OSError: data"
-    assert told.last_lines.count("OSError: data") == 1
-    assert told.last_lines.count("OSError: other") == 1  # that was another one
-    assert "giving up" in told.last_lines
-    assert told.last_lines[-1] == "OSError: data"
-    assert not any("rank1" in line for line in told.last_lines)
+    _, found = end(tmp_path, program)
+    assert found.error == "OSError: data"
+    assert found.last_lines.count("OSError: data") == 1
+    assert found.last_lines.count("OSError: other") == 1  # that was another one
+    assert "giving up" in found.last_lines
+    assert found.last_lines[-1] == "OSError: data"
+    assert not any("rank1" in line for line in found.last_lines)
 
 
 def test_silence(tmp_path: Path) -> None:
-    code, told = end(tmp_path, "import os\nos._exit(9)")
-    assert (code, told.error, told.last_lines) == (9, "", ())
+    code, found = end(tmp_path, "import os\nos._exit(9)")
+    assert (code, found.error, found.last_lines) == (9, "", ())
 
 
 def test_a_script_that_does_not_compile(tmp_path: Path) -> None:
-    code, told = end(tmp_path, "def main(:\n    pass\n")
+    code, found = end(tmp_path, "def main(:\n    pass\n")
     assert code == 1
-    assert told.error == "SyntaxError: invalid syntax"
-    assert told.last_lines[0] == f'  File "{tmp_path}/train.py", line 1'
+    assert found.error == "SyntaxError: invalid syntax"
+    assert found.last_lines[0] == f'  File "{tmp_path}/train.py", line 1'
 
 
 def test_an_interrupt(tmp_path: Path) -> None:
-    code, told = end(tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()")
-    assert (code, told.error) == (-2, "KeyboardInterrupt")
+    code, found = end(tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()")
+    assert (code, found.error) == (-2, "KeyboardInterrupt")
 
 
 def test_a_group_of_exceptions(tmp_path: Path) -> None:
-    _, told = end(tmp_path, 'raise ExceptionGroup("two", [ValueError("a"), OSError("b")])')
-    assert told.error == "ExceptionGroup: two (2 sub-exceptions), first: ValueError: a"
+    _, found = end(tmp_path, 'raise ExceptionGroup("two", [ValueError("a"), OSError("b")])')
+    assert found.error == "ExceptionGroup: two (2 sub-exceptions), first: ValueError: a"
 
 
 def test_a_thread_is_the_best_that_there_is(tmp_path: Path) -> None:
@@ -201,9 +201,9 @@ thread.start()
 thread.join()
 sys.exit(4)
 """
-    code, told = end(tmp_path, program)
-    assert (code, told.error) == (4, "OSError: disk")
-    assert told.last_lines[0].startswith("Exception in thread")
+    code, found = end(tmp_path, program)
+    assert (code, found.error) == (4, "OSError: disk")
+    assert found.last_lines[0].startswith("Exception in thread")
 
 
 def test_what_is_said_while_python_shuts_down_is_not_the_cause(tmp_path: Path) -> None:
@@ -213,16 +213,16 @@ class Model:
 model = Model()
 raise ValueError("the cause")
 """
-    _, told = end(tmp_path, program)
-    assert told.error == "ValueError: the cause"
-    assert told.last_lines[-1] == "AttributeError: gone"
+    _, found = end(tmp_path, program)
+    assert found.error == "ValueError: the cause"
+    assert found.last_lines[-1] == "AttributeError: gone"
 
 
 def test_killed(tmp_path: Path) -> None:
-    code, told = end(tmp_path, 'import os, sys\nprint("step 1", file=sys.stderr, flush=True)\nos.kill(os.getpid(), 9)')
-    assert (code, told.error, told.last_lines) == (-9, "", ("step 1",))
+    code, found = end(tmp_path, 'import os, sys\nprint("step 1", file=sys.stderr, flush=True)\nos.kill(os.getpid(), 9)')
+    assert (code, found.error, found.last_lines) == (-9, "", ("step 1",))
     known = oom.count().cgroup is not None
-    assert told.message == ("some process sent it, it was not the kernel's OOM killer" if known else "")
+    assert found.message == ("some process sent it, it was not the kernel's OOM killer" if known else "")
 
 
 def test_what_libraries_had_warned_of_is_not_told_of_a_program_that_was_killed(tmp_path: Path) -> None:
@@ -233,46 +233,46 @@ print("[W1121 12:25:20.668433781 socket.cpp:764] [c10d] cannot resolve", file=sy
 print("step 1", file=sys.stderr, flush=True)
 os.kill(os.getpid(), 9)
 """
-    _, told = end(tmp_path, program)
-    assert told.last_lines == ("step 1",)
+    _, found = end(tmp_path, program)
+    assert found.last_lines == ("step 1",)
 
 
 def test_an_abort_with_a_fault_handler(tmp_path: Path) -> None:
-    code, told = end(tmp_path, "import faulthandler, os\nfaulthandler.enable()\nos.abort()")
-    assert (code, told.error) == (-6, "Fatal Python error: Aborted")
-    assert told.last_lines[-1] == f'  File "{tmp_path}/train.py", line 3 in <module>'
+    code, found = end(tmp_path, "import faulthandler, os\nfaulthandler.enable()\nos.abort()")
+    assert (code, found.error) == (-6, "Fatal Python error: Aborted")
+    assert found.last_lines[-1] == f'  File "{tmp_path}/train.py", line 3 in <module>'
 
 
 def test_an_abort_without(tmp_path: Path) -> None:
-    code, told = end(tmp_path, "import os\nos.abort()")
-    assert (code, told.error, told.last_lines) == (-6, "", ())
+    code, found = end(tmp_path, "import os\nos.abort()")
+    assert (code, found.error, found.last_lines) == (-6, "", ())
 
 
 def test_of_a_deep_stack_both_ends_are_shown(tmp_path: Path) -> None:
-    _, told = end(tmp_path, DEEP)
-    assert told.error == "RuntimeError: at the bottom"
-    assert told.last_lines[0] == "Traceback (most recent call last):"
-    assert "    main()" in told.last_lines
-    assert any("lines ..." in line for line in told.last_lines)
-    assert told.last_lines[-1] == told.error
-    assert len(told.last_lines) == LAST_LINES_MAX
+    _, found = end(tmp_path, DEEP)
+    assert found.error == "RuntimeError: at the bottom"
+    assert found.last_lines[0] == "Traceback (most recent call last):"
+    assert "    main()" in found.last_lines
+    assert any("lines ..." in line for line in found.last_lines)
+    assert found.last_lines[-1] == found.error
+    assert len(found.last_lines) == LAST_LINES_MAX
 
 
 def test_our_record_where_stderr_is_lost(tmp_path: Path) -> None:
-    _, told = end(tmp_path, OUR_RECORD)
-    assert told.error == "RuntimeError: outer, on two lines"
-    assert told.last_lines[0] == "Traceback (most recent call last):"
-    assert "ValueError: inner" in told.last_lines
-    assert told.last_lines[-1] == "two lines"
+    _, found = end(tmp_path, OUR_RECORD)
+    assert found.error == "RuntimeError: outer, on two lines"
+    assert found.last_lines[0] == "Traceback (most recent call last):"
+    assert "ValueError: inner" in found.last_lines
+    assert found.last_lines[-1] == "two lines"
 
 
 @pytest.mark.slow
 def test_torch_s_record_where_stderr_is_lost(tmp_path: Path) -> None:
-    _, told = end(tmp_path, TORCH_RECORD)
-    assert told.error == "RuntimeError: outer, on two lines"
-    assert told.last_lines[0] == "Traceback (most recent call last):"
-    assert "ValueError: inner" in told.last_lines
-    assert told.last_lines[-1] == "two lines"
+    _, found = end(tmp_path, TORCH_RECORD)
+    assert found.error == "RuntimeError: outer, on two lines"
+    assert found.last_lines[0] == "Traceback (most recent call last):"
+    assert "ValueError: inner" in found.last_lines
+    assert found.last_lines[-1] == "two lines"
 
 
 @pytest.mark.slow
@@ -284,25 +284,25 @@ def test_torch_s_record_where_stderr_is_lost(tmp_path: Path) -> None:
     ],
 )
 def test_a_worker_of_a_data_loader(way: str, error: str, tmp_path: Path) -> None:
-    _, told = end(tmp_path, LOADER, way)
-    assert re.fullmatch(error, told.error)
-    assert any("bad sample" in line or "killed by signal: Killed" in line for line in told.last_lines)
+    _, found = end(tmp_path, LOADER, way)
+    assert re.fullmatch(error, found.error)
+    assert any("bad sample" in line or "killed by signal: Killed" in line for line in found.last_lines)
 
 
 @pytest.mark.slow
 def test_of_a_process_of_torch_s_spawn_both_tracebacks_are_shown(tmp_path: Path) -> None:
-    code, told = end(tmp_path, SPAWN)
-    assert (code, told.error) == (1, "ValueError: bad batch")
-    shown = list(told.last_lines)
+    code, found = end(tmp_path, SPAWN)
+    assert (code, found.error) == (1, "ValueError: bad batch")
+    shown = list(found.last_lines)
     begin = shown.index("Traceback (most recent call last):")
     assert "    mp.spawn(work)" in shown[begin:]
     assert "    step(i)" in shown[begin:]
-    assert shown[-1] == told.error
+    assert shown[-1] == found.error
 
 
 @pytest.mark.slow
 def test_a_traceback_as_torch_writes_it_in_a_process_group(tmp_path: Path) -> None:
-    code, told = end(tmp_path, GLOO)
-    assert (code, told.error) == (1, "ValueError: with a rank before each line")
-    assert told.last_lines[0] == "Traceback (most recent call last):"
-    assert not any("[rank0]: " in line for line in told.last_lines)
+    code, found = end(tmp_path, GLOO)
+    assert (code, found.error) == (1, "ValueError: with a rank before each line")
+    assert found.last_lines[0] == "Traceback (most recent call last):"
+    assert not any("[rank0]: " in line for line in found.last_lines)

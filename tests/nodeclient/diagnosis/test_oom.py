@@ -143,15 +143,15 @@ def test_the_report_says_who_killed(unified: Host) -> None:
     log = unified.root / "kmsg"
     log.write_text(LOG)
     for exit_code in (-9, 137):
-        told = diagnose(exit_code, 4_711, None, b"", before, unified.root, log)
-        assert told.message == "some process sent it, it was not the kernel's OOM killer"
+        found = diagnose(exit_code, 4_711, None, b"", before, unified.root, log)
+        assert found.message == "some process sent it, it was not the kernel's OOM killer"
     assert diagnose(-15, 4_711, None, b"", before, unified.root, log).message == ""
     unified.kills("sys/fs/cgroup/slurm/job 7", 1, 1, str(64 * 2**30))
     for exit_code in (-9, 137):
-        told = diagnose(exit_code, 4_711, None, b"", before, unified.root, log)
-        assert told.message == f"{KILLED} (memory limit of its cgroup: 64 GiB); it held 1.06 GiB"
-    told = diagnose(1, 4_711, None, b"", before, unified.root, log)
-    assert told.message == (
+        found = diagnose(exit_code, 4_711, None, b"", before, unified.root, log)
+        assert found.message == f"{KILLED} (memory limit of its cgroup: 64 GiB); it held 1.06 GiB"
+    found = diagnose(1, 4_711, None, b"", before, unified.root, log)
+    assert found.message == (
         "the kernel's OOM killer ended a process of its cgroup meanwhile (memory limit of its cgroup: 64 GiB)"
     )
 

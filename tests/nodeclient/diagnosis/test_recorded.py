@@ -76,11 +76,11 @@ def test_only_a_plain_file_is_opened(tmp_path: Path) -> None:
 def test_letters_that_cannot_be_written_do_not_get_far(tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     path.write_bytes(b'{"message": "ValueError: \\ud800 \\u0000 \\u001b[31mred"}')
-    told = diagnose(1, 7, path, b"", OomKills())
-    assert told.error.startswith("ValueError: ")
-    assert told.error.endswith("red")
-    assert "\x1b" not in told.error
-    assert "\0" not in told.error
+    found = diagnose(1, 7, path, b"", OomKills())
+    assert found.error.startswith("ValueError: ")
+    assert found.error.endswith("red")
+    assert "\x1b" not in found.error
+    assert "\0" not in found.error
 
 
 def test_the_file_speaks_where_stderr_does_not(tmp_path: Path) -> None:
@@ -107,5 +107,5 @@ def test_a_call_stack_alone_names_the_error(tmp_path: Path) -> None:
 def test_success_is_no_failure_whatever_lies_about(tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     path.write_text('{"message": "ValueError: x"}')
-    told = diagnose(0, 7, path, b"Traceback (most recent call last):\nValueError: x\n", OomKills())
-    assert (told.pid, told.error, told.message, told.last_lines) == (7, "", "", ())
+    found = diagnose(0, 7, path, b"Traceback (most recent call last):\nValueError: x\n", OomKills())
+    assert (found.pid, found.error, found.message, found.last_lines) == (7, "", "", ())

@@ -29,8 +29,8 @@ LIGHT = "json,decimal"
 DESCRIBE = '''"""A program that tells everything about itself."""
 answer: int = 42
 found = dict(globals())
-import describe, tell
-tell.tell(**describe.everything(found))
+import describe, report
+report.report(**describe.everything(found))
 '''
 """Also without its docstring, as text on the command line."""
 
@@ -46,7 +46,7 @@ OURS = re.compile(r"(?<!/tests)/nodeclient/")
 
 @dataclass(frozen=True)
 class Facts:
-    """What one worker has reported with `tell`."""
+    """What one worker has reported with `report`."""
 
     round: int
     rank: int
@@ -65,7 +65,7 @@ class Result:
     """What the workers wrote, and the nodeclient's reports, without what differs from one run to the next."""
     log: list[str]
     """The lines of the nodeclient's own."""
-    told: list[Facts]
+    reports: list[Facts]
     """The reports in the order of the rounds, and then of the ranks."""
     files: dict[str, str]
     """What is in the log directory, by path inside the folder of the run."""
@@ -73,13 +73,19 @@ class Result:
     @property
     def facts(self) -> list[dict[str, Any]]:
         """Return the reports of the workers."""
-        return [told.facts for told in self.told]
+        return [report.facts for report in self.reports]
 
     @property
     def seen(self) -> dict[str, Any]:
         """All that must be the same, however the workers were started."""
-        told = [{"round": one.round, "rank": one.rank, **one.facts} for one in self.told]
-        return {"code": self.code, "stdout": self.stdout, "stderr": self.stderr, "files": self.files, "told": told}
+        reports = [{"round": one.round, "rank": one.rank, **one.facts} for one in self.reports]
+        return {
+            "code": self.code,
+            "stdout": self.stdout,
+            "stderr": self.stderr,
+            "files": self.files,
+            "reports": reports,
+        }
 
 
 class Stage:
@@ -99,8 +105,8 @@ class Stage:
         return self.folder / "beacon.txt"
 
     @property
-    def _told(self) -> Path:
-        return self.folder / "told.jsonl"
+    def _reports(self) -> Path:
+        return self.folder / "reports.jsonl"
 
     def write(self, name: str, text: str) -> Path:
         """Write one of the user's files."""
@@ -112,7 +118,7 @@ class Stage:
 
     def environ(self, **extra: str) -> dict[str, str]:
         """Return the environment of a nodeclient on this stage."""
-        own = {"BEACON": str(self._beacon), "TOLD": str(self._told), "PYTHONPATH": str(LIBRARY)}
+        own = {"BEACON": str(self._beacon), "TOLD": str(self._reports), "PYTHONPATH": str(LIBRARY)}
         return {**clean_environ(), **own, "NODECLIENT_NODE_ID": "a", **extra}
 
     def command(
@@ -167,11 +173,11 @@ class Stage:
             process.wait()
             for pid in carriers(token):
                 kill_quietly(pid)
-        told = self.told()
+        reports = self.reports()
         assert not NODE_TRACEBACK.search(stderr), stderr
-        assert {one.parent for one in told} <= {process.pid}, "a worker is a child of its nodeclient"
+        assert {one.parent for one in reports} <= {process.pid}, "a worker is a child of its nodeclient"
         return Result(
-            process.returncode, stdout, plain(LOG_LINE.sub("", stderr)), LOG_LINE.findall(stderr), told, _files(logs)
+            process.returncode, stdout, plain(LOG_LINE.sub("", stderr)), LOG_LINE.findall(stderr), reports, _files(logs)
         )
 
     def both(
@@ -184,23 +190,23 @@ class Stage:
         if prepare is not None:
             prepare()
         warm = self.run(*command, preload=f"beacon,{preload}", **how)
-        assert cold.told, cold.stderr
-        assert warm.told, warm.stderr
-        assert not any(one.warm for one in cold.told)
-        assert all(one.warm for one in warm.told), "\n".join(warm.log)
+        assert cold.reports, cold.stderr
+        assert warm.reports, warm.stderr
+        assert not any(one.warm for one in cold.reports)
+        assert all(one.warm for one in warm.reports), "\n".join(warm.log)
         return cold, warm
 
     def clear(self) -> None:
         """Remove what the last run has left."""
         self._beacon.unlink(missing_ok=True)
-        self._told.unlink(missing_ok=True)
+        self._reports.unlink(missing_ok=True)
 
-    def told(self) -> list[Facts]:
+    def reports(self) -> list[Facts]:
         """Return the reports since the last run began."""
-        if not self._told.exists():
+        if not self._reports.exists():
             return []
-        told = [Facts(**json.loads(line)) for line in self._told.read_text().splitlines()]
-        return sorted(told, key=lambda one: (one.round, one.rank))
+        reports = [Facts(**json.loads(line)) for line in self._reports.read_text().splitlines()]
+        return sorted(reports, key=lambda one: (one.round, one.rank))
 
 
 def python(*words: str | Path) -> tuple[str, ...]:

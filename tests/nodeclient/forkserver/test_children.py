@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 PARENT = r'''"""Starts children in all ways, as data loaders do."""
 import asyncio, concurrent.futures, json, multiprocessing, os, signal, subprocess, sys, threading, time
 from multiprocessing import shared_memory
-import tell
+import report
 
 started_at = time.monotonic()
 
@@ -111,7 +111,7 @@ def in_threads():
     return [names[0], threading.local().__dict__, threading.main_thread() is threading.current_thread()]
 
 if __name__ == "__main__":
-    tell.tell(
+    report.report(
         default=multiprocessing.get_start_method(allow_none=True),
         fork=with_("fork"), spawn=with_("spawn"), forkserver=with_("forkserver"),
         program=json.loads(subprocess.run(COMMAND, stdout=subprocess.PIPE).stdout),

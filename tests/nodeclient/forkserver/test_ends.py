@@ -18,7 +18,7 @@ def load(name):
 
 ACTS = '''"""Each round ends in another way; the last one well."""
 import atexit, faulthandler, os, signal, sys, threading, time
-import tell
+import report
 import data
 
 class Kept:
@@ -89,7 +89,7 @@ def by_success(): print("all is well")
 
 acts = [act for name, act in list(globals().items()) if name.startswith(("by_", "with_", "at_once"))]
 act = acts[int(os.environ["TORCHELASTIC_RESTART_COUNT"])]
-tell.tell(act=act.__name__)
+report.report(act=act.__name__)
 act()
 raise SystemExit(0 if act is by_success else 99)
 '''
@@ -104,7 +104,7 @@ def test_workers_end_the_same(stage: Stage) -> None:
     script = stage.write("train.py", ACTS)
     flags = ("--max-restarts", str(ENDS), "--log-dir", "LOGS")
     cold, warm = stage.both(*python(script), flags=flags, environ={"PYTHONUNBUFFERED": "0"})
-    assert [one.facts["act"] for one in cold.told][-1] == "by_success", cold.stderr
+    assert [one.facts["act"] for one in cold.reports][-1] == "by_success", cold.stderr
     assert cold.code == 0
     assert len(stage.loaded_by) == 1
     assert_same(cold, warm)

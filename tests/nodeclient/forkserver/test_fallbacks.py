@@ -16,7 +16,7 @@ from tests.nodeclient.forkserver.support import DESCRIBE, LIBRARY, Stage, assert
 
 pytestmark = pytest.mark.slow
 
-TELL = "import tell\ntell.tell()\nprint('trained')\n"
+REPORT = "import report\nreport.report()\nprint('trained')\n"
 
 NAMELESS = """
 import _thread, time
@@ -84,8 +84,8 @@ def cold_run(stage: Stage, *command: str | Path, preload: str, prefix: tuple[str
     """Run a job whose workers cannot start warm, and do it cold; return the lines about it."""
     job = stage.run(*command, preload=preload, prefix=prefix)
     assert job.code == 0, job.stderr
-    assert job.told
-    assert not any(one.warm for one in job.told)
+    assert job.reports
+    assert not any(one.warm for one in job.reports)
     return [line for line in job.log if "cold" in line]
 
 
@@ -103,15 +103,15 @@ def assert_cold(
         (("sh", "-c", f"exec {sys.executable} train.py"), "sh is no Python interpreter"),
         ((sys.executable, "-uIB", "cold.py"), r"\(-I\)"),
         ((sys.executable, "-S", "cold.py"), r"\(-S\)"),
-        ((sys.executable, "-c", "rank = ${local_rank}; import tell; tell.tell()"), r"\$\{local_rank\}"),
+        ((sys.executable, "-c", "rank = ${local_rank}; import report; report.report()"), r"\$\{local_rank\}"),
         (("./executable.py",), "no Python interpreter"),
     ],
     ids=lambda words: words[1] if isinstance(words, tuple) and len(words) > 1 else "",
 )
 def test_a_command_that_cannot_be_started_warm_runs_cold(stage: Stage, words: tuple[str, ...], why: str) -> None:
-    stage.write("train.py", TELL)
-    stage.write("executable.py", f"#!{sys.executable}\n{TELL}").chmod(0o755)
-    stage.write("cold.py", f"import os, sys\nsys.path.insert(0, {str(LIBRARY)!r})\n{TELL}")
+    stage.write("train.py", REPORT)
+    stage.write("executable.py", f"#!{sys.executable}\n{REPORT}").chmod(0o755)
+    stage.write("cold.py", f"import os, sys\nsys.path.insert(0, {str(LIBRARY)!r})\n{REPORT}")
     assert_cold(stage, *words, why=why)
 
 
@@ -120,20 +120,20 @@ def test_a_module_that_cannot_be_preloaded_leaves_workers_cold(stage: Stage, mod
     text, why = MODULES[module]
     if text is not None:
         stage.write(f"{module}.py", text)
-    assert_cold(stage, *python(stage.write("train.py", TELL)), why=why, preload=f"json,{module}")
+    assert_cold(stage, *python(stage.write("train.py", REPORT)), why=why, preload=f"json,{module}")
 
 
 def test_the_thread_of_jemalloc_which_comes_with_pyarrow_and_pandas_leaves_workers_warm(stage: Stage) -> None:
     stage.write("columns.py", NAMED.format(name="jemalloc_bg_thd"))
-    job = stage.run(*python(stage.write("train.py", TELL)), preload="beacon,columns")
-    assert [one.warm for one in job.told] == [True], job.log
+    job = stage.run(*python(stage.write("train.py", REPORT)), preload="beacon,columns")
+    assert [one.warm for one in job.reports] == [True], job.log
 
 
 @pytest.mark.parametrize("module", ENDINGS)
 def test_a_module_that_ends_the_interpreter_leaves_workers_cold(stage: Stage, module: str) -> None:
     text, how = ENDINGS[module]
     stage.write(f"{module}.py", text)
-    lines = cold_run(stage, *python(stage.write("train.py", TELL)), preload=f"json,{module}")
+    lines = cold_run(stage, *python(stage.write("train.py", REPORT)), preload=f"json,{module}")
     said = f"--preload: the interpreter ended ({how}) in the import of module {module}: workers start cold"
     assert lines
     assert all(line.startswith(said) for line in lines)
@@ -142,19 +142,19 @@ def test_a_module_that_ends_the_interpreter_leaves_workers_cold(stage: Stage, mo
 @pytest.mark.parametrize("namesake", ["socket.py", "socket/__init__.py"])
 def test_a_namesake_of_a_module_of_python_s_hides_it_as_always(stage: Stage, namesake: str) -> None:
     stage.write(namesake, "ours = True")
-    script = stage.write("train.py", f"import socket\nassert socket.ours\n{TELL}")
+    script = stage.write("train.py", f"import socket\nassert socket.ours\n{REPORT}")
     assert_cold(stage, *python(script), why="socket hides a module of Python's")
 
 
 def test_a_directory_of_such_a_name_hides_nothing(stage: Stage) -> None:
     stage.write("socket/of_lamps.txt", "no module")
-    script = stage.write("train.py", f"import socket\nassert socket.create_connection\n{TELL}")
-    assert [one.warm for one in stage.run(*python(script), preload="beacon").told] == [True]
+    script = stage.write("train.py", f"import socket\nassert socket.create_connection\n{REPORT}")
+    assert [one.warm for one in stage.run(*python(script), preload="beacon").reports] == [True]
 
 
 def test_with_a_safe_path_a_module_beside_the_program_is_not_found(stage: Stage) -> None:
     stage.write("mine.py", "")
-    assert_cold(stage, *python("-P", stage.write("train.py", TELL)), why="No module named 'mine'", preload="mine")
+    assert_cold(stage, *python("-P", stage.write("train.py", REPORT)), why="No module named 'mine'", preload="mine")
 
 
 def test_a_module_that_initialises_a_gpu_leaves_workers_cold(stage: Stage) -> None:
@@ -165,22 +165,22 @@ def test_a_module_that_initialises_a_gpu_leaves_workers_cold(stage: Stage) -> No
     ):
         pytest.skip("a file system of its own needs root")
     stage.write("gpu.py", "driver = open('/dev/nvidia-uvm')")
-    script = stage.write("train.py", TELL)
+    script = stage.write("train.py", REPORT)
     assert_cold(stage, *python(script), why="module gpu initialises the GPU", preload="json,gpu", prefix=prefix)
 
 
 def test_a_module_that_leaves_threads_of_openmp_leaves_workers_cold(stage: Stage) -> None:
     stage.write("parallel.py", "import torch\ntorch.set_num_threads(2)\ntorch.ones(4_000_000).sum()")
-    script = stage.write("train.py", f"import torch\ntorch.ones(4_000_000).sum()\n{TELL}")
+    script = stage.write("train.py", f"import torch\ntorch.ones(4_000_000).sum()\n{REPORT}")
     assert_cold(stage, *python(script), why="module parallel starts a thread", preload="parallel")
 
 
 def test_the_program_never_runs_in_the_parent_even_if_nothing_works_there_and_nothing_can_be_said(stage: Stage) -> None:
     stage.write("saboteur.py", "import json, os, sys\njson.dumps = sys.stderr = None\nos.close(2)")
-    script = stage.write("train.py", f"import os\nassert 'RANK' in os.environ\n{TELL}")
+    script = stage.write("train.py", f"import os\nassert 'RANK' in os.environ\n{REPORT}")
     job = stage.run(*python(script), preload="beacon,saboteur")
     assert (job.code, job.stdout) == (0, "trained\n")
-    assert [one.warm for one in job.told] == [False]
+    assert [one.warm for one in job.reports] == [False]
 
 
 def test_a_python_that_does_not_come_to_the_hook_is_found_out_before_it_has_a_program(
@@ -191,31 +191,31 @@ def test_a_python_that_does_not_come_to_the_hook_is_found_out_before_it_has_a_pr
     place.mkdir()
     (place / "nodeclient").symlink_to(Path(nodeclient.__file__).parent)
     main = f"import sys; sys.path.insert(0, {str(place)!r}); from nodeclient.cli import main; main()"
-    script = stage.write("train.py", TELL)
+    script = stage.write("train.py", REPORT)
     node = stage.command(*python(script), preload="beacon")[1:]
     run = subprocess.run(
         [sys.executable, "-c", main, *node], cwd=stage.folder, env=stage.environ(), capture_output=True, check=True
     )
     assert run.stdout == b"trained\n"
     assert b"does not import sitecustomize" in run.stderr
-    assert [one.warm for one in stage.told()] == [False]
+    assert [one.warm for one in stage.reports()] == [False]
 
 
 def test_a_long_import_is_no_time_without_a_coordinator(stage: Stage) -> None:
     stage.write(
         "slow.py", "import os, time\nwhile os.times().elapsed - float(os.environ['BEGAN']) < 2.5: time.sleep(0.05)"
     )
-    script = stage.write("train.py", TELL)
+    script = stage.write("train.py", REPORT)
     began = {"BEGAN": str(os.times().elapsed)}
     job = stage.run(*python(script), preload="beacon,slow", flags=("--join-timeout", "1.5"), environ=began)
-    assert (job.code, [one.warm for one in job.told]) == (0, [True]), job.stderr
+    assert (job.code, [one.warm for one in job.reports]) == (0, [True]), job.stderr
 
 
 def test_what_a_module_says_when_it_is_imported_is_not_a_worker_s_word(stage: Stage) -> None:
     stage.write("talks.py", "import sys\nprint('to stdout')\nsys.stderr.write('to stderr\\n')\nprint(sys.stdin.read())")
-    script = stage.write("train.py", f"import talks\n{TELL}")
+    script = stage.write("train.py", f"import talks\n{REPORT}")
     job = stage.run(*python(script), preload="beacon,talks", words="for a worker", environ={"PYTHONUNBUFFERED": "0"})
-    assert job.told[0].warm
+    assert job.reports[0].warm
     assert job.stdout == "trained\n"
     assert sorted(job.stderr.split("\n")) == ["", "", "to stderr", "to stdout"]
 

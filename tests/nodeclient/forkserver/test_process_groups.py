@@ -10,10 +10,10 @@ from tests.support.gloo import BUSY_AT_THE_END, skip_where_gloo_needs_no_python
 pytestmark = pytest.mark.slow
 
 TRAIN = f"""
-import os, sys, tell
+import os, sys, report
 {BUSY_AT_THE_END}
 def main():
-    tell.tell()
+    report.report()
     dist.init_process_group("gloo")
     model = be_busy_at_the_end()
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -34,4 +34,6 @@ def test_a_worker_ends_although_a_model_outlives_its_group_or_the_group_the_scri
     flags = ("--nproc-per-node", "2", "--max-restarts", str(restarts))
     job = stage.run(*python(script, str(restarts)), preload=f"beacon,{preload}", flags=flags)
     assert job.code == 0, job.stderr
-    assert [(one.round, one.warm) for one in job.told] == [(n, True) for n in range(1, restarts + 2) for _ in range(2)]
+    assert [(one.round, one.warm) for one in job.reports] == [
+        (n, True) for n in range(1, restarts + 2) for _ in range(2)
+    ]

@@ -11,13 +11,13 @@ from tests.nodeclient.forkserver.support import LIBRARY, Stage, assert_same, pyt
 pytestmark = pytest.mark.slow
 
 CHANGES = '''"""Leaves itself and its neighbours changed for the next round."""
-import os, pathlib, sys, tell
+import os, pathlib, sys, report
 import neighbour
 from package.member import known
 number = 1
 if number == 22:
     import late
-tell.tell(number=number, neighbour=neighbour.number, known=known, late="late" in sys.modules)
+report.report(number=number, neighbour=neighbour.number, known=known, late="late" in sys.modules)
 for path in map(pathlib.Path, [__file__, neighbour.__file__, "package/member.py"]):
     path.write_text(path.read_text().replace("= 1\\n", "= 22\\n"))
 pathlib.Path("later").mkdir(exist_ok=True)
@@ -52,18 +52,18 @@ def test_what_is_not_preloaded_is_read_afresh(stage: Stage) -> None:
 
 
 def test_what_is_preloaded_is_loaded_once(stage: Stage) -> None:
-    text = "import beacon, os, sys, tell\ntell.tell(pid=os.getpid())\nsys.exit(3)"
+    text = "import beacon, os, sys, report\nreport.report(pid=os.getpid())\nsys.exit(3)"
     script = stage.write("train.py", text)
     job = stage.run(*python(script), preload="beacon", flags=("--max-restarts", "3", "--nproc-per-node", "2"))
     assert job.code == 3
-    assert {one.round for one in job.told} == {1, 2, 3, 4}
-    assert all(one.warm for one in job.told)
+    assert {one.round for one in job.reports} == {1, 2, 3, 4}
+    assert all(one.warm for one in job.reports)
     [parent] = stage.loaded_by
-    assert parent not in {one.facts["pid"] for one in job.told}
+    assert parent not in {one.facts["pid"] for one in job.reports}
 
 
 DRAW = """
-import importlib.util, multiprocessing, os, random, secrets, ssl, sys, tempfile, tell, uuid
+import importlib.util, multiprocessing, os, random, secrets, ssl, sys, tempfile, report, uuid
 drawn = {
     "random": random.random(),
     "shuffled": random.sample(range(1000), 10),
@@ -79,7 +79,7 @@ drawn = {
 if importlib.util.find_spec("numpy"):
     import numpy
     drawn |= {"numpy": numpy.random.rand(), "generator": numpy.random.default_rng().random()}
-tell.tell(**drawn)
+report.report(**drawn)
 sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1")
 """
 
@@ -90,8 +90,8 @@ def test_chance_is_another_in_each_worker_of_each_round(stage: Stage) -> None:
     script = stage.write("train.py", DRAW)
     job = stage.run(*python(script), preload=modules, flags=("--max-restarts", "1", "--nproc-per-node", "2"))
     assert job.code == 0
-    assert all(one.warm for one in job.told)
-    assert len(job.told) >= 3, "in round 1 rank 0 may have been stopped before it drew"
+    assert all(one.warm for one in job.reports)
+    assert len(job.reports) >= 3, "in round 1 rank 0 may have been stopped before it drew"
     for name in job.facts[0]:
         drawn = [str(facts[name]) for facts in job.facts]
         assert len(set(drawn)) == len(drawn), f"{name}: {drawn}"

@@ -14,7 +14,7 @@ from tests.support.programs import Program, await_end, wait_until, zombies
 pytestmark = pytest.mark.slow
 
 WAIT = """
-import os, signal, sys, tell
+import os, signal, sys, report
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
 signal.signal(signal.SIGUSR2, lambda *_: sys.exit(17))
 def save(*_):
@@ -27,7 +27,7 @@ if os.fork() == 0:
         os.setsid()
     os._exit(0)
 os.wait()
-tell.tell(pid=os.getpid())
+report.report(pid=os.getpid())
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 while True: signal.pause()
 """
@@ -52,18 +52,18 @@ class Job:
     def await_round(self, number: int) -> Facts:
         """Wait until the worker of a round is there."""
         what = f"round {number} of:\n{self.node.output}"
-        told = wait_until(what, lambda: next((one for one in self._stage.told() if one.round == number), None))
-        assert told.parent == self.node.pid
-        return told
+        reports = wait_until(what, lambda: next((one for one in self._stage.reports() if one.round == number), None))
+        assert reports.parent == self.node.pid
+        return reports
 
-    def end_round(self, told: Facts) -> None:
+    def end_round(self, reports: Facts) -> None:
         """Make the worker fail; it must be alive."""
-        os.kill(told.facts["pid"], signal.SIGUSR2)
-        self.node.await_line(rf"how +exit code 17, pid {told.facts['pid']}$")
+        os.kill(reports.facts["pid"], signal.SIGUSR2)
+        self.node.await_line(rf"how +exit code 17, pid {reports.facts['pid']}$")
 
-    def end(self, told: Facts) -> None:
+    def end(self, reports: Facts) -> None:
         """Let the worker succeed, and check that nothing stays behind."""
-        os.kill(told.facts["pid"], signal.SIGUSR1)
+        os.kill(reports.facts["pid"], signal.SIGUSR1)
         assert self.node.wait() == 0
         assert self.node.leftovers() == []
 
@@ -148,7 +148,7 @@ def test_orphans_are_reaped(job: Job) -> None:
 
 
 LEAVE = '''"""Leaves processes behind in all ways, and looks in the next round what has become of them."""
-import os, pathlib, signal, subprocess, sys, tell
+import os, pathlib, signal, subprocess, sys, report
 
 def left(new_session):
     """Fork twice, so that the child is an orphan, deaf to all that can be ignored; return its number."""
@@ -170,7 +170,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     clean = subprocess.Popen(["sleep", "1000"], env={})
     found = [program.pid, clean.pid, left(new_session=False), left(new_session=True)]
     pids.write_text(" ".join(map(str, found)))
-    tell.tell(left=len(found))
+    report.report(left=len(found))
     sys.exit(1)
 
 def lives(pid):
@@ -179,7 +179,7 @@ def lives(pid):
     except OSError:
         return False
 
-tell.tell(alive=list(filter(lives, pids.read_text().split())))
+report.report(alive=list(filter(lives, pids.read_text().split())))
 '''
 
 

@@ -28,8 +28,8 @@ def say(text):
 """Holds on to the streams that it finds when it is loaded, as a logger does."""
 
 SPEAK = """
-import chatty, ctypes, os, sys, tell
-tell.tell()
+import chatty, ctypes, os, sys, report
+report.report()
 c = ctypes.CDLL(None)
 if os.environ["RANK"] == "0":
     for size in (1, 10, 1000, 1023, 4096, 8191, 8192, 9000, 20_000):
@@ -49,7 +49,7 @@ if os.environ["RANK"] == "0":
     sys.stderr.write("without an end")
     sys.stderr.write("\\n")
     sys.stdout.write("the last words")
-    tell.tell(heard=[sys.stdin.readline(), sys.stdin.buffer.read1(3).decode(), sys.stdin.read()])
+    report.report(heard=[sys.stdin.readline(), sys.stdin.buffer.read1(3).decode(), sys.stdin.read()])
 """
 
 
@@ -81,9 +81,9 @@ def on_a_terminal(stage: Stage, *command: str, preload: str = "") -> tuple[str, 
     finally:
         node.close()
         os.close(controller)
-    [told] = stage.told()
-    assert told.warm == bool(preload)
-    return drawn.partition("{{{")[2].partition("}}}")[0], told.facts
+    [reports] = stage.reports()
+    assert reports.warm == bool(preload)
+    return drawn.partition("{{{")[2].partition("}}}")[0], reports.facts
 
 
 def test_a_lone_worker_on_a_terminal_speaks_and_listens(stage: Stage) -> None:

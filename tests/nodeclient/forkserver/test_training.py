@@ -13,7 +13,7 @@ from tests.support.programs import BIN, Program
 pytestmark = pytest.mark.slow
 
 TRAIN = """
-import os, random, tell, torch
+import os, random, report, torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
@@ -25,7 +25,7 @@ class Numbers(Dataset):
         return torch.tensor([index / 64, 1.0]), torch.tensor([index / 32 - 1])
 
 def main():
-    tell.tell(by_chance=[torch.initial_seed(), torch.rand(4).tolist()])
+    report.report(by_chance=[torch.initial_seed(), torch.rand(4).tolist()])
     torch.manual_seed(17)
     first = [torch.rand(2).tolist(), torch.get_num_threads(), torch.get_num_interop_threads()]
     dist.init_process_group("gloo")
@@ -42,7 +42,7 @@ def main():
             optimizer.step()
             losses.append(loss.item())
     dist.destroy_process_group()
-    tell.tell(first=first, losses=losses, weights=[tensor.tolist() for tensor in model.parameters()])
+    report.report(first=first, losses=losses, weights=[tensor.tolist() for tensor in model.parameters()])
 
 if __name__ == "__main__":
     main()
@@ -66,11 +66,11 @@ def train(stage: Stage, coordinator: Coordinator, *flags: str) -> list[object]:
     finally:
         for node in nodes:
             node.close()
-    told = stage.told()
-    assert {one.warm for one in told} == {bool(flags)}
-    by_chance = [str(one.facts["by_chance"]) for one in told if "by_chance" in one.facts]
+    reports = stage.reports()
+    assert {one.warm for one in reports} == {bool(flags)}
+    by_chance = [str(one.facts["by_chance"]) for one in reports if "by_chance" in one.facts]
     assert len(set(by_chance)) == 3, "without a seed, torch draws one for each process"
-    return [one.facts for one in told if "losses" in one.facts]
+    return [one.facts for one in reports if "losses" in one.facts]
 
 
 def test_training_comes_to_the_same_numbers(stage: Stage, coordinator: Coordinator) -> None:

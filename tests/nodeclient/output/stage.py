@@ -109,10 +109,10 @@ class Stage:
         with self.output.begin(LogPaths("job", "run", self.round), ranks, several_hosts=several_hosts) as streams:
             self.streams = streams
             screens = [stream.screen for stream in streams]
-            told = [
+            specs = [
                 replace(one, environ={**one.environ, **screen}) for one, screen in zip(commands, screens, strict=True)
             ]
-            self.workers.start(told, streams)
+            self.workers.start(specs, streams)
 
     async def ended(self) -> dict[int, int]:
         """Wait until all workers have ended; return their exit codes by local rank."""

@@ -81,8 +81,8 @@ def test_for_machines_nothing_is_drawn_even_on_a_terminal() -> None:
     console.wait(Waiting("waiting for nodes", None), 0.0)
     assert not console.redraw(1.0)
     assert screen.drawn == []
-    [told] = screen.objects
-    assert (told["event"], told["message"], told["job"], told["node"]) == ("waiting", "waiting for nodes", "j", "a")
+    [event] = screen.objects
+    assert (event["event"], event["message"], event["job"], event["node"]) == ("waiting", "waiting for nodes", "j", "a")
 
 
 def test_what_only_machines_want_is_not_in_the_text() -> None:
@@ -99,11 +99,15 @@ def test_a_report_is_a_block_for_people_and_one_object_for_machines() -> None:
     a_console("text", text).show(report, NOON)
     a_console("json", objects).show(report, NOON)
     assert len(text.lines) > 3
-    [told] = objects.objects
-    assert (told["event"], told["level"], told["round"]) == ("round_failed", "error", report.round)
-    assert (told["rank"], told["failed_node"], told["failed_host"]) == (report.failure.rank, report.node, report.host)
-    assert told["exit_code"] == report.failure.exit_code
-    assert told["stderr_log"] == "/logs/stderr.log"
+    [event] = objects.objects
+    assert (event["event"], event["level"], event["round"]) == ("round_failed", "error", report.round)
+    assert (event["rank"], event["failed_node"], event["failed_host"]) == (
+        report.failure.rank,
+        report.node,
+        report.host,
+    )
+    assert event["exit_code"] == report.failure.exit_code
+    assert event["stderr_log"] == "/logs/stderr.log"
 
 
 def test_levels_below_the_one_that_was_asked_for_are_not_written() -> None:

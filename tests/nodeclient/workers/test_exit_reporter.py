@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio
 
 
 @asynccontextmanager
-async def told(give: Diagnose) -> AsyncIterator[tuple[ExitReporter, list[WorkerExited]]]:
+async def reporting(give: Diagnose) -> AsyncIterator[tuple[ExitReporter, list[WorkerExited]]]:
     """Run the reporter of a round that has begun; yield it, and its events."""
     events: list[WorkerExited] = []
 
@@ -48,7 +48,7 @@ def facts(events: list[WorkerExited]) -> list[tuple[int, int, str]]:
 
 
 async def test_only_failures_are_worth_an_account_and_no_more_of_them_than_are_compared() -> None:
-    async with told(giving("error")) as (kept, events):
+    async with reporting(giving("error")) as (kept, events):
         kept.note(0, 0, pid=7)
         for local_rank in range(1, 12):
             kept.note(local_rank, 3, pid=7)
@@ -60,7 +60,7 @@ async def test_only_failures_are_worth_an_account_and_no_more_of_them_than_are_c
 
 async def test_exits_keep_their_order_while_an_account_is_given() -> None:
     ready = asyncio.Event()
-    async with told(giving("error", ready.wait)) as (kept, events):
+    async with reporting(giving("error", ready.wait)) as (kept, events):
         kept.note(0, 3, pid=7)
         kept.note(1, 0, pid=8)
         await asyncio.sleep(0)
@@ -71,7 +71,7 @@ async def test_exits_keep_their_order_while_an_account_is_given() -> None:
 
 
 async def test_what_ends_because_it_is_told_to_gives_no_account_but_what_had_ended_before_does() -> None:
-    async with told(giving("error")) as (kept, events):
+    async with reporting(giving("error")) as (kept, events):
         kept.note(0, 3, pid=7)
         kept.expect_exits()
         kept.note(1, -15, pid=8)
@@ -80,7 +80,7 @@ async def test_what_ends_because_it_is_told_to_gives_no_account_but_what_had_end
 
 
 async def test_what_fails_by_itself_right_after_the_first_failure_gives_an_account_to_be_compared() -> None:
-    async with told(giving("error")) as (kept, events):
+    async with reporting(giving("error")) as (kept, events):
         kept.note(0, 3, pid=7)
         kept.expect_exits()
         kept.note(1, 3, pid=8)
@@ -90,7 +90,7 @@ async def test_what_fails_by_itself_right_after_the_first_failure_gives_an_accou
 
 
 async def test_in_a_stop_without_a_failure_nothing_is_worth_an_account() -> None:
-    async with told(giving("error")) as (kept, events):
+    async with reporting(giving("error")) as (kept, events):
         kept.expect_exits()
         kept.note(0, 3, pid=7)
         await kept.settled()
@@ -99,7 +99,7 @@ async def test_in_a_stop_without_a_failure_nothing_is_worth_an_account() -> None
 
 async def test_an_account_that_hangs_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exit_reporter, "GIVEN_WITHIN_S", 0.05)
-    async with told(giving("error", asyncio.Event().wait)) as (kept, events):
+    async with reporting(giving("error", asyncio.Event().wait)) as (kept, events):
         kept.note(0, 3, pid=7)
         await kept.settled()
     assert facts(events) == [(0, 3, "")]

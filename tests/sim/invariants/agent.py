@@ -117,9 +117,9 @@ class AgentInvariants(NodeInvariants):
             alone = now - conduct.alone_since
             connecting = max(CONNECTING_S, agent._connection.lease_s + SLACK_S)
             grace = self.world.scenario.policy.outage_grace_s
-            told = agent._desired is not None
+            has_goal = agent._desired is not None
             self.check(
-                not (working and told) or alone < grace + connecting,
+                not (working and has_goal) or alone < grace + connecting,
                 "%s lets its workers go on, cut off for %.1f s",
                 host.name,
                 alone,
@@ -128,7 +128,7 @@ class AgentInvariants(NodeInvariants):
             ended = self.world.scenario.stop_timeout_s + grace + connecting
             told_to = agent.phase is Phase.STOPPING and agent._group.kill_at is None
             self.check(
-                not (agent.phase.has_workers and told) or told_to or alone < ended,
+                not (agent.phase.has_workers and has_goal) or told_to or alone < ended,
                 "%s lets its workers live, cut off for %.1f s",
                 host.name,
                 alone,
@@ -218,7 +218,7 @@ class AgentInvariants(NodeInvariants):
             in_touch = session is not None and not session.broken and agent._connection.connected
             self.check(in_touch, "stuck: %s is out of touch; %s", host.name, self.world.situation)
             gone = agent._desired is not None and agent._desired.goal is Goal.EXIT
-            self.check(not gone, "stuck: %s was told to exit; %s", host.name, self.world.situation)
+            self.check(not gone, "stuck: %s has the goal to exit; %s", host.name, self.world.situation)
 
 
 def _ageless(observed: Observed) -> tuple[object, ...]:

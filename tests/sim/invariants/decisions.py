@@ -375,7 +375,7 @@ class AllInvariants(RootCauseInvariants):
             if said is not None and not member.expired:
                 wanted = _wanted(run, member)
                 heard = (said.goal, said.round if said.goal in {Goal.RUN, Goal.STOP} else run.round, said.planned)
-                self.check(heard == wanted, "%s was told %s, and %s is wanted", member.node, heard, wanted)
+                self.check(heard == wanted, "%s was sent %s, and %s is wanted", member.node, heard, wanted)
 
     def refused(self, session: Session, refused: Refused) -> None:
         """Check that of two processes the younger one stays, if the other has not been silent."""

@@ -43,7 +43,7 @@ class NodeInvariants:
 
     def received(self, host: Host, desired: Desired) -> None:
         """Check a desired state that a node receives."""
-        self.check(bool(desired.reason), "%s is told nothing about why", host.name)
+        self.check(bool(desired.reason), "%s receives no reason", host.name)
         key = (host.name, host.incarnation, desired.run)
         if desired.round > self._told.get(key, -1):
             self._told[key] = desired.round
@@ -123,7 +123,7 @@ class NodeInvariants:
         for host in self.world.hosts.values():
             agent = host.agent
             if agent is not None:
-                told = agent._desired is not None and bool(agent._desired.reason)
-                self.check(told, "%s waits and was never told why", host.name)
+                has_reason = agent._desired is not None and bool(agent._desired.reason)
+                self.check(has_reason, "%s waits without a reason", host.name)
                 moving = agent.phase in {Phase.STARTING, Phase.STOPPING}
                 self.check(not moving, "stuck: %s is %s; %s", host.name, agent.phase, self.world.situation)

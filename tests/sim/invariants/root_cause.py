@@ -130,5 +130,5 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         super()._judge_run(record)
         if record.outcome.result is Result.SUCCEEDED:
             run = self.replica.jobs[record.job]
-            told = all(member.succeeded for member in run.members.values() if member.in_round)
-            self.check(told, "a run has succeeded, and no record says that all its nodes have")
+            recorded = all(member.succeeded for member in run.members.values() if member.in_round)
+            self.check(recorded, "a run has succeeded, and no record says that all its nodes have")

@@ -226,7 +226,7 @@ class RoundInvariants(NodeInvariants):
         for run in machine.jobs.values():
             spoken = self._spoken.get(run.id, 0)
             known = run.state.ended or run.round >= spoken  # nothing follows on the last round of one that is over
-            self.check(known, "round %d was told of, and %d is remembered", spoken, run.round)
+            self.check(known, "round %d was sent, and %d is remembered", spoken, run.round)
             self.check(run.restarts_used == self.charged[run.id], "%d charges are remembered", run.restarts_used)
 
     # Messages
@@ -241,8 +241,8 @@ class RoundInvariants(NodeInvariants):
             return
         if message.goal is Goal.EXIT:
             mine = self.replica.released.get((message.run, host.node, session.incarnation))
-            told = {self.replica.outcomes.get(message.run), mine}
-            known = message.outcome in told or self.came_late(session, message)
+            known_outcomes = {self.replica.outcomes.get(message.run), mine}
+            known = message.outcome in known_outcomes or self.came_late(session, message)
             self.check(known, "%s hears an outcome that is not durable: %s", host.name, message)
             return
         run = self.replica.jobs.get("job")
@@ -276,11 +276,11 @@ class RoundInvariants(NodeInvariants):
             part.first_rank,
             part.first_role_rank,
         )
-        self.check(same, "%s is told ranks that are not its own: %s", session.host.name, part)
+        self.check(same, "%s is sent ranks that are not its own: %s", session.host.name, part)
         whole = part.world_size == formed.nodes[-1].first_rank + formed.nodes[-1].workers
         self.check(whole and part.group_world_size == len(formed.nodes), "%s: world size", session.host.name)
-        self.check(part.master_port == formed.master_port, "%s is told another port", session.host.name)
-        self.check(part.restarts_used == self.charged[message.run], "%s is told another budget", session.host.name)
+        self.check(part.master_port == formed.master_port, "%s is sent another port", session.host.name)
+        self.check(part.restarts_used == self.charged[message.run], "%s is sent another budget", session.host.name)
 
     def refused(self, session: Session, refused: Refused) -> None:
         """Check that a refusal has a reason, and rests on what is durable."""

@@ -65,8 +65,12 @@ class SuccessorInvariants(RoundInvariants):
     def came_late(self, session: Session, message: Desired) -> bool:
         """Whether a node rightly receives the end of a run that it took no part in."""
         ended = self.replica.outcomes.get(message.run)
-        told = message.outcome
-        if ended is None or told is None or (told.result, told.exit_code) != (ended.result, ended.exit_code):
+        received = message.outcome
+        if (
+            ended is None
+            or received is None
+            or (received.result, received.exit_code) != (ended.result, ended.exit_code)
+        ):
             return False
         over = self._over.get(message.run)
         exact = over is not None and over[2] == self.world.daemon.life

@@ -130,9 +130,9 @@ class TimeInvariants(LedgerInvariants):
         agent, session = host.agent, host.session
         if agent is None or session is None or not session.established or agent._desired is None:
             return False
-        told = agent._desired.goal is Goal.WAIT and agent._desired.run == run.id and agent.phase is Phase.IDLE
+        waits = agent._desired.goal is Goal.WAIT and agent._desired.run == run.id and agent.phase is Phase.IDLE
         calm = host.well and now - host.troubled_until > CALM_S and agent._leaving is None
-        return told and calm and agent._connection.connected and host.name == host.node
+        return waits and calm and agent._connection.connected and host.name == host.node
 
     @property
     def _tells_at_once(self) -> bool:

@@ -124,7 +124,7 @@ MUTANTS = (
     Mutant(
         "node-success-before-sweep",
         "nodeclient.core.agent",
-        "a success is told while processes of the workers may live",
+        "a success is reported while processes of the workers may live",
         "phase=Phase.RUNNING if unreported else self.phase",
         "phase=Phase.SUCCEEDED if unreported else self.phase",
     ),
@@ -145,7 +145,7 @@ MUTANTS = (
     Mutant(
         "node-failure-ageless",
         "nodeclient.core.worker_group",
-        "a failure is told as if it had just happened",
+        "a failure is reported as if it had just happened",
         "age_s=min(now - self._failed_at, DURATION_S_MAX)",
         "age_s=min(0.0, DURATION_S_MAX)",
     ),
@@ -181,7 +181,7 @@ MUTANTS = (
     Mutant(
         "node-news-held-back",
         "nodeclient.core.connection_state",
-        "what happens to a node is only told with its next heartbeat",
+        "what happens to a node is only reported with its next heartbeat",
         "due = beat or self._reported is None or _is_change(self._reported, observed)",
         "due = beat or self._reported is None",
     ),

@@ -158,16 +158,16 @@ MUTANTS = (
     ),
     # Goals, and when they are sent
     Mutant(
-        "stop-not-told",
+        "stop-not-sent",
         "coordinatord.core.queries.desired_state",
-        "while a round ends, its nodes are told to go on",
+        "while a round ends, its nodes are asked to go on",
         "State.STOPPING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.STOP)",
         "State.STOPPING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.RUN)",
     ),
     Mutant(
-        "stop-told-late",
+        "stop-sent-late",
         "coordinatord.core.queries.desired_state",
-        "that there is another goal is only told with the next heartbeat",
+        "that there is another goal is only sent with the next heartbeat",
         "        sent.goal is goal\n        and sent.round",
         "        sent.round",
     ),

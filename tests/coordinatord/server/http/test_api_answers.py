@@ -157,8 +157,8 @@ class Recorder:
 
     async def get(self, path: str) -> None:
         """Keep the answer to a read."""
-        status, _, told = await get(f"{self._url}{path}", JSON)
-        self._keep(f"GET {path}", status, told)
+        status, _, answered = await get(f"{self._url}{path}", JSON)
+        self._keep(f"GET {path}", status, answered)
 
     async def post(self, path: str, body: Any, note: str = "") -> None:
         """Keep the answer to a request."""
@@ -178,8 +178,8 @@ class Recorder:
                     blocks.append(parts | {"data": json.loads(parts["data"])})
         self._keep(f"GET {path} (text/event-stream)", answer.status, blocks)
 
-    def _keep(self, key: str, status: int, told: Any) -> None:
-        self.answers[key] = {"status": status, "body": settled(told, self._names)}
+    def _keep(self, key: str, status: int, answered: Any) -> None:
+        self.answers[key] = {"status": status, "body": settled(answered, self._names)}
 
 
 @pytest.mark.asyncio

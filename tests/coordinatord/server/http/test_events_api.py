@@ -63,14 +63,14 @@ async def test_a_list_is_narrowed_to_the_newest_to_kinds_and_to_an_age(start: St
     async with start() as server, connect(server.url, join("a", job="mnist")) as a:
         await a.receive_goal(Goal.RUN)
 
-        async def told(query: str) -> list[str]:
+        async def answered(query: str) -> list[str]:
             _, _, body = await get(f"{server.url}/v1/jobs/mnist/events?{query}")
             return [event["kind"] for event in body["events"]]
 
-        assert await told("last=1") == ["RoundFormed"]
-        assert await told("kind=node-joined&kind=RunOpened") == ["RunOpened", "NodeJoined"]
-        assert await told("kind=Round%20Formed,node_lost&since=600") == ["RoundFormed"]
-        assert await told("since=0") == []
+        assert await answered("last=1") == ["RoundFormed"]
+        assert await answered("kind=node-joined&kind=RunOpened") == ["RunOpened", "NodeJoined"]
+        assert await answered("kind=Round%20Formed,node_lost&since=600") == ["RoundFormed"]
+        assert await answered("since=0") == []
         async with following(f"{server.url}/v1/jobs/mnist/events?last=2") as events:
             assert [(await anext(events))["number"] for _ in range(2)] == [2, 3]
 

@@ -108,8 +108,8 @@ async def test_an_unknown_job_is_a_typed_404(start: Start) -> None:
 async def test_an_error_has_the_form_of_any_answer(start: Start, kind: str) -> None:
     async with start() as server:
         status, found, body = await get(f"{server.url}/v1/nowhere", kind)
-        told = {"error": "unknown_path", "message": "nothing is served at /v1/nowhere"}
-        assert (status, found, body) == (404, kind, told)
+        answered = {"error": "unknown_path", "message": "nothing is served at /v1/nowhere"}
+        assert (status, found, body) == (404, kind, answered)
         async with ClientSession(headers={"Accept": kind}) as client, client.post(f"{server.url}/v1/jobs") as answer:
             assert (answer.status, answer.content_type, answer.headers["Allow"]) == (405, kind, "GET, HEAD")
             assert b"takes GET, HEAD, not POST" in await answer.read()

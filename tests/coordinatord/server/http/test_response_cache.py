@@ -81,8 +81,8 @@ async def test_what_was_recorded_before_somebody_asks_is_shown(start: Start, dea
     async with start() as server:
         for node in "abc":
             await ask(f"{server.url}/v1/nodes/{node}/drain", AHEAD)
-            told = (await get(f"{server.url}/v1/jobs", JSON))[2]
-            assert told["drained"][-1]["node"] == node
+            answered = (await get(f"{server.url}/v1/jobs", JSON))[2]
+            assert answered["drained"][-1]["node"] == node
 
 
 async def test_what_is_dear_is_made_anew_after_its_rest_alone(

@@ -250,7 +250,7 @@ def test_seconds_that_turn_out_to_be_lost_make_no_counter_fall() -> None:
     run.ledger.settle(Spent(waiting=1.0, training=95.0, detecting=5.0), Activity.STOPPING, 101.0)
     figures = figures_of(run, tally, 101.0)
     assert figures.seconds[training] == 100.0
-    assert sum(figures.seconds) == 101.0, "each second is told once, if to the wrong cause for now"
+    assert sum(figures.seconds) == 101.0, "each second is counted once, if to the wrong cause for now"
     run.ledger.settle(Spent(waiting=1.0, training=95.0, detecting=5.0), Activity.TRAINING, 101.0)
     assert sum(figures_of(run, tally, 201.0).seconds) == 201.0, "and then no more"
 
@@ -270,7 +270,7 @@ def test_counters_add_up_to_the_time_that_passed_and_never_fall_whatever_turns_o
         shown = list(seconds)
     truth = {Activity.STARTING: 29.5, Activity.TRAINING: 20.5, Activity.DETECTING: 10.0, Activity.STOPPING: 59.0}
     excess = {cause: shown[index] - truth.get(cause, 0.0) for index, cause in enumerate(Activity)}
-    assert excess[Activity.RUNNING] == pytest.approx(29.0), "what was told stays told"
+    assert excess[Activity.RUNNING] == pytest.approx(29.0), "what was counted stays counted"
 
 
 def test_the_next_run_of_a_job_counts_its_seconds_anew() -> None:

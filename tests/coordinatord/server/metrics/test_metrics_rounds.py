@@ -53,7 +53,7 @@ def ended(number: int, **spent: float) -> RoundEnded:
     return RoundEnded("job", "e-1", "r", number, False, 0, None, Spent(**spent), 0)
 
 
-def told(histogram: Histogram) -> dict[str, float]:
+def samples_of(histogram: Histogram) -> dict[str, float]:
     """Return how often something was measured, and the sum of that, by whether it was planned."""
     [family] = histogram.collect()
     measured = (sample for sample in family.samples if not sample.name.endswith("_bucket"))
@@ -71,11 +71,13 @@ def test_what_took_how_long_is_what_the_ledger_says() -> None:
     meter.note([formed(2, **first, rendezvous=3.0, stopping=0.5)], 0.0)
     again = {"waiting": 40.0, "training": 100.0, "detecting": 5.0, "rendezvous": 3.0, "stopping": 0.5}
     meter.note([started(2, steps_awaited=True, **again, starting=4.0)], 0.0)
-    assert told(meter.recovery)["countfalse"] == 0, "its workers are there, but train only from their first step on"
+    assert samples_of(meter.recovery)["countfalse"] == 0, (
+        "its workers are there, but train only from their first step on"
+    )
     meter.note([TrainingBegan("job", "e-1", "r", 2, Spent(**again, starting=5.0))], 0.0)
-    assert told(meter.formation) == {"count": 2, "sum": 3.0}, "the wait for nodes is no part of it"
-    assert told(meter.start) == {"count": 2, "sum": 5.0}
-    assert told(meter.recovery) == {"countfalse": 1, "sumfalse": 8.5, "counttrue": 0, "sumtrue": 0}
+    assert samples_of(meter.formation) == {"count": 2, "sum": 3.0}, "the wait for nodes is no part of it"
+    assert samples_of(meter.start) == {"count": 2, "sum": 5.0}
+    assert samples_of(meter.recovery) == {"countfalse": 1, "sumfalse": 8.5, "counttrue": 0, "sumtrue": 0}
 
 
 def test_what_breaks_again_before_it_has_recovered_is_one_recovery() -> None:
@@ -86,7 +88,7 @@ def test_what_breaks_again_before_it_has_recovered_is_one_recovery() -> None:
     meter.note([ended(2, training=9.0, stopping=31.0, starting=1.0)], 0.0)
     meter.note([formed(3, training=9.0, stopping=31.0, starting=1.0)], 0.0)
     meter.note([started(3, steps_awaited=False, training=9.0, stopping=31.0, starting=2.0)], 0.0)
-    assert told(meter.recovery) == {"countfalse": 0, "sumfalse": 0, "counttrue": 1, "sumtrue": 33.0}
+    assert samples_of(meter.recovery) == {"countfalse": 0, "sumfalse": 0, "counttrue": 1, "sumtrue": 33.0}
     assert meter.tallies["job"].rounds == {"node_lost": 2}
 
 
@@ -94,7 +96,7 @@ def test_steps_that_show_only_later_are_no_second_start() -> None:
     meter = RoundMeter([])
     meter.note([opened(), formed(1), started(1, steps_awaited=False, starting=1.0)], 0.0)
     meter.note([TrainingBegan("job", "e-1", "r", 1, Spent(starting=4.0))], 0.0)
-    assert told(meter.start)["count"] == 1
+    assert samples_of(meter.start)["count"] == 1
 
 
 def test_nothing_is_kept_of_a_job_that_is_forgotten() -> None:

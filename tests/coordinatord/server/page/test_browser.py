@@ -78,10 +78,10 @@ CONTRASTS = """(() => {
 
 MUTATIONS = """new Promise((resolve) => {
   let changes = 0, first = null;
-  const told = document.querySelector('.meta');
+  const meta = document.querySelector('.meta');
   const watcher = new MutationObserver((records) => {
     changes += records.length;
-    if (records.some((record) => told.contains(record.target))) {
+    if (records.some((record) => meta.contains(record.target))) {
       if (first !== null) { watcher.disconnect(); resolve(changes - first); }
       else first = changes;
     }

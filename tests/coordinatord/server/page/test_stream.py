@@ -53,10 +53,10 @@ class Viewer:
     async def next(self, kind: str) -> Any:
         """Return the data of the next event of a kind."""
         while True:
-            found, told, _ = await self.event()
+            found, received, _ = await self.event()
             assert found != "end"
             if found == kind:
-                return told
+                return received
 
 
 @asynccontextmanager
@@ -71,15 +71,22 @@ async def view(server: Server, query: str = "") -> AsyncIterator[Viewer]:
         yield Viewer(answer)
 
 
-def nodes_of(told: dict[str, Any]) -> list[dict[str, Any]]:
+def nodes_of(received: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the nodes of a job's event as `GET /v1/jobs/{job}` has them."""
-    return [dict(zip(told["nodes"]["columns"], row, strict=True)) for row in told["nodes"]["rows"]]
+    return [dict(zip(received["nodes"]["columns"], row, strict=True)) for row in received["nodes"]["rows"]]
 
 
-def timeless(told: dict[str, Any]) -> dict[str, Any]:
+def timeless(received: dict[str, Any]) -> dict[str, Any]:
     """Return what does not change from one moment to the next."""
-    nodes = [{**node, "last_seen_s": 0} for node in told["nodes"]]
-    return {**told, "opened_s": 0, "state_s": 0, "ledger": 0, "nodes": nodes, "rounds": len(told.get("rounds", ()))}
+    nodes = [{**node, "last_seen_s": 0} for node in received["nodes"]]
+    return {
+        **received,
+        "opened_s": 0,
+        "state_s": 0,
+        "ledger": 0,
+        "nodes": nodes,
+        "rounds": len(received.get("rounds", ())),
+    }
 
 
 async def test_a_viewer_is_told_all_at_once(start: Start) -> None:
@@ -110,9 +117,9 @@ async def test_what_is_recorded_is_told_without_waiting_for_a_turn(
         assert (await viewer.next("jobs"))["jobs"] == []
         assert (await viewer.next("job"))["status"] is None
         async with connect(server.url, join("a")):
-            while (told := await viewer.next("job"))["status"] is None or told["status"]["round"] != 1:
+            while (received := await viewer.next("job"))["status"] is None or received["status"]["round"] != 1:
                 pass
-            assert [node["node"] for node in nodes_of(told)] == ["a"]
+            assert [node["node"] for node in nodes_of(received)] == ["a"]
 
 
 async def test_what_is_not_recorded_is_told_at_the_next_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,9 +196,9 @@ async def test_one_viewer_too_many_is_refused_until_another_one_goes(
     async with start() as server:
         async with view(server) as viewer:
             await viewer.next("jobs")
-            status, _, told = await get(f"{server.url}/v1/stream")
-            assert (status, told["error"]) == (503, "busy")
-            assert told["message"] == "1 pages are open already, and this is one too many: close another one"
+            status, _, received = await get(f"{server.url}/v1/stream")
+            assert (status, received["error"]) == (503, "busy")
+            assert received["message"] == "1 pages are open already, and this is one too many: close another one"
         async with asyncio.timeout(TIMEOUT_S), ClientSession() as client:
             while True:
                 async with client.get(f"{server.url}/v1/stream") as answer:
@@ -246,18 +253,18 @@ async def test_who_reads_slowly_skips_what_it_missed(start: Start) -> None:
         made = 300
         for _ in range(made):
             newest = await quick.next("job")
-        got, told = 0, b""
+        got, received = 0, b""
         async with asyncio.timeout(TIMEOUT_S):
-            while _last_opened_s(told) <= newest["status"]["opened_s"]:
-                told += await slow.read(2**20)
-                *whole, rest = told.split(b"event: job\n")
+            while _last_opened_s(received) <= newest["status"]["opened_s"]:
+                received += await slow.read(2**20)
+                *whole, rest = received.split(b"event: job\n")
                 got += len(whole)
-                told = rest
+                received = rest
         assert 0 < got < made
 
 
-def _last_opened_s(told: bytes) -> float:
-    found = re.search(rb'"opened_s":([\d.]+),', told)
+def _last_opened_s(received: bytes) -> float:
+    found = re.search(rb'"opened_s":([\d.]+),', received)
     return float(found[1]) if found else 0.0
 
 

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 
-def tell(**facts: object) -> None:
+def report(**facts: object) -> None:
     """Write facts down, with the worker's round and rank, and whether it was started warm."""
-    told = {
+    reports = {
         "round": int(os.environ["COORDINATORD_ROUND"]),
         "rank": int(os.environ["RANK"]),
         "warm": "beacon" in sys.modules,
@@ -18,4 +18,4 @@ def tell(**facts: object) -> None:
         "facts": facts,
     }
     with Path(os.environ["TOLD"]).open("ab", buffering=0) as file:
-        file.write(f"{json.dumps(told)}\n".encode())  # in one piece, as several workers write there
+        file.write(f"{json.dumps(reports)}\n".encode())  # in one piece, as several workers write there
