@@ -55,8 +55,10 @@ def hunt_all(mutants: Sequence[Mutant], first: int, most: int, processes: int) -
     known = seeds.recorded()
     # Those that took the most seeds when all were played from 0 upward begin first, so that none is waited for alone.
     hardest = sorted(mutants, key=lambda mutant: known.get(mutant.name, sys.maxsize), reverse=True)
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=spawn, max_tasks_per_child=1) as pool:
+    # Each process imports our own modules anew, with the mistake; it is forked from one that has the libraries.
+    forkserver = multiprocessing.get_context("forkserver")
+    forkserver.set_forkserver_preload(["aiohttp", "msgpack", "prometheus_client"])
+    with ProcessPoolExecutor(processes, mp_context=forkserver, max_tasks_per_child=1) as pool:
         jobs = [pool.submit(hunt, UNCHANGED, None, first, most)]
         jobs += [pool.submit(hunt, mutant.name, mutant, first, most) for mutant in hardest]
         for job in as_completed(jobs):
