@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -37,11 +38,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Hide the certificates of the system: aiohttp reads them all at its import, 30 ms for each of many programs.
+    """Prepare the process.
 
-    Hypothesis draws the same examples each time and looks at no clock: how long one takes is the machine's affair.
+    The certificates of the system are hidden: aiohttp reads them all at its import, 30 ms for each of many programs.
+    SIGHUP ends programs, also where the tests are run by nohup. Hypothesis draws the same examples each time and looks
+    at no clock: how long one takes is the machine's affair.
     """
     os.environ["SSL_CERT_FILE"] = os.devnull
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     settings.load_profile("ci")
     gc.disable()
 

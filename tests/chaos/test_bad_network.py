@@ -54,7 +54,7 @@ def test_a_cut_between_a_node_and_the_coordinator_is_a_loss_and_the_node_ends_it
         for source, target in ways:
             site.link.cut(source, target)
         without = site.cluster.await_round(2, after=begun)
-        assert without.nodes == ["a", "b"]
+        assert sorted(without.nodes) == ["a", "b"]
         assert without.restarts == {0}
         [stale] = begun.on("c")
         nodes["c"].await_line("out of touch with the coordinator for 3 s: .* its workers stop")
@@ -63,7 +63,7 @@ def test_a_cut_between_a_node_and_the_coordinator_is_a_loss_and_the_node_ends_it
 
         site.link.mend()
         again = site.cluster.await_round(3, after=without)
-        assert again.nodes == ["a", "b", "c"]
+        assert sorted(again.nodes) == ["a", "b", "c"]
         assert again.restarts == {0}
 
 
@@ -81,4 +81,4 @@ def test_a_node_that_is_back_within_the_outage_grace_finds_its_round_over_and_en
         [stale] = begun.on("c")
         for pid in (stale.pid, *stale.family):
             await_end(pid)
-        assert site.cluster.await_round(3, after=without).nodes == ["a", "b", "c"]
+        assert sorted(site.cluster.await_round(3, after=without).nodes) == ["a", "b", "c"]

@@ -151,18 +151,20 @@ async def test_nothing_is_told_of_a_job_that_has_ended_but_that_the_connection_l
 
 
 async def test_a_state_is_made_once_for_all_viewers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_updates, "TURN_S", 0.2)  # both viewers have their turn within it, also on a busy machine
+    monkeypatch.setattr(live_updates, "TURN_S", 0.2)
     async with (
         start() as server,
         connect(server.url, join("a")),
         view(server, "?job=job") as one,
         view(server, "?job=job") as other,
     ):
-        await one.next("job")  # both look at it now
-        seen = [{block for _, _, block in [await viewer.event() for _ in range(6)]} for viewer in (one, other)]
-    # Each has the time since which the job has been open, to the millisecond: states made apart are hardly ever the
-    # same.
-    assert len(seen[0] & seen[1]) >= 3
+        # Each has the time since which the job has been open, to the millisecond: states made apart are hardly ever the
+        # same. On a busy machine, a viewer may miss one now and then.
+        seen: list[set[bytes]] = [set(), set()]
+        while len(seen[0] & seen[1]) < 3:
+            assert len(seen[0] | seen[1]) < 60
+            for blocks, viewer in zip(seen, (one, other), strict=True):
+                blocks.add((await viewer.event())[2])
 
 
 async def test_nobody_is_told_what_is_not_durable(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
