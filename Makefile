@@ -88,6 +88,7 @@ integrations: $(REAL)/.complete  ## run the examples with Lightning, Hugging Fac
 
 $(REAL)/.complete: pyproject.toml Makefile $(LIBRARIES)
 	$(PYTHON) -m venv $(REAL)
+	$(REAL)/bin/pip install --quiet --disable-pip-version-check --upgrade pip
 	$(REAL)/bin/pip install --quiet --disable-pip-version-check $(TORCH)
 	$(REAL)/bin/pip install --quiet --disable-pip-version-check --editable . --requirement $(LIBRARIES)
 	touch $@
