@@ -8,8 +8,8 @@ import pytest
 
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.desired_state import GOALS
+from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
-from coordinatord.core.state.run import State
 from coordinatord.core.transitions.table import ROWS
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core import table as node

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from coordinatord.core.policy import Policy
-from coordinatord.core.state.cluster import Cluster
-from coordinatord.core.state.run import Run
-from coordinatord.core.transitions import apply
-from coordinatord.core.transitions.apply import HistoryError
+from coordinatord.core.state.durable import DurableCluster, DurableRun
+from coordinatord.core.transitions.apply import HistoryError, apply
 from coordinatord.protocol.api import RestartsStatus
 from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import Entry, UnreadableStoreError
 
 
-def replayed(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Run]]:
+def replayed(entries: Sequence[Entry]) -> Iterator[tuple[Entry, DurableRun]]:
     """Go through the history of one run; yield each record and the run as it is then, one object throughout.
 
     Raises `UnreadableStoreError`.
     """
-    cluster = Cluster()
+    cluster = DurableCluster()
     for number, entry in enumerate(entries, 1):
         try:
-            apply.apply(cluster, entry.record, entry.at, Policy())
+            apply(cluster, entry.record, entry.at)
         except HistoryError as error:
             raise UnreadableStoreError(f"record {number} of the run cannot be: {error}; {REMEDY}") from error
         run = cluster.jobs.get(entry.record.job)
@@ -31,21 +28,21 @@ def replayed(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Run]]:
         yield entry, run
 
 
-def last_of(entries: Sequence[Entry]) -> tuple[Entry, Run]:
+def last_of(entries: Sequence[Entry]) -> tuple[Entry, DurableRun]:
     """Return the last record of a history, which must not be empty, and the run that it led to."""
     *_, last = replayed(entries)
     return last
 
 
-def drains_of(entries: Sequence[Entry]) -> Cluster:
+def drains_of(entries: Sequence[Entry]) -> DurableCluster:
     """Return the drains that the records of no job led to."""
-    cluster = Cluster()
+    cluster = DurableCluster()
     for entry in entries:
-        apply.apply(cluster, entry.record, entry.at, Policy())
+        apply(cluster, entry.record, entry.at)
     return cluster
 
 
-def restarts_of(run: Run) -> RestartsStatus:
+def restarts_of(run: DurableRun) -> RestartsStatus:
     """Return how much of the budget of restarts a run has used."""
     return RestartsStatus(used=run.restarts_used, max=run.spec.max_restarts)
 

@@ -12,7 +12,7 @@ from coordinatord.commands.offline_replay import counted, replayed, restarts_of
 from coordinatord.config import ReplayConfig
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
-from coordinatord.core.state.run import Run
+from coordinatord.core.state.durable import DurableRun
 from coordinatord.core.values.records import Record, RoundEnded, RoundFormed
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
@@ -106,8 +106,8 @@ def _title(record: Record) -> str:
     return " ".join([thing, str(name), *what] if name is not None else [thing, *what])
 
 
-def _state_text(run: Run) -> str:
-    nodes = counted(run.round_size, "node")
+def _state_text(run: DurableRun) -> str:
+    nodes = counted(sum(1 for _ in run.inside), "node")
     where = f"round {run.round} of {nodes}" if run.round else "no round yet"
     return f"{run.state}, {where}, restarts {run.restarts_used} of {run.spec.max_restarts}"
 
@@ -127,7 +127,7 @@ def _print_objects(entries: Sequence[Entry]) -> None:
         _write(as_json(_replay_step(entry, run)))
 
 
-def _replay_step(entry: Entry, run: Run) -> ReplayStep:
+def _replay_step(entry: Entry, run: DurableRun) -> ReplayStep:
     record = entry.record
     return ReplayStep(
         at=entry.at,

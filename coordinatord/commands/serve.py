@@ -138,6 +138,6 @@ def _end(ended: asyncio.Future[None]) -> None:
 def _status(server: Server) -> str:
     """Return a line for `systemctl status` about what is served."""
     machine = server.driver.machine
-    live = [run for run in machine.jobs.values() if not run.state.ended]
+    live = [run for run in machine.jobs.values() if not run.durable.state.ended]
     text = f"serving at http://{server.endpoint}: live jobs {len(live)}, nodes {sum(len(run.members) for run in live)}"
     return text if machine.store_error is None else f"{text}; nothing can be recorded: {machine.store_error}"

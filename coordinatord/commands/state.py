@@ -9,7 +9,7 @@ from coordinatord.commands.json_output import StoredJob, StoredNode, StoredState
 from coordinatord.commands.offline_replay import counted, drains_of, last_of, restarts_of
 from coordinatord.config import StateConfig
 from coordinatord.core.queries.job_view import drained_view
-from coordinatord.core.state.run import Run
+from coordinatord.core.state.durable import DurableRun
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.local_time import local, moment
 from coordinatord.store.database import Database
@@ -46,7 +46,10 @@ def _bytes_in(directory: Path) -> int:
 
 
 def _job(database: Database, job: str, run_id: str) -> StoredJob:
-    entry, run = last_of(database.history(job, run_id))
+    entries = database.history(job, run_id)
+    entry, run = last_of(entries)
+    # A run that has ended has no nodes any more: those that it had then are shown.
+    last = last_of(entries[:-1])[1] if run.state.ended and len(entries) > 1 else run
     return StoredJob(
         job=job,
         run=run_id,
@@ -54,14 +57,14 @@ def _job(database: Database, job: str, run_id: str) -> StoredJob:
         reason=run.reason,
         round=run.round,
         restarts=restarts_of(run),
-        nodes=tuple(_node(run, node) for node in dict.fromkeys((*run.order, *run.members))),
+        nodes=tuple(_node(last, node) for node in dict.fromkeys((*last.order, *last.members))),
         changed_at=entry.at,
     )
 
 
-def _node(run: Run, node: str) -> StoredNode:
+def _node(run: DurableRun, node: str) -> StoredNode:
     member = run.members.get(node)
-    part = run.assignments.get(node) if member is not None and member.in_round else None
+    part = None if member is None else member.assignment
     ranks = () if part is None or member is None else range(part.first_rank, part.first_rank + member.offer.workers)
     return StoredNode(
         node=node,

@@ -1,68 +1,59 @@
-"""Persist, then speak: holds decisions that are not yet durable, and the effects that wait for them.
+"""Persist, then speak: what has been decided but is not yet durable, and what may be said meanwhile.
 
-Nobody learns anything that a crash could forget. Records are written in groups: all that come while one group is being
-written go into the next. The effects of a group wait for it. So do effects of later decisions, which rest on the state
-that these records led to. The driver writes, and knows how long that takes.
+Nobody learns anything that a crash could forget. Records are written in groups: all that comes while one group is being
+written goes into the next. What is to be said of a group waits for it, and what was decided later, on the state that
+these records led to, waits as well. Who writes, and how long that takes, is the driver's business.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 
 from coordinatord.core.effects import Batch, Effect
 from coordinatord.core.values.records import Record
 
-ONE_TIME_S = 0.05
-"""Decisions within this time share a commit, and count as made at the same time. Decisions that wait for a failing disk
-must not: after a restart, times are counted from when they were made."""
+Decided = tuple[float, Record]
+"""A record, and when it was decided in the coordinator's clock: to be written may take long."""
 
 
 @dataclass(slots=True)
 class CommitBatch:
-    """Records that become durable together, and the effects that may happen then."""
+    """Records that become durable together, and what may be said then."""
 
-    records: list[Record] = field(default_factory=list)
-    at: float = 0.0
-    """When they were decided: writing may take long, and must not change how long ago that was."""
+    records: list[Decided] = field(default_factory=list)
     effects: dict[int, Effect] = field(default_factory=dict)
-    """The effects by session: a newer message replaces an older one, so that there are never more than sessions."""
+    """The newest effect of each session, so that there are never more of them than sessions."""
 
-    def hold(self, batch: Batch) -> None:
-        """Make a batch wait for this group."""
-        self.records += batch.records
+    def hold(self, batch: Batch, now: float) -> None:
+        """Let what was decided at `now` wait for this group."""
+        self.records += ((now, record) for record in batch.records)
         for effect in batch.effects:
             self.effects.pop(effect.session, None)
             self.effects[effect.session] = effect
 
 
 class Journal:
-    """The gate between the machine and the world."""
+    """Stands between the machine and the world."""
 
     def __init__(self) -> None:
         self._writing: CommitBatch | None = None
-        self._waiting: deque[CommitBatch] = deque()
+        self._next: CommitBatch | None = None
 
     def take(self, batch: Batch, now: float) -> tuple[Effect, ...]:
         """Take in what one event led to at `now`; return the effects that may happen at once."""
-        if batch.records and (not self._waiting or now - self._waiting[-1].at > ONE_TIME_S):
-            self._waiting.append(CommitBatch(at=now))
-        last = self._waiting[-1] if self._waiting else self._writing
+        if batch.records and self._next is None:
+            self._next = CommitBatch()
+        last = self._next or self._writing
         if batch.hurry or last is None:
             return batch.effects
-        last.hold(batch)
+        last.hold(batch, now)
         return ()
 
-    @property
-    def decided_at(self) -> float:
-        """When the records that are being written were decided, by the coordinator's clock."""
-        return self._writing.at if self._writing else 0.0
-
-    def begin(self) -> tuple[Record, ...]:
+    def begin(self) -> tuple[Decided, ...]:
         """Return the records to write next; none if a group is being written, or there is nothing to write."""
-        if self._writing is not None or not self._waiting:
+        if self._writing is not None or self._next is None:
             return ()
-        self._writing = self._waiting.popleft()
+        self._writing, self._next = self._next, None
         return tuple(self._writing.records)
 
     def finish(self) -> tuple[Effect, ...]:

@@ -23,13 +23,15 @@ from coordinatord.core.events import (
 )
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries import admission
-from coordinatord.core.queries.desired_state import desired, is_current, is_told
+from coordinatord.core.queries.desired_state import answer_to, asks_the_same
 from coordinatord.core.queries.master_address import plain
 from coordinatord.core.state import leases
 from coordinatord.core.state.cluster import Cluster
+from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
-from coordinatord.core.state.run import Run, State
-from coordinatord.core.transitions import actions, admin, apply, observations
+from coordinatord.core.state.run import Run
+from coordinatord.core.transitions import actions, admin, observations
+from coordinatord.core.transitions.apply import apply
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.transitions.runs import Registry
 from coordinatord.core.transitions.table import next_row, take_due_rows
@@ -46,7 +48,6 @@ class Coordinator:
         """Begin without jobs; `epoch` makes the run ids of this life of the daemon differ from those of all others."""
         self.policy = policy
         self.cluster = Cluster()
-        """All that outlives this life of the daemon."""
         self.store_error: str | None = None
         """Why nothing can be recorded at present, and so nothing is decided."""
         self._registry = Registry(self.cluster, policy, epoch)
@@ -94,20 +95,15 @@ class Coordinator:
         last = self._awake_at = self._woke_at = now
         self._watch_at = now + self.policy.heartbeat_s
         for last, record in past:
-            apply.apply(self.cluster, record, last, self.policy)
-        for run in self.jobs.values():
-            run.postpone(now - last, now)
-            run.give_time(now + self.policy.restart_grace_s + self.policy.heartbeat_s, now)
-            run.heard_at = now
-            self._registry.live[run.id] = run
-            for member in list(run.members.values()):
-                if run.state.ended:
-                    run.remove(member)
-                else:
-                    # It may have gone before anything that is known: what fails of that is not to be charged.
-                    member.heard_at, member.closed_at = now, now - AGE_MAX
-                    member.awaited_from = now + self.policy.restart_grace_s
-                    self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
+            apply(self.cluster.durable, record, last)
+        for job, durable in self.cluster.durable.jobs.items():
+            run = self.cluster.jobs[job] = self._registry.live[durable.id] = Run(durable, self.policy)
+            run.take_up(now - last, now + self.policy.restart_grace_s + self.policy.heartbeat_s, now)
+            for member in run.members.values():
+                # It may have gone before anything that is known: what fails of that is not to be charged.
+                member.heard_at, member.closed_at = now, now - AGE_MAX
+                member.awaited_from = now + self.policy.restart_grace_s
+                self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
             self._registry.plan(run, next_row(run, -math.inf)[1])
         admin.mark_drained(self.cluster)
         self._due = self._first_due()
@@ -202,7 +198,7 @@ class Coordinator:
             return
         member.session, member.closed_at = None, decision.now
         run.place(member)
-        if member.state is MemberState.RELEASED or run.state.ended:
+        if member.state is MemberState.RELEASED or run.durable.state.ended:
             self._forget(run, member, decision)
         else:
             self._leases.shorten(run, member, self._heartbeat_s, decision.now)
@@ -246,7 +242,7 @@ class Coordinator:
         self.policy = self._registry.policy = event.policy
         self._watch_at = decision.now + self.policy.heartbeat_s
         for run in self._registry.live.values():
-            run.policy = event.policy
+            run.adopt(event.policy)
         for run, member in self._sessions.values():
             if not member.expired:
                 member.awaited_from, member.deaf_s = decision.now, 0.0
@@ -276,17 +272,17 @@ class Coordinator:
 
     def _run_for(self, join: Join, decision: Decision) -> Run:
         """Find the run that a node belongs to, or open one. Raises `admission.RefusedError`."""
-        admission.check_forgotten(self.cluster, join)
+        admission.check_forgotten(self.cluster.durable, join)
         run = self.jobs.get(join.job)
         if run is None or admission.begins_anew(run, join, decision.now):
-            admission.check_drained(self.cluster, join)
+            admission.check_drained(self.cluster.durable, join)
             return self._registry.open(join, self.store_error, decision)
         known = run.members.get(join.node)
         if known is None or known.incarnation != join.incarnation:
             # First of all: a refusal for good must not rest on what is not recorded either, such as a younger namesake.
             admission.check_recording(self.store_error)
-            if not run.state.ended:  # else it only comes to hear how it ended
-                admission.check_drained(self.cluster, join)
+            if not run.durable.state.ended:  # else it only comes to hear how it ended
+                admission.check_drained(self.cluster.durable, join)
         admission.check_incarnation(known, join)
         if run.spec != join.spec and run.deserted:
             run.replaced = True
@@ -301,7 +297,7 @@ class Coordinator:
         join = event.join
         known = run.members.get(join.node)
         if known is None or known.incarnation != join.incarnation:
-            younger = observations.newcomer(event)
+            younger = observations.newcomer(event, decision.now)
             if known is not None:
                 self._replace(run, known, younger, decision)
             known = observations.take_in(run, younger, join.observed, decision)
@@ -319,7 +315,7 @@ class Coordinator:
             decision.endings.append(Refuse(known.session, refused, run.job, known.node))
             del self._sessions[known.session]
             known.session = None
-        if run.state.ended or known.state is MemberState.RELEASED:
+        if run.durable.state.ended or known.state is MemberState.RELEASED:
             self._forget(run, known, decision)
         else:
             reason = f"replaced by a younger nodeclient with the same node id, from {younger.peer_address}"
@@ -353,13 +349,15 @@ class Coordinator:
         return self.policy.heartbeat_for(len(self._sessions))
 
     def _expire(self, run: Run, member: Member, decision: Decision) -> None:
-        if run.state.ended or member.state is MemberState.RELEASED:
+        if run.durable.state.ended or member.state is MemberState.RELEASED:
             self._forget(run, member, decision)
             return
         member.expired = True
         run.expired_at = decision.now
         run.place(member)
-        if member.outcome is None and not (member.in_round and run.state in {State.STARTING, State.RUNNING}):
+        durable = member.durable
+        at_work = durable.in_round and run.durable.state in {State.STARTING, State.RUNNING}
+        if durable.outcome is None and not at_work:
             self._lose(run, member, actions.silence(member), decision)
 
     def _lose(self, run: Run, member: Member, reason: str, decision: Decision) -> None:
@@ -377,7 +375,7 @@ class Coordinator:
 
     def _advance(self, run: Run, decision: Decision) -> None:
         """Decide what follows for a run from what is now known of it, unless that could not be recorded."""
-        if self.store_error is not None or run.state.ended:
+        if self.store_error is not None or run.durable.state.ended:
             return
         observations.settle_claims(run, decision)
         self._registry.plan(run, take_due_rows(run, decision))
@@ -385,7 +383,7 @@ class Coordinator:
 
     def _forget_absent(self, run: Run, decision: Decision) -> None:
         """Once a run has ended, keep only members that can hear of it; they are forgotten when their session ends."""
-        if run.state.ended:
+        if run.durable.state.ended:
             for member in [member for member in run.members.values() if member.session is None]:
                 self._forget(run, member, decision)
 
@@ -394,7 +392,8 @@ class Coordinator:
         for session, (run, member) in (decision.news | decision.answers).items():
             if member.session != session:
                 continue
-            if session in decision.answers or not is_told(run, member):
-                if member.sent is None or not is_current(run, member, heartbeat_s):
-                    member.sent = desired(run, member, heartbeat_s, decision.now)
-                yield Send(session, member.sent)
+            sent = member.sent
+            message = answer_to(run, member, heartbeat_s, decision.now)
+            if session in decision.answers or sent is None or not asks_the_same(message, sent):
+                member.sent, member.sent_revision = message, run.revision
+                yield Send(session, message)

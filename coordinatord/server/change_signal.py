@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from coordinatord.core.values.records import Record
+from coordinatord.store.interface import Entry
 
 
 class ChangeSignal:
@@ -21,9 +21,9 @@ class ChangeSignal:
         """No further change will come."""
         self._waiting: set[asyncio.Future[None]] = set()
 
-    def note(self, records: Sequence[Record], at: float) -> None:
-        """Note that records have become durable; it is one of the driver's watchers."""
-        del records, at
+    def note(self, entries: Sequence[Entry]) -> None:
+        """Note that records have become durable; to be one of the driver's watchers."""
+        del entries
         self.version += 1
         self._wake()
 

@@ -25,7 +25,7 @@ from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.counters import Counters
 from coordinatord.server.refusal_log import Refusals
-from coordinatord.store.interface import Store, StoreError
+from coordinatord.store.interface import Entry, Store, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +74,8 @@ class Driver:
         self._written = asyncio.Event()
         """Set whenever the condition that `written` waits for may have changed."""
         self._refusals = Refusals()
-        self.watchers: list[Callable[[Sequence[Record], float], None]] = [_log_records, self._refusals.note]
-        """Each is called with records once they are durable, and when they were decided, in seconds since 1970."""
+        self.watchers: list[Callable[[Sequence[Entry]], None]] = [_log_records, self._refusals.note]
+        """Each is called with records once they are durable."""
 
     @property
     def now(self) -> float:
@@ -121,13 +121,14 @@ class Driver:
             self._tasks.spawn(self._write_all(), name="write")
 
     async def _write_all(self) -> None:
-        while records := self._journal.begin():
-            # The time by the host's clock as it is now: it may have been set since the daemon started.
-            decided_at = datetime.now(UTC).timestamp() - (self._loop.time() - self._journal.decided_at)
-            await self._write(records, decided_at)
+        while decided := self._journal.begin():
+            # By the host's clock as it is now: it may have been set since the daemon started.
+            began_at = datetime.now(UTC).timestamp() - self._loop.time()
+            entries = [Entry(began_at + at, record) for at, record in decided]
+            await self._write(entries)
             effects = self._journal.finish()
             for watch in self.watchers:
-                watch(records, decided_at)
+                watch(entries)
             self._release(effects)
             if self.machine.store_error is not None:
                 log.warning("records can be written again: decisions go on", extra=fields("recording_resumed"))
@@ -135,18 +136,18 @@ class Driver:
         self._writing = False
         self._written.set()
 
-    async def _write(self, records: tuple[Record, ...], decided_at: float) -> None:
-        """Make records durable, and notify the machine when that fails or takes too long."""
-        written = await self._try_to_write(records, decided_at)
+    async def _write(self, entries: Sequence[Entry]) -> None:
+        """Make records durable, and let the machine know when that fails or takes too long."""
+        written = await self._try_to_write(entries)
         while not written:
             await asyncio.sleep(RETRY_S)
-            written = await self._try_to_write(records, decided_at)
+            written = await self._try_to_write(entries)
 
-    async def _try_to_write(self, records: tuple[Record, ...], decided_at: float) -> bool:
+    async def _try_to_write(self, entries: Sequence[Entry]) -> bool:
         waiting = self._tasks.spawn(self._lose_patience(), name="wait for the disk")
         try:
             with self._counters.commits.time():
-                await self._store.append(records, decided_at)
+                await self._store.append(entries)
         except StoreError as error:
             self._counters.store_failures += 1
             self._store_failed(str(error))
@@ -178,9 +179,9 @@ class Driver:
             self._carry_out[type(effect)](effect)
 
 
-def _log_records(records: Sequence[Record], _: float) -> None:
-    for record in records:
-        _log_record(record)
+def _log_records(entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        _log_record(entry.record)
 
 
 def _log_record(record: Record) -> None:

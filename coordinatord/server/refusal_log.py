@@ -6,7 +6,8 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
 from coordinatord.core.effects import Refuse
-from coordinatord.core.values.records import NodeJoined, Record
+from coordinatord.core.values.records import NodeJoined
+from coordinatord.store.interface import Entry
 
 KEPT = 1_000
 """Nodes and hosts whose last refusal is remembered; beyond that, some are logged twice."""
@@ -42,8 +43,8 @@ class Refusals:
         """Whether to log this one: it is final, or its reason differs from the last one's."""
         return not refuse.message.retry or self._logged.is_new((refuse.job, refuse.node), refuse.message.message)
 
-    def note(self, records: Sequence[Record], _: float) -> None:
+    def note(self, entries: Sequence[Entry]) -> None:
         """Note nodes that are let in: a later refusal of them is new again."""
-        for record in records:
-            if isinstance(record, NodeJoined):
-                self._logged.forget((record.job, record.node))
+        for entry in entries:
+            if isinstance(entry.record, NodeJoined):
+                self._logged.forget((entry.record.job, entry.record.node))

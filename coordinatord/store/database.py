@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
-from coordinatord.core.values.records import Record
 from coordinatord.store import migrations, row_codec, sqlite_connections
 from coordinatord.store.error_texts import explained
 from coordinatord.store.interface import Entry, EventPage, LoggedEvent
@@ -92,28 +91,28 @@ class Database:
             migrations.migrate(connection)
             return cls(connection, path.parent, version)
 
-    def append(self, records: Iterable[Record], at: float) -> None:
-        """Make records durable, in order and all or none, as made at the time `at`. Raises `StoreError`.
+    def append(self, entries: Iterable[Entry]) -> None:
+        """Make records durable, in order and all or none. Raises `StoreError`.
 
         After an error none of them is kept, and the same call can be made again.
         """
         with explained(self._where):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
-                new: list[Record] = []
-                for record in records:
-                    new.append(record)
-                    if makes_forget(record):
-                        self._keep(new, at)
+                new: list[Entry] = []
+                for entry in entries:
+                    new.append(entry)
+                    if makes_forget(entry.record):
+                        self._keep(new)
                         new = []
-                self._keep(new, at)
+                self._keep(new)
                 self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:  # SQLite ends it by itself when the disk is full
                     self._connection.execute("ROLLBACK")
                 raise
 
-    def _keep(self, new: Sequence[Record], at: float) -> None:
+    def _keep(self, new: Sequence[Entry]) -> None:
         """Add records, and forget what the last of them makes superfluous.
 
         All in one statement: each statement releases Python's lock and has to wait for it again, up to 5 ms while the
@@ -121,9 +120,9 @@ class Database:
         seconds.
         """
         if new:
-            rows = [row_codec.encode(record, at) for record in new]
+            rows = [row_codec.encode(entry) for entry in new]
             self._connection.execute(_ADD, (json.dumps(rows, ensure_ascii=False),))
-            forget(self._connection, new[-1])
+            forget(self._connection, new[-1].record)
 
     def load(self) -> list[Entry]:
         """Return the history of the last run of each job, and the records of no job, oldest first. Raises `StoreError`.

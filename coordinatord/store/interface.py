@@ -77,8 +77,8 @@ class Store(Protocol):
     async def load(self) -> Sequence[Entry]:
         """Return the history of the last run of each job, oldest first. Raises `StoreError`."""
 
-    async def append(self, records: Sequence[Record], at: float) -> None:
-        """Make records that were made at the time `at` durable, in order and all or none. Raises `StoreError`.
+    async def append(self, entries: Sequence[Entry]) -> None:
+        """Make records durable, in order and all or none. Raises `StoreError`.
 
         When this returns, a crash can no longer forget them. One append is over before the next begins.
         """

@@ -32,9 +32,9 @@ class MemoryStore:
         """Return nothing: a process that starts has no memory."""
         return ()
 
-    async def append(self, records: Sequence[Record], at: float) -> None:
+    async def append(self, entries: Sequence[Entry]) -> None:
         """Keep records."""
-        self._kept.extend((next(self._numbers), at, record) for record in records)
+        self._kept.extend((next(self._numbers), entry.at, entry.record) for entry in entries)
 
     async def read_events(
         self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0

@@ -32,13 +32,14 @@ _IN_BODY = {
 }
 
 
-def encode(record: Record, at: float) -> tuple[float, str, str, str, str | None, int | None, str]:
-    """Return the row of a record, all but its seq, which the database assigns."""
+def encode(entry: Entry) -> tuple[float, str, str, str, str | None, int | None, str]:
+    """Return the row of a record, all but its seq, which the database gives."""
+    record = entry.record
     kind = type(record)
     rest = {name: getattr(record, name) for name in _IN_BODY[kind]}
     body = json.dumps(rest, default=fields_of, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     node, number = getattr(record, "node", None), getattr(record, "round", None)
-    return at, record.job, record.run, kind.KIND, node, number, body
+    return entry.at, record.job, record.run, kind.KIND, node, number, body
 
 
 def decode(row: Row) -> Entry:

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from coordinatord.core.values.records import Record
 from coordinatord.store.database import Database
 from coordinatord.store.directory import StateDirectory
 from coordinatord.store.interface import Entry, EventPage
@@ -45,12 +44,12 @@ class SqliteStore:
         """Return the history of the last run of each job, oldest first. Raises `StoreError`."""
         return await self._in_thread(self._database.load)
 
-    async def append(self, records: Sequence[Record], at: float) -> None:
-        """Make records durable, in order and all or none, as made at the time `at`. Raises `StoreError`."""
+    async def append(self, entries: Sequence[Entry]) -> None:
+        """Make records durable, in order and all or none. Raises `StoreError`."""
 
         def work() -> None:
             self._directory.check()
-            self._database.append(records, at)
+            self._database.append(entries)
 
         await self._in_thread(work)
 

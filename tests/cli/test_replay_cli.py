@@ -24,6 +24,7 @@ from tests.support.histories import (
     an_end,
     an_end_of,
     an_opening,
+    made_at,
 )
 from tests.support.programs import BIN, TIMEOUT_S, Program, run
 
@@ -50,11 +51,11 @@ def database(tmp_path: Path) -> Database:
 
 def one_round(database: Database) -> None:
     """Record a run of one round, which failed."""
-    database.append([an_opening(), a_join_of("n1")], 100.0)
-    database.append([a_round_of("n1")], 100.25)
-    database.append([a_start_of(1)], 101.0)
-    database.append([a_stop_of(1, reason="worker of rank 0 failed")], 3700.0)
-    database.append([an_end_of(1, charged=True, used=1, reason="worker of rank 0 failed")], 3700.5)
+    database.append(made_at(100.0, an_opening(), a_join_of("n1")))
+    database.append(made_at(100.25, a_round_of("n1")))
+    database.append(made_at(101.0, a_start_of(1)))
+    database.append(made_at(3700.0, a_stop_of(1, reason="worker of rank 0 failed")))
+    database.append(made_at(3700.5, an_end_of(1, charged=True, used=1, reason="worker of rank 0 failed")))
 
 
 def test_each_record_is_shown_with_the_time_the_reason_and_what_it_led_to(database: Database, tmp_path: Path) -> None:
@@ -102,9 +103,9 @@ def test_for_programs_each_record_is_an_object(database: Database, tmp_path: Pat
 def test_of_several_jobs_one_has_to_be_named_and_of_its_runs_the_last_is_shown(
     database: Database, tmp_path: Path
 ) -> None:
-    database.append([an_opening("a", "e-1")], 0.0)
-    database.append([an_opening("b", "e-2"), a_join_of("n1", "b", "e-2")], 1.0)
-    database.append([an_opening("a", "e-3")], 2.0)
+    database.append(made_at(0.0, an_opening("a", "e-1")))
+    database.append(made_at(1.0, an_opening("b", "e-2"), a_join_of("n1", "b", "e-2")))
+    database.append(made_at(2.0, an_opening("a", "e-3")))
     choices = replay(tmp_path)
     assert choices.splitlines()[1:] == ["  job a, run e-1", "  job b, run e-2", "  job a, run e-3"]
     assert "several jobs; name a job or a run" in choices
@@ -123,15 +124,15 @@ def test_an_empty_state_has_no_history(database: Database, tmp_path: Path) -> No
 
 def test_that_old_rounds_are_no_longer_kept_is_said(database: Database, tmp_path: Path) -> None:
     for entry in Life(1, rounds=ROUNDS_KEPT + 2):
-        database.append([entry.record], entry.at)
-    database.append([an_end()], 9000.0)
+        database.append([entry])
+    database.append(made_at(9000.0, an_end()))
     lines = replay(tmp_path).splitlines()
     assert lines[1].startswith("(rounds up to ")
     assert lines[-1].partition("=>")[2].startswith("  succeeded, round ")
 
 
 def test_records_that_contradict_each_other_are_damage(database: Database, tmp_path: Path) -> None:
-    database.append([an_opening(), a_loss_of("n1")], 0.0)
+    database.append(made_at(0.0, an_opening(), a_loss_of("n1")))
     ended = run(BIN / "coordinatord", "replay", "--state-dir", tmp_path)
     assert (ended.returncode, ended.stderr.count("\n")) == (65, 1)
     assert "record 2 of the run cannot be" in ended.stderr

@@ -20,7 +20,7 @@ from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.migrations import STEPS
 from tests.support.disks import read_only_disk, small_disk
-from tests.support.histories import a_join_of, a_loss_of, a_round_of, an_opening
+from tests.support.histories import a_join_of, a_loss_of, a_round_of, an_opening, made_at
 from tests.support.programs import BIN, Program, clean_environ, run
 
 SERVE = (BIN / "coordinatord", "--host", "127.0.0.1", "--port", "0")
@@ -108,12 +108,14 @@ def stored(tmp_path: Path) -> Path:
     place = tmp_path / "stored"
     place.mkdir()
     database = Database.open(place / DATABASE)
-    database.append([an_opening("mnist", nodes_max=2), a_join_of("a", "mnist"), a_join_of("b", "mnist")], 100.0)
-    database.append([a_round_of("a", "b", job="mnist")], 101.5)
-    database.append([a_loss_of("b", "mnist")], 103.0)
-    database.append([an_opening("gpt", "e-2")], 104.0)
-    database.append([NodeDrained("", "", f"{name} drained by alice", name) for name in ("gpu1", "gpu2")], 105.0)
-    database.append([NodeUndrained("", "", "gpu2 undrained by alice", "gpu2")], 106.0)
+    database.append(made_at(100.0, an_opening("mnist", nodes_max=2), a_join_of("a", "mnist"), a_join_of("b", "mnist")))
+    database.append(made_at(101.5, a_round_of("a", "b", job="mnist")))
+    database.append(made_at(103.0, a_loss_of("b", "mnist")))
+    database.append(made_at(104.0, an_opening("gpt", "e-2")))
+    database.append(
+        made_at(105.0, *(NodeDrained("", "", f"{name} drained by alice", name) for name in ("gpu1", "gpu2")))
+    )
+    database.append(made_at(106.0, NodeUndrained("", "", "gpu2 undrained by alice", "gpu2")))
     database.close()
     return place
 
@@ -239,7 +241,7 @@ def test_a_terminal_without_the_letters_of_a_name_is_shown_their_numbers(tmp_pat
     place = tmp_path / "\udcff"
     place.mkdir()
     database = Database.open(place / DATABASE)
-    database.append([an_opening("größe")], 0.0)
+    database.append(made_at(0.0, an_opening("größe")))
     database.close()
     ended = run(BIN / "coordinatord", "state", "--state-dir", place, environ=clean_environ(PYTHONIOENCODING="ascii"))
     assert (ended.returncode, ended.stderr) == (0, "")

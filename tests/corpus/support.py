@@ -38,9 +38,9 @@ def begin(hosts: int, **settings: Any) -> World:
 
 def runs(world: World, number: int) -> Callable[[], bool]:
     """Return whether this round runs, to wait for it."""
-    return lambda: world.is_running() and world.run.round == number
+    return lambda: world.is_running() and world.run.durable.round == number
 
 
 def trains(world: World, *nodes: str) -> Callable[[], bool]:
     """Return whether a round of these nodes runs, in the order of their group ranks, to wait for it."""
-    return lambda: world.is_running() and world.run.order == nodes
+    return lambda: world.is_running() and world.order == list(nodes)

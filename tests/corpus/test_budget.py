@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinatord.core.state.run import State
+from coordinatord.core.state.durable import State
 from tests.corpus.support import AT_ONCE, begin, furnish, runs
 from tests.sim.scenario import Network, Workers
 
@@ -12,7 +12,7 @@ def test_all_nodes_count_the_same_restarts() -> None:
     for number, name in enumerate(("n1", "n3", "n3"), start=2):
         world.hosts[name].workers.fail()
         world.until(runs(world, number))
-    assert {part.restarts_used for part in world.run.assignments.values()} == {3}
+    assert {part.restarts_used for part in world.assignments.values()} == {3}
 
 
 def test_workers_that_all_fail_at_once_cost_one_restart() -> None:
@@ -20,7 +20,7 @@ def test_workers_that_all_fail_at_once_cost_one_restart() -> None:
     for host in world.hosts.values():
         host.workers.fail()
     world.until(runs(world, 2))
-    assert world.run.restarts_used == 1
+    assert world.run.durable.restarts_used == 1
 
 
 def test_nodes_that_come_and_go_cost_no_restart() -> None:
@@ -31,8 +31,8 @@ def test_nodes_that_come_and_go_cost_no_restart() -> None:
         world.hosts["n3"].boot()
         world.go_on(seconds)
     assert world.is_running()
-    assert len(world.run.order) == 3
-    assert world.run.restarts_used == 0
+    assert len(world.order) == 3
+    assert world.run.durable.restarts_used == 0
 
 
 def test_to_leave_and_come_back_buys_no_restart() -> None:
@@ -44,15 +44,15 @@ def test_to_leave_and_come_back_buys_no_restart() -> None:
     world.until(runs(world, 3))
     world.hosts["n2"].workers.fail()
     world.until(world.is_over)
-    assert world.run.state is State.FAILED
+    assert world.run.durable.state is State.FAILED
 
 
 def test_a_job_that_crashes_at_every_start_ends_with_its_budget() -> None:
     world = furnish(3, nodes_min=3, max_restarts=2, workers=Workers(fails_at_once=1.0))
     world.boot()
     world.until(world.is_over)
-    assert world.run.state is State.FAILED
-    assert world.run.round == 3
+    assert world.run.durable.state is State.FAILED
+    assert world.run.durable.round == 3
 
 
 def test_everybody_ends_with_the_name_and_the_code_of_the_first_failure_and_not_of_its_victims() -> None:

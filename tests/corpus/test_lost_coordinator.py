@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.core.state.run import State
+from coordinatord.core.state.durable import State
 from tests.corpus.support import AT_ONCE, LEASE_S, begin, furnish, trains
 from tests.sim.daemon import CrashPoint
 from tests.sim.scenario import Workers
@@ -20,7 +20,7 @@ def test_no_worker_is_touched_when_the_coordinator_is_killed() -> None:
     world.go_on(60)
     [training] = world.trainings.values()
     assert not training.broken
-    assert world.run.round == 1
+    assert world.run.durable.round == 1
 
 
 def test_a_coordinator_whose_host_is_gone_for_a_while_finds_its_nodes_where_they_were() -> None:
@@ -41,7 +41,7 @@ def test_a_coordinator_that_was_stopped_for_a_lease_or_longer_has_lost_nobody() 
         world.go_on(seconds)
         world.daemon.wake()
         world.go_on(20)
-    assert world.run.round == 1
+    assert world.run.durable.round == 1
     assert world.invariants.records["NodeLost"] == 0
 
 
@@ -53,7 +53,7 @@ def test_a_coordinator_that_is_cut_off_from_all_nodes_has_lost_nobody() -> None:
     for host in world.hosts.values():
         host.heal()
     world.go_on(60)
-    assert world.run.round == 1
+    assert world.run.durable.round == 1
     assert _all_are_back(world)
 
 
@@ -64,8 +64,8 @@ def test_a_coordinator_that_is_killed_while_it_decides_forgets_nothing_that_it_s
     world.hosts["n2"].workers.fail()
     world.until(lambda: not world.daemon.up)
     world.daemon.start()
-    world.until(lambda: world.is_running() and world.run.round > 1)
-    assert world.run.restarts_used == 1
+    world.until(lambda: world.is_running() and world.run.durable.round > 1)
+    assert world.run.durable.restarts_used == 1
 
 
 def test_a_run_that_is_done_while_the_coordinator_is_away_has_succeeded_when_it_is_back() -> None:
@@ -74,8 +74,8 @@ def test_a_run_that_is_done_while_the_coordinator_is_away_has_succeeded_when_it_
     world.go_on(15)
     world.daemon.start()
     world.until(world.is_over, within=2 * AT_ONCE)
-    assert world.run.state is State.SUCCEEDED
-    assert world.run.round == 1
+    assert world.run.durable.state is State.SUCCEEDED
+    assert world.run.durable.round == 1
 
 
 def test_a_host_that_dies_while_the_coordinator_is_away_is_replaced_when_it_is_back() -> None:
@@ -85,7 +85,7 @@ def test_a_host_that_dies_while_the_coordinator_is_away_is_replaced_when_it_is_b
     world.go_on(5)
     world.daemon.start()
     world.until(trains(world, "n1", "n3"), within=15 + AT_ONCE)
-    assert world.run.restarts_used == 0
+    assert world.run.durable.restarts_used == 0
 
 
 def test_a_node_that_is_slow_to_come_back_to_a_coordinator_that_was_killed_is_not_lost() -> None:
@@ -96,7 +96,7 @@ def test_a_node_that_is_slow_to_come_back_to_a_coordinator_that_was_killed_is_no
     world.go_on(8)
     world.hosts["n2"].heal()
     world.go_on(60)
-    assert world.run.round == 1
+    assert world.run.durable.round == 1
     assert _all_are_back(world)
 
 
@@ -116,7 +116,7 @@ def test_hundreds_of_nodes_are_back_at_once_when_the_coordinator_is() -> None:
     world.go_on(10)
     world.daemon.start()
     world.until(lambda: _all_are_back(world), within=2 * AT_ONCE)
-    assert world.run.round == 1
+    assert world.run.durable.round == 1
 
 
 def _all_are_back(world: World) -> bool:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from coordinatord.core.policy import Policy
-from coordinatord.core.state.run import State
+from coordinatord.core.state.durable import State
 from coordinatord.protocol.exit_codes import ExitCode
 from tests.corpus.support import AT_ONCE, BLOCKED, LEASE_S, begin, furnish, runs, trains
 
 
 def test_a_host_that_dies_is_replaced_without_waiting_for_a_collective_timeout() -> None:
     world = begin(5, nodes_min=4, nodes_max=4, workers=BLOCKED)
-    victim = world.run.order[1]
+    victim = world.order[1]
     world.hosts[victim].vanish()
     world.until(runs(world, 2), within=LEASE_S + AT_ONCE)
-    assert set(world.run.order) == set(world.hosts) - {victim}
-    assert world.run.restarts_used == 0
+    assert set(world.order) == set(world.hosts) - {victim}
+    assert world.run.durable.restarts_used == 0
 
 
 def test_survivors_go_on_without_a_host_that_nobody_replaces() -> None:
@@ -53,7 +53,7 @@ def test_a_host_behind_a_cut_cable_is_replaced_and_joins_again_when_it_is_mended
     assert world.hosts["n2"].workers.alive, "it may not know yet"
     world.hosts["n2"].heal()
     world.until(trains(world, "n1", "n3", "n2"))
-    assert world.run.restarts_used == 0
+    assert world.run.durable.restarts_used == 0
 
 
 def test_hiccups_shorter_than_the_lease_lose_nobody() -> None:
@@ -67,28 +67,28 @@ def test_hiccups_shorter_than_the_lease_lose_nobody() -> None:
     n3.heal()
     world.go_on(30)
     assert world.is_running()
-    assert world.run.round == 1
+    assert world.run.durable.round == 1
 
 
 def test_survivors_that_are_blocked_in_a_collective_are_killed_and_not_waited_for() -> None:
     world = begin(4, workers=BLOCKED)
     world.hosts["n3"].workers.fail()
     world.until(runs(world, 2), within=AT_ONCE)
-    assert world.run.order == ("n1", "n2", "n3", "n4")
+    assert world.order == ["n1", "n2", "n3", "n4"]
 
 
 def test_when_the_node_of_rank_0_dies_everybody_is_told_of_another_master() -> None:
     world = begin(4)
     world.hosts["n1"].vanish()
     world.until(runs(world, 2))
-    assert {part.master_address for part in world.run.assignments.values()} == {world.hosts["n2"].address}
+    assert {part.master_address for part in world.assignments.values()} == {world.hosts["n2"].address}
 
 
 def test_of_two_nodes_one_goes_on_alone() -> None:
     world = begin(2)
     world.hosts["n1"].kill()
     world.until(trains(world, "n2"))
-    assert world.run.assignments["n2"].world_size == 1
+    assert world.assignments["n2"].world_size == 1
 
 
 def test_every_round_has_a_number_and_a_port_of_its_own_also_after_the_coordinator_was_killed() -> None:
@@ -150,5 +150,5 @@ def test_hundreds_of_nodes_that_fail_at_different_times_of_one_lost_host_restart
     world = begin(200, nodes_min=100, max_restarts=0)
     world.hosts["n77"].vanish()
     world.until(runs(world, 2), within=LEASE_S + AT_ONCE)
-    assert len(world.run.order) == 199
-    assert world.run.restarts_used == 0
+    assert len(world.order) == 199
+    assert world.run.durable.restarts_used == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from coordinatord.core.state.run import State
+from coordinatord.core.state.durable import State
 from tests.corpus.support import AT_ONCE, BLOCKED, begin, furnish, runs, trains
 from tests.sim.scenario import Workers
 
@@ -43,7 +43,7 @@ def test_nodes_that_arrive_shortly_after_each_other_are_in_one_round() -> None:
     world = furnish(5, nodes_min=1, nodes_max=8, arrive_within_s=1.9)
     world.boot()
     world.until(runs(world, 1))
-    assert len(world.run.order) == 5
+    assert len(world.order) == 5
 
 
 def test_a_trickle_of_arrivals_does_not_hold_a_round_up_for_ever() -> None:
@@ -76,7 +76,7 @@ def test_a_preempted_node_saves_and_goes_and_the_others_go_on_for_free() -> None
     world.hosts["n2"].leave()
     world.until(runs(world, 2))
     assert (world.run.id, 1) in world.invariants.stopped_on_purpose
-    assert world.run.restarts_used == 0
+    assert world.run.durable.restarts_used == 0
     assert world.hosts["n2"].exit is not None
     assert world.hosts["n2"].exit.code == 128 + signal.SIGUSR1, "as its user asked it to"
 
@@ -110,12 +110,12 @@ def test_survivors_keep_the_order_of_their_ranks_and_whoever_comes_is_behind_the
 
 def test_node_10_comes_after_node_9() -> None:
     world = begin(12, nodes_min=12)
-    assert world.run.order == tuple(f"n{number}" for number in range(1, 13))
+    assert world.order == [f"n{number}" for number in range(1, 13)]
 
 
 def test_more_nodes_than_the_maximum_are_spares_and_not_an_error() -> None:
     world = begin(7, nodes_min=3, nodes_max=3, workers=Workers(work_s=60.0))
-    spares = [host for name, host in world.hosts.items() if name not in world.run.order]
+    spares = [host for name, host in world.hosts.items() if name not in world.order]
     world.go_on(30)
     assert len(spares) == 4
     assert all(spare.agent is not None and not spare.workers.alive for spare in spares)
@@ -130,24 +130,24 @@ def test_spares_are_released_with_the_success_of_the_run() -> None:
 def test_spare_after_spare_takes_a_place_until_too_few_are_left() -> None:
     world = begin(5, nodes_min=3, nodes_max=3)
     for number in (2, 3):
-        world.hosts[world.run.order[0]].vanish()
+        world.hosts[world.order[0]].vanish()
         world.until(runs(world, number))
-        assert len(world.run.order) == 3
-    world.hosts[world.run.order[0]].vanish()
+        assert len(world.order) == 3
+    world.hosts[world.order[0]].vanish()
     world.until(lambda: world.state is State.FORMING)
 
 
 def test_spares_do_not_take_the_places_of_nodes_that_are_coming_back() -> None:
     world = begin(6, nodes_min=3, nodes_max=3, workers=BLOCKED)
-    actives = world.run.order
+    actives = world.order
     active = world.hosts[actives[0]]
     active.workers.fail()
     world.until(runs(world, 2))
-    assert world.run.order == actives
+    assert world.order == actives
     active.kill()
     active.boot()
     world.until(runs(world, 3))
-    assert world.run.order == actives
+    assert world.order == actives
 
 
 def test_a_node_that_comes_minutes_after_the_others_is_waited_for() -> None:
@@ -179,13 +179,13 @@ def test_a_job_id_may_be_used_again_when_its_run_is_over() -> None:
     world.boot()
     world.until(runs(world, 1))
     assert world.run.id != first
-    assert world.run.restarts_used == 0
+    assert world.run.durable.restarts_used == 0
 
 
 def test_a_worker_that_finishes_minutes_after_the_others_finishes() -> None:
     world = begin(4, workers=Workers(work_s=10.0, ends_within_s=900.0))
     world.until(world.is_over, within=1000)
-    assert world.run.state is State.SUCCEEDED
+    assert world.run.durable.state is State.SUCCEEDED
 
 
 def test_nodes_that_had_finished_run_again_when_a_host_dies_that_had_not() -> None:
@@ -194,7 +194,7 @@ def test_nodes_that_had_finished_run_again_when_a_host_dies_that_had_not() -> No
     late = next(host for host in world.hosts.values() if host.workers.alive)
     late.vanish()
     world.until(runs(world, 2), within=10)
-    assert len(world.run.order) == 3
+    assert len(world.order) == 3
 
 
 def test_a_node_that_comes_while_others_finish_does_not_make_them_begin_again() -> None:
@@ -204,8 +204,8 @@ def test_a_node_that_comes_while_others_finish_does_not_make_them_begin_again() 
     world.until(lambda: any(training.exited_well for training in world.trainings.values()))
     world.hosts["n4"].boot()
     world.until(world.is_over)
-    assert world.run.state is State.SUCCEEDED
-    assert world.run.round == 1
+    assert world.run.durable.state is State.SUCCEEDED
+    assert world.run.durable.round == 1
 
 
 def test_clocks_that_are_hours_apart_and_leap_lose_nobody() -> None:
@@ -215,7 +215,7 @@ def test_clocks_that_are_hours_apart_and_leap_lose_nobody() -> None:
         world.daemon.crash()
         world.daemon.start()
         world.go_on(60)
-    assert world.run.round == 1
+    assert world.run.durable.round == 1
 
 
 def test_a_nodeclient_that_is_started_again_with_its_clock_hours_behind_is_let_in() -> None:
@@ -225,4 +225,4 @@ def test_a_nodeclient_that_is_started_again_with_its_clock_hours_behind_is_let_i
     host._wall_skew_ns = -int(5 * HOUR_S * 1e9)
     host.boot()
     world.until(runs(world, 2), within=AT_ONCE)
-    assert len(world.run.order) == 3
+    assert len(world.order) == 3

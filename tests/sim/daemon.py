@@ -21,14 +21,13 @@ from coordinatord.core.events import (
     StoreRecovered,
     Tick,
 )
-from coordinatord.core.journal import Journal
+from coordinatord.core.journal import Decided, Journal
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.values.admin_requests import Request
-from coordinatord.core.values.records import Record
 from coordinatord.protocol.messages import Join, Observed
 from coordinatord.server.driver import PATIENCE_S, RETRY_S
-from coordinatord.store.interface import StoreError
+from coordinatord.store.interface import Entry, StoreError
 from tests.sim.disk import Disk, Fault
 from tests.sim.event_queue import Alarm, Clock
 from tests.sim.network import DOWN, Said, Session
@@ -65,8 +64,8 @@ class Daemon:
         self._writing = 0
         """The number of the present attempt to write; 0 while there is none."""
         self._attempts = 0
-        self._records: tuple[Record, ...] = ()
-        """The records that are being written."""
+        self._decided: tuple[Decided, ...] = ()
+        """What is being written."""
         self._alarm: Alarm
         self._sessions: dict[int, Session] = {}
         self._numbers = 0
@@ -100,10 +99,11 @@ class Daemon:
         self._alarm = Alarm(self._queue, self.clock, machine.next_deadline, lambda: self._ring(machine))
         entries = self.disk.load()
         now, wall_now = self.clock.read(), self.wall
-        if entries:  # as `server/app.py` does it
-            self.machine.restore([(now - max(0.0, wall_now - entry.at), entry.record) for entry in entries], now)
+        past = [(now - max(0.0, wall_now - entry.at), entry.record) for entry in entries]  # as `server/app.py` does it
+        if past:
+            self.machine.restore(past, now)
         world.trace.note("coordinatord starts, life %d, with %d records", self.life, len(entries))
-        world.invariants.restored(self.machine)
+        world.invariants.restored(self.machine, past)
         self._alarm.arm()
 
     def crash(self, *, host: bool = False) -> None:
@@ -253,8 +253,8 @@ class Daemon:
     # Records out
 
     def _write_next(self) -> None:
-        self._records = self._journal.begin()
-        if self._records:
+        self._decided = self._journal.begin()
+        if self._decided:
             self._try_to_write()
         else:
             self._writing = 0
@@ -306,9 +306,10 @@ class Daemon:
             self._try_to_write()
 
     def _make_durable(self) -> None:
-        self.disk.append(self._records, self.wall - (self.clock.read() - self._journal.decided_at))
-        self._world.trace.records("durable", self._records)
-        self._world.invariants.durable(self._records, self.clock.read())
+        began_at = self.wall - self.clock.read()
+        self.disk.append([Entry(began_at + at, record) for at, record in self._decided])
+        self._world.trace.records("durable", [record for _, record in self._decided])
+        self._world.invariants.durable(self._decided)
 
     def _die_of(self, point: CrashPoint) -> None:
         self._writing = 0

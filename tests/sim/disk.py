@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from coordinatord.core.values.records import Record
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
 
@@ -54,9 +53,9 @@ class Disk:
         """Put a copy in the database's place, as people do who restore one from last night."""
         self._database._connection.deserialize(copy)
 
-    def append(self, records: Sequence[Record], at: float) -> None:
+    def append(self, entries: Sequence[Entry]) -> None:
         """Write. Raises `StoreError`."""
-        self._database.append(records, at)
+        self._database.append(entries)
 
     def load(self) -> Sequence[Entry]:
         """Read all that the daemon goes on with."""

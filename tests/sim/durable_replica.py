@@ -1,75 +1,77 @@
-"""The content of the store, replayed as it grows: the state that a crash at this moment would lead back to.
+"""What the store holds, replayed as it grows: the state that a crash at this moment would lead back to.
 
-It is made of records that have become durable and of nothing else, so whatever the machine keeps beside them shows as a
-difference. Messages are judged by it.
+It is made of records that have become durable and of nothing else. So it equals the durable state of the machine
+whenever nothing waits to be written, and what anybody is told is measured by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass, replace
 
-from coordinatord.core.machine import Coordinator
-from coordinatord.core.policy import Policy
-from coordinatord.core.state.cluster import Cluster
-from coordinatord.core.state.member import MemberState
-from coordinatord.core.state.run import Run
-from coordinatord.core.transitions import apply
-from coordinatord.core.values.records import NodeReleased, Record, RoundFormed, RunEnded
+from coordinatord.core.journal import Decided
+from coordinatord.core.state.durable import DurableCluster, DurableRun
+from coordinatord.core.transitions.apply import apply
+from coordinatord.core.values.records import NodeReleased, RunEnded
 from coordinatord.protocol.messages import Outcome
-from tests.sim.projection import differences, durable_jobs, durable_member, durable_run
 
 
 class DurableReplica:
     """The durable state of all jobs."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self.cluster = Cluster()
+    def __init__(self) -> None:
+        self.cluster = DurableCluster()
         self.released: dict[tuple[str, str, int], Outcome] = {}
-        """The outcome of each node that was released, by run, node and incarnation."""
+        """The outcome of each node that was let go, keyed by (run, node, incarnation)."""
         self.outcomes: dict[str, Outcome] = {}
-        """The outcomes by run."""
-        self._named: set[str] = set()
-        """Nodes that records named since the last comparison."""
-        self._all = False
-        """All of them were."""
+        """The outcome of each run that has ended."""
 
     @property
-    def jobs(self) -> dict[str, Run]:
+    def jobs(self) -> dict[str, DurableRun]:
         """The live or last run of each job."""
         return self.cluster.jobs
 
-    def apply(self, records: Sequence[Record], at: float) -> None:
+    def apply(self, decided: Iterable[Decided]) -> None:
         """Take in what has become durable."""
-        for record in records:
-            apply.apply(self.cluster, record, at, self._policy)
+        for at, record in decided:
+            apply(self.cluster, record, at)
             if isinstance(record, NodeReleased):
                 self.released[record.run, record.node, record.incarnation] = record.outcome
             if isinstance(record, RunEnded):
                 self.outcomes[record.run] = record.outcome
-            node = getattr(record, "node", None)
-            if node is not None:
-                self._named.add(node)
-            else:
-                self._all = self._all or isinstance(record, RoundFormed)
 
-    def compare(self, machine: Coordinator, *, whole: bool) -> list[str]:
-        """Return how the machine differs from this; nodes that no record named count only if `whole` is set."""
-        whole, self._all = whole or self._all, False
-        named, self._named = self._named, set()
-        found = differences(machine.cluster.drained, self.cluster.drained, "drained ")
-        if whole:
-            return found + differences(durable_jobs(machine.jobs), durable_jobs(self.jobs))
-        for job, run in machine.jobs.items():
-            other = self.jobs.get(job)
-            if other is None:
-                return [f"job {job} is not in the store"]
-            found += differences(durable_run(run), durable_run(other))
-            if not run.state.ended:
-                found += differences(_members(run, named), _members(other, named))
-        return found
+    def begin_life(self, past: Iterable[Decided]) -> None:
+        """Go on in another life, with what the store gave back, and by its clock."""
+        self.cluster = DurableCluster()
+        self.apply(past)
 
 
-def _members(run: Run, nodes: set[str]) -> dict[str, object]:
-    members = [run.members[node] for node in sorted(nodes) if node in run.members]
-    return {one.node: durable_member(one) for one in members if one.state is not MemberState.RELEASED}
+def timeless(cluster: DurableCluster) -> DurableCluster:
+    """Return durable state without its times: each life of the coordinator has a clock of its own."""
+    cluster = copy.deepcopy(cluster)
+    for run in cluster.jobs.values():
+        run.entered_at = run.reported_at = 0.0
+        run.emptied_at = None if run.emptied_at is None else 0.0
+        run.ledger = replace(run.ledger, settled_at=0.0)
+        run.losses = [replace(loss, silent_since=0.0) for loss in run.losses]
+        if run.first_failure is not None:
+            run.first_failure = replace(run.first_failure, at=0.0)
+        for member in (*run.members.values(), *run.released.values()):
+            member.joined_at = 0.0
+    return cluster
+
+
+def differences(ours: object, theirs: object, path: str = "") -> list[str]:
+    """Say where two states differ, for whoever looks for the reason: `jobs.job.members.n1.succeeded: True, False`."""
+    if ours == theirs:
+        return []
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        keys = dict.fromkeys([*ours, *theirs])
+        return [line for key in keys for line in differences(ours.get(key), theirs.get(key), f"{path}.{key}")]
+    if is_dataclass(ours) and type(ours) is type(theirs):
+        names = [field.name for field in fields(ours)]
+        return [
+            line for name in names for line in differences(getattr(ours, name), getattr(theirs, name), f"{path}.{name}")
+        ]
+    return [f"{path.removeprefix('.')}: {ours}, {theirs}"]

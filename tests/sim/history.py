@@ -79,7 +79,7 @@ def come_to_rest(world: World) -> None:
         host.heal()
         if host.gone:
             host.boot()
-    for name in list(daemon.machine.cluster.drained):
+    for name in list(daemon.machine.cluster.durable.drained):
         daemon.ask(UndrainNode(name, "operator", ""))
     world.try_until(world.is_over, SETTLED_WITHIN_S)
     world.invariants.judge_end()

@@ -16,8 +16,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
-from coordinatord.core.state.run import Run, State
+from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.table import next_row
 from coordinatord.protocol.messages import Goal, Phase
 
@@ -70,9 +71,13 @@ class IdleSkip:
         return nodes == daemon.machine.sessions
 
     def _is_calm(self, run: Run) -> bool:
-        if run.state.ended:
+        if run.durable.state.ended:
             return not run.members
-        if run.state is not State.RUNNING or next_row(run, -math.inf)[1] is not None or run.give_up.next() is not None:
+        if (
+            run.durable.state is not State.RUNNING
+            or next_row(run, -math.inf)[1] is not None
+            or run.give_up.next() is not None
+        ):
             return False
         return run.count(MemberState.RUNNING, MemberState.READY, MemberState.SUCCEEDED) == len(run.members)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinatord.core.state.run import State
+from coordinatord.core.state.durable import State
 from coordinatord.protocol.messages import Phase
 from tests.sim import campaign
 from tests.sim.daemon import CrashPoint
@@ -102,13 +102,13 @@ def test_two_seeds_give_two_histories() -> None:
 
 def test_what_breaks_an_invariant_is_told_with_the_history_and_the_command_that_repeats_it() -> None:
     world = running_trio(seed=8)
-    world.run.restarts_used += 1
+    world.run.durable.restarts_used += 1
     world.hosts["n2"].workers.fail()
     with pytest.raises(BrokenError) as broken:
         world.go_on(10)
     text = campaign.explain(8, broken.value)
     assert "n2: worker 0 fails of itself" in text
-    assert "seed 8: memory and store differ: restarts used: 1 in memory, 0 in the store" in text
+    assert "seed 8: memory and store differ: jobs.job.restarts_used: 1, 0" in text
     assert text.splitlines()[-1].startswith("to repeat: make sim SEED=8 ")
 
 
@@ -128,8 +128,8 @@ def test_a_crash_at_any_point_of_a_commit_leaves_the_round_or_the_nodes_unaware_
     world.until(lambda: not world.daemon.up, within=10)
     world.daemon.start()
     world.until(world.is_running, within=30)
-    assert world.run.round == 1
-    assert world.run.restarts_used == 0
+    assert world.run.durable.round == 1
+    assert world.run.durable.restarts_used == 0
 
 
 def test_a_coordinator_that_is_killed_leaves_the_workers_alone() -> None:
@@ -140,7 +140,7 @@ def test_a_coordinator_that_is_killed_leaves_the_workers_alone() -> None:
         world.go_on(1.0)
         world.daemon.start()
         world.until(lambda: world.daemon.machine.sessions == 3, within=3)
-    assert (world.run.state, world.run.round) == (State.RUNNING, 1)
+    assert (world.run.durable.state, world.run.durable.round) == (State.RUNNING, 1)
     assert {name: host.workers.training for name, host in world.hosts.items()} == started
 
 
@@ -151,8 +151,8 @@ def test_while_the_disk_takes_nothing_jobs_run_on_and_no_round_is_formed() -> No
     world.go_on(30)
     assert len(world.invariants.formed) == 1
     world.daemon.disk.repair()
-    world.until(lambda: world.is_running() and world.run.round == 2, within=30)
-    assert world.run.restarts_used == 1
+    world.until(lambda: world.is_running() and world.run.durable.round == 2, within=30)
+    assert world.run.durable.restarts_used == 1
 
 
 def test_nodes_that_fell_silent_before_the_disk_failed_are_asked_nothing_when_it_is_well_again() -> None:
@@ -176,7 +176,7 @@ def test_the_budget_is_not_charged_when_a_node_dies_with_the_coordinator() -> No
     world.go_on(5)
     world.daemon.start()
     world.until(lambda: world.state is State.FORMING, within=60)
-    assert world.run.restarts_used == 0
+    assert world.run.durable.restarts_used == 0
 
 
 def test_nobody_is_superseded_by_a_process_that_a_crash_would_forget() -> None:
@@ -199,10 +199,10 @@ def test_a_store_that_is_set_back_goes_on_counting_where_the_nodes_are(state: St
     copy = world.daemon.disk.copy()
     world.until(world.is_running, within=30)
     world.hosts["n3"].workers.fail()
-    world.until(lambda: world.is_running() and world.run.round == 2, within=30)
+    world.until(lambda: world.is_running() and world.run.durable.round == 2, within=30)
     world.daemon.set_store_back(copy)
     world.daemon.start()
-    world.until(lambda: world.is_running() and world.run.round > 2, within=60)
+    world.until(lambda: world.is_running() and world.run.durable.round > 2, within=60)
 
 
 @pytest.mark.slow
@@ -211,13 +211,13 @@ def test_a_thousand_nodes_lose_one_and_their_coordinator() -> None:
     world = World(1, scenario)
     world.boot()
     world.until(world.is_running, within=60)
-    assert len(world.run.order) == 1_000
+    assert len(world.order) == 1_000
     world.hosts["n500"].kill()
-    world.until(lambda: world.is_running() and world.run.round == 2, within=60)
-    assert len(world.run.order) == 999
-    before = dict(world.run.assignments)
+    world.until(lambda: world.is_running() and world.run.durable.round == 2, within=60)
+    assert len(world.order) == 999
+    before = world.order
     world.daemon.crash()
     world.go_on(1.0)
     world.daemon.start()
     world.until(lambda: world.daemon.machine.sessions == 999, within=10)
-    assert (world.run.state, world.run.round, world.run.assignments) == (State.RUNNING, 2, before)
+    assert (world.run.durable.state, world.run.durable.round, world.order) == (State.RUNNING, 2, before)

@@ -27,7 +27,9 @@ from collections import Counter
 from collections.abc import Callable
 
 from coordinatord.core.queries.reasons import Reasons
-from coordinatord.core.state.run import Run, State
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.run import Run
+from coordinatord.protocol.messages import Assignment
 from tests.sim.daemon import Daemon
 from tests.sim.event_queue import EventQueue
 from tests.sim.host import Host
@@ -128,10 +130,21 @@ class World:
         return self.daemon.machine.jobs[JOB]
 
     @property
+    def order(self) -> list[str]:
+        """The nodes of that run's current or last round, by group rank."""
+        return list(self.run.durable.order)
+
+    @property
+    def assignments(self) -> dict[str, Assignment]:
+        """What each node of the current round was given."""
+        parts = ((member.node, member.assignment) for member in self.run.durable.members.values())
+        return {node: part for node, part in parts if part is not None}
+
+    @property
     def state(self) -> State | None:
         """The state of that run; None if there is none."""
         run = self.daemon.machine.jobs.get(JOB)
-        return None if run is None else run.state
+        return None if run is None else run.durable.state
 
     def is_running(self) -> bool:
         """Whether a round runs."""
@@ -146,7 +159,11 @@ class World:
     def situation(self) -> str:
         """Where everything stands, for a person."""
         run = self.daemon.machine.jobs.get(JOB)
-        where = "no run" if run is None else f"{run.id} is {run.state}, round {run.round}: {Reasons(run).situation}"
+        where = (
+            "no run"
+            if run is None
+            else f"{run.id} is {run.durable.state}, round {run.durable.round}: {Reasons(run).situation}"
+        )
         nodes = [
             f"{host.name} {'down' if host.agent is None else host.agent.phase}{'' if host.session else ' alone'}"
             for host in list(self.hosts.values())[:16]

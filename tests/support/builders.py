@@ -7,8 +7,11 @@ from typing import Any
 from coordinatord.core.events import Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
+from coordinatord.core.state.durable import DurableMember, DurableRun
 from coordinatord.core.state.member import Member
+from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import Record
+from coordinatord.core.values.time_ledger import Ledger
 from coordinatord.protocol.messages import (
     PROTOCOL_VERSION,
     Assignment,
@@ -173,12 +176,11 @@ def a_desired(goal: Goal, **values: Any) -> Desired:
 
 def a_member(node: str = "n1", *, peer: str = "10.0.0.1", local: str = "10.0.0.9", **offer: Any) -> Member:
     """Build a member as the coordinator knows it."""
-    return Member(
-        node=node,
-        incarnation=1,
-        offer=an_offer(node, **offer),
-        peer_address=peer,
-        local_address=local,
-        session=1,
-        observed=an_observed(),
-    )
+    durable = DurableMember(node, 1, an_offer(node, **offer), peer, local, joined_at=0.0)
+    return Member(durable, session=1, observed=an_observed())
+
+
+def a_run(spec: JobSpec | None = None, *, job: str = "mnist", run: str = "e-1", opener: str = "first") -> Run:
+    """Build a run without nodes, as the coordinator knows it."""
+    durable = DurableRun(job, run, spec or a_spec(), opener, entered_at=0.0, ledger=Ledger(0.0))
+    return Run(durable, Policy())

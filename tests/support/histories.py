@@ -9,11 +9,8 @@ from typing import Any, get_type_hints
 
 from hypothesis import strategies as st
 
-from coordinatord.core.policy import Policy
-from coordinatord.core.queries.time_attribution import spent
-from coordinatord.core.state.cluster import Cluster
-from coordinatord.core.state.run import Run
-from coordinatord.core.transitions import apply
+from coordinatord.core.state.durable import DurableCluster, DurableRun
+from coordinatord.core.transitions.apply import apply
 from coordinatord.core.values.ranks import Seat, assign
 from coordinatord.core.values.records import (
     KINDS,
@@ -95,30 +92,17 @@ def a_forgetting(job: str = JOB, run: str = RUN) -> JobForgotten:
     return JobForgotten(job, run, "it had ended, and another job needed its place")
 
 
-def replay(entries: Iterable[Entry]) -> dict[str, Run]:
+def made_at(at: float, *records: Record) -> list[Entry]:
+    """Return records that were all made at one time, in seconds since 1970."""
+    return [Entry(at, record) for record in records]
+
+
+def replay(entries: Iterable[Entry]) -> dict[str, DurableRun]:
     """Return the jobs that a history leads to."""
-    cluster = Cluster()
+    cluster = DurableCluster()
     for entry in entries:
-        apply.apply(cluster, entry.record, entry.at, Policy())
+        apply(cluster, entry.record, entry.at)
     return cluster.jobs
-
-
-def durable(run: Run) -> dict[str, Any]:
-    """Return all that outlives the daemon; a node that was released does not matter."""
-    plain = ("job", "id", "spec", "opener", "state", "reason", "outcome", "restarts_used", "round", "order", "missing")
-    rest = ("assignments", "cause", "origin", "stop_overdue_at", "planned_at", "trigger", "failures", "losses")
-    facts = ("incarnation", "offer", "peer_address", "local_address", "in_round", "succeeded", "outcome", "arrived_at")
-    members = {
-        member.node: {name: getattr(member, name) for name in facts}
-        for member in run.members.values()
-        if member.outcome is None or member.in_round
-    }
-    time = {
-        "ledger": (run.ledger.settled, run.ledger.settled_at, run.ledger.cause),
-        "rounds": list(run.timeline),
-        "time": (run.ledger.entered_at, run.ledger.reports_steps, run.ledger.stepped),
-    }
-    return {name: getattr(run, name) for name in (*plain, *rest)} | {"members": members} | time
 
 
 class Life:
@@ -127,7 +111,7 @@ class Life:
     def __init__(self, seed: int, rounds: int) -> None:
         self._random = random.Random(seed)  # noqa: S311 - the same for the same seed
         self._rounds = rounds
-        self._cluster = Cluster()
+        self._cluster = DurableCluster()
         self._names = 0
         self._at = 0.0
 
@@ -140,14 +124,15 @@ class Life:
             yield from self._round(number)
 
     @property
-    def _run(self) -> Run:
+    def _run(self) -> DurableRun:
         return self._cluster.jobs[JOB]
 
     def _made(self, record: Record) -> Entry:
         self._at += self._random.random()
+        cause = self._run.ledger.cause if JOB in self._cluster.jobs else None
         if isinstance(record, RoundFormed | RoundStarted | TrainingBegan | RoundStopped | RoundEnded):
-            record = dataclasses.replace(record, spent=spent(self._run, self._at))
-        apply.apply(self._cluster, record, self._at, Policy())
+            record = dataclasses.replace(record, spent=self._run.ledger.split(self._at, cause, cause, self._at))
+        apply(self._cluster, record, self._at)
         return Entry(self._at, record)
 
     def _arrival(self, remembered: int = 0) -> Iterator[Entry]:
@@ -174,7 +159,7 @@ class Life:
         formed = max(number, self._run.round + 1)
         yield self._made(a_round_of(*able[:8], number=formed))
         if self._random.random() < 0.8:
-            yield self._made(a_start_of(formed, steps_awaited=self._run.ledger.reports_steps))
+            yield self._made(a_start_of(formed, steps_awaited=self._run.reports_steps))
             if number % 3 == 0:
                 yield self._made(TrainingBegan(JOB, RUN, "a worker has reported step 0", formed, Spent()))
         yield from self._wait()

@@ -107,6 +107,23 @@ def query_changes(source: Source) -> Iterator[Finding]:
                 yield changed.lineno, f"changes {ast.unparse(changed)}"
 
 
+def durable_changes(source: Source) -> Iterator[Finding]:
+    """Find what changes durable state: anything behind the name `durable`."""
+    for node in ast.walk(source.tree):
+        changed = _changed(node)
+        if changed is not None and "durable" in _path(changed)[isinstance(node, ast.Attribute) :]:
+            yield changed.lineno, f"changes {ast.unparse(changed)}"
+
+
+def _path(node: ast.expr) -> list[str]:
+    """Return the names on the way to a value: `run`, `durable` and `members` of `run.durable.members`."""
+    names = []
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        names += [node.attr] if isinstance(node, ast.Attribute) else []
+        node = node.value
+    return [*names, node.id] if isinstance(node, ast.Name) else names
+
+
 def _changed(node: ast.AST) -> ast.expr | None:
     """Return the object that a piece of code changes, if it changes one."""
     match node:
@@ -191,6 +208,12 @@ RULES = (
         _in("coordinatord/core/queries"),
         query_changes,
         "Return the value, and let a transition store it.",
+    ),
+    Rule(
+        "durable state changes by records alone",
+        _in("coordinatord"),
+        durable_changes,
+        "Make a record, and let coordinatord/core/transitions/apply.py say what it changes.",
     ),
     Rule(
         "what carries messages knows nothing of what shows them",

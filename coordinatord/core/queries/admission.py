@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinatord.core.state.cluster import Cluster
+from coordinatord.core.state.durable import DurableCluster
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.errors import OperationalError
@@ -32,7 +32,7 @@ def too_many_jobs(jobs_max: int) -> RefusedError:
     return RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
 
 
-def check_drained(cluster: Cluster, join: Join) -> None:
+def check_drained(cluster: DurableCluster, join: Join) -> None:
     """Refuse a node that an operator keeps out, until that is taken back. Raises `RefusedError`."""
     why = cluster.why_drained(join.node, join.offer.host)
     if why is not None:
@@ -41,7 +41,7 @@ def check_drained(cluster: Cluster, join: Join) -> None:
         raise RefusedError(Refused(RefusalCode.DRAINED, clip(text), retry=True))
 
 
-def check_forgotten(cluster: Cluster, join: Join) -> None:
+def check_forgotten(cluster: DurableCluster, join: Join) -> None:
     """Refuse a node that comes back to a forgotten run: it would begin the job anew. Raises `RefusedError`."""
     why = cluster.forgotten.get(join.observed.run)
     if why is not None:
@@ -57,10 +57,10 @@ def begins_anew(run: Run, join: Join, now: float) -> bool:
     all anew would overwrite what the job has come to. Where it is not known when the run ended, it may have been long
     ago: to end a node as if it had trained would be worse.
     """
-    if not run.state.ended or join.observed.run == run.id:
+    if not run.durable.state.ended or join.observed.run == run.id:
         return False
-    began_before = join.age_s is not None and now - join.age_s < run.ledger.entered_at
-    return not (run.concluded and run.dated and began_before and join.spec == run.spec)
+    began_before = join.age_s is not None and now - join.age_s < run.durable.entered_at
+    return not (run.durable.concluded and run.dated and began_before and join.spec == run.spec)
 
 
 def check_recording(store_error: str | None) -> None:
@@ -95,7 +95,7 @@ def check_spec(run: Run, join: Join) -> None:
     if join.spec == run.spec:
         return
     differences = [
-        f"{flag} is {theirs} on this node ({join.node}), but {ours} on {run.opener}, which was first"
+        f"{flag} is {theirs} on this node ({join.node}), but {ours} on {run.durable.opener}, which was first"
         for flag, theirs, ours in (
             ("--nnodes", nnodes(join.spec), nnodes(run.spec)),
             ("--max-restarts", join.spec.max_restarts, run.spec.max_restarts),
@@ -104,7 +104,7 @@ def check_spec(run: Run, join: Join) -> None:
     ]
     remedy = "start all nodes with the same values"
     if join.spec.launcher is not run.spec.launcher:  # and then the rest differs as well, for no reason that matters
-        opener = f"{run.opener}, which was first, by {run.spec.launcher}"
+        opener = f"{run.durable.opener}, which was first, by {run.spec.launcher}"
         differences = [f"this node ({join.node}) is started by {join.spec.launcher}, but {opener}"]
         remedy = "start all nodes in the same way, or give one of the two another job id"
     if differences:

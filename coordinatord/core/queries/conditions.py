@@ -27,12 +27,12 @@ def abandoned(run: Run) -> float | None:
     """There is nobody left: at once if the last one went by itself or there was no round, else once no worker lives."""
     if run.counted:
         return None
-    return NOW if run.emptied_at is None or not run.order else run.emptied_at + run.workers_gone_s
+    return NOW if run.emptied_at is None or not run.durable.order else run.emptied_at + run.workers_gone_s
 
 
 def all_left(run: Run) -> float | None:
     """There is nobody left, and the last one left on purpose: its user or an operator wanted it."""
-    return _when(not run.counted and run.last_left)
+    return _when(not run.counted and run.durable.last_left)
 
 
 def replaced(run: Run) -> float | None:
@@ -66,7 +66,7 @@ def arrived(run: Run) -> float | None:
 
 
 def _pause_end(run: Run) -> float:
-    return _by_patience(run, run.ledger.entered_at + run.pause_s) if run.pause_s else NOW
+    return _by_patience(run, run.durable.entered_at + run.pause_s) if run.pause_s else NOW
 
 
 def _by_patience(run: Run, at: float) -> float:
@@ -84,12 +84,12 @@ def _settle_end(run: Run) -> float:
 
 def all_started(run: Run) -> float | None:
     """Every node of the round has reported its workers as running."""
-    return _when(run.count(MemberState.RUNNING, MemberState.SUCCEEDED) == len(run.order))
+    return _when(run.count(MemberState.RUNNING, MemberState.SUCCEEDED) == len(run.durable.order))
 
 
 def all_succeeded(run: Run) -> float | None:
     """Every worker of the round exited with 0."""
-    return _when(run.count(MemberState.SUCCEEDED) == len(run.order))
+    return _when(run.count(MemberState.SUCCEEDED) == len(run.durable.order))
 
 
 def worker_failed(run: Run) -> float | None:
@@ -103,7 +103,7 @@ def node_lost(run: Run) -> float | None:
     If nobody is heard, it is the coordinator that is cut off: see `outage`. A node counts as heard if it spoke within
     two heartbeats of the end of the silent one's lease.
     """
-    if run.round_size < len(run.order):
+    if run.round_size < len(run.durable.order):
         return NOW
     if not run.count(MemberState.SILENT) or not run.connected:
         return None
@@ -113,7 +113,7 @@ def node_lost(run: Run) -> float | None:
 
 def outrun(run: Run) -> float | None:
     """Nodes know of a later round than was recorded: its ranks are lost, so nobody can go on with it."""
-    return _when(run.missed)
+    return _when(run.durable.missed)
 
 
 def outage(run: Run) -> float | None:
@@ -129,23 +129,23 @@ def outage(run: Run) -> float | None:
 
 def stalled(run: Run) -> float | None:
     """Workers of the round have told of steps, and of none for too long."""
-    return _when(run.ledger.cause is Activity.TRAINING and run.progress.is_idle)
+    return _when(run.durable.ledger.cause is Activity.TRAINING and run.progress.is_idle)
 
 
 def resumed(run: Run) -> float | None:
     """A worker of the round has done a step since it was recorded that none does."""
-    newest = run.progress.stepped_at
-    return _when(run.ledger.cause is Activity.STALLED and newest is not None and newest > run.ledger.settled_at)
+    newest, ledger = run.progress.stepped_at, run.durable.ledger
+    return _when(ledger.cause is Activity.STALLED and newest is not None and newest > ledger.settled_at)
 
 
 def fell_silent(run: Run) -> float | None:
     """No node of the round can be heard any more."""
-    return _when(run.all_silent and not run.ledger.silent)
+    return _when(run.all_silent and not run.durable.silent)
 
 
 def heard_again(run: Run) -> float | None:
     """A node can be heard, while all of the round were silent; a restart of the coordinator alone is no sign of any."""
-    return _when(run.ledger.silent and run.connected)
+    return _when(run.durable.silent and run.connected)
 
 
 def node_leaving(run: Run) -> float | None:
@@ -155,7 +155,7 @@ def node_leaving(run: Run) -> float | None:
 
 def stop_asked(run: Run) -> float | None:
     """An operator wants the run to end."""
-    return _when(run.stop_asked)
+    return _when(run.durable.stop_asked)
 
 
 def restart_asked(run: Run) -> float | None:
@@ -183,7 +183,7 @@ def given_up(run: Run) -> float | None:
     cause = run.verdict.charged
     if cause is None:
         return None
-    left = [node for node, member in run.members.items() if member.outcome is None and node not in run.leaving]
+    left = [node for node, member in run.members.items() if member.durable.outcome is None and node not in run.leaving]
     return _when(cause.node not in left and len(left) < run.spec.nodes_min)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from coordinatord.core.queries.conditions import settled
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.queries.report_builder import report_for
+from coordinatord.core.state.durable import State
 from coordinatord.core.state.leases import lease_s
 from coordinatord.core.state.member import Member, MemberState
-from coordinatord.core.state.run import Run, State
+from coordinatord.core.state.run import Run
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Desired, Goal, Outcome, Result
@@ -41,41 +42,38 @@ GOALS |= {(state, member): goal for state, row in _GOALS.items() for member, goa
 
 def goal_of(run: Run, member: Member) -> Goal:
     """Return what is asked of a node. Raises `InternalError` for one that cannot be told anything."""
-    if member.outcome is not None:
+    if member.durable.outcome is not None:
         return Goal.EXIT
-    return GOALS[run.state, member.state]
+    return GOALS[run.durable.state, member.state]
 
 
-def is_told(run: Run, member: Member) -> bool:
-    """Whether a node knows its goal; for mere words that have changed it need not be told at once."""
-    sent = member.sent
-    if sent is None:
-        return False
-    goal = goal_of(run, member)
-    return (
-        sent.goal is goal
-        and sent.round == run.round
-        and sent.run == run.id
-        and sent.planned is _is_planned(run, member, goal)
-        and sent.outcome == _outcome(run, member, goal)
-    )
+def answer_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
+    """Return what is asked of a node, with this heartbeat: what it was sent last, as long as that is current.
 
-
-def is_current(run: Run, member: Member, heartbeat_s: float) -> bool:
-    """Whether a node that runs would hear again, word for word, what it heard last: most heartbeats are answered so.
-
-    To make the same message anew, compare it and pack it would take half of the time that the machine has for one.
+    Most heartbeats are answered so: to make the same message anew and pack it would take half of the time that the
+    machine has for one. A message that asks for another thing than to run may have words or times that get old.
     """
     sent = member.sent
-    return (
+    if (
         sent is not None
-        and member.state is MemberState.RUNNING  # no wait, which gets shorter, and no report
+        and member.sent_revision == run.revision
+        and sent.goal is Goal.RUN
         and sent.report is None
-        and is_told(run, member)
         and sent.heartbeat_s == heartbeat_s
-        and sent.outage_grace_s == run.policy.outage_grace_s
         and sent.lease_s == lease_s(member, run.policy, heartbeat_s)
-        and (sent.reason == run.reason or sent.reason == clip(run.reason))  # mostly there is nothing to clip
+    ):
+        return sent
+    return desired(run, member, heartbeat_s, now)
+
+
+def asks_the_same(one: Desired, other: Desired) -> bool:
+    """Whether two messages ask a node for the same; what else they say may wait for the next heartbeat."""
+    return (
+        one.goal is other.goal
+        and one.round == other.round
+        and one.run == other.run
+        and one.planned is other.planned
+        and one.outcome == other.outcome
     )
 
 
@@ -85,7 +83,7 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
     until = _wait_until(run, member) if goal is Goal.WAIT else None
     return Desired(
         run=run.id,
-        round=run.round,
+        round=run.durable.round,
         goal=goal,
         reason=clip(_reason(run, member)),
         wait_s=None if until is None else min(max(0.0, until - now), DURATION_S_MAX),
@@ -93,10 +91,10 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
         lease_s=lease_s(member, run.policy, heartbeat_s),
         outage_grace_s=run.policy.outage_grace_s,
         planned=_is_planned(run, member, goal),
-        assignment=run.assignments[member.node] if goal is Goal.RUN else None,
+        assignment=member.durable.assignment if goal is Goal.RUN else None,
         outcome=_outcome(run, member, goal),
         report=report_for(run, member, goal, now),
-        remark="" if run.cause or goal is Goal.EXIT else run.remark,
+        remark="" if run.durable.cause or goal is Goal.EXIT else run.remark,
     )
 
 
@@ -105,28 +103,28 @@ def _is_planned(run: Run, member: Member, goal: Goal) -> bool:
     outcome = _outcome(run, member, goal)
     if outcome is not None:
         return outcome.result in {Result.LEFT, Result.STOPPED}
-    return goal is Goal.STOP and run.state is State.STOPPING and run.planned_at is not None
+    return goal is Goal.STOP and run.durable.state is State.STOPPING and run.planned_at is not None
 
 
 def _outcome(run: Run, member: Member, goal: Goal) -> Outcome | None:
-    return (member.outcome or run.outcome) if goal is Goal.EXIT else None
+    return (member.durable.outcome or run.durable.outcome) if goal is Goal.EXIT else None
 
 
 def _wait_until(run: Run, member: Member) -> float | None:
     """Return when the waiting ends at the latest, with a round or in vain; None if it may go on for ever."""
-    if run.state is not State.FORMING:
+    if run.durable.state is not State.FORMING:
         return None
     ends = (run.give_up.get(member.node), settled(run))
     return min((end for end in ends if end is not None), default=None)
 
 
 def _reason(run: Run, member: Member) -> str:
-    if member.state is MemberState.READY and run.state in {State.STARTING, State.RUNNING}:
+    if member.state is MemberState.READY and run.durable.state in {State.STARTING, State.RUNNING}:
         if run.round_size >= run.spec.nodes_max:
-            return f"spare: round {run.round} has its maximum of nodes, {run.spec.nodes_max}"
-        return f"round {run.round} is running; the next one will include this node"
+            return f"spare: round {run.durable.round} has its maximum of nodes, {run.spec.nodes_max}"
+        return f"round {run.durable.round} is running; the next one will include this node"
     if member.state is MemberState.STALE:
         if member.observed.run != run.id:
             return "its workers are of a run that this coordinator does not know, or not any more: was its state lost?"
         return "its workers are of a round that is over for this node"
-    return Reasons(run).waiting_for if run.state is State.FORMING else run.reason
+    return Reasons(run).waiting_for if run.durable.state is State.FORMING else run.durable.reason

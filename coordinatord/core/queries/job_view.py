@@ -8,9 +8,9 @@ from itertools import islice
 from coordinatord.core.queries.reasons import NAMES_MAX, Reasons
 from coordinatord.core.queries.report_builder import current
 from coordinatord.core.queries.time_attribution import spent
-from coordinatord.core.state.cluster import Cluster
+from coordinatord.core.state.durable import DurableCluster, State
 from coordinatord.core.state.member import Member, MemberState
-from coordinatord.core.state.run import Health, Run, State
+from coordinatord.core.state.run import Health, Run
 from coordinatord.core.values.round_history import Round
 from coordinatord.core.values.time_ledger import Spent
 from coordinatord.hints.failure_status import failure_status
@@ -41,19 +41,19 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
     return JobStatus(
         job=run.job,
         run=run.id,
-        state=run.state,
+        state=run.durable.state,
         health=run.health,
         reason=_situation(run, store_error),
-        round=run.round,
+        round=run.durable.round,
         opened_s=ledger.total,
-        state_s=round(max(0.0, now - run.ledger.entered_at), 3),
+        state_s=round(max(0.0, now - run.durable.entered_at), 3),
         ledger=ledger,
         world_size=_world_size(run),
         progress=ProgressStatus(step=run.step, steps_per_s=pace(run, now)),
         restarts=_restarts(run),
         spares=_spares(run),
         missing=_missing(run),
-        failure=None if run.report is None else _failure(run.report, run, now),
+        failure=None if run.durable.report is None else _failure(run.durable.report, run, now),
         nodes=tuple(_node_status(run, member, ready, now) for member in _in_order(run)),
     )
 
@@ -68,10 +68,10 @@ def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
     return JobSummary(
         job=run.job,
         run=run.id,
-        state=run.state,
+        state=run.durable.state,
         health=run.health,
         reason=_situation(run, store_error),
-        round=run.round,
+        round=run.durable.round,
         world_size=_world_size(run),
         restarts=_restarts(run),
         spares=_spares(run),
@@ -81,7 +81,7 @@ def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
     )
 
 
-def drained_view(cluster: Cluster) -> tuple[DrainedStatus, ...]:
+def drained_view(cluster: DurableCluster) -> tuple[DrainedStatus, ...]:
     """Show which names operators keep out of all jobs, and why."""
     return tuple(DrainedStatus(node=name, reason=reason) for name, reason in sorted(cluster.drained.items()))
 
@@ -89,8 +89,8 @@ def drained_view(cluster: Cluster) -> tuple[DrainedStatus, ...]:
 def rounds_view(run: Run, now: float) -> tuple[RoundStatus, ...]:
     """Show the last rounds of a run, oldest first, with what the time of each went to since the one before it ended."""
     so_far = spent(run, now)
-    since_end_s = max(0.0, now - run.ledger.entered_at) if run.state.ended else 0.0
-    return tuple(_round_status(one, so_far, so_far.total + since_end_s) for one in run.timeline)
+    since_end_s = max(0.0, now - run.durable.entered_at) if run.durable.state.ended else 0.0
+    return tuple(_round_status(one, so_far, so_far.total + since_end_s) for one in run.durable.rounds)
 
 
 def _round_status(one: Round, so_far: Spent, clock_s: float) -> RoundStatus:
@@ -115,7 +115,11 @@ def _round_status(one: Round, so_far: Spent, clock_s: float) -> RoundStatus:
 
 
 def _situation(run: Run, store_error: str | None) -> str:
-    return Reasons(run).situation if store_error is None else f"nothing can be decided, {store_error}; {run.reason}"
+    return (
+        Reasons(run).situation
+        if store_error is None
+        else f"nothing can be decided, {store_error}; {run.durable.reason}"
+    )
 
 
 def _ledger(run: Run, now: float) -> LedgerStatus:
@@ -131,14 +135,14 @@ def _seconds(time: Spent) -> SecondsStatus:
 
 
 def _world_size(run: Run) -> int:
-    in_round = run.state in {State.STARTING, State.RUNNING, State.STOPPING}
+    in_round = run.durable.state in {State.STARTING, State.RUNNING, State.STOPPING}
     return sum(member.offer.workers for member in run.inside) if in_round else 0
 
 
 def _restarts(run: Run) -> RestartsStatus:
     """Show the budget; torchrun's agents count for themselves."""
     counted = run.spec.launcher is not Launcher.TORCHRUN
-    return RestartsStatus(used=run.restarts_used, max=run.spec.max_restarts if counted else None)
+    return RestartsStatus(used=run.durable.restarts_used, max=run.spec.max_restarts if counted else None)
 
 
 def _spares(run: Run) -> int:
@@ -146,7 +150,7 @@ def _spares(run: Run) -> int:
 
 
 def _missing(run: Run) -> MissingStatus:
-    missing = {} if run.state.ended else run.missing
+    missing = {} if run.durable.state.ended else run.missing
     return MissingStatus(count=len(missing), nodes=tuple(islice(missing, NAMES_MAX)))
 
 
@@ -156,15 +160,17 @@ def _failure(report: Report, run: Run, now: float) -> FailureStatus:
 
 
 def _in_order(run: Run) -> list[Member]:
-    place = {node: index for index, node in enumerate(run.order)}
-    return sorted(run.members.values(), key=lambda m: (not m.in_round, place.get(m.node, len(place)), m.arrived_at))
+    place = {node: index for index, node in enumerate(run.durable.order)}
+    return sorted(
+        run.members.values(), key=lambda m: (not m.durable.in_round, place.get(m.node, len(place)), m.arrived_at)
+    )
 
 
 def _node_status(run: Run, member: Member, ready: str, now: float) -> NodeStatus:
     observed, offer = member.observed, member.offer
-    part = run.assignments[member.node] if member.in_round else None
+    part = member.durable.assignment
     seen_s = max(0.0, now - member.heard_at)
-    here = observed.round == run.round and observed.run == run.id
+    here = observed.round == run.durable.round and observed.run == run.id
     age_s = observed.step_age_s if here and observed.steps else None
     return NodeStatus(
         node=member.node,
@@ -186,7 +192,7 @@ def _node_status(run: Run, member: Member, ready: str, now: float) -> NodeStatus
 def pace(run: Run, now: float) -> float | None:
     """Return how many steps a second the round does; None where it does none, or one of its workers stands."""
     steps_per_s = run.progress.steps_per_s
-    if run.state is not State.RUNNING or run.health is not Health.WELL or steps_per_s is None:
+    if run.durable.state is not State.RUNNING or run.health is not Health.WELL or steps_per_s is None:
         return None
     laggard = run.laggard
     stands = laggard is not None and laggard.lag > 1 and now - laggard.stepped_at >= run.progress.patience_s
@@ -195,14 +201,14 @@ def pace(run: Run, now: float) -> float | None:
 
 def _ready(run: Run) -> str:
     """Name the state of the nodes that are ready, which is the same for all of them."""
-    if run.state not in {State.STARTING, State.RUNNING}:
+    if run.durable.state not in {State.STARTING, State.RUNNING}:
         return str(MemberState.READY)
     return SPARE if run.round_size >= run.spec.nodes_max else "arrived"
 
 
 def _reason(member: Member) -> str:
-    if member.outcome is not None:
-        return member.outcome.summary
+    if member.durable.outcome is not None:
+        return member.durable.outcome.summary
     if member.drained:
         return f"leaving: {member.drained}"
     if member.observed.leaving:

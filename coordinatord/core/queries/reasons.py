@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
-from coordinatord.core.state.run import MAY_HAVE_WORKERS, Health, Run, State
+from coordinatord.core.state.run import MAY_HAVE_WORKERS, Health, Run
 from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.worker_ends import Killed
 
@@ -37,7 +38,7 @@ class Reasons:
         run, parts = self._run, []
         for member in run.inside:
             observed = member.observed
-            if observed.killed is not None and (observed.run, observed.round) == (run.id, run.round):
+            if observed.killed is not None and (observed.run, observed.round) == (run.id, run.durable.round):
                 parts.append((member.node, observed.killed))
         if not parts:
             return ""
@@ -48,12 +49,12 @@ class Reasons:
     @property
     def origin(self) -> str:
         """Say why the current round was formed."""
-        return self._run.origin
+        return self._run.durable.origin
 
     @property
     def missed(self) -> str:
         """Say why the recorded round cannot be gone on with."""
-        return self._run.missed
+        return self._run.durable.missed
 
     @property
     def first_failure(self) -> str:
@@ -64,8 +65,8 @@ class Reasons:
     def budget(self) -> str:
         """Say how many restarts were used."""
         if self._run.spec.launcher is Launcher.TORCHRUN:
-            return f"restarts: {self._run.restarts_used}, by torchrun's own count no more"
-        return f"restarts used: {self._run.restarts_used} of {self._run.spec.max_restarts}"
+            return f"restarts: {self._run.durable.restarts_used}, by torchrun's own count no more"
+        return f"restarts used: {self._run.durable.restarts_used} of {self._run.spec.max_restarts}"
 
     def _names(self, *states: MemberState) -> str:
         """Name the members of some states: 'node a', 'nodes a, b'."""
@@ -76,7 +77,7 @@ class Reasons:
     def lost(self) -> str:
         """Name the nodes of the round that fell silent or are no longer members."""
         held = {member.node for member in self._run.inside if member.state is not MemberState.SILENT}
-        lost = [node for node in self._run.order if node not in held]
+        lost = [node for node in self._run.durable.order if node not in held]
         return name_some(lost, len(lost))
 
     @property
@@ -115,7 +116,7 @@ class Reasons:
     @property
     def stop_asked(self) -> str:
         """Say who wants the run to end, and why."""
-        return self._run.stop_asked
+        return self._run.durable.stop_asked
 
     @property
     def restart_asked(self) -> str:
@@ -125,19 +126,21 @@ class Reasons:
     def came_late(self, now: float) -> str:
         """Say to a node that comes after the end of a run to which it was on its way."""
         run = self._run
-        ago = _ago(now - run.ledger.entered_at)
-        return f"job {run.job} {_WAS[run.state]} {ago} before this node came (run {run.id}): {run.reason}"
+        ago = _ago(now - run.durable.entered_at)
+        return (
+            f"job {run.job} {_WAS[run.durable.state]} {ago} before this node came (run {run.id}): {run.durable.reason}"
+        )
 
     def begun_anew(self, next_run: str, now: float) -> str:
         """Say that another run of the job follows this one."""
         run = self._run
-        ago = _ago(now - run.ledger.entered_at)
-        return f"job {run.job} {_WAS[run.state]} {ago} ago (run {run.id}); this begins run {next_run}"
+        ago = _ago(now - run.durable.entered_at)
+        return f"job {run.job} {_WAS[run.durable.state]} {ago} ago (run {run.id}); this begins run {next_run}"
 
     @property
     def because(self) -> str:
         """Say why the last round ended, and who wants the next one at once, as the beginning of a sentence."""
-        cause, asked = self._run.cause.rstrip("."), self._run.restart_asked
+        cause, asked = self._run.durable.cause.rstrip("."), self._run.restart_asked
         return "".join(f"{why}; " for why in (cause, asked if asked not in cause else "") if why)
 
     @property
@@ -145,7 +148,7 @@ class Reasons:
         """Say what a run that is forming waits for."""
         ready, least = self._run.count(MemberState.READY), self._run.spec.nodes_min
         if ready >= least and self._run.pause_s:
-            return pause_words(self._run.pause_s, self._run.round + 1, self._run.repeats)
+            return pause_words(self._run.pause_s, self._run.durable.round + 1, self._run.durable.repeats)
         if ready >= least:
             return f"{ready} joined, at least {least} needed: a moment for more to arrive"
         text = f"waiting for nodes: {ready} of {least} joined"
@@ -156,15 +159,15 @@ class Reasons:
     @property
     def situation(self) -> str:
         """Why the run is where it is, as of now."""
-        if self._run.state is State.FORMING:
+        if self._run.durable.state is State.FORMING:
             return self.waiting_for
-        if self._run.state is State.STOPPING:
+        if self._run.durable.state is State.STOPPING:
             return self._ending
-        if self._run.all_silent and not self._run.state.ended:
+        if self._run.all_silent and not self._run.durable.state.ended:
             return "every node is silent: the coordinator's own network may be cut; the round stands"
         if self._run.health is Health.STALLED:
             return self.idle
-        return self._run.reason
+        return self._run.durable.reason
 
     @property
     def idle(self) -> str:
@@ -180,11 +183,11 @@ class Reasons:
     @property
     def _ending(self) -> str:
         run = self._run
-        parts = [run.reason]
+        parts = [run.durable.reason]
         if run.with_workers:
             parts.append(f"waiting for the workers of {self.slow} to end")
-        if run.stop_asked and run.stop_asked != run.reason:
-            parts.append(f"then it ends: {run.stop_asked}")
+        if run.durable.stop_asked and run.durable.stop_asked != run.durable.reason:
+            parts.append(f"then it ends: {run.durable.stop_asked}")
         return "; ".join(parts)
 
 

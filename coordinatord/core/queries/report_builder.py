@@ -30,8 +30,8 @@ def report_on(run: Run, now: float) -> Report | None:
         consequences += _followers(other, same_error=same)
     step, stragglers = _stragglers(run)
     return Report(
-        round=run.round,
-        nodes=len(run.order),
+        round=run.durable.round,
+        nodes=len(run.durable.order),
         node=cause.node,
         host=cause.host,
         failure=replace(cause.failure, age_s=_age_s(now - cause.at)),
@@ -58,9 +58,9 @@ def _said(failure: Failure) -> str:
 
 def _heard_inside(run: Run) -> Iterator[Member]:
     """Return the members of the round that have spoken of it, by group rank."""
-    members = (run.members.get(node) for node in run.order)
+    members = (run.members.get(node) for node in run.durable.order)
     for member in members:
-        if member is not None and (member.observed.run, member.observed.round) == (run.id, run.round):
+        if member is not None and (member.observed.run, member.observed.round) == (run.id, run.durable.round):
             yield member
 
 
@@ -79,7 +79,7 @@ def _early(run: Run, cause: WorkerFailure) -> tuple[EarlyEnd, ...]:
 def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
     """Return the furthest step of the round, and the workers that have reported none as far, the last ones first."""
     known = [
-        Straggler(member.node, run.assignments[member.node].first_rank + local_rank, step)
+        Straggler(member.node, run.durable.order[member.node].first_rank + local_rank, step)
         for member in _heard_inside(run)
         for local_rank, step in enumerate(member.observed.steps)
         if step is not None
@@ -98,30 +98,30 @@ def in_brief(report: Report) -> str:
 
 def repeats_of(run: Run, report: Report | None, now: float) -> int:
     """Return how often the error of the round that is over had come right before, without a step in between."""
-    last, current = run.report, run.timeline.current
-    if report is None or last is None or last.round != report.round - 1 or run.ledger.stepped or current is None:
+    last, current = run.durable.report, run.durable.rounds.current
+    if report is None or last is None or last.round != report.round - 1 or run.durable.stepped or current is None:
         return 0
     if spent(run, now).total - current.formed_at > run.policy.repeat_within_s:
         return 0
     one, other = last.failure, report.failure
     alike = _said(one) == _said(other) or is_same_error(_said(one), _said(other))
-    return run.repeats + 1 if alike and one.exit_code == other.exit_code else 0
+    return run.durable.repeats + 1 if alike and one.exit_code == other.exit_code else 0
 
 
 def current(report: Report, run: Run, now: float) -> Report:
     """Return the run's report with its age as of now."""
     failure = report.failure
-    return replace(report, failure=replace(failure, age_s=_age_s(failure.age_s + now - run.reported_at)))
+    return replace(report, failure=replace(failure, age_s=_age_s(failure.age_s + now - run.durable.reported_at)))
 
 
 def report_for(run: Run, member: Member, goal: Goal, now: float) -> Report | None:
     """Return what a node is to be told: why the round before its own failed, or the one that was the last."""
-    report = run.report
+    report = run.durable.report
     if report is None:
         return None
-    outcome = member.outcome or run.outcome
-    starts = goal is Goal.RUN and member.state is MemberState.ASSIGNED and report.round == run.round - 1
-    ends = goal is Goal.EXIT and report.round == run.round
+    outcome = member.durable.outcome or run.durable.outcome
+    starts = goal is Goal.RUN and member.state is MemberState.ASSIGNED and report.round == run.durable.round - 1
+    ends = goal is Goal.EXIT and report.round == run.durable.round
     well = outcome is not None and outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
     return current(report, run, now) if starts or (ends and not well) else None
 

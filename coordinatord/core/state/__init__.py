@@ -1,5 +1,5 @@
 """The second floor: what is known.
 
-`cluster` holds the runs, `run` is one execution of a job, `member` one node in it, and `leases` says for how long each
-node that is not heard still counts.
+`durable` is what outlives the daemon. What one life of it knows beside that: `cluster` holds the runs, `run` is one
+execution of a job, `member` one node in it, and `leases` says for how long each node that is not heard still counts.
 """

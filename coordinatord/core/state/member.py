@@ -1,14 +1,15 @@
-"""One node as the coordinator knows it, and where it stands in its run."""
+"""One node as this life of the coordinator knows it, and where it stands in its run."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from coordinatord.core.state.durable import DurableMember
 from coordinatord.core.values.ranks import Seat
 from coordinatord.protocol.errors import Table
-from coordinatord.protocol.messages import Desired, NodeSpec, Observed, Outcome, Phase
+from coordinatord.protocol.messages import Desired, NodeSpec, Observed, Phase
 
 
 class MemberState(StrEnum):
@@ -45,32 +46,28 @@ UNHEARD = Observed(run="", round=0, phase=Phase.IDLE, port=1, leaving=False, fai
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A node in a run: first what the records tell of it, then what only this life of the daemon knows.
+    """A node in a run, as this life of the daemon knows it; `durable` is what outlives it."""
 
-    Only `transitions/apply` changes the former; `Run` and the machine change the latter.
-    """
+    durable: DurableMember
+    node: str = field(init=False)
+    incarnation: int = field(init=False)
+    offer: NodeSpec = field(init=False)
+    """These three never change, so they are here as well."""
 
-    node: str
-    incarnation: int
-    offer: NodeSpec
-    peer_address: str
-    local_address: str
-    in_round: bool = False
-    succeeded: bool = False
-    """All its workers of the current round exited with 0."""
-    outcome: Outcome | None = None
-    """Set when it is released while the run goes on."""
-
-    heard_at: float = 0.0
-    awaited_from: float = 0.0
+    peer_address: str = field(init=False)
+    """The address from which it is connected now, or was last."""
+    local_address: str = field(init=False)
+    """The coordinator's own address of that connection."""
+    heard_at: float = field(init=False)
+    awaited_from: float = field(init=False)
     """From when its next word is awaited: it last spoke then, or nobody could have heard it before."""
     late_s: float = 0.0
     """How much later than due its words have come of late; see `leases`."""
     deaf_s: float = 0.0
     """How long it had not heard us when it last spoke."""
-    arrived_at: float = 0.0
+    arrived_at: float = field(init=False)
     """When it last came to be ready from outside, in the coordinator's clock."""
-    arrived: bool = False
+    arrived: bool = field(init=False)
     """It was ready before, or in a round: when it is ready again, it is back and has not come anew."""
     observed: Observed = UNHEARD
     protocol: int | None = None
@@ -88,6 +85,17 @@ class Member:
     """Why an operator wants it to leave, if so."""
     state: MemberState = MemberState.DISCONNECTED
     sent: Desired | None = None
+    """The last message of its session."""
+    sent_revision: int = 0
+    """The revision of its run that this message was made of."""
+
+    def __post_init__(self) -> None:
+        """Begin with what its records tell."""
+        durable = self.durable
+        self.node, self.incarnation, self.offer = durable.node, durable.incarnation, durable.offer
+        self.peer_address, self.local_address = durable.peer_address, durable.local_address
+        self.heard_at = self.awaited_from = self.arrived_at = durable.joined_at
+        self.arrived = durable.has_taken_part
 
     @property
     def seat(self) -> Seat:
@@ -117,16 +125,17 @@ class Member:
 
     def state_in(self, run: str, round_number: int) -> MemberState:
         """Work out where the node stands, given the run and its current round."""
-        if self.outcome is not None and not self.in_round:
+        durable = self.durable
+        if durable.assignment is not None:
+            return self._state_inside(run, round_number)
+        if durable.outcome is not None:
             return MemberState.RELEASED
-        if self.in_round:
-            return self._stand_inside(run, round_number)
         if self.expired or self.session is None:
             return MemberState.DISCONNECTED
         return MemberState.STALE if self.observed.phase.has_workers else MemberState.READY
 
-    def _stand_inside(self, run: str, round_number: int) -> MemberState:
-        if self.succeeded:
+    def _state_inside(self, run: str, round_number: int) -> MemberState:
+        if self.durable.succeeded:
             return MemberState.SUCCEEDED
         current = self.observed.run == run and self.observed.round == round_number
         if self.expired:

@@ -1,7 +1,7 @@
-"""One execution of a job: its members, its current round, and what is known of them.
+"""One run as this life of the daemon knows it: what outlives it, and what is known beside that.
 
-It holds state and answers questions about it. `table` says which state follows, `reasons` puts it into words. Only
-`apply` changes what outlives the daemon; `actions` and the machine change the rest.
+It holds state and answers questions about it. `transitions/table` says which state follows, `queries/reasons` puts it
+into words. Only `transitions/apply` changes what is durable; the other transitions and the machine change the rest.
 """
 
 from __future__ import annotations
@@ -12,35 +12,16 @@ from dataclasses import replace
 from enum import StrEnum
 
 from coordinatord.core.policy import Policy
+from coordinatord.core.state.durable import DurableRun, State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.values.deadline_heap import DeadlineHeap
 from coordinatord.core.values.ranks import order
-from coordinatord.core.values.records import Reason
-from coordinatord.core.values.root_cause import LostNode, RoundVerdict, WorkerFailure, find_root_cause
-from coordinatord.core.values.round_history import RoundHistory
-from coordinatord.core.values.time_ledger import Activity, Ledger
+from coordinatord.core.values.root_cause import RoundVerdict, WorkerFailure, find_root_cause
+from coordinatord.core.values.time_ledger import Activity
 from coordinatord.core.values.training_progress import Laggard, TrainingProgress, laggard_of, least_step
-from coordinatord.protocol.messages import Assignment, Failure, JobSpec, Outcome, Report
+from coordinatord.protocol.messages import Failure
 
 MAY_HAVE_WORKERS = tuple(state for state in MemberState if state.may_have_workers)
-
-
-class State(StrEnum):
-    """Where a run is in its life."""
-
-    FORMING = "forming"
-    STARTING = "starting"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    """An operator ended it, or its last node left on purpose."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing follows any more."""
-        return self in {State.SUCCEEDED, State.FAILED, State.STOPPED}
 
 
 class Health(StrEnum):
@@ -54,95 +35,75 @@ class Health(StrEnum):
 
 
 class Run:
-    """The state of one run. Members are indexed by their state, so that every question below costs O(1)."""
+    """One run as this life of the daemon knows it; `durable` is what outlives it.
 
-    repeats = 0
-    """How often the error of the last round had come right before, as its record has it."""
+    Members are indexed by their state, so that every question below costs O(1).
+    """
 
-    last_left: bool = False
-    """The last one that is no member any more left on purpose."""
-    concluded: bool = False
-    """It ended with the job: its workers succeeded or failed for good, or an operator wanted it."""
-    dated: bool = True
-    """It is known when it ended, and not only that the host's clock was set back since."""
-    remark: str = ""
-    """What the nodes of its first round are to be warned of."""
-
-    slowest_s = 0.0
-    """How long workers of the round may take to end, by the node that grants them the most."""
-
-    def __init__(  # noqa: PLR0915 - one field a line
-        self, job: str, run_id: str, spec: JobSpec, opener: str, policy: Policy, opened_at: float
-    ) -> None:
-        self.job = job
-        self.id = run_id
-        self.spec = spec
-        self.opener = opener
-        """The node whose spec all others must agree with."""
+    def __init__(self, durable: DurableRun, policy: Policy) -> None:  # noqa: PLR0915 - one field a line
+        """Begin with what the records tell: all members are out of reach until they are heard."""
+        self.durable = durable
+        self.job, self.id, self.spec = durable.job, durable.id, durable.spec
+        """These three never change, so they are here as well."""
         self.policy = policy
-        self.state = State.FORMING
-        self.reason = "the first node came"
-        self.ledger = Ledger(opened_at)
-        self.timeline = RoundHistory()
-        self.outcome: Outcome | None = None
-        self.restarts_used = 0
+        self.revision = 0
+        """Grows with each record and each policy: nothing else changes what a node that runs is told."""
+        self.remark = ""
+        """What the nodes of its first round are to be warned of."""
+        self.replaced = False
+        """A run with another spec takes its place."""
+        self.dated = True
+        """It is known when it ended, and not only that the host's clock was set back since."""
 
         self.members: dict[str, Member] = {}
         self.workers = 0
-        """That all members bring together."""
-        self.replaced = False
-        """A run with another spec takes its place."""
+        """The workers of all members."""
         self._by_state: dict[MemberState, dict[str, Member]] = {state: {} for state in MemberState}
         self._connected: set[str] = set()
+        self.missing = dict.fromkeys(durable.order)
+        """Nodes of the current or last round that are not members."""
         self.heard_at = 0.0
         """When any member last spoke."""
         self.expired_at = 0.0
         """When the lease of a member last ended."""
-        self.emptied_at: float | None = None
-        """Since when there has been no member, if the last one was lost."""
+        self.emptied_at = durable.emptied_at
+        """Since when the run has had no member, if its last one was lost, less the time in which nobody could come."""
         self.give_up = DeadlineHeap[str]()
         """When to let go of each node that waits in vain."""
-        self.round = 0
-        self.order: tuple[str, ...] = ()
-        """The nodes of the current or last round, by group rank."""
-        self.assignments: dict[str, Assignment] = {}
-        """What each of them was given."""
-        self.missing: dict[str, None] = {}
-        """Those of them that are not members."""
-        self.cause = ""
-        """Why the last round ended; empty before the first."""
-        self.missed = ""
-        """Why the current round cannot be the one that was recorded, if so: nodes know of a later one."""
-        self.origin = ""
-        """Why the current round was formed."""
-        self.progress = TrainingProgress()
         self.arrived_first: float | None = None
         """When the first node arrived that need not have been waited for."""
         self.arrived_last: float | None = None
         self.newcomer = False
         """Whether a nodeclient has arrived since the last round was formed that has no part in it."""
-        self.stop_overdue_at = 0.0
-        """When the others stop waiting for a node that cannot end its workers."""
-        self.planned_at: float | None = None
-        """When the round was stopped on purpose, all being well."""
-        self.trigger = Reason("", "")
-        """Why it was stopped."""
-        self.failures: dict[str, WorkerFailure] = {}
-        """By node: nodes repeat what they said, and all of them may fail of one cause."""
-        self.losses: list[LostNode] = []
-        self.report: Report | None = None
-        """The root cause of the last round that failed by itself, its age as of `reported_at`."""
-        self.reported_at = 0.0
-        self.leaving: set[str] = set()
-        """Nodes of the round whose users asked them to leave."""
-        self.stop_asked = ""
-        """Why an operator wants the run to end, if so."""
-        self.restart_asked = ""
-        """Why an operator wants the current round to be followed by another, and without a pause, if so."""
+        self.enough_since: float | None = None
+        """Since when there have been enough ready nodes for a round."""
         self.claims: dict[str, None] = {}
         """Nodes that last said something which is to be recorded: that they succeeded, or that they want to leave."""
+        self.leaving: set[str] = set()
+        """Nodes of the round whose users asked them to leave."""
+        self.restart_asked = ""
+        """Why an operator wants the current round to be followed by another, and without a pause, if so."""
+
+        self.progress = TrainingProgress()
+        self.steps_announced = False
+        """A worker of the current round has said that it will report its steps; nodes say so again after a restart."""
+        self.lost_at = math.inf
+        """When the first node that the current round has lost was last known to live."""
+        self.failures: dict[str, WorkerFailure] = {}
+        """First failures, keyed by node: nodes repeat what they said, and all of them may fail of one cause."""
+        self.planned_at: float | None = None
+        """When the round was stopped on purpose, all being well."""
+        self.stop_overdue_at = 0.0
+        """When the others stop waiting for a node that cannot end its workers."""
+        for member in (*durable.members.values(), *durable.released.values()):
+            self.add(Member(member))
 
     # Members
+
+    def adopt(self, policy: Policy) -> None:
+        """Go on by other numbers."""
+        self.policy = policy
+        self.revision += 1
 
     def add(self, member: Member) -> None:
         """Take a node in."""
@@ -154,12 +115,12 @@ class Run:
     def place(self, member: Member) -> None:
         """File a member, new or changed, under its present state."""
         node = member.node
-        state = member.state_in(self.id, self.round)
+        state = member.state_in(self.id, self.durable.round)
         if state is not member.state:
             self._by_state[member.state].pop(node, None)
         member.state = state
         self._by_state[state][node] = member  # keeps its place, lest the texts that name nodes change all the time
-        if member.session is None or member.expired or member.outcome is not None:
+        if member.session is None or member.expired or member.durable.outcome is not None:
             self._connected.discard(node)
         else:
             self._connected.add(node)
@@ -170,58 +131,49 @@ class Run:
         self.progress.gone = self._step_of([member])
         del self.members[node]
         self.workers -= member.offer.workers
-        if node in self.assignments:
+        if node in self.durable.order:
             self.missing[node] = None
         del self._by_state[member.state][node]
         self._connected.discard(node)
         self.give_up.discard(node)
         self.leaving.discard(node)
         self.claims.pop(node, None)
-        if self.state.ended and not self.members:
-            self.order, self.assignments, self.missing = (), {}, {}  # of as many jobs as there ever were
 
-    def release(self, member: Member) -> None:
-        """Let a member be in the round no longer."""
-        member.in_round = member.succeeded = False
-        self.place(member)
-
-    def enter(self, state: State, reason: str, at: float) -> None:
-        """Be in this state from then on."""
-        self.state, self.reason, self.ledger.entered_at = state, reason, at
-
-    def begin_round(self, number: int, assignments: dict[str, Assignment], members: list[Member]) -> None:
-        """Begin a round with these nodes, by group rank; none is missing yet, nothing is known against any."""
-        self.round, self.assignments = number, assignments
-        self.order = tuple(assignments)
-        self.slowest_s = max((member.offer.stop_timeout_s for member in members), default=0.0)
+    def begin_round(self, members: list[Member]) -> None:
+        """Begin the round that was recorded, with these nodes; nothing is known against any of them yet."""
         self.missing.clear()
         self.progress.clear()
-        self.failures, self.losses, self.missed, self.restart_asked = {}, [], "", ""
+        self.steps_announced = False
+        self.failures, self.lost_at, self.restart_asked = {}, math.inf, ""
         self.arrived_first = self.arrived_last = None
         self.newcomer = False
-        self.ledger.lost_at = math.inf
-        self.ledger.stepped = self.ledger.steps_announced = self.ledger.silent = False
         self.give_up.clear()
         for member in members:
-            member.in_round = member.arrived = True
+            member.arrived = True
             self.place(member)
+
+    def begin_stop(self, at: float) -> None:
+        """Begin the stop of the round that was recorded."""
+        self.planned_at = at if self.durable.planned else None
+        slowest_s = max((member.offer.stop_timeout_s for member in self.inside), default=0.0)
+        self.stop_overdue_at = at + slowest_s + self.policy.stop_limit_s
 
     def arrive(self, member: Member, now: float) -> None:
         """Note that a member came to be ready from outside."""
         if member.arrived:
             member.arrived_at = now  # else when it joined, which a restart of the coordinator does not change
-        self.newcomer |= not member.arrived or member.node not in self.order
+        self.newcomer |= not member.arrived or member.node not in self.durable.order
         member.arrived = True
         self.arrived_last = now
         alone = self.count(MemberState.READY) == 1
-        just_enough = self.state is State.FORMING and self.count(MemberState.READY) <= self.spec.nodes_min
+        just_enough = self.durable.state is State.FORMING and self.count(MemberState.READY) <= self.spec.nodes_min
         if self.arrived_first is None or alone or just_enough:
             self.arrived_first = now
         self.wait(member, now)
 
     def wait(self, member: Member, now: float) -> None:
         """Let a ready member wait for the next round, from now on unless it waits already."""
-        if self.state is State.FORMING and self.give_up.get(member.node) is None:
+        if self.durable.state is State.FORMING and self.give_up.get(member.node) is None:
             self.give_up.set(member.node, now + member.offer.join_timeout_s)
 
     def postpone(self, by: float, now: float) -> None:
@@ -236,31 +188,40 @@ class Run:
         if self.emptied_at is not None:
             self.emptied_at += by
 
-    def give_time(self, until: float, now: float) -> None:
-        """After a start: leave no node behind before `until`, and count an empty run as empty from now.
+    def take_up(self, away_s: float, until: float, now: float) -> None:
+        """Go on after `away_s` in which the coordinator was away: leave no node behind before `until`.
+
+        A run without members counts as empty from now.
 
         What fails in a round that was being stopped on purpose counts as a consequence of that: whether it was earlier
         is not known, since when the stop was rests on a clock that may have been set meanwhile.
         """
+        durable, self.heard_at = self.durable, now
+        self.dated = not durable.state.ended or durable.entered_at < now
+        if durable.state is State.STOPPING:
+            self.begin_stop(durable.entered_at + away_s)
         self.stop_overdue_at = max(self.stop_overdue_at, until)
-        self.dated = not self.state.ended or self.ledger.entered_at < now
         if self.planned_at is not None:
             self.planned_at = -math.inf
+        if durable.first_failure is not None:
+            self.failures[durable.first_failure.node] = durable.first_failure
         if self.emptied_at is not None:
             self.emptied_at = now
 
     @property
     def candidates(self) -> list[Member]:
         """The members to form a round of now, by group rank: nodes of the last one go first, then who came first."""
-        before = set(self.order)
+        before = self.durable.order
         ready = sorted(self.members_in(MemberState.READY), key=lambda m: (m.node not in before, m.arrived_at))
         chosen = {member.node: member for member in ready[: self.spec.nodes_max]}
-        return [chosen[seat.node] for seat in order([member.seat for member in chosen.values()], self.order)]
+        return [
+            chosen[seat.node] for seat in order([member.seat for member in chosen.values()], tuple(self.durable.order))
+        ]
 
     @property
     def inside(self) -> Iterator[Member]:
         """Iterate over the members that are in the current round."""
-        return (member for member in self.members.values() if member.in_round)
+        return (member for member in self.members.values() if member.durable.in_round)
 
     def members_in(self, *states: MemberState) -> Iterator[Member]:
         """Iterate over the members of some states."""
@@ -312,36 +273,45 @@ class Run:
     @property
     def health(self) -> Health:
         """How the round does, as far as can be heard."""
-        if self.state not in {State.STARTING, State.RUNNING}:
+        if self.durable.state not in {State.STARTING, State.RUNNING}:
             return Health.WELL
         if self.all_silent:
             return Health.SILENT
-        return Health.STALLED if self.ledger.cause is Activity.STALLED else Health.WELL
+        return Health.STALLED if self.durable.ledger.cause is Activity.STALLED else Health.WELL
+
+    @property
+    def activity(self) -> Activity | None:
+        """What the open time goes to, as far as can be told: workers that will report a step have not begun before."""
+        cause = self.durable.ledger.cause
+        return Activity.STARTING if cause is Activity.RUNNING and self.steps_announced else cause
 
     @property
     def step(self) -> int | None:
         """The step that all workers of the current or last round have come to, as far as any is known."""
+        if self.durable.last_step is not None:
+            return self.durable.last_step
         return self._step_of(self.members.values())
 
     def _step_of(self, members: Iterable[Member]) -> int | None:
         """Return the least step of some members, and of those that are members no more."""
-        known = least_step((member.observed for member in members), self.id, self.round)
+        known = least_step((member.observed for member in members), self.id, self.durable.round)
         gone = self.progress.gone
         return gone if known is None else known if gone is None else min(known, gone)
 
     @property
     def workers_gone_s(self) -> float:
         """For how long a node that is cut off may have workers of the round: it stops them after the outage grace."""
-        return self.policy.outage_grace_s + self.slowest_s
+        return self.policy.outage_grace_s + self.durable.slowest_s
 
     @property
     def laggard(self) -> Laggard | None:
         """The worker of the round that has come the least far; None if all that report are equally far."""
         told = (
-            (member.node, self.assignments[member.node].first_rank, member.observed, member.heard_at)
-            for member in self.inside
+            (member.node, member.durable.assignment.first_rank, member.observed, member.heard_at)
+            for member in self.members.values()
+            if member.durable.assignment is not None
         )
-        return laggard_of(self.id, self.round, told)
+        return laggard_of(self.id, self.durable.round, told)
 
     # Evidence
 
@@ -355,11 +325,6 @@ class Run:
             grown = replace(known.failure, followers=failure.followers)
             self.failures[member.node] = replace(known, failure=grown)
 
-    def keep(self, report: Report | None, at: float) -> None:
-        """Remember why a round failed, until another one does."""
-        if report is not None:
-            self.report, self.reported_at = report, at
-
     @property
     def pause_s(self) -> float:
         """How long the next round waits because of an error that comes again and again.
@@ -367,18 +332,22 @@ class Run:
         Once a node has arrived that was not in the last round it does not: something has changed. Nor does it when an
         operator asks for a restart.
         """
-        if self.state is not State.FORMING or self.newcomer or self.restart_asked:
+        if self.durable.state is not State.FORMING or self.newcomer or self.restart_asked:
             return 0.0
-        return self.policy.pause_after(self.repeats)
+        return self.policy.pause_after(self.durable.repeats)
 
     @property
     def verdict(self) -> RoundVerdict:
         """The judgement on what ended the round, by the evidence so far."""
         return find_root_cause(
-            self.trigger.words, self.planned_at, self.failures.values(), self.losses, self.policy.collateral_s
+            self.durable.trigger.words,
+            self.planned_at,
+            self.failures.values(),
+            self.durable.losses,
+            self.policy.collateral_s,
         )
 
     @property
     def exhausted(self) -> bool:
         """Whether the round's end would overdraw the budget of restarts."""
-        return self.verdict.charged is not None and self.restarts_used >= self.spec.max_restarts
+        return self.verdict.charged is not None and self.durable.restarts_used >= self.spec.max_restarts

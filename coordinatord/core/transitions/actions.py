@@ -14,8 +14,9 @@ from coordinatord.core.queries.time_attribution import (
     spent_with_steps_again,
     spent_without_steps,
 )
+from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import UNHEARD, Member, MemberState
-from coordinatord.core.state.run import MAY_HAVE_WORKERS, Run, State
+from coordinatord.core.state.run import MAY_HAVE_WORKERS, Run
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.ranks import assign
 from coordinatord.core.values.records import (
@@ -51,7 +52,7 @@ def form(run: Run, reason: Reason, decision: Decision) -> None:
             run.job,
             run.id,
             reason.words,
-            round=run.round + 1,
+            round=run.durable.round + 1,
             nodes=tuple(assign([member.seat for member in nodes])),
             master_address=master_address(nodes[0], nodes),
             master_port=nodes[0].observed.port,
@@ -64,30 +65,34 @@ def form(run: Run, reason: Reason, decision: Decision) -> None:
 def proceed(run: Run, reason: Reason, decision: Decision) -> None:
     """Go on with the same round and the same goals."""
     decision.record(
-        RoundStarted(run.job, run.id, reason.words, run.round, run.ledger.reports_steps, spent(run, decision.now))
+        RoundStarted(
+            run.job, run.id, reason.words, run.durable.round, run.durable.reports_steps, spent(run, decision.now)
+        )
     )
 
 
 def stall(run: Run, reason: Reason, decision: Decision) -> None:
     """Put the time since the last step down to a stall; nothing is done about it, as it may be a long evaluation."""
-    decision.record(TrainingStalled(run.job, run.id, reason.words, run.round, spent_without_steps(run, decision.now)))
+    decision.record(
+        TrainingStalled(run.job, run.id, reason.words, run.durable.round, spent_without_steps(run, decision.now))
+    )
 
 
 def resume(run: Run, reason: Reason, decision: Decision) -> None:
     """Put the time from the newest step on down to training again."""
     decision.record(
-        TrainingResumed(run.job, run.id, reason.words, run.round, spent_with_steps_again(run, decision.now))
+        TrainingResumed(run.job, run.id, reason.words, run.durable.round, spent_with_steps_again(run, decision.now))
     )
 
 
 def note_silent(run: Run, reason: Reason, decision: Decision) -> None:
     """Tell that no node is heard; the round stands."""
-    decision.record(NodesSilent(run.job, run.id, reason.words, run.round))
+    decision.record(NodesSilent(run.job, run.id, reason.words, run.durable.round))
 
 
 def note_heard(run: Run, reason: Reason, decision: Decision) -> None:
     """Tell that a node is heard again."""
-    decision.record(NodesHeard(run.job, run.id, reason.words, run.round))
+    decision.record(NodesHeard(run.job, run.id, reason.words, run.durable.round))
 
 
 def stop_planned(run: Run, reason: Reason, decision: Decision) -> None:
@@ -110,10 +115,10 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
         RoundEnded(
             run.job,
             run.id,
-            reason.words + (f"; {pause_words(pause_s, run.round + 1, repeats)}" if pause_s else ""),
-            run.round,
+            reason.words + (f"; {pause_words(pause_s, run.durable.round + 1, repeats)}" if pause_s else ""),
+            run.durable.round,
             charged=charged,
-            restarts_used=run.restarts_used + charged,
+            restarts_used=run.durable.restarts_used + charged,
             report=report,
             spent=spent(run, decision.now),
             repeats=repeats,
@@ -139,7 +144,7 @@ def leave_behind(run: Run, reason: Reason, decision: Decision) -> None:
                 reason.words,
                 member.node,
                 member.incarnation,
-                run.round,
+                run.durable.round,
                 _silent_for(member, decision.now),
             )
         )
@@ -186,8 +191,8 @@ def lose(run: Run, member: Member, reason: str, decision: Decision) -> None:
     """Count a node as gone without a word: evidence of why the round ended, unless it had done its part of it."""
     decision.close(member)
     silent_s, leaving = _silent_for(member, decision.now), member.observed.leaving
-    if member.in_round:
-        run.ledger.lost_at = min(run.ledger.lost_at, member.lived_at)
+    if member.durable.in_round:
+        run.lost_at = min(run.lost_at, member.lived_at)
     decision.record(NodeLost(run.job, run.id, reason, member.node, member.incarnation, silent_s, leaving))
 
 
@@ -199,9 +204,11 @@ def _stop(run: Run, reason: Reason, decision: Decision, *, planned: bool) -> Non
     so_far = spent(run, decision.now) if well else spent_when_broken(run, decision.now)
     first = _first_failure(run, decision.now)
     decision.record(
-        RoundStopped(run.job, run.id, reason.words, run.round, planned, first, so_far, condition=reason.condition)
+        RoundStopped(
+            run.job, run.id, reason.words, run.durable.round, planned, first, so_far, condition=reason.condition
+        )
     )
-    for member in [member for member in run.inside if member.expired and member.outcome is None]:
+    for member in [member for member in run.inside if member.expired and member.durable.outcome is None]:
         lose(run, member, silence(member), decision)
     decision.tell_all(run)
 
@@ -222,7 +229,7 @@ def end(
     run: Run, reason: Reason, result: Result, exit_code: int, decision: Decision, report: Report | None = None
 ) -> None:
     """Let a run be over, with what every node is to exit with."""
-    broken = run.state in {State.STARTING, State.RUNNING} and result is not Result.SUCCEEDED
+    broken = run.durable.state in {State.STARTING, State.RUNNING} and result is not Result.SUCCEEDED
     so_far = spent_when_broken(run, decision.now) if broken else spent_at_the_end(run, decision.now)
     outcome = Outcome(result, exit_code, clip(reason.words))
     decision.record(

@@ -12,8 +12,9 @@ from itertools import islice
 
 from coordinatord.core.queries.reasons import NAMES_MAX, Reasons, name_some
 from coordinatord.core.state.cluster import Cluster
+from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
-from coordinatord.core.state.run import Run, State
+from coordinatord.core.state.run import Run
 from coordinatord.core.transitions import actions, observations
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.admin_requests import (
@@ -59,10 +60,10 @@ def carry_out(request: Request, decision: Decision) -> Reply:
 
 
 def _stop(run: Run, request: Request, decision: Decision) -> Reply:
-    if run.state.ended:
-        return Reply(Verdict.NOTHING, f"job {run.job} has ended already: {run.reason}")
-    if run.stop_asked:
-        return Reply(Verdict.NOTHING, f"job {run.job} is being stopped already: {run.stop_asked}")
+    if run.durable.state.ended:
+        return Reply(Verdict.NOTHING, f"job {run.job} has ended already: {run.durable.reason}")
+    if run.durable.stop_asked:
+        return Reply(Verdict.NOTHING, f"job {run.job} is being stopped already: {run.durable.stop_asked}")
     how = _ending(run)
     decision.record(JobStopAsked(run.job, run.id, request.words("stopped")))
     return Reply(Verdict.DONE, f"job {run.job} is being stopped: {how}", [run])
@@ -70,22 +71,22 @@ def _stop(run: Run, request: Request, decision: Decision) -> Reply:
 
 def _ending(run: Run) -> str:
     """Say how a run that is to end will do so."""
-    if run.state is State.FORMING:
+    if run.durable.state is State.FORMING:
         return "it had no workers; its nodes end"
     if run.all_silent:
         return "it is over; none of its nodes can be reached, they end their workers when they are back"
-    if run.state is State.STOPPING and run.planned_at is None:
-        return f"its round is ending already ({run.reason}), and no other follows"
+    if run.durable.state is State.STOPPING and run.planned_at is None:
+        return f"its round is ending already ({run.durable.reason}), and no other follows"
     return "its workers save their state, then its nodes end"
 
 
 def _restart(run: Run, request: Request, decision: Decision) -> Reply:
-    if run.state.ended:
-        text = f"job {run.job} has ended ({run.reason}): start its nodes again to run it anew"
+    if run.durable.state.ended:
+        text = f"job {run.job} has ended ({run.durable.reason}): start its nodes again to run it anew"
         return Reply(Verdict.REFUSED, text)
-    if run.stop_asked:
-        return Reply(Verdict.REFUSED, f"job {run.job} is being stopped: {run.stop_asked}")
-    if run.state in {State.FORMING, State.STOPPING}:
+    if run.durable.stop_asked:
+        return Reply(Verdict.REFUSED, f"job {run.job} is being stopped: {run.durable.stop_asked}")
+    if run.durable.state in {State.FORMING, State.STOPPING}:
         return _hasten(run, request, decision.now)
     if run.all_silent:
         text = f"job {run.job}: {Reasons(run).situation}, and nobody could be told; its workers go on"
@@ -93,28 +94,28 @@ def _restart(run: Run, request: Request, decision: Decision) -> Reply:
     if run.count(MemberState.SUCCEEDED):
         return Reply(Verdict.REFUSED, f"job {run.job} is about to succeed: some of its nodes have, so it is left alone")
     run.restart_asked = request.words("restarted")
-    text = f"job {run.job}: round {run.round} is being stopped, its workers save their state, and another one follows"
-    return Reply(Verdict.DONE, text, [run])
+    what = f"round {run.durable.round} is being stopped, its workers save their state, and another one follows"
+    return Reply(Verdict.DONE, f"job {run.job}: {what}", [run])
 
 
 def _hasten(run: Run, request: Request, now: float) -> Reply:
     """Let no pause come before the next round, to which a run is on its way."""
-    on_its_way = f"job {run.job} is on its way to another round already: {run.reason}"
-    if run.state is State.STOPPING and run.planned_at is None and not run.restart_asked:
+    on_its_way = f"job {run.job} is on its way to another round already: {run.durable.reason}"
+    if run.durable.state is State.STOPPING and run.planned_at is None and not run.restart_asked:
         run.restart_asked = request.words("restarted")
         return Reply(Verdict.DONE, f"{on_its_way}; it follows without a pause", [run])
-    if now < run.ledger.entered_at + run.pause_s:
+    if now < run.durable.entered_at + run.pause_s:
         run.restart_asked = request.words("restarted")
-        return Reply(Verdict.DONE, f"job {run.job}: the pause before round {run.round + 1} is over", [run])
+        return Reply(Verdict.DONE, f"job {run.job}: the pause before round {run.durable.round + 1} is over", [run])
     return Reply(Verdict.NOTHING, on_its_way)
 
 
 def _forget(run: Run, request: Request, decision: Decision) -> Reply:
-    if not run.state.ended:
+    if not run.durable.state.ended:
         if run.counted:  # nodes that are out of sight may be back, with workers
-            staying = [member.node for member in run.members.values() if member.outcome is None]
+            staying = [member.node for member in run.members.values() if member.durable.outcome is None]
             who = name_some(staying, len(staying))
-            text = f"job {run.job} is {run.state} with {who}: end it first, with nodeclient stop {run.job}"
+            text = f"job {run.job} is {run.durable.state} with {who}: end it first, with nodeclient stop {run.job}"
             return Reply(Verdict.REFUSED, text)
         reason = Reason("forgotten", request.words("forgotten"))
         actions.end(run, reason, Result.STOPPED, ExitCode.STOPPED, decision)
@@ -134,9 +135,9 @@ _OF_JOBS: dict[type[Request], Callable[[Run, Request, Decision], Reply]] = {
 
 def _drain(request: DrainNode, decision: Decision) -> Reply:
     cluster, name = decision.cluster, request.target
-    if name in cluster.drained:
-        return Reply(Verdict.NOTHING, f"nothing to do: {cluster.drained[name]}")
-    if len(cluster.drained) >= DRAINED_MAX:
+    if name in cluster.durable.drained:
+        return Reply(Verdict.NOTHING, f"nothing to do: {cluster.durable.drained[name]}")
+    if len(cluster.durable.drained) >= DRAINED_MAX:
         text = f"{DRAINED_MAX} names are drained, the limit: take some back with nodeclient undrain"
         return Reply(Verdict.REFUSED, text)
     if not (request.ahead or name in _names(cluster)):
@@ -153,10 +154,10 @@ def _drain(request: DrainNode, decision: Decision) -> Reply:
 def mark_drained(cluster: Cluster) -> list[Run]:
     """Let each member that is drained by now wish to leave; return the runs in which one does so newly."""
     touched = []
-    for run in cluster.live if cluster.drained else ():
+    for run in cluster.live if cluster.durable.drained else ():
         for member in run.members.values():
-            why = cluster.why_drained(member.node, member.offer.host)
-            if why is not None and not member.drained and member.outcome is None:
+            why = cluster.durable.why_drained(member.node, member.offer.host)
+            if why is not None and not member.drained and member.durable.outcome is None:
                 member.drained = why
                 run.claims[member.node] = None
                 if run not in touched:
@@ -166,13 +167,13 @@ def mark_drained(cluster: Cluster) -> list[Run]:
 
 def _named(run: Run, name: str) -> list[Member]:
     """Return the nodes of this name, or on a host of this name, that have not been let go yet."""
-    members = (member for member in run.members.values() if member.outcome is None)
+    members = (member for member in run.members.values() if member.durable.outcome is None)
     return [member for member in members if name in {member.node, member.offer.host}]
 
 
 def _names(cluster: Cluster) -> set[str]:
     """Return the names of all nodes that jobs know, also those that have left the last round, and of their hosts."""
-    names = {node for run in cluster.jobs.values() for node in run.order}
+    names = {node for run in cluster.jobs.values() for node in run.durable.order}
     members = [member for run in cluster.jobs.values() for member in run.members.values()]
     return names.union(*((member.node, member.offer.host) for member in members))
 
@@ -188,11 +189,11 @@ def _leaves(run: Run, name: str) -> str:
     """Say what it means for a run that all its nodes of this name will leave."""
     going = _named(run, name)
     who = name_some((member.node for member in going), len(going))
-    working = any(member.in_round for member in going) and run.state in {State.STARTING, State.RUNNING}
-    how = f": round {run.round} is being stopped, its workers save their state" if working else ""
-    staying = [member for member in run.members.values() if not member.leaves and member.outcome is None]
+    working = any(member.durable.in_round for member in going) and run.durable.state in {State.STARTING, State.RUNNING}
+    how = f": round {run.durable.round} is being stopped, its workers save their state" if working else ""
+    staying = [member for member in run.members.values() if not member.leaves and member.durable.outcome is None]
     spares = sum(member.state is MemberState.READY for member in staying)
-    left = sum(member.in_round for member in staying) + spares
+    left = sum(member.durable.in_round for member in staying) + spares
     after = "; a spare takes over" if working and spares else ""
     if not left:
         after = "; no node is left then, so the job ends"
@@ -203,10 +204,10 @@ def _leaves(run: Run, name: str) -> str:
 
 def _undrain(request: Request, decision: Decision) -> Reply:
     cluster, name = decision.cluster, request.target
-    if name not in cluster.drained:
-        if not cluster.drained:
+    if name not in cluster.durable.drained:
+        if not cluster.durable.drained:
             return Reply(Verdict.NOTHING, f"{name} is not drained (nothing is)")
-        known = ", ".join(islice(sorted(cluster.drained), NAMES_MAX))
+        known = ", ".join(islice(sorted(cluster.durable.drained), NAMES_MAX))
         text = f"{name} is not drained; drained names are {known}, and that of a host holds for its nodes"
         return Reply(Verdict.NOTHING, text)
     decision.record(NodeUndrained("", "", f"{name} {request.words('undrained')}", name))
@@ -214,7 +215,7 @@ def _undrain(request: Request, decision: Decision) -> Reply:
     kept: dict[str, None] = {}
     for run in cluster.jobs.values():
         for member in _named(run, name):
-            why = cluster.why_drained(member.node, member.offer.host)
+            why = cluster.durable.why_drained(member.node, member.offer.host)
             if why is not None:
                 kept[why] = None
             elif member.drained:

@@ -1,8 +1,7 @@
-"""What each record changes: the one place where the durable state of a run changes, in life and in replay.
+"""What each record changes: the one place where durable state changes, in life and in replay.
 
 The daemon that decides applies the records of its decision, and the daemon that starts again applies the same records,
-so what the store holds, replayed, is the state in memory. What only one life of the daemon knows (sessions, leases,
-what nodes last said) is not in here.
+so what the store holds, replayed, is the durable state in memory. `follow` brings what is known beside it up to date.
 """
 
 from __future__ import annotations
@@ -10,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinatord.core.policy import Policy
 from coordinatord.core.queries.report_builder import in_brief
-from coordinatord.core.state.cluster import Cluster
-from coordinatord.core.state.member import Member
-from coordinatord.core.state.run import Run, State
+from coordinatord.core.state.durable import (
+    FORGOTTEN_MAX,
+    RELEASED_MAX,
+    DurableCluster,
+    DurableMember,
+    DurableRun,
+    State,
+)
 from coordinatord.core.values.records import (
     JobForgotten,
     JobStopAsked,
@@ -42,9 +45,9 @@ from coordinatord.core.values.records import (
     TrainingStalled,
 )
 from coordinatord.core.values.root_cause import LostNode, WorkerFailure
-from coordinatord.core.values.time_ledger import Activity
+from coordinatord.core.values.time_ledger import Activity, Ledger, Spent
 from coordinatord.protocol.errors import InternalError, Table
-from coordinatord.protocol.messages import Assignment, Result
+from coordinatord.protocol.messages import Assignment, Report, Result
 
 
 class HistoryError(InternalError):
@@ -54,9 +57,8 @@ class HistoryError(InternalError):
     """
 
 
-def apply(cluster: Cluster, record: Record, at: float, policy: Policy) -> None:
+def apply(cluster: DurableCluster, record: Record, at: float) -> None:
     """Let a record of time `at`, in the coordinator's clock, take effect. Raises `HistoryError`."""
-    jobs = cluster.jobs
     match record:
         case NodeDrained():
             cluster.drained[record.node] = record.reason
@@ -65,15 +67,15 @@ def apply(cluster: Cluster, record: Record, at: float, policy: Policy) -> None:
             cluster.drained.pop(record.node, None)
             return
         case RunOpened():
-            jobs.pop(record.job, None)  # the newest job is the last one
-            jobs[record.job] = Run(record.job, record.run, record.spec, record.opener, policy, at)
+            cluster.jobs.pop(record.job, None)  # the newest job is the last one
+            cluster.jobs[record.job] = DurableRun(
+                record.job, record.run, record.spec, record.opener, entered_at=at, ledger=Ledger(at)
+            )
             return
         case JobForgotten():
-            cluster.forget(record.run, record.reason)
-            if record.job in jobs and jobs[record.job].id == record.run:
-                del jobs[record.job]
+            _job_forgotten(cluster, record)
             return
-    run = jobs.get(record.job)
+    run = cluster.jobs.get(record.job)
     if run is None or run.id != record.run:
         text = f"run {record.run} of job {record.job} is not the one that is on"
         raise HistoryError(text, table="changes", state=None if run is None else run.id, stimulus=record)
@@ -84,21 +86,31 @@ def apply(cluster: Cluster, record: Record, at: float, policy: Policy) -> None:
         raise HistoryError(text, table="changes", state=run.state, stimulus=record) from error
 
 
-def _node_joined(run: Run, record: NodeJoined, at: float) -> None:
-    released = run.members.get(record.node)
-    if released is not None:  # its goodbye has been recorded, its departure is not worth a record
-        run.remove(released)
-    run.add(
-        Member(
-            node=record.node,
-            incarnation=record.incarnation,
-            offer=record.offer,
-            peer_address=record.peer_address,
-            local_address=record.local_address,
-            heard_at=at,
-            awaited_from=at,
-            arrived_at=at,
-        )
+def _job_forgotten(cluster: DurableCluster, record: JobForgotten) -> None:
+    _remember(cluster.forgotten, record.run, record.reason, FORGOTTEN_MAX)
+    run = cluster.jobs.get(record.job)
+    if run is not None and run.id == record.run:
+        del cluster.jobs[record.job]
+
+
+def _remember(memory: dict[str, Any], key: str, value: object, most: int) -> None:
+    """Make this the newest of at most so many."""
+    memory.pop(key, None)
+    memory[key] = value
+    if len(memory) > most:
+        del memory[next(iter(memory))]
+
+
+def _node_joined(run: DurableRun, record: NodeJoined, at: float) -> None:
+    run.released.pop(record.node, None)  # its outcome has been recorded, its departure is not worth a record
+    run.members.pop(record.node, None)
+    run.members[record.node] = DurableMember(
+        node=record.node,
+        incarnation=record.incarnation,
+        offer=record.offer,
+        peer_address=record.peer_address,
+        local_address=record.local_address,
+        joined_at=at,
     )
     run.emptied_at = None
     if not run.order:
@@ -106,156 +118,168 @@ def _node_joined(run: Run, record: NodeJoined, at: float) -> None:
         run.round = max(run.round, record.round)
 
 
-def _node_lost(run: Run, record: NodeLost, at: float) -> None:
-    member = run.members[record.node]
+def _node_lost(run: DurableRun, record: NodeLost, at: float) -> None:
+    member = run.member(record.node)
+    run.members.pop(record.node, None)
+    run.released.pop(record.node, None)
     if member.in_round and not member.succeeded:
         run.losses.append(LostNode(member.node, at - record.silent_s))
-    run.remove(member)
     run.last_left = record.leaving
-    if not run.counted:
+    if not run.members:
         run.emptied_at = None if record.leaving else at
 
 
-def _node_released(run: Run, record: NodeReleased, at: float) -> None:
+def _node_released(run: DurableRun, record: NodeReleased, at: float) -> None:
     del at
-    member = run.members[record.node]
+    member = run.member(record.node)
     member.outcome = record.outcome
     run.last_left = record.outcome.result is Result.LEFT
-    run.give_up.discard(member.node)
-    run.leaving.discard(member.node)
-    run.place(member)
-    if not run.counted:
+    if not member.in_round:
+        _release(run, member)
+
+
+def _release(run: DurableRun, member: DurableMember) -> None:
+    """Let a member go that has its outcome and no part in a round."""
+    run.members.pop(member.node, None)
+    _remember(run.released, member.node, member, RELEASED_MAX)
+    if not run.members:
         run.emptied_at = None
 
 
-def _node_succeeded(run: Run, record: NodeSucceeded, at: float) -> None:
+def _node_succeeded(run: DurableRun, record: NodeSucceeded, at: float) -> None:
     del at
-    member = run.members[record.node]
-    member.succeeded = True
-    run.place(member)
+    run.member(record.node).succeeded = True
 
 
-def _node_left_behind(run: Run, record: NodeLeftBehind, at: float) -> None:
+def _node_left_behind(run: DurableRun, record: NodeLeftBehind, at: float) -> None:
     member = run.members[record.node]
     run.losses.append(LostNode(member.node, at - record.silent_s))
-    run.release(member)
+    _leave_round(member)
     run.reason = record.reason
 
 
-def _round_formed(run: Run, record: RoundFormed, at: float) -> None:
+def _leave_round(member: DurableMember) -> None:
+    """Let a member have no part in the current round any more."""
+    member.assignment, member.succeeded = None, False
+
+
+def _round_formed(run: DurableRun, record: RoundFormed, at: float) -> None:
     members = [run.members[ranks.node] for ranks in record.nodes]
-    world_size = sum(ranks.workers for ranks in record.nodes)
-    master = members[0]
-    run.begin_round(
-        record.round,
-        {
-            ranks.node: Assignment(
-                group_rank=ranks.group_rank,
-                group_world_size=len(record.nodes),
-                first_rank=ranks.first_rank,
-                world_size=world_size,
-                first_role_rank=ranks.first_role_rank,
-                role_world_size=ranks.role_world_size,
-                master_node=master.node,
-                master_address=record.master_address,
-                master_port=record.master_port,
-                master_probe_port=master.offer.probe_port,
-                restarts_used=run.restarts_used,
-                max_restarts=run.spec.max_restarts,
-            )
-            for ranks in record.nodes
-        },
-        members,
-    )
+    master, world_size = members[0], sum(ranks.workers for ranks in record.nodes)
+    for member, ranks in zip(members, record.nodes, strict=True):
+        member.has_taken_part = True
+        member.assignment = Assignment(
+            group_rank=ranks.group_rank,
+            group_world_size=len(record.nodes),
+            first_rank=ranks.first_rank,
+            world_size=world_size,
+            first_role_rank=ranks.first_role_rank,
+            role_world_size=ranks.role_world_size,
+            master_node=master.node,
+            master_address=record.master_address,
+            master_port=record.master_port,
+            master_probe_port=master.offer.probe_port,
+            restarts_used=run.restarts_used,
+            max_restarts=run.spec.max_restarts,
+        )
+    run.order = {ranks.node: ranks for ranks in record.nodes}
+    run.slowest_s = max((member.offer.stop_timeout_s for member in members), default=0.0)
     run.origin = record.reason
-    run.timeline.form(record.round, len(record.nodes), world_size, record.reason, record.spent)
-    run.ledger.settle(record.spent, Activity.STARTING, at)
-    run.enter(State.STARTING, record.reason, at)
+    _begin_round(run, record, len(record.nodes), world_size, at)
 
 
-def _round_remembered(run: Run, record: RoundRemembered, at: float) -> None:
-    run.round = record.round
-    run.timeline.form(record.round, record.nodes, record.workers, record.reason, record.spent)
-    run.ledger.settle(record.spent, Activity.STARTING, at)
-    run.enter(State.STARTING, record.reason, at)
+def _round_remembered(run: DurableRun, record: RoundRemembered, at: float) -> None:
+    _begin_round(run, record, record.nodes, record.workers, at)
 
 
-def _rounds_missed(run: Run, record: RoundsMissed, at: float) -> None:
+def _begin_round(run: DurableRun, record: RoundFormed | RoundRemembered, nodes: int, workers: int, at: float) -> None:
+    """Begin a round of so many nodes and workers; nothing is known against any of them yet."""
+    run.round, run.missed, run.losses, run.first_failure = record.round, "", [], None
+    run.stepped = run.silent = False
+    run.rounds.form(record.round, nodes, workers, record.reason, record.spent)
+    _enter(run, State.STARTING, record.reason, at)
+    _spend(run, record.spent, Activity.STARTING, at)
+
+
+def _rounds_missed(run: DurableRun, record: RoundsMissed, at: float) -> None:
     del at
     run.round, run.missed = record.round, record.reason
-    for member in run.inside:
-        run.place(member)
 
 
-def _round_started(run: Run, record: RoundStarted, at: float) -> None:
-    run.ledger.reports_steps = record.steps_awaited
-    run.timeline.start(record)
-    run.ledger.settle(record.spent, Activity.STARTING if record.steps_awaited else Activity.RUNNING, at)
-    run.enter(State.RUNNING, record.reason, at)
+def _round_started(run: DurableRun, record: RoundStarted, at: float) -> None:
+    run.reports_steps = record.steps_awaited
+    run.rounds.start(record)
+    _enter(run, State.RUNNING, record.reason, at)
+    _spend(run, record.spent, Activity.STARTING if record.steps_awaited else Activity.RUNNING, at)
 
 
-def _training_began(run: Run, record: TrainingBegan, at: float) -> None:
-    run.ledger.reports_steps = run.ledger.stepped = True
-    run.ledger.settle(record.spent, Activity.TRAINING, at)
+def _training_began(run: DurableRun, record: TrainingBegan, at: float) -> None:
+    run.reports_steps = run.stepped = True
+    _spend(run, record.spent, Activity.TRAINING, at)
 
 
-def _training_stalled(run: Run, record: TrainingStalled, at: float) -> None:
-    run.ledger.settle(record.spent, Activity.STALLED, at)
+def _training_stalled(run: DurableRun, record: TrainingStalled, at: float) -> None:
+    _spend(run, record.spent, Activity.STALLED, at)
 
 
-def _training_resumed(run: Run, record: TrainingResumed, at: float) -> None:
-    run.ledger.settle(record.spent, Activity.TRAINING, at)
+def _training_resumed(run: DurableRun, record: TrainingResumed, at: float) -> None:
+    _spend(run, record.spent, Activity.TRAINING, at)
 
 
-def _nodes_silent(run: Run, record: NodesSilent, at: float) -> None:
+def _nodes_silent(run: DurableRun, record: NodesSilent, at: float) -> None:
     del record, at
-    run.ledger.silent = True
+    run.silent = True
 
 
-def _nodes_heard(run: Run, record: NodesHeard, at: float) -> None:
+def _nodes_heard(run: DurableRun, record: NodesHeard, at: float) -> None:
     del record, at
-    run.ledger.silent = False
+    run.silent = False
 
 
-def _round_stopped(run: Run, record: RoundStopped, at: float) -> None:
+def _round_stopped(run: DurableRun, record: RoundStopped, at: float) -> None:
     first = record.first_failure
     if first is not None:
-        failure = WorkerFailure(first.node, first.host, at - first.failure.age_s, first.failure)
-        run.failures.setdefault(first.node, failure)
-    run.trigger = Reason(record.condition, record.reason)
-    run.planned_at = at if record.planned else None
-    slowest = max((member.offer.stop_timeout_s for member in run.inside), default=0)
-    run.stop_overdue_at = at + slowest + run.policy.stop_limit_s
-    run.timeline.stop(record)
-    run.ledger.settle(record.spent, Activity.STOPPING, at)
-    run.enter(State.STOPPING, record.reason, at)
+        run.first_failure = WorkerFailure(first.node, first.host, at - first.failure.age_s, first.failure)
+    run.trigger, run.planned = Reason(record.condition, record.reason), record.planned
+    run.rounds.stop(record)
+    _enter(run, State.STOPPING, record.reason, at)
+    _spend(run, record.spent, Activity.STOPPING, at)
 
 
-def _round_ended(run: Run, record: RoundEnded, at: float) -> None:
-    run.keep(record.report, at)
-    run.round, run.restarts_used = record.round, record.restarts_used
-    run.repeats = record.repeats
+def _round_ended(run: DurableRun, record: RoundEnded, at: float) -> None:
+    _keep_report(run, record.report, at)
+    run.round, run.restarts_used, run.repeats = record.round, record.restarts_used, record.repeats
     run.cause = record.reason if record.report is None else in_brief(record.report)
     for member in list(run.inside):
-        run.release(member)
-    run.timeline.end(record)
-    run.ledger.settle(record.spent, Activity.WAITING, at)
-    run.enter(State.FORMING, record.reason, at)
+        _leave_round(member)
+        if member.outcome is not None:
+            _release(run, member)
+    run.rounds.end(record)
+    _enter(run, State.FORMING, record.reason, at)
+    _spend(run, record.spent, Activity.WAITING, at)
 
 
-def _run_ended(run: Run, record: RunEnded, at: float) -> None:
-    run.keep(record.report, at)
-    run.outcome = record.outcome
+def _run_ended(run: DurableRun, record: RunEnded, at: float) -> None:
+    _keep_report(run, record.report, at)
+    run.outcome, run.last_step = record.outcome, record.step
     run.concluded = record.condition in _FAILED_FOR_GOOD or (
         record.outcome.result in _ENDS and record.condition not in _EMPTIED
     )
-    run.give_up.clear()
-    if record.step is not None:
-        run.progress.gone = record.step
-    run.timeline.end_all(record)
-    run.ledger.stepped = run.ledger.silent = False  # there is no current round, nor need its records be kept
-    run.ledger.settle(record.spent, None, at)
-    run.enter(_ENDS.get(record.outcome.result, State.FAILED), record.reason, at)
+    run.rounds.end_all(record)
+    _let_go_of_rounds(run)
+    _enter(run, _ENDS.get(record.outcome.result, State.FAILED), record.reason, at)
+    _spend(run, record.spent, None, at)
+
+
+def _let_go_of_rounds(run: DurableRun) -> None:
+    """Let go of all that only another round would need: the store gives back none of it once a run has ended."""
+    run.members, run.released, run.order, run.losses = {}, {}, {}, []
+    run.last_left, run.emptied_at = False, None
+    run.stepped = run.silent = run.planned = False
+    run.origin = run.missed = run.cause = ""
+    run.trigger, run.first_failure, run.slowest_s = Reason("", ""), None, 0.0
+    if not any(True for _ in run.rounds):
+        run.round = 0  # it was another run's, as nodes remembered it
 
 
 _FAILED_FOR_GOOD = {"exhausted", "given_up"}
@@ -267,12 +291,28 @@ _EMPTIED = {"all_left"}
 _ENDS = {Result.SUCCEEDED: State.SUCCEEDED, Result.STOPPED: State.STOPPED}
 
 
-def _job_stop_asked(run: Run, record: JobStopAsked, at: float) -> None:
+def _job_stop_asked(run: DurableRun, record: JobStopAsked, at: float) -> None:
     del at
     run.stop_asked = record.reason
 
 
-_CHANGES = Table[type[Record], Callable[[Run, Any, float], None]]("changes")
+def _enter(run: DurableRun, state: State, reason: str, at: float) -> None:
+    """Be in this state from then on."""
+    run.state, run.reason, run.entered_at = state, reason, at
+
+
+def _spend(run: DurableRun, spent: Spent, cause: Activity | None, at: float) -> None:
+    """Settle what the run has spent; from here on its time goes to another cause, or to none."""
+    run.ledger = Ledger(at, spent, cause)
+
+
+def _keep_report(run: DurableRun, report: Report | None, at: float) -> None:
+    """Remember why a round failed, until another one does."""
+    if report is not None:
+        run.report, run.reported_at = report, at
+
+
+_CHANGES = Table[type[Record], Callable[[DurableRun, Any, float], None]]("changes")
 _CHANGES |= {
     NodeJoined: _node_joined,
     NodeLost: _node_lost,

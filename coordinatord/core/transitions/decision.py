@@ -7,7 +7,8 @@ from coordinatord.core.policy import Policy
 from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
-from coordinatord.core.transitions import apply
+from coordinatord.core.transitions.apply import apply
+from coordinatord.core.transitions.follow import follow
 from coordinatord.core.values.records import Record
 
 
@@ -25,7 +26,8 @@ class Decision:
 
     def record(self, record: Record) -> None:
         """Let something happen that is to be remembered: it takes effect, and becomes a part of the history."""
-        apply.apply(self.cluster, record, self.now, self._policy)
+        apply(self.cluster.durable, record, self.now)
+        follow(self.cluster, record, self._policy)
         self.records.append(record)
 
     def close(self, member: Member) -> None:

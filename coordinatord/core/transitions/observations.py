@@ -12,8 +12,9 @@ from coordinatord.core.queries import conditions
 from coordinatord.core.queries.master_address import plain
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.queries.time_attribution import spent_with_steps
+from coordinatord.core.state.durable import DurableMember, State
 from coordinatord.core.state.member import Member, MemberState
-from coordinatord.core.state.run import Run, State
+from coordinatord.core.state.run import Run
 from coordinatord.core.transitions import actions
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
@@ -25,18 +26,18 @@ ROUNDS_REMEMBERED_MAX = 2**30
 that claims more must not bring the run to where no next round has a number."""
 
 
-def newcomer(event: Connected) -> Member:
+def newcomer(event: Connected, now: float) -> Member:
     """Return the member that a node would be."""
-    join = event.join
-    return Member(join.node, join.incarnation, join.offer, plain(event.peer_address), plain(event.local_address))
+    join, peer, local = event.join, plain(event.peer_address), plain(event.local_address)
+    return Member(DurableMember(join.node, join.incarnation, join.offer, peer, local, joined_at=now))
 
 
 def take_in(run: Run, member: Member, observed: Observed, decision: Decision) -> Member:
     """Make a node a member of a run; return it as the run knows it."""
-    if run.state.ended:  # it comes to hear how it ended, which is nothing to be remembered
-        member.heard_at = member.arrived_at = member.awaited_from = decision.now
-        if run.outcome is not None and observed.run != run.id:
-            member.outcome = replace(run.outcome, summary=clip(Reasons(run).came_late(decision.now)))
+    if run.durable.state.ended:  # it comes to hear how it ended, which is nothing to be remembered
+        if run.durable.outcome is not None and observed.run != run.id:
+            outcome = replace(run.durable.outcome, summary=clip(Reasons(run).came_late(decision.now)))
+            member = Member(replace(member.durable, outcome=outcome))
         run.add(member)
         return member
     workers = "1 worker" if member.offer.workers == 1 else f"{member.offer.workers} workers"
@@ -76,9 +77,10 @@ def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
 def note_steps(run: Run, member: Member, observed: Observed) -> None:
     """Take in how far a member's workers have come, even if it has nothing else to say."""
     member.observed = observed
-    if _speaks_of_now(run, member, observed):
-        run.ledger.steps_announced = True
-        run.progress.note(run.assignments[member.node].group_rank, observed, member.heard_at)
+    assignment = member.durable.assignment
+    if assignment is not None and _speaks_of_now(run, member, observed):
+        run.steps_announced = True
+        run.progress.note(assignment.group_rank, observed, member.heard_at)
 
 
 def turns(run: Run) -> bool:
@@ -103,18 +105,21 @@ def hear(run: Run, member: Member, observed: Observed) -> None:
 
 
 def _speaks_of_now(run: Run, member: Member, observed: Observed) -> bool:
-    return member.in_round and observed.round == run.round and observed.run == run.id
+    inside = member.durable.assignment is not None
+    return inside and observed.round == run.durable.round and observed.run == run.id
 
 
 def _is_to_be_recorded(run: Run, member: Member, observed: Observed) -> bool:
-    succeeds = observed.phase is Phase.SUCCEEDED and not member.succeeded and _speaks_of_now(run, member, observed)
-    knows_more = observed.run == run.id and run.round < observed.round <= ROUNDS_REMEMBERED_MAX
+    succeeds = (
+        observed.phase is Phase.SUCCEEDED and not member.durable.succeeded and _speaks_of_now(run, member, observed)
+    )
+    knows_more = observed.run == run.id and run.durable.round < observed.round <= ROUNDS_REMEMBERED_MAX
     return observed.leaving or bool(member.drained) or succeeds or knows_more or _begins(run, member, observed)
 
 
 def _begins(run: Run, member: Member, observed: Observed) -> bool:
     """Whether a member brings word of the first step of the round that runs."""
-    if not observed.steps or run.ledger.stepped or run.state is not State.RUNNING:
+    if not observed.steps or run.durable.stepped or run.durable.state is not State.RUNNING:
         return False
     return _speaks_of_now(run, member, observed) and any(step is not None for step in observed.steps)
 
@@ -125,14 +130,16 @@ def settle_claims(run: Run, decision: Decision) -> None:
     claimants = [run.members[node] for node in claims]
     known = (member.observed.round for member in claimants if member.observed.run == run.id)
     latest = max((number for number in known if number <= ROUNDS_REMEMBERED_MAX), default=0)
-    if latest > run.round:
-        reason = f"nodes know of round {latest}, but the records end with round {run.round}: they are an old copy"
+    if latest > run.durable.round:
+        reason = (
+            f"nodes know of round {latest}, but the records end with round {run.durable.round}: they are an old copy"
+        )
         decision.record(RoundsMissed(run.job, run.id, reason, latest))
     _note_first_step(run, [member for member in claimants if _begins(run, member, member.observed)], decision)
     for member in claimants:
         if member.state is MemberState.RUNNING and member.observed.phase is Phase.SUCCEEDED:
             reason = f"all workers of node {member.node} succeeded"
-            decision.record(NodeSucceeded(run.job, run.id, reason, member.node, member.incarnation, run.round))
+            decision.record(NodeSucceeded(run.job, run.id, reason, member.node, member.incarnation, run.durable.round))
         if member.leaves:
             _let_leave(run, member, decision)
 
@@ -144,15 +151,15 @@ def _note_first_step(run: Run, members: list[Member], decision: Decision) -> Non
     spent = spent_with_steps(run, began_at, decision.now)
     step = max(step for step in run.members[who].observed.steps if step is not None)
     reason = f"a worker of node {who} has reported step {step}"
-    run.progress.note_start(run.ledger.entered_at)
-    decision.record(TrainingBegan(run.job, run.id, reason, run.round, spent))
+    run.progress.note_start(run.durable.entered_at)
+    decision.record(TrainingBegan(run.job, run.id, reason, run.durable.round, spent))
 
 
 def _let_leave(run: Run, member: Member, decision: Decision) -> None:
-    stopped = member.state is MemberState.STOPPED and run.state is State.STOPPING
-    if member.outcome is None and (stopped or member.state in {MemberState.READY, MemberState.SUCCEEDED}):
+    stopped = member.state is MemberState.STOPPED and run.durable.state is State.STOPPING
+    if member.durable.outcome is None and (stopped or member.state in {MemberState.READY, MemberState.SUCCEEDED}):
         actions.release_node(run, member, actions.left(member), decision)
-    elif member.in_round:
+    elif member.durable.in_round:
         run.leaving.add(member.node)
 
 

@@ -12,7 +12,8 @@ from coordinatord.core.policy import Policy
 from coordinatord.core.queries import admission
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.state.cluster import Cluster
-from coordinatord.core.state.run import Run, State
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.deadline_heap import DeadlineHeap
 from coordinatord.core.values.records import JobForgotten, NodeLost, Record, RunOpened
@@ -46,13 +47,13 @@ class Registry:
             self._make_room(decision)
         self._opened += 1
         run_id = f"{self._epoch}-{self._opened}"
-        again = "" if old is None or not old.concluded else Reasons(old).begun_anew(run_id, decision.now)
+        again = "" if old is None or not old.durable.concluded else Reasons(old).begun_anew(run_id, decision.now)
         reason = f"opened by node {join.node}" + (f"; {again}" if again else "")
         decision.record(RunOpened(join.job, run_id, reason, join.node, join.spec))
         if old is not None:
             self.drop_if_over(old)
         run = jobs[join.job]
-        if old is not None and old.state is State.SUCCEEDED:
+        if old is not None and old.durable.state is State.SUCCEEDED:
             run.remark = clip(again, MESSAGE_MAX)
         self.live[run_id] = run
         return run
@@ -62,7 +63,7 @@ class Registry:
         jobs = self._cluster.jobs
         if len(jobs) < self.policy.jobs_max:
             return
-        ended = next((run for run in jobs.values() if run.state.ended), None)
+        ended = next((run for run in jobs.values() if run.durable.state.ended), None)
         if ended is None:
             raise admission.too_many_jobs(self.policy.jobs_max)
         decision.record(JobForgotten(ended.job, ended.id, "it had ended, and another job needed its place"))

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from coordinatord.core.queries import conditions
 from coordinatord.core.queries.conditions import Condition
 from coordinatord.core.queries.reasons import Reasons
+from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
-from coordinatord.core.state.run import Run, State
+from coordinatord.core.state.run import Run
 from coordinatord.core.transitions import actions
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.records import Reason
@@ -110,7 +111,7 @@ _BY_STATE = {state: [row for row in ROWS if row.source is state] for state in St
 def next_row(run: Run, now: float) -> tuple[Transition | None, float | None]:
     """Return the row to take now, or None; and when it, or else the first one, is due if nothing happens before."""
     first = None
-    for row in _BY_STATE[run.state]:
+    for row in _BY_STATE[run.durable.state]:
         due = row.when(run)
         if due is None:
             continue
@@ -133,12 +134,12 @@ def take_due_rows(run: Run, decision: Decision) -> float | None:
         reason = Reason(conditions.NAMES[row.when], row.reason.format(reasons=Reasons(run)))
         row.action(run, reason, decision)
     text = f"job {run.job}: still moving after {TRANSITIONS_MAX} steps"
-    raise TransitionLoopError(text, table="transitions", state=run.state, stimulus=", ".join(taken))
+    raise TransitionLoopError(text, table="transitions", state=run.durable.state, stimulus=", ".join(taken))
 
 
 def _note_ready(run: Run, now: float) -> None:
     """Take note of since when there have been enough ready nodes for a round."""
     if run.count(MemberState.READY) < run.spec.nodes_min:
-        run.ledger.enough_since = None
-    elif run.ledger.enough_since is None:
-        run.ledger.enough_since = now
+        run.enough_since = None
+    elif run.enough_since is None:
+        run.enough_since = now

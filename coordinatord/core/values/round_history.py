@@ -7,7 +7,7 @@ digit and no clock that is set changes their order. `transitions/apply` makes it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coordinatord.core.values.records import RoundEnded, RoundStarted, RoundStopped, RunEnded
 from coordinatord.core.values.time_ledger import Spent
@@ -45,13 +45,13 @@ class Round:
     """What the run had spent when it ended; None while it is on."""
 
 
+@dataclass(slots=True)
 class RoundHistory:
     """The rounds of one run, oldest first."""
 
-    def __init__(self) -> None:
-        self._rounds: list[Round] = []
-        self._spent = Spent()
-        """What the run had spent when its last round ended."""
+    _rounds: list[Round] = field(default_factory=list)
+    _spent: Spent = field(default_factory=Spent)
+    """What the run had spent when its last round ended."""
 
     def __iter__(self) -> Iterator[Round]:
         """Iterate over the rounds that are kept."""

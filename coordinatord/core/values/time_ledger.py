@@ -10,8 +10,7 @@ clock that is set, a coordinator that is away and rounds that are forgotten leav
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -69,7 +68,7 @@ class Spent:
 
     def by_cause(self) -> dict[str, float]:
         """Return them as plain data."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def plus(self, cause: Activity, seconds: float) -> Spent:
         """Return them with so many more for one activity."""
@@ -80,58 +79,21 @@ class Spent:
         return Spent(**{name: max(0.0, now - getattr(earlier, name)) for name, now in self.by_cause().items()})
 
 
+@dataclass(frozen=True, slots=True)
 class Ledger:
-    """The seconds of one run: those that are settled, and the time since, which has one activity so far.
+    """The seconds of one run: those that are settled, and the time since, which has one cause so far."""
 
-    First the fields that records determine, then those that only this life of the daemon knows.
-    """
+    settled_at: float
+    """When the last of them ended, in the coordinator's clock."""
+    settled: Spent = field(default_factory=Spent)
+    """Up to the last boundary between two causes."""
+    cause: Activity | None = Activity.WAITING
+    """What the time since goes to, as far as records tell; None once the run is over."""
 
-    def __init__(self, opened_at: float) -> None:
-        """Begin at `opened_at`, by the coordinator's clock: no node is ready yet."""
-        self.settled = Spent()
-        """The seconds up to the last boundary between two activities."""
-        self.settled_at = opened_at
-        """When that was."""
-        self.cause: Activity | None = Activity.WAITING
-        """The activity of the time since; None once the run is over."""
-        self.entered_at = opened_at
-        """When the run entered its present state."""
-        self.reports_steps = False
-        """Its workers have reported steps."""
-        self.stepped = False
-        """They have reported one in the current round."""
-        self.silent = False
-        """It is recorded that no node of the current round is heard."""
-        self.steps_announced = False
-        """A worker of the current round has announced that it will report its steps; nodes report it again after a
-        restart."""
-
-        self.enough_since: float | None = None
-        """The time since which there have been enough ready nodes for a round."""
-        self.lost_at = math.inf
-        """When the first node that the current round has lost was last known to live."""
-
-    @property
-    def present(self) -> Activity | None:
-        """The activity of the open time, as far as is known: workers that will report a step have not begun before."""
-        return Activity.STARTING if self.cause is Activity.RUNNING and self.steps_announced else self.cause
-
-    def at(self, now: float) -> Spent:
-        """Return the seconds at `now`."""
-        return self.split(now, None, now)
-
-    def split(self, turn: float, since: Activity | None, now: float, *, before: Activity | None = None) -> Spent:
-        """Return the seconds at `now` if from `turn` on the open time went to the activity `since`.
-
-        Up to then it went to `before`, or to its activity so far.
-        """
-        before, since = before or self.present, since or self.present
+    def split(self, turn: float, before: Activity | None, since: Activity | None, now: float) -> Spent:
+        """Return what it comes to at `now` if the open time went to one cause up to `turn`, and to another since."""
         if before is None or since is None:
             return self.settled  # the run is over
         now = max(now, self.settled_at)  # a clock that was set back takes nothing away
         turn = min(max(turn, self.settled_at), now)
         return self.settled.plus(before, turn - self.settled_at).plus(since, now - turn)
-
-    def settle(self, spent: Spent, cause: Activity | None, at: float) -> None:
-        """Settle the seconds at `at`, as a record has them; from here on there is another activity, or none."""
-        self.settled, self.settled_at, self.cause = spent, at, cause

@@ -59,7 +59,7 @@ class Api:
     async def _show_all(self, kind: str) -> bytes:
         driver = self._driver
         jobs = [job_view(run, driver.now, driver.machine.store_error) async for run in iterate_jobs(driver, PIECE)]
-        answer = JobsAnswer(jobs=tuple(jobs), drained=drained_view(driver.machine.cluster))
+        answer = JobsAnswer(jobs=tuple(jobs), drained=drained_view(driver.machine.cluster.durable))
         return encoded(answer, kind, IN_LIST)
 
     async def _show(self, job: str, kind: str) -> bytes | None:

@@ -223,7 +223,7 @@ class LiveUpdates:
         cluster, now, store_error = self._driver.machine.cluster, self._driver.now, self._driver.machine.store_error
         jobs = tuple(summary_view(run, now, store_error) for run in cluster.jobs.values())
         lives = any(_lives(run) for run in cluster.jobs.values())
-        return PageStatus(version=__version__, jobs=jobs, drained=drained_view(cluster)), lives
+        return PageStatus(version=__version__, jobs=jobs, drained=drained_view(cluster.durable)), lives
 
     def _show_job(self, job: str) -> tuple[PageJob, bool]:
         run = self._driver.machine.cluster.jobs.get(job)
@@ -235,4 +235,4 @@ class LiveUpdates:
 
 
 def _lives(run: Run) -> bool:
-    return not run.state.ended or bool(run.members)
+    return not run.durable.state.ended or bool(run.members)

@@ -14,8 +14,9 @@ from prometheus_client.registry import Collector
 
 from coordinatord.core.queries.job_view import pace
 from coordinatord.core.queries.time_attribution import spent
+from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
-from coordinatord.core.state.run import Health, Run, State
+from coordinatord.core.state.run import Health, Run
 from coordinatord.core.values.time_ledger import Activity
 from coordinatord.protocol.messages import Launcher
 from coordinatord.server.metrics.rounds import REASONS, JobTally
@@ -55,17 +56,17 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
     seconds = _seconds(run, tally, now)
     return JobFigures(
         job=run.job,
-        state=run.state,
-        is_shown=not run.state.ended or now - run.ledger.settled_at <= ENDED_SHOWN_S,
+        state=run.durable.state,
+        is_shown=not run.durable.state.ended or now - run.durable.ledger.settled_at <= ENDED_SHOWN_S,
         nodes=tuple(run.count(state) for state in MemberState),
         nodes_min=run.spec.nodes_min,
         nodes_max=run.spec.nodes_max,
         rounds=tuple(tally.rounds[reason] for reason in REASONS),
         nodes_lost=tally.nodes_lost,
-        restarts=run.restarts_used,
+        restarts=run.durable.restarts_used,
         restarts_max=None if run.spec.launcher is Launcher.TORCHRUN else run.spec.max_restarts,
         seconds=tuple(seconds[cause] for cause in Activity),
-        step=None if run.state.ended else run.step,
+        step=None if run.durable.state.ended else run.step,
         steps_per_s=pace(run, now),
         health=run.health,
     )

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from prometheus_client import Histogram
 
 from coordinatord.core.queries import conditions
-from coordinatord.core.state.run import Run, State
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.table import ROWS
 from coordinatord.core.values.records import (
     JobForgotten,
     NodeLost,
-    Record,
     RoundEnded,
     RoundFormed,
     RoundStarted,
@@ -28,6 +28,7 @@ from coordinatord.core.values.records import (
     TrainingBegan,
 )
 from coordinatord.core.values.time_ledger import Activity, Spent
+from coordinatord.store.interface import Entry
 
 WORKER_FAILED = conditions.NAMES[conditions.worker_failed]
 NODE_LOST = conditions.NAMES[conditions.node_lost]
@@ -118,10 +119,9 @@ class RoundMeter:
         for run in restored:
             self.tallies[run.job] = _restored(run)
 
-    def note(self, records: Sequence[Record], at: float) -> None:
-        """Count records."""
-        del at  # the records themselves have the durations
-        for record in records:
+    def note(self, entries: Sequence[Entry]) -> None:
+        """Count records; they say themselves what took how long."""
+        for record in (entry.record for entry in entries):
             match record:
                 case JobForgotten():
                     self.tallies.pop(record.job, None)
@@ -167,11 +167,11 @@ class RoundMeter:
 
 def _restored(run: Run) -> JobTally:
     tally = JobTally()
-    tally.in_round = run.state in {State.STARTING, State.RUNNING, State.STOPPING}
-    if run.state is State.STOPPING:
-        tally.reason = known(run.trigger.condition)
-    if run.ledger.cause is Activity.TRAINING:
-        tally.trained = run.ledger.settled
+    tally.in_round = run.durable.state in {State.STARTING, State.RUNNING, State.STOPPING}
+    if run.durable.state is State.STOPPING:
+        tally.reason = known(run.durable.trigger.condition)
+    if run.durable.ledger.cause is Activity.TRAINING:
+        tally.trained = run.durable.ledger.settled
     return tally
 
 

@@ -105,7 +105,7 @@ class _Daemon(Collector):
         machine, counters = self._driver.machine, self._counters
         yield InfoMetricFamily("coordinatord_build", "Which coordinatord this is.", {"version": __version__})
         yield GaugeMetricFamily("coordinatord_sessions", "Nodes that are connected.", machine.sessions)
-        drained = len(machine.cluster.drained)
+        drained = len(machine.cluster.durable.drained)
         yield GaugeMetricFamily("coordinatord_drained", "Nodes and hosts that operators keep out of jobs.", drained)
         recording = machine.store_error is None
         yield GaugeMetricFamily("coordinatord_store_ok", "1 if decisions can be recorded, else 0.", recording)

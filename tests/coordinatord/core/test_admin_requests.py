@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinatord.core.effects import Answer, Batch, Refuse
 from coordinatord.core.events import AdminRequested, StoreFailed, StoreRecovered
-from coordinatord.core.state.run import State
+from coordinatord.core.state.durable import State
 from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode, Verdict
 from coordinatord.protocol.messages import Goal, Phase, RefusalCode, Result
 from tests.coordinatord.core.test_restore import HERE, Life, a_running_pair
@@ -25,9 +25,9 @@ def _asked(life: Life, request: StopJob | RestartJob | ForgetJob | DrainNode | U
 def test_a_node_that_is_drained_leaves_though_the_coordinator_starts_again_meanwhile() -> None:
     first = a_running_pair()
     assert ask(first, DrainNode("n2", "alice", "")).verdict is Verdict.DONE
-    assert first.run.state is State.STOPPING
+    assert first.run.durable.state is State.STOPPING
     second = first.next_life()
-    assert second.coordinator.cluster.drained == {"n2": "n2 drained by alice"}
+    assert second.coordinator.cluster.durable.drained == {"n2": "n2 drained by alice"}
     for number in (1, 2):
         second.connect(number, **HERE)
         assert second.sent[number].goal is Goal.STOP
@@ -63,7 +63,7 @@ def test_a_run_that_is_to_end_ends_though_the_coordinator_starts_again_meanwhile
         second.connect(number, **HERE)
     for number in (1, 2):
         second.report(number, run="e-1", round=1, phase=Phase.STOPPED)
-    assert second.run.state is State.STOPPED
+    assert second.run.durable.state is State.STOPPED
     assert second.sent[1].goal is Goal.EXIT
 
 
@@ -73,7 +73,7 @@ def test_a_node_that_comes_back_to_a_stopped_run_hears_how_it_ended() -> None:
     life.tick_until(life.now + 2.0)  # lost
     ask(life, StopJob(JOB, "alice", ""))
     life.report(1, run="e-1", round=1, phase=Phase.STOPPED)
-    assert life.run.state is State.STOPPED
+    assert life.run.durable.state is State.STOPPED
     ask(life, DrainNode("n2", "alice", ""))
     life.connect(2, run="e-1", round=1, phase=Phase.STOPPED)
     outcome = life.sent[2].outcome
@@ -89,7 +89,7 @@ def test_nothing_is_done_while_nothing_can_be_recorded() -> None:
     assert (answer.verdict, batch.records, batch.hurry) == (Verdict.UNRECORDED, (), True)
     assert "the disk is full" in answer.text
     life._take(StoreRecovered())
-    assert life.run.state is State.RUNNING
+    assert life.run.durable.state is State.RUNNING
     assert ask(life, StopJob(JOB, "alice", "")).verdict is Verdict.DONE
 
 
@@ -101,7 +101,7 @@ def a_deserted_job() -> Life:
     life.report(1, run="e-1", round=1, phase=Phase.STOPPED)
     life.drop(1)
     life.tick_until(life.now + 2.0)
-    assert (life.run.state, life.run.members) == (State.FORMING, {})
+    assert (life.run.durable.state, life.run.members) == (State.FORMING, {})
     return life
 
 
@@ -143,7 +143,7 @@ def test_workers_that_an_operators_stop_reaches_late_get_their_time_as_well() ->
     life.tick_until(life.now + 2.0)  # lost, though it lives
     life.report(1, run="e-1", round=1, phase=Phase.STOPPED)
     ask(life, StopJob(JOB, "alice", ""))
-    assert life.run.state is State.STOPPED
+    assert life.run.durable.state is State.STOPPED
     life.connect(2, **HERE)
     assert (life.sent[2].goal, life.sent[2].planned) == (Goal.EXIT, True)
 
@@ -163,7 +163,7 @@ def test_a_name_that_no_node_has_is_taken_for_a_slip() -> None:
     assert answer.verdict is Verdict.UNKNOWN_NODE
     assert answer.text == f"no job has a node or a host 'host-n11'; did you mean host-n1? {how}"
     assert ask(life, DrainNode("elsewhere", "alice", "")).text == f"no job has a node or a host 'elsewhere'. {how}"
-    assert life.coordinator.cluster.drained == {}
+    assert life.coordinator.cluster.durable.drained == {}
 
 
 def test_a_node_that_is_to_come_later_is_drained_ahead() -> None:

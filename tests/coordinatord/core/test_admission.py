@@ -6,16 +6,14 @@ import dataclasses
 
 import pytest
 
-from coordinatord.core.policy import Policy
 from coordinatord.core.queries.admission import RefusedError, check_incarnation, check_room, check_spec, nnodes
-from coordinatord.core.state.run import Run
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import JobSpec, Launcher, RefusalCode
-from tests.support.builders import a_join, a_member, a_spec
+from tests.support.builders import a_join, a_member, a_run, a_spec
 
 
 def refusal_of_spec(ours: JobSpec, theirs: JobSpec) -> str:
-    run = Run("mnist", "e-1", ours, "first", Policy(), 0.0)
+    run = a_run(ours)
     with pytest.raises(RefusedError) as caught:
         check_spec(run, a_join("second", job="mnist", spec=theirs))
     refused = caught.value.refused
@@ -25,7 +23,7 @@ def refusal_of_spec(ours: JobSpec, theirs: JobSpec) -> str:
 
 
 def test_a_node_that_agrees_is_let_in() -> None:
-    check_spec(Run("mnist", "e-1", a_spec(), "first", Policy(), 0.0), a_join(spec=a_spec()))
+    check_spec(a_run(), a_join(spec=a_spec()))
 
 
 def test_another_number_of_nodes_is_named_with_both_values_and_both_nodes() -> None:

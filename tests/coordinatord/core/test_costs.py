@@ -54,8 +54,8 @@ class Cluster:
 
     def commit(self) -> None:
         """Make durable what was decided, until there is nothing more to be."""
-        while records := self.journal.begin():
-            self.commits.append([type(record) for record in records])
+        while decided := self.journal.begin():
+            self.commits.append([type(record) for _, record in decided])
             self._say(self.journal.finish())
 
     def report(self, phase: Phase, *, beat: bool = False) -> None:
@@ -66,7 +66,7 @@ class Cluster:
 
     def observed(self, phase: Phase, *, beat: bool) -> Observed:
         """Return a node's report."""
-        return an_observed(run=self.run.id, round=self.run.round, phase=phase, beat=beat)
+        return an_observed(run=self.run.id, round=self.run.durable.round, phase=phase, beat=beat)
 
     def lose_one(self) -> None:
         """Remove one node without a message."""

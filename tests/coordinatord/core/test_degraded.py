@@ -7,7 +7,7 @@ import pytest
 from coordinatord.core.effects import Batch, Refuse, ReportDegraded, Send
 from coordinatord.core.events import Connected, Disconnected, Event, Reported, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.state.run import State
+from coordinatord.core.state.durable import State
 from coordinatord.protocol.messages import Goal, Phase, RefusalCode
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
 
@@ -51,7 +51,7 @@ def test_whatever_happens_nothing_is_decided(event: Event) -> None:
     assert batch.records == ()
     assert batch.hurry
     assert all(isinstance(effect, ReportDegraded) for effect in batch.effects)
-    assert coordinator.jobs["default"].state is State.RUNNING
+    assert coordinator.jobs["default"].durable.state is State.RUNNING
     assert coordinator.next_deadline() is None
 
 
@@ -79,7 +79,7 @@ def test_what_had_to_wait_is_decided_once_records_can_be_kept_again() -> None:
     batch = coordinator.handle(StoreRecovered(), 50.0)
     sent = {effect.session: effect.message.goal for effect in batch.effects if isinstance(effect, Send)}
     assert sent == {1: Goal.STOP, 2: Goal.STOP}
-    assert coordinator.jobs["default"].state is State.STOPPING
+    assert coordinator.jobs["default"].durable.state is State.STOPPING
 
 
 def test_nodes_that_succeeded_meanwhile_have_succeeded() -> None:
@@ -87,7 +87,7 @@ def test_nodes_that_succeeded_meanwhile_have_succeeded() -> None:
     for session in (1, 2):
         coordinator.handle(beat(session, Phase.SUCCEEDED), 2.0)
     coordinator.handle(StoreRecovered(), 50.0)
-    assert coordinator.jobs["default"].state is State.SUCCEEDED
+    assert coordinator.jobs["default"].durable.state is State.SUCCEEDED
 
 
 def test_the_time_of_trouble_counts_against_nobody() -> None:
@@ -97,7 +97,7 @@ def test_the_time_of_trouble_counts_against_nobody() -> None:
     assert let_pass(coordinator, 1_004.5) == []
     coordinator.handle(beat(1), 1_004.5)
     assert let_pass(coordinator, 1_005.1), "and then whoever stays silent is lost"
-    assert coordinator.jobs["default"].reason == "lost node n2"
+    assert coordinator.jobs["default"].durable.reason == "lost node n2"
 
 
 @pytest.mark.parametrize("died_at", [5.0, 1_800.0, 3_599.0])
@@ -110,7 +110,7 @@ def test_a_node_whose_cable_is_cut_meanwhile_is_lost_a_lease_after_the_trouble(d
     for now in range(3_604, 3_617, 2):  # at the latest after the longest lease, which n2 has if it was late before
         coordinator.handle(beat(1), float(now))
         let_pass(coordinator, now + 0.5)
-    assert coordinator.jobs["default"].reason == "lost node n2"
+    assert coordinator.jobs["default"].durable.reason == "lost node n2"
 
 
 @pytest.mark.parametrize("died_at", [1.5, 5.0, 1_800.0])
@@ -122,7 +122,7 @@ def test_a_node_whose_connection_closes_meanwhile_has_a_second_to_come_back(died
     coordinator.handle(StoreRecovered(), 3_601.0)
     assert let_pass(coordinator, 3_601.9) == []
     assert let_pass(coordinator, 3_602.1)
-    assert coordinator.jobs["default"].reason == "lost node n2"
+    assert coordinator.jobs["default"].durable.reason == "lost node n2"
 
 
 def test_a_node_that_begins_to_wait_meanwhile_waits_for_its_whole_time_and_no_longer() -> None:

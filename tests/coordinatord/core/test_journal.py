@@ -31,7 +31,7 @@ def test_what_rests_on_no_record_is_said_at_once() -> None:
 def test_what_rests_on_a_record_is_said_when_that_is_durable() -> None:
     journal = Journal()
     assert journal.take(a_batch(a_send(1), records=1), 0.0) == ()
-    assert journal.begin() == (a_record(0),)
+    assert journal.begin() == ((0.0, a_record(0)),)
     assert journal.finish() == (a_send(1),)
     assert journal.take(a_batch(a_send(1)), 0.0) == (a_send(1),)
 
@@ -62,7 +62,7 @@ def test_all_that_comes_during_a_write_is_written_next_in_one_go() -> None:
     journal.take(a_batch(a_send(3), records=2), 0.0)
     assert journal.begin() == ()
     assert journal.finish() == ()
-    assert journal.begin() == (a_record(0), a_record(0), a_record(1))
+    assert journal.begin() == ((0.0, a_record(0)), (0.0, a_record(0)), (0.0, a_record(1)))
     assert journal.finish() == (a_send(1), a_send(2), a_send(3))
     assert journal.begin() == ()
 
@@ -85,13 +85,11 @@ def test_that_the_coordinator_lives_is_said_whatever_is_being_written() -> None:
     assert journal.finish() == (a_send(1),)
 
 
-def test_records_keep_the_time_at_which_the_first_of_them_was_decided_however_long_they_wait() -> None:
+def test_records_keep_the_time_at_which_they_were_decided_however_long_they_wait() -> None:
     journal = Journal()
     journal.take(a_batch(records=1), 5.0)
-    journal.begin()
+    assert [at for at, _ in journal.begin()] == [5.0]
     journal.take(a_batch(records=1), 7.0)
-    journal.take(a_batch(records=1), 8.0)
-    assert journal.decided_at == 5.0
+    journal.take(a_batch(records=2), 8.0)
     journal.finish()
-    journal.begin()
-    assert journal.decided_at == 7.0
+    assert [at for at, _ in journal.begin()] == [7.0, 8.0, 8.0]

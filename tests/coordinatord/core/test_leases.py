@@ -10,9 +10,9 @@ from coordinatord.core.effects import Send
 from coordinatord.core.events import Connected, Disconnected, Reported, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
+from coordinatord.core.state.durable import State
 from coordinatord.core.state.leases import lease_s, note_heard
 from coordinatord.core.state.member import Member
-from coordinatord.core.state.run import State
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Desired, Phase
@@ -103,7 +103,7 @@ def a_running_pair() -> Coordinator:
 def lost_at(coordinator: Coordinator, silent_from: float) -> float:
     """Let n1 go on and n2 be silent; return when n2 is lost."""
     now = silent_from
-    while coordinator.jobs["default"].state is State.RUNNING:
+    while coordinator.jobs["default"].durable.state is State.RUNNING:
         now += 0.125
         coordinator.handle(Tick(), now)
         coordinator.handle(beat(1), now)

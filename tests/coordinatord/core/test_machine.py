@@ -11,7 +11,7 @@ from coordinatord.core.effects import Batch, Close, Refuse, Send
 from coordinatord.core.events import Connected, Disconnected, Event, Reported, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
-from coordinatord.core.state.run import State
+from coordinatord.core.state.durable import State
 from coordinatord.core.values.records import NodeLost, NodeReleased, Record, RoundEnded, RoundFormed, RunEnded
 from coordinatord.protocol.messages import Goal, Join, Observed, Phase, RefusalCode
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, an_offer, let_pass
@@ -32,7 +32,7 @@ def running_pair(coordinator: Coordinator, **spec: int) -> None:
         connect(coordinator, session, a_join(f"n{session}", spec=a_spec(**({"nodes_min": 2, "nodes_max": 2} | spec))))
     for session in (1, 2):
         report(coordinator, session, phase=Phase.RUNNING)
-    assert coordinator.jobs["default"].state is State.RUNNING
+    assert coordinator.jobs["default"].durable.state is State.RUNNING
 
 
 def play(script: str) -> Stage:
@@ -69,7 +69,7 @@ def test_who_left_after_success_and_is_gone_does_not_disturb_the_next_round() ->
         advance 30s
     """)
     run = stage.coordinator.jobs["default"]
-    assert (run.state, run.order, run.restarts_used) == (State.RUNNING, ("n2", "n3"), 1)
+    assert (run.durable.state, list(run.durable.order), run.durable.restarts_used) == (State.RUNNING, ["n2", "n3"], 1)
     assert list(run.members) == ["n2", "n3"]
 
 
@@ -87,7 +87,7 @@ def test_who_left_and_fell_silent_with_its_connection_open_may_close_it_at_any_t
         drop n1
     """)
     run = stage.coordinator.jobs["default"]
-    assert run.order == ("n2", "n3")
+    assert list(run.durable.order) == ["n2", "n3"]
     assert list(run.members) == ["n2", "n3"]
 
 
@@ -129,7 +129,7 @@ def test_a_replaced_nodeclient_is_refused_once_and_its_round_ends(session_seen_t
     endings = [effect for effect in batch.effects if isinstance(effect, Refuse | Close)]
     assert [type(ending) for ending in endings] == ([] if session_seen_to_close else [Refuse])
     run = coordinator.jobs["default"]
-    assert (run.state, run.reason) == (State.STOPPING, "lost node n2")
+    assert (run.durable.state, run.durable.reason) == (State.STOPPING, "lost node n2")
 
 
 def test_a_reconnected_nodeclient_has_its_old_session_closed_and_is_not_accused() -> None:
@@ -156,7 +156,7 @@ def test_the_budget_is_not_overdrawn_when_a_node_cannot_end_its_workers() -> Non
         records += report(coordinator, 1, float(second), phase=Phase.FAILED, failure=a_failure(exit_code=7)).records
         records += report(coordinator, 2, float(second), phase=Phase.STOPPING).records
     run = coordinator.jobs["default"]
-    assert (run.state, run.restarts_used) == (State.FAILED, 0)
+    assert (run.durable.state, run.durable.restarts_used) == (State.FAILED, 0)
     (ended,) = [record for record in records if isinstance(record, RunEnded)]
     assert ended.outcome.exit_code == 7
 
@@ -216,7 +216,7 @@ def test_a_node_that_stays_silent_after_a_stall_is_lost_within_another_lease() -
     for second in range(60, 66):
         coordinator.handle(Reported(1, beat), float(second))
         coordinator.handle(Tick(), float(second))
-    assert coordinator.jobs["default"].reason == "lost node n2"
+    assert coordinator.jobs["default"].durable.reason == "lost node n2"
 
 
 def test_a_full_coordinator_refuses_for_now_whoever_comes() -> None:
@@ -264,7 +264,7 @@ def test_a_round_s_failures_are_forgotten_with_it() -> None:
     assert ended.charged
     again = Observed("e-1", 1, Phase.FAILED, 40_001, leaving=False, failure=a_failure(), heard_s=0.0, beat=True)
     assert coordinator.handle(Reported(1, again), 2.0).records == ()
-    assert coordinator.jobs["default"].state is State.STARTING
+    assert coordinator.jobs["default"].durable.state is State.STARTING
 
 
 @pytest.mark.parametrize("claimed", [2**30 + 1, 2**31 - 1])
@@ -272,16 +272,16 @@ def test_a_node_that_remembers_too_much_does_not_use_up_all_numbers_of_rounds(cl
     coordinator = a_coordinator()
     connect(coordinator, 1, a_join("n1", spec=a_spec(1, 1), observed=an_observed(run="other", round=claimed)))
     run = coordinator.jobs["default"]
-    assert run.round == 2**30 + 1
+    assert run.durable.round == 2**30 + 1
     coordinator.handle(Reported(1, an_observed(run=run.id, round=claimed, phase=Phase.RUNNING)), 1.0)
-    assert run.round == 2**30 + 1
+    assert run.durable.round == 2**30 + 1
 
 
 def test_words_of_a_thousand_nodes_are_short() -> None:
     coordinator = a_coordinator()
     for session in range(1, 1001):
         connect(coordinator, session, a_join(f"n{session}", spec=a_spec(1000, 1000)))
-    assert coordinator.jobs["default"].reason == (
+    assert coordinator.jobs["default"].durable.reason == (
         "formed of nodes n1, n2, n3, n4, n5, n6, n7, n8 and 992 more, its maximum"
     )
 

@@ -20,7 +20,7 @@ from coordinatord.core.events import (
 )
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
-from coordinatord.core.state.run import State
+from coordinatord.core.state.durable import State
 from coordinatord.core.values.admin_requests import StopJob
 from coordinatord.core.values.records import NodeLost, RoundFormed
 from coordinatord.protocol.messages import Phase
@@ -52,7 +52,7 @@ def test_a_changed_heartbeat_loses_nobody_and_nodes_go_by_it(heartbeats: tuple[f
         world.go_on(SETTLED_S if heartbeat_s == others[-1] else waits_s)
     machine = world.daemon.machine
     [run] = machine.jobs.values()
-    assert (run.state, run.round, len(run.members)) == (State.RUNNING, 1, 4)
+    assert (run.durable.state, run.durable.round, len(run.members)) == (State.RUNNING, 1, 4)
     for member in run.members.values():
         assert member.sent is not None
         assert (member.sent.heartbeat_s, member.sent.lease_s) == (others[-1], 5 * others[-1])
@@ -66,7 +66,7 @@ def test_a_host_that_goes_later_is_lost_by_the_lease_of_then() -> None:
     change(world, heartbeat_s=1.0)
     world.go_on(10.0)
     world.hosts["n1"].vanish()
-    world.until(lambda: world.run.round == 2, within=5.0 + 2.0)
+    world.until(lambda: world.run.durable.round == 2, within=5.0 + 2.0)
 
 
 def a_run(coordinator: Coordinator, *, nodes: int = 1) -> None:
@@ -106,7 +106,7 @@ def test_nodes_that_train_are_told_of_another_outage_grace_at_once() -> None:
     let_pass(coordinator, 0.5)
     [run] = coordinator.jobs.values()
     coordinator.handle(Reported(1, an_observed(run=run.id, round=1, phase=Phase.RUNNING)), 0.6)
-    assert run.state is State.RUNNING
+    assert run.durable.state is State.RUNNING
     batch = coordinator.handle(PolicyChanged(Policy(settle_s=0.5, outage_grace_s=77.0)), 1.0)
     assert [effect.message.outage_grace_s for effect in batch.effects if isinstance(effect, Send)] == [77.0]
 
@@ -134,4 +134,4 @@ def test_a_connection_that_ends_after_its_lease_has_ended_gives_no_other_lease()
     coordinator.handle(Disconnected(1), 6.0)
     coordinator.handle(AdminRequested(2, StopJob("default", "operator", "")), 6.0)
     coordinator.handle(Tick(), 6.0)
-    assert coordinator.jobs["default"].state is State.STOPPED
+    assert coordinator.jobs["default"].durable.state is State.STOPPED

@@ -213,7 +213,7 @@ def test_what_a_node_said_of_another_round_is_no_early_end() -> None:
         job.send(session, Phase.RUNNING, number=2, now=11.0)
     job.send(2, Phase.FAILED, ERROR, number=2, now=12.0)
     job.send(1, Phase.STOPPED, number=2, now=12.0)
-    report = job.coordinator.jobs["default"].report
+    report = job.coordinator.jobs["default"].durable.report
     assert report is not None
     assert (report.round, report.early) == (2, ())
 

@@ -10,7 +10,8 @@ from coordinatord.core.effects import Batch, Send
 from coordinatord.core.events import Connected, Disconnected, Reported, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
-from coordinatord.core.state.run import Run, State
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.apply import HistoryError
 from coordinatord.core.values.records import (
     NodeJoined,
@@ -87,7 +88,7 @@ def a_running_pair() -> Life:
         life.connect(number)
     for number in (1, 2):
         life.report(number, run="e-1", round=1, phase=Phase.RUNNING)
-    assert life.run.state is State.RUNNING
+    assert life.run.durable.state is State.RUNNING
     return life
 
 
@@ -96,7 +97,7 @@ HERE: dict[str, Any] = {"run": "e-1", "round": 1, "phase": Phase.RUNNING}
 
 def test_nodes_that_come_back_find_their_round_as_it_was() -> None:
     first = a_running_pair()
-    assignments = first.run.assignments
+    assignments = {node: member.assignment for node, member in first.run.durable.members.items()}
     second = first.next_life()
     for number in (1, 2):
         batch = second.connect(number, **HERE)
@@ -104,7 +105,7 @@ def test_nodes_that_come_back_find_their_round_as_it_was() -> None:
         sent = second.sent[number]
         assert (sent.run, sent.round, sent.goal, sent.assignment) == ("e-1", 1, Goal.RUN, assignments[f"n{number}"])
     assert second.tick_until(second.now + 4.0) == []
-    assert second.run.state is State.RUNNING
+    assert second.run.durable.state is State.RUNNING
 
 
 def test_nobody_is_lost_before_a_full_grace_has_passed_and_then_in_the_ordinary_way() -> None:
@@ -135,11 +136,15 @@ def test_the_budget_is_as_it_was_and_charged_once() -> None:
     first = a_running_pair()
     first.report(1, run="e-1", round=1, phase=Phase.FAILED, failure=a_failure())
     first.report(2, run="e-1", round=1, phase=Phase.STOPPED)
-    assert first.run.restarts_used == 1
+    assert first.run.durable.restarts_used == 1
     second = first.next_life()
     for number in (1, 2):
         second.connect(number, run="e-1", round=2, phase=Phase.RUNNING)
-    assert (second.run.restarts_used, second.run.round, second.run.state) == (1, 2, State.RUNNING)
+    assert (second.run.durable.restarts_used, second.run.durable.round, second.run.durable.state) == (
+        1,
+        2,
+        State.RUNNING,
+    )
     assert second.sent[1].assignment == first.sent[1].assignment
 
 
@@ -147,7 +152,7 @@ def test_the_budget_is_as_it_was_and_charged_once() -> None:
 def test_a_failure_that_stopped_the_round_is_charged_by_the_next_life(culprit_comes_back: bool) -> None:
     first = a_running_pair()
     first.report(1, run="e-1", round=1, phase=Phase.STOPPING, failure=a_failure(exit_code=3))
-    assert first.run.state is State.STOPPING
+    assert first.run.durable.state is State.STOPPING
     second = first.next_life()
     if culprit_comes_back:
         second.connect(1, run="e-1", round=1, phase=Phase.FAILED, failure=a_failure(exit_code=3, age_s=AWAY_S))
@@ -164,18 +169,18 @@ def test_a_failure_that_stopped_the_round_is_charged_by_the_next_life(culprit_co
 def test_a_failure_while_nobody_coordinated_is_reported_and_charged() -> None:
     life = a_running_pair().next_life()
     life.connect(1, run="e-1", round=1, phase=Phase.FAILED, failure=a_failure(age_s=50.0))
-    assert life.run.state is State.STOPPING
+    assert life.run.durable.state is State.STOPPING
     life.connect(2, **HERE)
     assert life.sent[2].goal is Goal.STOP
     life.report(2, run="e-1", round=1, phase=Phase.STOPPED)
-    assert life.run.restarts_used == 1
+    assert life.run.durable.restarts_used == 1
 
 
 def test_a_run_that_finished_while_nobody_coordinated_is_finished() -> None:
     life = a_running_pair().next_life()
     for number in (1, 2):
         life.connect(number, run="e-1", round=1, phase=Phase.SUCCEEDED)
-    assert life.run.state is State.SUCCEEDED
+    assert life.run.durable.state is State.SUCCEEDED
     assert life.sent[1].outcome == life.sent[2].outcome
     assert life.sent[1].goal is Goal.EXIT
 
@@ -188,7 +193,7 @@ def test_who_succeeded_before_need_not_come_back() -> None:
     second.connect(2, **HERE)
     assert second.tick_until(second.now + 4.0) == []
     second.report(2, run="e-1", round=1, phase=Phase.SUCCEEDED)
-    assert second.run.state is State.SUCCEEDED
+    assert second.run.durable.state is State.SUCCEEDED
 
 
 def test_a_node_hears_how_a_run_ended_that_ended_before_the_restart() -> None:
@@ -224,7 +229,7 @@ def test_rounds_go_on_counting_upward() -> None:
         life.connect(number, **HERE)
     life.report(1, run="e-1", round=1, phase=Phase.FAILED, failure=a_failure())
     life.report(2, run="e-1", round=1, phase=Phase.STOPPED)
-    assert (life.run.state, life.run.round) == (State.STARTING, 2)
+    assert (life.run.durable.state, life.run.durable.round) == (State.STARTING, 2)
 
 
 def test_survivors_that_come_back_to_a_forming_round_do_not_wait_for_a_settle_window() -> None:
@@ -240,11 +245,11 @@ def test_survivors_that_come_back_to_a_forming_round_do_not_wait_for_a_settle_wi
     last = max(index for index, (_, record) in enumerate(first.past) if isinstance(record, RoundEnded))
     first.past = first.past[: last + 1]  # killed before the next round was recorded
     second = first.next_life(settle_s=2.0)
-    assert second.run.state is State.FORMING
+    assert second.run.durable.state is State.FORMING
     second.connect(1, spec=spec, run="e-1", round=1, phase=Phase.FAILED)
-    assert second.run.state is State.FORMING, "the other may come back yet"
+    assert second.run.durable.state is State.FORMING, "the other may come back yet"
     second.connect(2, spec=spec, run="e-1", round=1, phase=Phase.STOPPED)
-    assert (second.run.state, second.run.round) == (State.STARTING, 2)
+    assert (second.run.durable.state, second.run.durable.round) == (State.STARTING, 2)
 
 
 def test_a_stall_right_after_the_start_condemns_nobody_and_forgives_no_more_than_itself() -> None:
@@ -291,7 +296,7 @@ def test_a_run_that_was_empty_once_is_over_when_its_last_node_leaves() -> None:
     life.report(1, run="e-1", round=2, phase=Phase.RUNNING)
     life.report(1, run="e-1", round=2, phase=Phase.RUNNING, leaving=True)
     life.report(1, run="e-1", round=2, phase=Phase.STOPPED, leaving=True)
-    assert life.run.state is State.STOPPED
+    assert life.run.durable.state is State.STOPPED
 
 
 def test_a_run_that_lost_all_its_nodes_waits_for_them_anew() -> None:
@@ -303,7 +308,7 @@ def test_a_run_that_lost_all_its_nodes_waits_for_them_anew() -> None:
     first.tick_until(3.0)
     assert not first.run.members
     second = first.next_life()
-    gone_s = second.coordinator.policy.outage_grace_s + second.run.slowest_s
+    gone_s = second.coordinator.policy.outage_grace_s + second.run.durable.slowest_s
     assert second.tick_until(second.now + gone_s - 1.0) == []
     assert [type(record) for record in second.tick_until(second.now + 2.0)] == [RunEnded]
 
@@ -351,7 +356,7 @@ def test_an_empty_history_is_a_beginning() -> None:
 def test_what_failed_in_a_planned_stop_is_free_even_if_the_clock_was_set_back_while_nobody_coordinated() -> None:
     life = a_running_pair()
     life.report(1, **HERE, leaving=True)
-    assert life.run.state is State.STOPPING
+    assert life.run.durable.state is State.STOPPING
     # All of it was only a moment ago, by the clock of the next life.
     second = Life([(life.now + AWAY_S, record) for _, record in life.past], life.now + AWAY_S)
     stopped: dict[str, Any] = {"run": "e-1", "round": 1, "phase": Phase.STOPPED}

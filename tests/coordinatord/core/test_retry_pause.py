@@ -182,7 +182,7 @@ def test_an_operator_who_asks_for_a_restart_ends_the_pause() -> None:
     assert (job.number, job.restart()) == (2, (Verdict.DONE, "job default: the pause before round 3 is over"))
     assert job.number == 3
     reason = "rank 0 on node a failed in round 2; restarted by alice; formed of node a, its maximum"
-    assert job.run.reason == reason
+    assert job.run.durable.reason == reason
     job.fail()
     assert job.waits() == 8.0, "it comes again if the error does"
 
@@ -215,4 +215,4 @@ def test_no_node_is_let_go_for_a_pause_that_is_longer_than_its_patience() -> Non
     job.fail()
     job.fail()
     assert job.waits() == 60.0
-    assert job.run.members["a"].outcome is None
+    assert job.run.members["a"].durable.outcome is None

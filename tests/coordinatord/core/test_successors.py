@@ -10,7 +10,8 @@ import pytest
 from coordinatord.core.effects import Batch, Refuse, Send
 from coordinatord.core.events import AdminRequested, Connected, Disconnected, Reported, Tick
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.state.run import Run, State
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.run import Run
 from coordinatord.core.values.admin_requests import StopJob
 from coordinatord.core.values.records import NodeJoined, NodeLost, RunEnded, RunOpened
 from coordinatord.protocol.exit_codes import ExitCode
@@ -35,7 +36,7 @@ def running_pair() -> tuple[Coordinator, Run]:
     for session in (1, 2):
         coordinator.handle(Reported(session, an_observed(run="e-1", round=1, phase=Phase.RUNNING)), 0.0)
     run = coordinator.jobs["default"]
-    assert run.state is State.RUNNING
+    assert run.durable.state is State.RUNNING
     return coordinator, run
 
 
@@ -60,7 +61,7 @@ def test_in_a_blip_of_all_connections_a_node_with_other_settings_is_refused_and_
         assert batch.records == ()
         assert [effect.message.goal for effect in batch.effects if isinstance(effect, Send)] == [Goal.RUN]
     coordinator.handle(Tick(), 3.0)
-    assert (coordinator.jobs["default"], run.state, run.round) == (run, State.RUNNING, 1)
+    assert (coordinator.jobs["default"], run.durable.state, run.durable.round) == (run, State.RUNNING, 1)
 
 
 def test_a_run_whose_nodes_are_all_gone_gives_way_to_a_node_with_other_settings() -> None:
@@ -68,10 +69,10 @@ def test_a_run_whose_nodes_are_all_gone_gives_way_to_a_node_with_other_settings(
     for session in (1, 2):
         coordinator.handle(Disconnected(session), 1.0)
     coordinator.handle(Tick(), 2.0)
-    assert run.state is State.RUNNING, "the outage grace is not over"
+    assert run.durable.state is State.RUNNING, "the outage grace is not over"
     batch = connect(coordinator, 3, "n3", OTHER, 2.5)
     assert [type(record) for record in batch.records] == [RunEnded, RunOpened, NodeJoined]
-    assert (run.state, run.members) == (State.FAILED, {})
+    assert (run.durable.state, run.members) == (State.FAILED, {})
     successor = coordinator.jobs["default"]
     assert (successor.spec, list(successor.members)) == (OTHER, ["n3"])
     assert list(coordinator._registry.live) == [successor.id], "nothing is kept of the old run"
@@ -106,7 +107,7 @@ def test_nodes_that_are_only_silent_keep_their_run() -> None:
     let_pass(coordinator, 5.0)
     assert run.all_silent
     assert refusal(connect(coordinator, 3, "n3", OTHER, 5.5)) is RefusalCode.SPEC_DIFFERS
-    assert (coordinator.jobs["default"], run.state) == (run, State.RUNNING)
+    assert (coordinator.jobs["default"], run.durable.state) == (run, State.RUNNING)
 
 
 # The last node
@@ -118,7 +119,7 @@ def test_a_run_without_a_round_that_lost_its_nodes_is_over_at_once() -> None:
     coordinator.handle(Disconnected(1), 1.0)
     assert coordinator.next_deadline() == 2.0
     assert [type(record) for record in coordinator.handle(Tick(), 2.0).records] == [NodeLost, RunEnded]
-    assert coordinator.jobs["default"].state is State.FAILED
+    assert coordinator.jobs["default"].durable.state is State.FAILED
 
 
 def test_a_run_that_had_a_round_waits_for_its_lost_nodes_for_as_long_as_they_may_have_workers() -> None:
@@ -129,7 +130,7 @@ def test_a_run_that_had_a_round_waits_for_its_lost_nodes_for_as_long_as_they_may
     coordinator.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.STOPPED)), 2.1)
     coordinator.handle(Disconnected(1), 3.0)
     coordinator.handle(Tick(), 4.0)
-    assert (run.state, run.members) == (State.FORMING, {})
+    assert (run.durable.state, run.members) == (State.FORMING, {})
     end = 4.0 + coordinator.policy.outage_grace_s + an_offer().stop_timeout_s
     while (due := coordinator.next_deadline()) is not None and due < end:
         assert coordinator.handle(Tick(), due).records == ()
@@ -224,7 +225,7 @@ def ended() -> tuple[Coordinator, Run]:
         coordinator.handle(Reported(session, said), 100.0)
     for session in (1, 2):
         coordinator.handle(Disconnected(session), 100.5)
-    assert run.state.ended
+    assert run.durable.state.ended
     return coordinator, run
 
 
@@ -265,7 +266,7 @@ def test_a_process_that_ran_when_the_job_was_stopped_hears_of_that() -> None:
     for session in (1, 2):
         said = an_observed(run="e-1", round=1, phase=Phase.STOPPED)
         coordinator.handle(Reported(session, said), 51.0)
-    assert run.state is State.STOPPED
+    assert run.durable.state is State.STOPPED
     [sent] = connect(coordinator, 3, "n3", OURS, 52.0, age_s=30.0).effects
     assert isinstance(sent, Send)
     assert sent.message.outcome is not None
@@ -277,7 +278,7 @@ def test_after_an_end_for_want_of_nodes_whoever_comes_begins_another_run_without
     for session in (1, 2):
         said = an_observed(run="e-1", round=1, phase=Phase.STOPPED, leaving=True)
         coordinator.handle(Reported(session, said), 100.0)
-    assert (run.state.ended, run.concluded) == (True, False)
+    assert (run.durable.state.ended, run.durable.concluded) == (True, False)
     opened, *_ = connect(coordinator, 3, "n3", OURS, 112.0, age_s=30.0).records
     assert isinstance(opened, RunOpened)
     assert opened.reason == "opened by node n3"

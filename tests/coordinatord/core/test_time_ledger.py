@@ -9,9 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from coordinatord.core.policy import Policy
 from coordinatord.core.queries.job_view import job_view, rounds_view
 from coordinatord.core.queries.time_attribution import spent
-from coordinatord.core.state.run import Run, State
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.run import Run
 from coordinatord.core.values.round_history import REASON_MAX, ROUNDS_KEPT
 from coordinatord.core.values.time_ledger import SPAN_MAX, Activity, Ledger, Spent
 from coordinatord.protocol.api import JobStatus
@@ -77,7 +79,7 @@ def test_the_time_since_there_were_enough_nodes_is_rendezvous_and_not_waiting() 
     stage = play("join n1 min=2 max=3", "advance 4s", "join n2 min=2 max=3", "advance 1s")
     assert ledger(stage) == {"waiting": 4.0, "rendezvous": 1.0}, "shown before the round is there"
     stage.play("advance 9s")
-    assert run_of(stage).state is State.STARTING
+    assert run_of(stage).durable.state is State.STARTING
     assert ledger(stage) == {"waiting": 4.0, "rendezvous": 2.0, "starting": 8.0}
 
 
@@ -91,14 +93,14 @@ def test_nodes_that_went_before_the_round_had_been_waited_for_in_vain() -> None:
 
 def test_a_run_that_ends_before_it_has_a_round_has_waited() -> None:
     stage = play("join n1 min=1 max=3", "advance 1s", "leave n1", "advance 9s")
-    assert run_of(stage).state is State.STOPPED
+    assert run_of(stage).durable.state is State.STOPPED
     assert ledger(stage) == {"waiting": 1.0}, "its time ends with it"
     assert (shown(stage).opened_s, shown(stage).state_s) == (1.0, 9.0)
 
 
 def test_the_time_until_a_dead_node_is_lost_is_detecting() -> None:
     stage = play(PAIR, "advance 6s", "silence n2", "advance 30s")
-    assert run_of(stage).state is State.STOPPING
+    assert run_of(stage).durable.state is State.STOPPING
     detecting = 5.0  # the lease
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0, "detecting": detecting, "stopping": 25.0}
 
@@ -135,7 +137,7 @@ def test_a_round_may_break_while_it_starts() -> None:
 
 def test_a_stop_on_purpose_needs_no_detecting() -> None:
     stage = play("join n1 min=1 max=2", "advance 2s", "running n1", "advance 5s", "join n2 min=1 max=2", "advance 4s")
-    assert run_of(stage).state is State.STOPPING
+    assert run_of(stage).durable.state is State.STOPPING
     assert ledger(stage) == {"rendezvous": 2.0, "running": 5.0, "stopping": 4.0}
 
 
@@ -149,7 +151,7 @@ def test_nor_does_a_newcomer_prove_that_nodes_which_fell_silent_have_trained() -
     trio = [f"join n{number} min=2 max=3" for number in (1, 2)]
     stage = play(*trio, "advance 2s", "running n1 n2", "advance 6s", "silence n1 n2", "advance 90s")
     stage.play("join n3 min=2 max=3")
-    assert run_of(stage).reason == "node n3 arrived"
+    assert run_of(stage).durable.reason == "node n3 arrived"
     assert ledger(stage) == {"rendezvous": 2.0, "running": 6.0, "detecting": 90.0}
 
 
@@ -160,7 +162,7 @@ def test_nor_has_a_node_that_is_silent_since_before_nothing_could_be_recorded() 
 
 def test_the_end_of_a_run_that_has_not_been_heard_of_is_detecting_too() -> None:
     stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 400s")
-    assert run_of(stage).state is State.FAILED
+    assert run_of(stage).durable.state is State.FAILED
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0, "detecting": 375.0}
 
 
@@ -174,7 +176,7 @@ def test_nodes_that_come_back_and_had_ended_their_workers_trained_until_then() -
     puppet = stage.puppets["n1"]
     puppet.observed = replace(puppet.observed, idle_s=4.0)
     stage.play("stopped n1")
-    assert run_of(stage).state is State.STOPPING
+    assert run_of(stage).durable.state is State.STOPPING
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 26.0, "detecting": 4.0}
 
 
@@ -220,8 +222,8 @@ def test_a_run_that_has_told_of_steps_starts_until_it_does_again() -> None:
 
 def test_a_run_that_is_over_has_no_round_in_which_steps_were_told_of() -> None:
     stage = play(PAIR, "step n1 0", "advance 1s", "succeed n1 n2")
-    assert run_of(stage).ledger.reports_steps
-    assert not run_of(stage).ledger.stepped, "of such a run not all records are read again"
+    assert run_of(stage).durable.reports_steps
+    assert not run_of(stage).durable.stepped, "of such a run not all records are read again"
 
 
 def test_a_round_is_told_to_train_once() -> None:
@@ -316,7 +318,7 @@ def test_long_reasons_are_cut() -> None:
         a_stop_of(reason=reason),
         an_end_of(reason=reason),
     ]
-    [one] = rounds_view(replay(Entry(0.0, record) for record in past)["job"], 0.0)
+    [one] = rounds_view(Run(replay(Entry(0.0, record) for record in past)["job"], Policy()), 0.0)
     assert one.stopped == one.ended == "x" * (REASON_MAX - 3) + "..."
 
 
@@ -330,10 +332,10 @@ def test_as_many_rounds_are_shown_as_the_store_keeps() -> None:
 def test_a_pruned_store_gives_the_same_ledger_and_the_same_rounds() -> None:
     database, whole = Database.in_memory(), []
     for entry in RandomLife(5, rounds=ROUNDS_KEPT + 15):
-        database.append([entry.record], entry.at)
+        database.append([entry])
         whole.append(entry)
     assert database.count() < len(whole)
-    kept, all_ = replay(database.load())["job"], replay(whole)["job"]
+    kept, all_ = (Run(replay(entries)["job"], Policy()) for entries in (database.load(), whole))
     now = whole[-1].at + 7.0
     assert spent(kept, now) == spent(all_, now)
     assert spent(kept, now).total == pytest.approx(now - whole[0].at)
@@ -354,18 +356,18 @@ STATES = {
 @pytest.mark.parametrize("state", STATES)
 def test_what_happens_goes_on_while_there_is_no_coordinator(state: State) -> None:
     stage = play(STATES[state])
-    assert run_of(stage).state is state
-    before, rounds = spent(run_of(stage), stage.now), list(run_of(stage).timeline)
-    cause = run_of(stage).ledger.cause
+    assert run_of(stage).durable.state is state
+    before, rounds = spent(run_of(stage), stage.now), list(run_of(stage).durable.rounds)
+    cause = run_of(stage).durable.ledger.cause
     stage.play("die 30s")
     after = spent(run_of(stage), stage.now)
     assert after == (before if cause is None else before.plus(cause, 30.0))
-    assert list(run_of(stage).timeline) == rounds
+    assert list(run_of(stage).durable.rounds) == rounds
 
 
 def test_a_node_that_went_while_there_was_no_coordinator_trained_until_that_was_back() -> None:
     stage = play(PAIR, "advance 6s", "die 30s", "reconnect n1", "advance 15s")
-    assert run_of(stage).state is State.STOPPING
+    assert run_of(stage).durable.state is State.STOPPING
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 36.0, "detecting": 15.0}
 
 
@@ -382,13 +384,13 @@ def test_that_a_round_has_told_of_steps_outlives_the_coordinator() -> None:
 
 
 def test_a_clock_that_is_set_back_takes_nothing_away() -> None:
-    book = Ledger(100.0)
-    assert book.at(90.0) == Spent()
-    book.settle(Spent(waiting=5.0), Activity.STARTING, 105.0)
-    assert book.at(50.0) == Spent(waiting=5.0)
-    assert book.split(10.0, Activity.DETECTING, 50.0) == Spent(waiting=5.0)
-    assert book.split(200.0, Activity.DETECTING, 110.0) == Spent(waiting=5.0, starting=5.0)
+    book, cause = Ledger(100.0), Activity.WAITING
+    assert book.split(90.0, cause, cause, 90.0) == Spent()
+    book, cause = Ledger(105.0, Spent(waiting=5.0), Activity.STARTING), Activity.STARTING
+    assert book.split(50.0, cause, cause, 50.0) == Spent(waiting=5.0)
+    assert book.split(10.0, cause, Activity.DETECTING, 50.0) == Spent(waiting=5.0)
+    assert book.split(200.0, cause, Activity.DETECTING, 110.0) == Spent(waiting=5.0, starting=5.0)
 
 
 def test_no_clock_however_wrong_makes_a_number_that_cannot_be_recorded() -> None:
-    assert Ledger(0.0).at(1e11) == Spent(waiting=SPAN_MAX)
+    assert Ledger(0.0).split(1e11, Activity.WAITING, Activity.WAITING, 1e11) == Spent(waiting=SPAN_MAX)

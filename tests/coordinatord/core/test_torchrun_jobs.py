@@ -7,7 +7,7 @@ import dataclasses
 from coordinatord.core.events import Connected, Reported
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.job_view import job_view
-from coordinatord.core.state.run import State
+from coordinatord.core.state.durable import State
 from coordinatord.protocol.api import RestartsStatus
 from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.messages import Launcher, Phase
@@ -36,29 +36,29 @@ def test_a_torchrun_that_gives_up_ends_the_job_if_too_few_are_left() -> None:
     coordinator = running(nodes_min=2)
     fail(coordinator, leaving=True)
     run = coordinator.jobs["default"]
-    assert run.state is State.FAILED
-    assert run.outcome is not None
-    assert run.outcome.exit_code == 1
-    assert run.outcome.summary.startswith("rank 0 on node b failed: exit code 1 (restarts: 0")
-    assert run.report is not None
+    assert run.durable.state is State.FAILED
+    assert run.durable.outcome is not None
+    assert run.durable.outcome.exit_code == 1
+    assert run.durable.outcome.summary.startswith("rank 0 on node b failed: exit code 1 (restarts: 0")
+    assert run.durable.report is not None
 
 
 def test_the_others_go_on_without_it_if_they_are_enough() -> None:
     coordinator = running(nodes_min=1)
     fail(coordinator, leaving=True)
     run = coordinator.jobs["default"]
-    assert (run.state, run.order) == (State.STARTING, ("a",))
+    assert (run.durable.state, list(run.durable.order)) == (State.STARTING, ["a"])
 
 
 def test_one_that_has_restarts_left_starts_again_with_the_others() -> None:
     coordinator = running(nodes_min=2)
     fail(coordinator, leaving=False)
     run = coordinator.jobs["default"]
-    assert (run.state, run.round, run.restarts_used) == (State.STARTING, 2, 1)
+    assert (run.durable.state, run.durable.round, run.durable.restarts_used) == (State.STARTING, 2, 1)
     assert job_view(run, 3.0, None).restarts == RestartsStatus(used=1, max=None)
 
 
 def test_a_nodeclient_that_leaves_after_a_failure_may_be_replaced() -> None:
     coordinator = running(2, Launcher.NODECLIENT)
     fail(coordinator, leaving=True)
-    assert coordinator.jobs["default"].state is State.FORMING
+    assert coordinator.jobs["default"].durable.state is State.FORMING

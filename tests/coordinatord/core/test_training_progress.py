@@ -54,7 +54,7 @@ class Job:
 
     def send(self, number: int, *steps: int | None, age_s: float | None = 0.0, **values: Any) -> None:
         """Have a node report something, such as the steps of its workers."""
-        said = {"run": self.run.id, "round": self.run.round, "phase": Phase.RUNNING, "beat": True} | values
+        said = {"run": self.run.id, "round": self.run.durable.round, "phase": Phase.RUNNING, "beat": True} | values
         step_age_s = age_s if steps else None
         observed = an_observed(steps=steps, step_age_s=step_age_s, port=40_000 + number, **said)
         self.machine.handle(Reported(number, observed), self.now)

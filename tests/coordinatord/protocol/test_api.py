@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from coordinatord.core.state.run import State
+from coordinatord.core.state.durable import State
 from coordinatord.core.values.time_ledger import Activity
 from coordinatord.protocol import api
 from coordinatord.protocol.schema import Clipped, Length, Range, SchemaError, Token, fields_of, reader_for

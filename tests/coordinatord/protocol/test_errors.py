@@ -11,8 +11,8 @@ from coordinatord.core.policy import Policy
 from coordinatord.core.queries.desired_state import goal_of
 from coordinatord.core.state import member
 from coordinatord.core.state.cluster import Cluster
+from coordinatord.core.state.durable import DurableCluster, State
 from coordinatord.core.state.member import MemberState
-from coordinatord.core.state.run import Run, State
 from coordinatord.core.transitions import apply, table
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.records import JobStopAsked
@@ -20,11 +20,7 @@ from coordinatord.protocol.errors import STATE_MAX, InternalError
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.table import TABLE, Stimulus
 from tests.support.bench import Bench
-from tests.support.builders import a_member, a_spec
-
-
-def a_run() -> Run:
-    return Run("mnist", "e-1", a_spec(), "first", Policy(), 0.0)
+from tests.support.builders import a_member, a_run, an_assignment
 
 
 def test_a_stimulus_that_the_agent_s_table_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +45,7 @@ def test_a_node_that_cannot_be_told_anything_has_no_goal() -> None:
 def test_a_phase_that_is_no_state_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(member._STATE_OF, Phase.IDLE)
     inside = a_member()
-    inside.in_round = True
+    inside.durable.assignment = an_assignment()
     with pytest.raises(InternalError) as caught:
         inside.state_in("", 0)
     assert caught.value.stimulus is Phase.IDLE
@@ -57,10 +53,10 @@ def test_a_phase_that_is_no_state_of_a_node(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_record_that_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(apply._CHANGES, JobStopAsked)
-    cluster = Cluster()
-    cluster.jobs["mnist"] = a_run()
+    cluster = DurableCluster()
+    cluster.jobs["mnist"] = a_run().durable
     with pytest.raises(InternalError) as caught:
-        apply.apply(cluster, JobStopAsked("mnist", "e-1", "asked"), 0.0, Policy())
+        apply.apply(cluster, JobStopAsked("mnist", "e-1", "asked"), 0.0)
     assert (caught.value.table, caught.value.stimulus) == ("changes", JobStopAsked)
 
 

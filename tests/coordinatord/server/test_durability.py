@@ -8,10 +8,12 @@ from datetime import datetime, tzinfo
 
 import pytest
 
+from coordinatord.core.effects import Effect
 from coordinatord.core.values.records import NodeJoined, Record, RoundFormed
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Phase, RefusalCode, Refused
 from coordinatord.runtime.logs import LineFormatter
 from coordinatord.server import driver
+from coordinatord.server.driver import Driver
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
@@ -32,13 +34,18 @@ class SlowStore(MemoryStore):
         self.allowed = asyncio.Semaphore(0)
         self.broken = False
 
-    async def append(self, records: Sequence[Record], at: float) -> None:
+    async def append(self, entries: Sequence[Entry]) -> None:
         """Keep records, late."""
-        self.asked.put_nowait(records)
+        self.asked.put_nowait([entry.record for entry in entries])
         await self.allowed.acquire()
         if self.broken:
             raise StoreError("the disk is full")
-        await super().append(records, at)
+        await super().append(entries)
+
+
+def waiting_effects(driver: Driver) -> dict[int, Effect]:
+    """Return what is to be said when the next records are durable."""
+    return {} if driver._journal._next is None else driver._journal._next.effects
 
 
 async def test_no_node_hears_of_a_round_before_it_is_durable(start: Start) -> None:
@@ -76,7 +83,7 @@ async def test_what_happens_during_a_commit_waits_for_the_next_one(start: Start)
     ):
         await store.asked.get()
         async with connect(server.url, join("b", nodes=3)) as b, connect(server.url, join("c", nodes=3)) as c:
-            await until(lambda: sum(len(group.effects) for group in server.driver._journal._waiting) == 3)
+            await until(lambda: len(waiting_effects(server.driver)) == 3)
             assert store.asked.empty()
             store.allowed.release()
             assert (await a.receive(Desired)).goal is Goal.WAIT
@@ -179,10 +186,10 @@ class DatedStore(MemoryStore):
         super().__init__()
         self.times: list[float] = []
 
-    async def append(self, records: Sequence[Record], at: float) -> None:
-        """Keep records, and their time."""
-        self.times.append(at)
-        await super().append(records, at)
+    async def append(self, entries: Sequence[Entry]) -> None:
+        """Keep records, and their times."""
+        self.times += [entry.at for entry in entries]
+        await super().append(entries)
 
 
 async def test_records_have_the_time_of_a_clock_that_is_set_after_the_start(

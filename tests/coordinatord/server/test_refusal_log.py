@@ -5,7 +5,7 @@ from __future__ import annotations
 from coordinatord.core.effects import Refuse
 from coordinatord.protocol.messages import RefusalCode, Refused
 from coordinatord.server.refusal_log import KEPT, Refusals
-from tests.support.histories import JOB, a_join_of
+from tests.support.histories import JOB, a_join_of, made_at
 
 
 def turned_away(node: str = "n1", text: str = "n1 drained by alice", *, retry: bool = True) -> Refuse:
@@ -23,7 +23,7 @@ def test_it_is_said_once_of_each_node_and_reason() -> None:
 def test_it_is_said_again_of_one_that_was_let_in_since() -> None:
     refusals = Refusals()
     refusals.is_new(turned_away())
-    refusals.note([a_join_of("n1")], 0.0)
+    refusals.note(made_at(0.0, a_join_of("n1")))
     assert refusals.is_new(turned_away())
 
 

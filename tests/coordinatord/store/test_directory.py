@@ -14,7 +14,7 @@ import pytest
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE, StateDirectory
 from coordinatord.store.interface import NothingStoredError, StoreError, UnreadableStoreError
-from tests.support.histories import an_opening
+from tests.support.histories import an_opening, made_at
 
 NOBODY = 65_534
 
@@ -73,7 +73,7 @@ def foreign() -> Iterator[Path]:
         directory = Path(place, "foreign")
         directory.mkdir()
         database = Database.open(directory / DATABASE)
-        database.append([an_opening()], 0.0)
+        database.append(made_at(0.0, an_opening()))
         database.close()
         yield directory
 
@@ -112,7 +112,7 @@ def test_a_file_that_is_no_database_is_damaged(tmp_path: Path, content: bytes) -
 def test_a_damaged_page_is_found_at_once(tmp_path: Path, page: int) -> None:
     path = tmp_path / DATABASE
     database = Database.open(path)
-    database.append([an_opening(f"job-{number}") for number in range(100)], 0.0)
+    database.append(made_at(0.0, *(an_opening(f"job-{number}") for number in range(100))))
     database.close()
     content = bytearray(path.read_bytes())
     content[page * 4096 : page * 4096 + 200] = b"\xa5" * 200
@@ -125,7 +125,7 @@ def test_a_damaged_page_is_found_at_once(tmp_path: Path, page: int) -> None:
 def test_a_database_that_was_cut_short_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / DATABASE
     database = Database.open(path)
-    database.append([an_opening(f"job-{number}") for number in range(100)], 0.0)
+    database.append(made_at(0.0, *(an_opening(f"job-{number}") for number in range(100))))
     database.close()
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(UnreadableStoreError, match="its database is damaged"):
@@ -147,7 +147,7 @@ def test_to_read_what_nobody_has_open_adds_no_file_and_changes_no_record(tmp_pat
     original.mkdir()
     place.mkdir()
     database = Database.open(original / DATABASE)
-    database.append([an_opening()], 0.0)
+    database.append(made_at(0.0, an_opening()))
     if not left:
         database.close()
     files = [DATABASE, *(f"{DATABASE}{suffix}" for suffix in left)]

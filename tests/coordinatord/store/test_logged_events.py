@@ -16,7 +16,7 @@ from coordinatord.store.interface import EventPage, LoggedEvent
 from coordinatord.store.memory_store import MemoryStore
 from coordinatord.store.retention import MARKS_KEPT
 from coordinatord.store.sqlite_store import SqliteStore
-from tests.support.histories import JOB, RUN, a_forgetting, a_join_of, an_opening
+from tests.support.histories import JOB, RUN, a_forgetting, a_join_of, an_opening, made_at
 
 
 def a_drain(name: str) -> NodeDrained:
@@ -38,8 +38,8 @@ async def test_only_of_some_kinds_and_of_some_age(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     store = make()
-    await store.append([an_opening(), a_join_of("n1")], 5.0)
-    await store.append([a_join_of("n2")], 6.0)
+    await store.append(made_at(5.0, an_opening(), a_join_of("n1")))
+    await store.append(made_at(6.0, a_join_of("n2")))
     for kinds, since, numbers in (
         (("NodeJoined",), 0.0, [2, 3]),
         (("NodeJoined", "RunOpened"), 0.0, [1, 2, 3]),
@@ -54,7 +54,7 @@ async def test_only_of_some_kinds_and_of_some_age(
 
 def test_the_newest_are_told_oldest_first() -> None:
     database = Database.in_memory()
-    database.append([an_opening(), *(a_join_of(f"n{number}") for number in range(10))], 5.0)
+    database.append(made_at(5.0, an_opening(), *(a_join_of(f"n{number}") for number in range(10))))
     assert logged(database, after=9) == [(10, "NodeJoined"), (11, "NodeJoined")]
     assert [one.number for one in database.read_events(JOB, None, 2).events] == [10, 11]
     [first] = database.read_events(JOB, None, 11).events[:1]
@@ -63,16 +63,16 @@ def test_the_newest_are_told_oldest_first() -> None:
 
 def test_of_one_job_only_what_is_its_own_is_told() -> None:
     database = Database.in_memory()
-    database.append([an_opening("a"), an_opening("b", "e-2"), a_drain("n1")], 0.0)
+    database.append(made_at(0.0, an_opening("a"), an_opening("b", "e-2"), a_drain("n1")))
     assert logged(database, "b") == [(2, "RunOpened")]
     assert logged(database) == [(1, "RunOpened"), (2, "RunOpened"), (3, "NodeDrained")]
 
 
 def test_numbers_are_never_given_again_even_if_all_is_forgotten() -> None:
     database = Database.in_memory()
-    database.append([an_opening(), a_join_of("n1"), a_forgetting()], 0.0)
+    database.append(made_at(0.0, an_opening(), a_join_of("n1"), a_forgetting()))
     assert logged(database) == [(3, "JobForgotten")]
-    database.append([an_opening(run="e-2")], 1.0)
+    database.append(made_at(1.0, an_opening(run="e-2")))
     assert logged(database, JOB) == [(3, "JobForgotten"), (4, "RunOpened")]
     assert database.runs() == [(JOB, "e-2")]
     assert [entry.record for entry in database.load()] == [a_forgetting(), an_opening(run="e-2")]
@@ -82,18 +82,18 @@ def test_forgotten_jobs_do_not_pile_up() -> None:
     database = Database.in_memory()
     for number in range(MARKS_KEPT + 20):
         job = f"job-{number}"
-        database.append([an_opening(job), a_forgetting(job)], 0.0)
+        database.append(made_at(0.0, an_opening(job), a_forgetting(job)))
     assert database.count() == MARKS_KEPT
 
 
 def test_drains_that_hold_are_kept_and_others_do_not_pile_up() -> None:
     database = Database.in_memory()
     database.append(
-        [a_drain("bad"), a_drain("mended"), an_undrain("mended"), a_drain("again"), an_undrain("again")], 0.0
+        made_at(0.0, a_drain("bad"), a_drain("mended"), an_undrain("mended"), a_drain("again"), an_undrain("again"))
     )
-    database.append([a_drain("again")], 0.0)
+    database.append(made_at(0.0, a_drain("again")))
     for number in range(MARKS_KEPT):
-        database.append([a_drain(f"n{number}"), an_undrain(f"n{number}")], 1.0)
+        database.append(made_at(1.0, a_drain(f"n{number}"), an_undrain(f"n{number}")))
     drained = [entry.record for entry in database.load() if isinstance(entry.record, NodeDrained)]
     left = [record.node for record in drained]
     assert left[:2] == ["bad", "again"]
@@ -107,7 +107,9 @@ async def test_who_goes_on_from_a_number_misses_nothing_however_much_there_is(
     make: Callable[[], Database | MemoryStore],
 ) -> None:
     store = make()
-    logged = store.append([an_opening(), an_opening("other", "e-2"), *(a_join_of(f"n{n}") for n in range(10))], 0.0)
+    logged = store.append(
+        made_at(0.0, an_opening(), an_opening("other", "e-2"), *(a_join_of(f"n{n}") for n in range(10)))
+    )
     if logged is not None:
         await logged
     seen: list[int] = []
@@ -126,7 +128,7 @@ async def test_who_goes_on_from_a_number_misses_nothing_however_much_there_is(
 @pytest.mark.asyncio
 async def test_what_is_looked_back_at_holds_up_no_commit(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "state")
-    await store.append([an_opening()], 0.0)
+    await store.append(made_at(0.0, an_opening()))
     looking = threading.Event()
     go_on = threading.Event()
 
@@ -137,7 +139,7 @@ async def test_what_is_looked_back_at_holds_up_no_commit(tmp_path: Path) -> None
     held = asyncio.get_running_loop().run_in_executor(store._reading, look)
     await asyncio.to_thread(looking.wait)
     telling = asyncio.ensure_future(store.read_events(None, None, 10))
-    await store.append([a_join_of("n1")], 1.0)
+    await store.append(made_at(1.0, a_join_of("n1")))
     assert not telling.done()
     go_on.set()
     await held
@@ -159,9 +161,9 @@ def test_a_mark_more_costs_no_more_the_more_there_are() -> None:
     costs = []
     for half in range(2):
         steps: list[None] = []
-        database.append([a_drain(f"n{half}-{number}") for number in range(2 * MARKS_KEPT)], 0.0)
+        database.append(made_at(0.0, *(a_drain(f"n{half}-{number}") for number in range(2 * MARKS_KEPT))))
         database._connection.set_progress_handler(partial(steps.append, None), 10)
-        database.append([a_drain(f"one-more-{half}")], 1.0)
+        database.append(made_at(1.0, a_drain(f"one-more-{half}")))
         database._connection.set_progress_handler(None, 0)
         costs.append(len(steps))
     assert 0 < costs[0] <= costs[1] < 1.2 * costs[0]

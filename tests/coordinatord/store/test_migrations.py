@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.core.state.run import Run
+from coordinatord.core.state.durable import DurableRun
 from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.records import RoundEnded, RoundStopped
 from coordinatord.core.values.time_ledger import Spent
@@ -19,7 +19,7 @@ from coordinatord.store import migrations
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
 from tests.support.builders import an_offer
-from tests.support.histories import an_opening, replay
+from tests.support.histories import an_opening, made_at, replay
 
 NEXT = (
     *migrations.STEPS,
@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
     """Make a database of this version with one record."""
     path = tmp_path / "state.db"
     database = Database.open(path)
-    database.append([an_opening()], 1.0)
+    database.append(made_at(1.0, an_opening()))
     database.close()
     return path
 
@@ -143,29 +143,33 @@ def fill(path: Path, history: list[tuple[float, str, int | None, dict[str, objec
             )
 
 
-def brought_forward(path: Path) -> Run:
+def brought_forward(path: Path) -> DurableRun:
     database = Database.open(path)
     run = replay(database.load())["job"]
     database.close()
     return run
 
 
+def spent(run: DurableRun, now: float) -> Spent:
+    return run.ledger.split(now, run.ledger.cause, run.ledger.cause, now)
+
+
 def test_what_the_time_went_to_is_worked_out_for_runs_from_before_that_was_recorded(tmp_path: Path) -> None:
     fill(tmp_path / "state.db", OLD_HISTORY)
     run = brought_forward(tmp_path / "state.db")
-    assert run.ledger.at(220.5) == Spent(running=98.0, waiting=10.0, starting=10.0, stopping=3.0)
-    first, second = run.timeline
+    assert spent(run, 220.5) == Spent(running=98.0, waiting=10.0, starting=10.0, stopping=3.0)
+    first, second = run.rounds
     assert (first.formed_at, first.running_at, first.stopped_at, first.ended_at) == (10.0, 12.0, 100.0, 103.0)
     assert (second.formed_at, second.after) == (103.0, None)
-    assert not run.ledger.reports_steps
+    assert not run.reports_steps
     assert ask(tmp_path / "state.db", "SELECT name FROM sqlite_master WHERE name = 'sums'") == []
 
 
 def test_the_time_of_rounds_that_were_forgotten_before_it_was_recorded_counts_as_running(tmp_path: Path) -> None:
     fill(tmp_path / "state.db", [OLD_HISTORY[0], OLD_HISTORY[1], *OLD_HISTORY[5:]])
     run = brought_forward(tmp_path / "state.db")
-    assert run.ledger.at(211.5) == Spent(running=104.0, starting=8.0)
-    assert [one.number for one in run.timeline] == [2]
+    assert spent(run, 211.5) == Spent(running=104.0, starting=8.0)
+    assert [one.number for one in run.rounds] == [2]
 
 
 BEFORE_RUNNING = 4
@@ -192,7 +196,7 @@ def test_what_runs_without_steps_had_trained_is_brought_forward_as_running(tmp_p
 
 def test_all_steps_are_taken_from_the_beginning(tmp_path: Path) -> None:
     database = Database.open(tmp_path / "state.db", NEXT)
-    database.append([an_opening()], 1.0)
+    database.append(made_at(1.0, an_opening()))
     database.close()
     assert ask(tmp_path / "state.db", "PRAGMA user_version") == [(len(NEXT),)]
 

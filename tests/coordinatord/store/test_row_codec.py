@@ -19,13 +19,13 @@ JOINED, LOST, FORMED = a_join_of("n1"), a_loss_of("n1"), a_round_of("n1", "n2")
 
 @given(records())
 def test_a_record_comes_back_as_it_was(record: Record) -> None:
-    entry = decode((1, *encode(record, 5.5)))
+    entry = decode((1, *encode(Entry(5.5, record))))
     assert entry == Entry(5.5, record)
     assert type(entry.record) is type(record)
 
 
 def test_a_row_can_be_read_by_people_and_says_nothing_twice() -> None:
-    at, job, run, kind, node, number, body = encode(LOST, 5.5)
+    at, job, run, kind, node, number, body = encode(Entry(5.5, LOST))
     assert (at, job, run, kind, node, number) == (5.5, "job", "e-1", "NodeLost", "n1", None)
     assert json.loads(body) == {
         "reason": "silent for its whole lease",
@@ -33,18 +33,18 @@ def test_a_row_can_be_read_by_people_and_says_nothing_twice() -> None:
         "silent_s": 5.0,
         "leaving": False,
     }
-    assert encode(JOINED, 0.0)[5] == 0
-    assert json.loads(encode(FORMED, 0.0)[-1])["nodes"][1]["node"] == "n2"
+    assert encode(Entry(0.0, JOINED))[5] == 0
+    assert json.loads(encode(Entry(0.0, FORMED))[-1])["nodes"][1]["node"] == "n2"
 
 
 def test_a_number_that_json_does_not_have_is_not_written() -> None:
     with pytest.raises(ValueError, match="Out of range float values"):
-        encode(type(LOST)("job", "e-1", "silent", "n1", 1, math.nan, leaving=False), 0.0)
+        encode(Entry(0.0, type(LOST)("job", "e-1", "silent", "n1", 1, math.nan, leaving=False)))
 
 
 def damaged(record: Record, *, body: object = None, **columns: object) -> tuple[Any, ...]:
     names = ("seq", "at", "job", "run", "kind", "node", "round", "body")
-    row: dict[str, object] = dict(zip(names, (42, *encode(record, 0.0)), strict=True)) | columns
+    row: dict[str, object] = dict(zip(names, (42, *encode(Entry(0.0, record))), strict=True)) | columns
     return tuple((row | ({} if body is None else {"body": body})).values())
 
 
@@ -65,8 +65,14 @@ def damaged(record: Record, *, body: object = None, **columns: object) -> tuple[
         (damaged(LOST, body="[" * 100_000), "its body is not JSON"),
         (damaged(LOST, body="[]"), "its body is no JSON object"),
         (damaged(LOST, body="{}"), "NodeLost lacks incarnation, leaving, reason, silent_s"),
-        (damaged(FORMED, body=encode(FORMED, 0.0)[-1].replace('"n2"', "2")), "RoundFormed.nodes[1].node must be"),
-        (damaged(an_opening(), body=encode(an_opening(), 0.0)[-1].replace(":1,", ":9,")), "nodes_min is 9, more than"),
+        (
+            damaged(FORMED, body=encode(Entry(0.0, FORMED))[-1].replace('"n2"', "2")),
+            "RoundFormed.nodes[1].node must be",
+        ),
+        (
+            damaged(an_opening(), body=encode(Entry(0.0, an_opening()))[-1].replace(":1,", ":9,")),
+            "nodes_min is 9, more than",
+        ),
     ],
 )
 def test_a_damaged_row_is_refused_by_its_number_with_what_to_do(row: Any, words: str) -> None:

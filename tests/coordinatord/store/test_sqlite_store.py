@@ -13,7 +13,7 @@ from coordinatord.store.directory import DATABASE
 from coordinatord.store.interface import StoreError, UnreadableStoreError
 from coordinatord.store.memory_store import MemoryStore
 from coordinatord.store.sqlite_store import SqliteStore
-from tests.support.histories import a_join_of, an_opening
+from tests.support.histories import a_join_of, an_opening, made_at
 
 pytestmark = pytest.mark.asyncio
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.asyncio
 async def test_what_one_life_appends_the_next_one_loads(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "state")
     assert list(await store.load()) == []
-    await store.append([an_opening(), a_join_of("n1")], 1.0)
-    await store.append([a_join_of("n2")], 2.5)
+    await store.append(made_at(1.0, an_opening(), a_join_of("n1")))
+    await store.append(made_at(2.5, a_join_of("n2")))
     await store.close()
     again = SqliteStore.open(tmp_path / "state")
     entries = await again.load()
@@ -33,10 +33,10 @@ async def test_what_one_life_appends_the_next_one_loads(tmp_path: Path) -> None:
 
 async def test_the_event_loop_goes_on_while_the_disk_is_waited_for(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path)
-    await store.append([an_opening()], 1.0)
+    await store.append(made_at(1.0, an_opening()))
     with closing(sqlite3.connect(tmp_path / DATABASE, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        waiting = asyncio.ensure_future(store.append([a_join_of("n1")], 1.0))
+        waiting = asyncio.ensure_future(store.append(made_at(1.0, a_join_of("n1"))))
         await asyncio.sleep(0)
         assert not waiting.done()
         other.execute("ROLLBACK")  # done here, by the loop that was not held up
@@ -47,7 +47,7 @@ async def test_the_event_loop_goes_on_while_the_disk_is_waited_for(tmp_path: Pat
 
 async def test_close_waits_for_what_was_asked_for_before(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path)
-    appended = [asyncio.ensure_future(store.append([an_opening(f"job-{number}")], 1.0)) for number in range(20)]
+    appended = [asyncio.ensure_future(store.append(made_at(1.0, an_opening(f"job-{number}")))) for number in range(20)]
     await asyncio.sleep(0)
     await store.close()
     assert all(one.done() for one in appended)
@@ -73,7 +73,7 @@ async def test_a_directory_whose_database_is_refused_is_let_go(tmp_path: Path) -
 
 async def test_the_memory_store_remembers_nothing_of_an_earlier_life() -> None:
     store = MemoryStore()
-    await store.append([an_opening()], 1.0)
+    await store.append(made_at(1.0, an_opening()))
     assert list(store.records) == [an_opening()]
     await store.close()
     assert list(await MemoryStore().load()) == []

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from coordinatord.store.database import Database
-from tests.support.histories import a_join_of, an_opening
+from tests.support.histories import a_join_of, an_opening, made_at
 
 BATCH = 3
 
@@ -15,9 +15,9 @@ BATCH = 3
 def main() -> None:
     """Write into the directory that the first argument names."""
     database = Database.open(Path(sys.argv[1], "state.db"))
-    database.append([an_opening()], 0.0)
+    database.append(made_at(0.0, an_opening()))
     for batch in itertools.count():
-        database.append([a_join_of(f"n{batch}-{number}") for number in range(BATCH)], float(batch))
+        database.append(made_at(float(batch), *(a_join_of(f"n{batch}-{number}") for number in range(BATCH))))
         sys.stdout.write(f"durable {batch}\n")
         sys.stdout.flush()
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordinatord.core.effects import Answer
-from coordinatord.core.state.run import State
+from coordinatord.core.journal import Decided
+from coordinatord.core.state.durable import State
 from coordinatord.core.values.admin_requests import (
     DrainNode,
     ForgetJob,
@@ -41,17 +42,17 @@ class AdminInvariants(RoundInvariants):
         for record in records:
             match record:
                 case NodeJoined():
-                    why = cluster.why_drained(record.node, record.offer.host)
+                    why = cluster.durable.why_drained(record.node, record.offer.host)
                     self.check(why is None, "%s is let in: %s", record.node, why)
                 case RoundFormed():
                     members = cluster.jobs[record.job].members
                     for ranks in record.nodes:
-                        why = cluster.why_drained(ranks.node, members[ranks.node].offer.host)
+                        why = cluster.durable.why_drained(ranks.node, members[ranks.node].offer.host)
                         self.check(why is None, "%s is given a round: %s", ranks.node, why)
 
-    def durable(self, records: Sequence[Record], now: float) -> None:
+    def durable(self, decided: Sequence[Decided]) -> None:
         """Check that no round follows when an operator wants a run to end."""
-        for record in records:
+        for _, record in decided:
             if isinstance(record, JobStopAsked):
                 self._to_end.add(record.run)
             elif isinstance(record, NodeDrained):
@@ -60,7 +61,7 @@ class AdminInvariants(RoundInvariants):
                 self._undrained.add(record.node)
             elif isinstance(record, RoundFormed):
                 self.check(record.run not in self._to_end, "run %s is to end, and a round is formed", record.run)
-        super().durable(records, now)
+        super().durable(decided)
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
         """Note that some of it is forgotten."""

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordinatord.core.events import Connected, Event, Reported
+from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
+from coordinatord.core.state.durable import State
 from coordinatord.core.state.leases import lease_s
-from coordinatord.core.state.member import Member, MemberState
-from coordinatord.core.state.run import Run, State
+from coordinatord.core.state.member import MemberState
+from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import (
     NodeJoined,
     NodeLeftBehind,
@@ -26,7 +28,8 @@ from coordinatord.core.values.records import (
     RunEnded,
     RunOpened,
 )
-from coordinatord.protocol.messages import Degraded, Desired, Goal, Join, RefusalCode, Refused, Result
+from coordinatord.protocol.messages import Join, RefusalCode, Refused, Result
+from tests.sim.invariants.messages import MessageInvariants
 from tests.sim.invariants.retry_pause import RetryPauses
 from tests.sim.invariants.root_cause import REMEMBERED_S, ROUGHLY, RootCauseInvariants
 from tests.sim.invariants.rounds import WELL_FOR_S
@@ -43,15 +46,8 @@ IN_FLIGHT_S = 2.0
 ALIKE_S = 0.05
 """Two readings of the coordinator's clock in the same moment differ by less."""
 
-GOAL_OF = {
-    State.STARTING: Goal.RUN,
-    State.RUNNING: Goal.RUN,
-    State.STOPPING: Goal.STOP,
-}
-"""The goal that a node of the round should receive."""
 
-
-class AllInvariants(RootCauseInvariants):
+class AllInvariants(RootCauseInvariants, MessageInvariants):
     """Watches one world."""
 
     def __init__(self, world: World) -> None:
@@ -84,8 +80,6 @@ class AllInvariants(RootCauseInvariants):
         """When the last round of each run ended."""
         self._out: set[tuple[Round, str, int]] = set()
         """Who was lost or left behind in a round."""
-        self._last_said: dict[tuple[int, int], Desired] = {}
-        """The last message by life and session."""
         self._remembered: dict[str, int] = {}
         """The latest round that a node came with, by run."""
         self._recorded_at = 0.0
@@ -229,13 +223,13 @@ class AllInvariants(RootCauseInvariants):
         key = (record.run, record.round)
         self._stopped[key] = self.world.queue.now
         self._life_of_stop[key] = self.world.daemon.life
-        if record.planned and not run.leaving and not run.stop_asked:
-            done = any(member.in_round and member.succeeded for member in run.members.values())
+        if record.planned and not run.leaving and not run.durable.stop_asked:
+            done = any(member.durable.in_round and member.durable.succeeded for member in run.members.values())
             self.check(not done, "round %d is stopped for arrivals, and about to succeed", record.round)
-        if run.round != record.round or run.state is not State.STOPPING:
+        if run.durable.round != record.round or run.durable.state is not State.STOPPING:
             return  # there is more in these records
         for node, failure in run.failures.items():
-            said = self._dated.get((run.id, run.round, node), failure.at)
+            said = self._dated.get((run.id, run.durable.round, node), failure.at)
             self.check(abs(failure.at - said) < ALIKE_S, "%s failed %.2f s earlier", node, failure.at - said)
         first = record.first_failure
         self.check(first is not None or not run.failures, "what failed in round %d is not recorded", record.round)
@@ -261,7 +255,7 @@ class AllInvariants(RootCauseInvariants):
         self.check(not stops or in_touch, "%s is lost when nobody is in touch", record.node)
         if closed or not stops:
             return
-        others = [self._spoke.get(node, -1.0) for node in [*run.order, *run.members] if node != record.node]
+        others = [self._spoke.get(node, -1.0) for node in [*run.durable.order, *run.members] if node != record.node]
         last = max(others, default=-1.0)
         alone = now - last > 2 * policy.heartbeat_s / ROUGHLY + 0.2
         self.check(not (alone and others), "%s is lost when nobody is heard for %.1f s", record.node, now - last)
@@ -325,13 +319,13 @@ class AllInvariants(RootCauseInvariants):
         self.check(not first or record.round > remembered, "nodes know of round %d of another run", remembered)
         super()._judge_formed(record)
 
-    def durable(self, records: Sequence[Record], now: float) -> None:
+    def durable(self, decided: Sequence[Decided]) -> None:
         """Check what becomes durable, in its order."""
-        for record in records:
+        for _, record in decided:
             if isinstance(record, NodeJoined):
                 self._remembered[record.run] = max(self._remembered.get(record.run, 0), record.round)
         self._recorded_at = self.world.queue.now
-        super().durable(records, now)
+        super().durable(decided)
 
     # The coordinator's lives
 
@@ -340,9 +334,9 @@ class AllInvariants(RootCauseInvariants):
         super().crashed()
         self._outages.end(self.world.queue.now)
 
-    def restored(self, machine: Coordinator) -> None:
+    def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
         """Check what a coordinator that starts knows."""
-        super().restored(machine)
+        super().restored(machine, past)
         self._heard.clear()
         self._spoke.clear()
         self._came.clear()
@@ -350,32 +344,11 @@ class AllInvariants(RootCauseInvariants):
         self._revived.clear()
         for run in machine.jobs.values():
             self._judge_index(run)
-            self._rounds[run.id] = run.round
+            self._rounds[run.id] = run.durable.round
         # While it was away, it waited for nobody: it goes on from its last record.
         self._began_at, self._last_at = self.world.queue.now, self._recorded_at
 
     # Messages
-
-    def sent(self, session: Session, message: Desired | Degraded) -> None:
-        """Check that a message to a node rests on what is durable."""
-        super().sent(session, message)
-        if isinstance(message, Desired):
-            self._last_said[session.life, session.number] = message
-
-    def settled(self, machine: Coordinator) -> None:
-        """Check that the nodes have received all that is durable."""
-        super().settled(machine)
-        for run_id, node in machine._leases._at:
-            self.check(node in machine._registry.live[run_id].members, "%s has a lease, and is no member", node)
-        if machine.store_error is not None or (machine.sessions > 16 and self._settled % 8):
-            return
-        for number, (run, member) in machine._sessions.items():
-            self.check(member.session == number, "%s has a connection too many", member.node)
-            said = self._last_said.get((self.world.daemon.life, number))
-            if said is not None and not member.expired:
-                wanted = _wanted(run, member)
-                heard = (said.goal, said.round if said.goal in {Goal.RUN, Goal.STOP} else run.round, said.planned)
-                self.check(heard == wanted, "%s was sent %s, and %s is wanted", member.node, heard, wanted)
 
     def refused(self, session: Session, refused: Refused) -> None:
         """Check that of two processes the younger one stays, if the other has not been silent."""
@@ -385,16 +358,3 @@ class AllInvariants(RootCauseInvariants):
             younger = any(node == own[0] and incarnation > own[1] for node, incarnation in self._joins)
             recently = self.world.queue.now - session.host.troubled_until < WELL_FOR_S or not session.host.well
             self.check(younger or recently, "%s makes way for a process that is older", session.host.name)
-
-
-def _wanted(run: Run, member: Member) -> tuple[Goal, int, bool]:
-    """Return goal, round, and whether it is planned, as a node should have received them."""
-    if run.state.ended or member.outcome is not None:
-        outcome = member.outcome or run.outcome
-        return Goal.EXIT, run.round, outcome is not None and outcome.result in {Result.LEFT, Result.STOPPED}
-    if member.in_round:
-        goal = GOAL_OF[run.state]
-        return goal, run.round, goal is Goal.STOP and run.planned_at is not None
-    on_purpose = run.state is State.STOPPING and run.planned_at is not None
-    straggles = member.observed.phase.has_workers
-    return (Goal.STOP if straggles else Goal.WAIT), run.round, straggles and on_purpose

@@ -118,7 +118,7 @@ class NodeInvariants:
     def judge_end(self) -> None:
         """Check that nothing is stuck, some time after the last fault with the network healed."""
         for run in self.world.daemon.machine.jobs.values():
-            stands = run.state.ended or run.state.value == "running"
+            stands = run.durable.state.ended or run.durable.state.value == "running"
             self.check(stands, "stuck: %s", self.world.situation)
         for host in self.world.hosts.values():
             agent = host.agent

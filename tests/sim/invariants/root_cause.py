@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinatord.core.state.run import Run, State
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import RoundEnded, RunEnded
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.messages import Join, Result
@@ -94,9 +95,9 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
     def _judge_outcome(self, run: Run, record: RunEnded) -> None:
         if record.outcome.result is not Result.FAILED or record.outcome.exit_code == ExitCode.TEMPFAIL:
             return
-        used, most = run.restarts_used, run.spec.max_restarts
+        used, most = run.durable.restarts_used, run.spec.max_restarts
         self.check(used == most, "the run has failed with %d of %d restarts used", used, most)
-        key = (run.id, run.round)
+        key = (run.id, run.durable.round)
         codes = {
             shell_exit_code(run.failures[node].failure.exit_code)
             for node in self._culprits.get(key, ())

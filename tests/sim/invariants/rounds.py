@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.state.run import Run, State
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import (
     JobForgotten,
     NodeLost,
@@ -24,10 +26,9 @@ from coordinatord.core.values.records import (
 )
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Join, RefusalCode, Refused, Result
-from tests.sim.durable_replica import DurableReplica
+from tests.sim.durable_replica import DurableReplica, differences, timeless
 from tests.sim.invariants.nodes import NodeInvariants
 from tests.sim.network import Session
-from tests.sim.projection import differences, durable_jobs
 from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its invariants
@@ -48,7 +49,7 @@ class RoundInvariants(NodeInvariants):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.replica = DurableReplica(world.scenario.policy)
+        self.replica = DurableReplica()
         self.formed: dict[Round, RoundFormed] = {}
         """Every round that became durable."""
         self.ended: dict[str, RunEnded] = {}
@@ -82,7 +83,7 @@ class RoundInvariants(NodeInvariants):
             elif isinstance(record, NodesHeard):
                 self.check(self.world.daemon.machine.sessions > 0, "no node can be heard: %s", record.reason)
         for run in jobs.values():
-            self.check(run.restarts_used <= run.spec.max_restarts, "the budget is overdrawn")
+            self.check(run.durable.restarts_used <= run.spec.max_restarts, "the budget is overdrawn")
 
     def _judge_loss(self, record: NodeLost) -> None:
         world = self.world
@@ -116,9 +117,9 @@ class RoundInvariants(NodeInvariants):
 
     # Records
 
-    def durable(self, records: Sequence[Record], now: float) -> None:
-        """Check what becomes durable, in its order; `now` in the coordinator's clock."""
-        for record in records:
+    def durable(self, decided: Sequence[Decided]) -> None:
+        """Check what becomes durable, in its order."""
+        for at, record in decided:
             self.records[record.KIND] += 1
             over = record.run in self.ended and not isinstance(record, JobForgotten)
             self.check(not over, "run %s goes on after its end: %s", record.run, record)
@@ -134,7 +135,7 @@ class RoundInvariants(NodeInvariants):
                     self._judge_ended(record)
                 case RunEnded():
                     self._judge_run(record)
-            self.replica.apply((record,), now)
+            self.replica.apply([(at, record)])
 
     def _judge_formed(self, record: RoundFormed) -> None:
         run = self.replica.jobs[record.job]
@@ -186,17 +187,17 @@ class RoundInvariants(NodeInvariants):
     def settled(self, machine: Coordinator) -> None:
         """Check that what the store holds, replayed, is the state in memory."""
         self._settled += 1
-        found = self.replica.compare(machine, whole=self._settled % WHOLE_EVERY == 0)
-        self.check(not found, "memory and store differ: %s", "; ".join(found))
+        durable, replayed = machine.cluster.durable, self.replica.cluster
+        if durable != replayed:
+            self.check(False, "memory and store differ: %s", "; ".join(differences(durable, replayed)))
         if self._settled % WHOLE_EVERY == 0:
             for run in machine.jobs.values():
                 self._judge_index(run)
 
     def _judge_index(self, run: Run) -> None:
         for member in run.members.values():
-            standing = member.state_in(run.id, run.round)
+            standing = member.state_in(run.id, run.durable.round)
             self.check(member.state is standing, "%s is filed as %s: %s", member.node, member.state, standing)
-            self.check(member.in_round <= (member.node in run.assignments), "%s has no ranks", member.node)
         self.check(run.workers == sum(m.offer.workers for m in run.members.values()), "workers are miscounted")
 
     # The coordinator's lives
@@ -206,9 +207,9 @@ class RoundInvariants(NodeInvariants):
         self._back.clear()
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
-        """Note that the store holds these records alone, and no longer all that was sent."""
-        self.replica = DurableReplica(self.world.scenario.policy)
-        self.replica.apply(records, now)
+        """Take note that the store holds these records alone, and no longer all that was said."""
+        self.replica = DurableReplica()
+        self.replica.apply((now, record) for record in records)
         self._spoken.clear()
         self.disturbed |= set(self.formed)
         for run in self.replica.jobs.values():
@@ -218,16 +219,22 @@ class RoundInvariants(NodeInvariants):
         """Note that a node has come, or come back."""
         self._back.add((join.node, join.incarnation))
 
-    def restored(self, machine: Coordinator) -> None:
-        """Check what a coordinator that starts knows: all that its forerunner recorded, and so all that it sent."""
-        found = differences(durable_jobs(machine.jobs), durable_jobs(self.replica.jobs))
-        found += differences(machine.cluster.drained, self.replica.cluster.drained, "drained ")
+    def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
+        """Check what a coordinator that starts knows: all that its forerunner recorded, and so all that it said."""
+        before = timeless(self.replica.cluster)
+        self.replica.begin_life(past)
+        found = differences(timeless(self.replica.cluster), before)
         self.check(not found, "the coordinator comes back different: %s", "; ".join(found))
         for run in machine.jobs.values():
             spoken = self._spoken.get(run.id, 0)
-            known = run.state.ended or run.round >= spoken  # nothing follows on the last round of one that is over
-            self.check(known, "round %d was sent, and %d is remembered", spoken, run.round)
-            self.check(run.restarts_used == self.charged[run.id], "%d charges are remembered", run.restarts_used)
+            # Nothing follows on the last round of a run that is over.
+            known = run.durable.state.ended or run.durable.round >= spoken
+            self.check(known, "round %d was told of, and %d is remembered", spoken, run.durable.round)
+            self.check(
+                run.durable.restarts_used == self.charged[run.id],
+                "%d charges are remembered",
+                run.durable.restarts_used,
+            )
 
     # Messages
 

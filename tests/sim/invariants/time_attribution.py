@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordinatord.core.events import Event
+from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.state.run import Health, Run, State
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.run import Health, Run
 from coordinatord.core.values.records import (
     NodeLost,
     NodeReleased,
@@ -92,11 +94,11 @@ class TimeInvariants(LedgerInvariants):
         if asleep or machine.store_error is not None:
             self._upset_at = now
         run = machine.jobs.get("job")
-        if run is not None and run.state is State.FORMING:
+        if run is not None and run.durable.state is State.FORMING:
             self._look_at_forming(run, now)
         elif run is not None and now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
-            self._look_at_round((run.id, run.round), now)
+            self._look_at_round((run.id, run.durable.round), now)
 
     def _look_at_round(self, key: Round, now: float) -> None:
         training = self.world.trainings.get(key)
@@ -155,9 +157,9 @@ class TimeInvariants(LedgerInvariants):
 
     # The coordinator's lives
 
-    def restored(self, machine: Coordinator) -> None:
-        """Note that a coordinator has started."""
-        super().restored(machine)
+    def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
+        """Take note that a coordinator has started."""
+        super().restored(machine, past)
         self._upset_at = self._event_seen_at = self.world.queue.now
         self._enough_from.clear()
         self._known_after.clear()  # events that were only in memory are forgotten
@@ -246,7 +248,7 @@ class TimeInvariants(LedgerInvariants):
         """Check that training without a step for long has stalled, and that other training has not."""
         training = self.world.trainings[key]
         stepped = training.stepped()
-        if stepped is None or training.broken or not (run.ledger.stepped and self._is_plain(key)):
+        if stepped is None or training.broken or not (run.durable.stepped and self._is_plain(key)):
             return
         idle_s, stalled = stepped[1], run.health is Health.STALLED
         patience_s = run.progress.patience_s * (1 + self.world.scenario.skew) + 2 * CALM_S

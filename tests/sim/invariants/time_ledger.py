@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.job_view import job_view, rounds_view
 from coordinatord.core.queries.time_attribution import spent
-from coordinatord.core.state.run import Run, State
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import (
     NodeLost,
     NodesSilent,
@@ -123,9 +125,9 @@ class LedgerInvariants(RoundInvariants):
 
     # The coordinator's lives
 
-    def restored(self, machine: Coordinator) -> None:
-        """Note that a coordinator has started."""
-        super().restored(machine)
+    def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
+        """Take note that a coordinator has started."""
+        super().restored(machine, past)
         daemon = self.world.daemon
         self._pages = dict(self._durable_pages)  # what was not durable has never been
         self._written.clear()
@@ -157,10 +159,10 @@ class LedgerInvariants(RoundInvariants):
     def _judge_spent(self, page: Page | None, record: Accounted) -> None:
         """Check the sums of a record by what happened since the one before it."""
 
-    def durable(self, records: Sequence[Record], now: float) -> None:
-        """Note the reading of the wall clock for what becomes durable."""
-        super().durable(records, now)
-        for record in records:
+    def durable(self, decided: Sequence[Decided]) -> None:
+        """Take note of what the clock on the wall shows for what becomes durable."""
+        super().durable(decided)
+        for _, record in decided:
             if isinstance(record, RunOpened | Accounted):
                 page = self._written.popleft()
                 page.wall_offset = self.world.daemon.wall_offset
@@ -198,12 +200,15 @@ class LedgerInvariants(RoundInvariants):
         self.check(abs(took - expected) < slack, "%s has %.3f s, and %.3f s passed", record, took, expected)
 
     def _is_unheard(self, run_id: str, number: int) -> bool:
-        """Whether the round was silent, or a node of it has been for a lease and may have been given another."""
+        """Whether the round was silent, or a node of it has been gone for a grace or silent for a lease."""
         policy, now = self.world.scenario.policy, self.world.daemon.clock.read()
         lease_s = policy.leases_per_heartbeat * policy.heartbeat_s
         runs = self.world.daemon.machine.jobs.values()
         inside = (member for run in runs if run.id == run_id for member in run.inside)
-        return (run_id, number) in self._silent or any(now - member.lived_at >= lease_s for member in inside)
+        return (run_id, number) in self._silent or any(
+            now - member.lived_at >= (policy.reconnect_grace_s if member.session is None else lease_s)
+            for member in inside
+        )
 
     def _judge_causes(self, page: Page, record: Accounted, *, silent: bool) -> None:
         """Check that no second is taken from an activity again, and that each activity fits the state of the run."""
@@ -235,7 +240,7 @@ class LedgerInvariants(RoundInvariants):
             self.check(total == view.opened_s, "%s s are accounted for since %s", total, view.opened_s)
             page = self._pages.get(run.id)
             if page is not None and page.life == self.world.daemon.life:
-                passed = page.spent.total + (0.0 if run.state.ended else now - page.clock)
+                passed = page.spent.total + (0.0 if run.durable.state.ended else now - page.clock)
                 known = spent(run, now).total
                 self.check(abs(known - passed) < EXACT_S, "%.6f s are known of %s, of %.6f", known, run.id, passed)
                 self.check(abs(total - passed) < SHOWN_S, "%.3f s are shown of %s, of %.3f", total, run.id, passed)
@@ -251,5 +256,5 @@ class LedgerInvariants(RoundInvariants):
             known = [age for age in ages if age is not None]
             self.check(known == sorted(known, reverse=True), "round %s is out of order: %s", one.round, ages)
         if rounds:
-            on = run.state in {State.STARTING, State.RUNNING, State.STOPPING}
-            self.check((rounds[-1].ended is None) == on, "round %s is shown as %s", run.round, rounds[-1])
+            on = run.durable.state in {State.STARTING, State.RUNNING, State.STOPPING}
+            self.check((rounds[-1].ended is None) == on, "round %s is shown as %s", run.durable.round, rounds[-1])

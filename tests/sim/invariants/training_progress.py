@@ -69,11 +69,11 @@ class ProgressInvariants(RoundInvariants):
             self._steps_known[here] = steps
 
     def _judge_progress(self, run: Run) -> None:
-        training = self.world.trainings.get((run.id, run.round))
+        training = self.world.trainings.get((run.id, run.durable.round))
         stepped = None if training is None else training.stepped()
         step, pace = run.step, run.progress.steps_per_s
         if stepped is None:
-            self.check(step is None and pace is None, "round %d is at step %s, and takes none", run.round, step)
+            self.check(step is None and pace is None, "round %d is at step %s, and takes none", run.durable.round, step)
         else:
             self.check(step is None or 0 <= step <= stepped[0], "step %s is known, of %s", step, stepped[0])
             self.check(pace is None or pace > 0, "%s steps a second", pace)

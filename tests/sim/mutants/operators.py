@@ -31,6 +31,6 @@ MUTANTS = (
         "coordinatord.core.transitions.admin",
         "that a job is to end is known to one life of the coordinator alone",
         'decision.record(JobStopAsked(run.job, run.id, request.words("stopped")))',
-        'run.stop_asked = request.words("stopped")',
+        'run.durable.stop_asked = request.words("stopped")',
     ),
 )

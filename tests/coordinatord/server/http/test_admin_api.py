@@ -172,7 +172,7 @@ async def test_while_nothing_can_be_recorded_nothing_is_done(start: Start) -> No
         status, answer = await ask(f"{server.url}/v1/nodes/a/drain")
         assert (status, answer["error"]) == (503, "cannot_record")
         assert "the disk is full" in answer["message"]
-        assert server.driver.machine.cluster.drained == {}
+        assert server.driver.machine.cluster.durable.drained == {}
         store.broken = False
         store.allowed.release()
 

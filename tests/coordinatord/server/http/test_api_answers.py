@@ -24,6 +24,7 @@ from coordinatord.server.http.responses import JSON, MSGPACK, encoded
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.builders import a_failure, a_report
+from tests.support.histories import made_at
 from tests.support.raw_session import connect, get, join
 from tests.support.script import Stage
 from tests.support.source import ROOT
@@ -82,7 +83,7 @@ def shown(stage: Stage) -> str:
     """Return the answers to `GET /v1/jobs` and `GET /v1/jobs/default`, laid out for people."""
     coordinator, now = stage.coordinator, stage.now
     jobs = tuple(job_view(run, now, None) for run in coordinator.jobs.values())
-    every = JobsAnswer(jobs=jobs, drained=drained_view(coordinator.cluster))
+    every = JobsAnswer(jobs=jobs, drained=drained_view(coordinator.cluster.durable))
     one = whole_view(coordinator.jobs["default"], now, None)
     decoded = []
     for answer, without in ((every, IN_LIST), (one, {})):
@@ -123,7 +124,7 @@ def test_every_part_of_a_failure_is_shown_as_it_always_was(*, rewrite: bool) -> 
         "as a shell says": a_report(failure=a_failure(exit_code=137)),
     }.items():
         assert isinstance(report, Report)
-        run.report = report
+        run.durable.report = report
         texts[case] = json.loads(encoded(job_view(run, stage.now, None), JSON))["failure"]
     stage.coordinator.store_error = "the disk is full"
     texts["nothing can be decided"] = json.loads(encoded(job_view(run, stage.now, "the disk is full"), JSON))["reason"]
@@ -231,7 +232,7 @@ def a_record_of(kind: type[Record]) -> Record:
 async def test_every_kind_of_event_is_told_as_it_always_was(start: Start, *, rewrite: bool) -> None:
     store = MemoryStore()
     async with start(store) as server:
-        await store.append([a_record_of(kind) for kind in KINDS.values()], 1_750_000_000.125)
+        await store.append(made_at(1_750_000_000.125, *(a_record_of(kind) for kind in KINDS.values())))
         recorder = Recorder(server.url, {store.identity: "STORE"})
         await recorder.get("/v1/events")
     compare("events", laid_out(recorder.answers), rewrite=rewrite)

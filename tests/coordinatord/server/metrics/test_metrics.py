@@ -10,15 +10,14 @@ import pytest
 from aiohttp import ClientSession
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from coordinatord.core.policy import Policy
-from coordinatord.core.state.run import Run, State
+from coordinatord.core.state.durable import State
 from coordinatord.core.values.records import (
     NodeJoined,
     RoundFormed,
     RoundStarted,
     RunOpened,
 )
-from coordinatord.core.values.time_ledger import Activity, Spent
+from coordinatord.core.values.time_ledger import Activity, Ledger, Spent
 from coordinatord.protocol.messages import Desired, Goal, JobSpec, Phase, Refused
 from coordinatord.runtime import __version__
 from coordinatord.server import driver
@@ -29,7 +28,7 @@ from coordinatord.server.metrics.rounds import REASONS, JobTally
 from coordinatord.store.interface import Entry, StoreError
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
-from tests.support.builders import a_failure
+from tests.support.builders import a_failure, a_run
 from tests.support.raw_session import IDLE, Peer, connect, join, until
 from tests.support.scrapes import Scrape
 
@@ -127,7 +126,7 @@ async def test_a_failed_worker_is_a_round_a_restart_and_a_recovery(start: Start)
         await a.report(Phase.STOPPED, first, a_failure())
         second = await run_round(a, after=first.round)
         await a.beat()
-        await until(lambda: server.driver.machine.jobs["job"].state is State.RUNNING)
+        await until(lambda: server.driver.machine.jobs["job"].durable.state is State.RUNNING)
         shown = await scraped(server)
         assert second.round == first.round + 1
         assert shown("rounds_total", job_id="job", reason="worker_failed") == 1
@@ -168,7 +167,7 @@ async def test_what_an_operator_does_has_reasons_of_its_own(start: Start) -> Non
         await a.receive_goal(Goal.STOP)
         await a.report(Phase.STOPPED, first)
         second = await run_round(a, after=first.round)
-        await until(lambda: server.driver.machine.jobs["job"].state is State.RUNNING)
+        await until(lambda: server.driver.machine.jobs["job"].durable.state is State.RUNNING)
         await client.post(f"{server.url}/v1/jobs/job/stop", json={"by": "ann", "reason": ""})
         await a.receive_goal(Goal.STOP)
         await a.report(Phase.STOPPED, second)
@@ -228,8 +227,8 @@ async def test_what_ended_is_shown_for_a_while_and_what_is_forgotten_is_gone(sta
 
 def test_a_job_that_ended_long_ago_has_no_series() -> None:
     run = a_run()
-    run.state = State.FAILED
-    run.ledger.settle(Spent(), None, 100.0)
+    run.durable.state = State.FAILED
+    run.durable.ledger = Ledger(100.0, Spent(), None)
     assert figures_of(run, JobTally(), 100.0 + 900.0).is_shown
     assert not figures_of(run, JobTally(), 100.0 + 900.1).is_shown
 
@@ -237,33 +236,28 @@ def test_a_job_that_ended_long_ago_has_no_series() -> None:
 # Counters
 
 
-def a_run() -> Run:
-    """Make a run of no nodes."""
-    return Run("job", "e-1", JobSpec(nodes_min=1, nodes_max=1, max_restarts=0), "a", Policy(), 0.0)
-
-
 def test_seconds_that_turn_out_to_be_lost_make_no_counter_fall() -> None:
     run, tally = a_run(), JobTally()
-    run.ledger.settle(Spent(waiting=1.0), Activity.TRAINING, 1.0)
+    run.durable.ledger = Ledger(1.0, Spent(waiting=1.0), Activity.TRAINING)
     training = list(Activity).index(Activity.TRAINING)
     assert figures_of(run, tally, 101.0).seconds[training] == 100.0
-    run.ledger.settle(Spent(waiting=1.0, training=95.0, detecting=5.0), Activity.STOPPING, 101.0)
+    run.durable.ledger = Ledger(101.0, Spent(waiting=1.0, training=95.0, detecting=5.0), Activity.STOPPING)
     figures = figures_of(run, tally, 101.0)
     assert figures.seconds[training] == 100.0
     assert sum(figures.seconds) == 101.0, "each second is counted once, if to the wrong cause for now"
-    run.ledger.settle(Spent(waiting=1.0, training=95.0, detecting=5.0), Activity.TRAINING, 101.0)
+    run.durable.ledger = Ledger(101.0, Spent(waiting=1.0, training=95.0, detecting=5.0), Activity.TRAINING)
     assert sum(figures_of(run, tally, 201.0).seconds) == 201.0, "and then no more"
 
 
 def test_counters_add_up_to_the_time_that_passed_and_never_fall_whatever_turns_out() -> None:
     run, tally = a_run(), JobTally()
-    run.ledger.settle(Spent(), Activity.RUNNING, 0.0)
+    run.durable.ledger = Ledger(0.0, Spent(), Activity.RUNNING)
     shown = [0.0] * len(Activity)
     for second in range(1, 120):
         if second == 30:
-            run.ledger.settle(Spent(starting=29.5), Activity.TRAINING, 29.5)  # its first step is reported
+            run.durable.ledger = Ledger(29.5, Spent(starting=29.5), Activity.TRAINING)  # its first step is heard of
         if second == 60:
-            run.ledger.settle(Spent(starting=29.5, training=20.5, detecting=10.0), Activity.STOPPING, 60.0)
+            run.durable.ledger = Ledger(60.0, Spent(starting=29.5, training=20.5, detecting=10.0), Activity.STOPPING)
         seconds = figures_of(run, tally, float(second)).seconds
         assert sum(seconds) == pytest.approx(second)
         assert all(now >= before for now, before in zip(seconds, shown, strict=True))
@@ -276,10 +270,10 @@ def test_counters_add_up_to_the_time_that_passed_and_never_fall_whatever_turns_o
 def test_the_next_run_of_a_job_counts_its_seconds_anew() -> None:
     tally = JobTally()
     run = a_run()
-    run.ledger.settle(Spent(training=50.0), None, 50.0)
+    run.durable.ledger = Ledger(50.0, Spent(training=50.0), None)
     assert sum(figures_of(run, tally, 60.0).seconds) == 50.0
     run.id = "e-2"
-    run.ledger.settle(Spent(), Activity.WAITING, 60.0)
+    run.durable.ledger = Ledger(60.0, Spent(), Activity.WAITING)
     assert sum(figures_of(run, tally, 61.0).seconds) == 1.0
 
 

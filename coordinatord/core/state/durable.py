@@ -1,0 +1,164 @@
+"""What outlives the daemon, as types: the jobs, their runs and members, and which nodes operators keep out.
+
+Only `transitions/apply` changes any of it, by records alone. The daemon that decides and the daemon that starts again
+apply the same records, so both hold equal states, and `==` says so. What one life of the daemon knows beside it is in
+`member`, `run` and `cluster`. Times are in the clock of the life that applied the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from coordinatord.core.values.ranks import Ranks
+from coordinatord.core.values.records import Reason
+from coordinatord.core.values.root_cause import LostNode, WorkerFailure
+from coordinatord.core.values.round_history import RoundHistory
+from coordinatord.core.values.time_ledger import Ledger
+from coordinatord.protocol.messages import Assignment, JobSpec, NodeSpec, Outcome, Report
+
+FORGOTTEN_MAX = 1_000
+"""As many as the store keeps: nodes give up long before so many jobs are forgotten."""
+
+RELEASED_MAX = 200
+"""As many as the store keeps of those that go while no round is formed: a node asks for its outcome within seconds."""
+
+
+class State(StrEnum):
+    """Where a run is in its life."""
+
+    FORMING = "forming"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    """An operator ended it, or its last node left on purpose."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing follows any more."""
+        return self in {State.SUCCEEDED, State.FAILED, State.STOPPED}
+
+
+@dataclass(slots=True)
+class DurableMember:
+    """One node of a run, as the records have it."""
+
+    node: str
+    incarnation: int
+    offer: NodeSpec
+    peer_address: str
+    """The address from which it joined; it may come back from another one."""
+    local_address: str
+    """The coordinator's own address to which it connected then."""
+    joined_at: float
+    assignment: Assignment | None = None
+    """Its part in the current round; None outside of it."""
+    has_taken_part: bool = False
+    """It has been in a round of this run."""
+    succeeded: bool = False
+    """All its workers of the current round exited with 0."""
+    outcome: Outcome | None = None
+    """What it was released with while the run goes on."""
+
+    @property
+    def in_round(self) -> bool:
+        """Whether it has a part in the current round."""
+        return self.assignment is not None
+
+
+@dataclass(slots=True)
+class DurableRun:
+    """One run of a job, as the records have it."""
+
+    job: str
+    id: str
+    spec: JobSpec
+    opener: str
+    """The node whose spec all others must agree with."""
+    entered_at: float
+    """When the run came to be in its present state."""
+    ledger: Ledger
+    state: State = State.FORMING
+    reason: str = "the first node came"
+    rounds: RoundHistory = field(default_factory=RoundHistory)
+    restarts_used: int = 0
+    reports_steps: bool = False
+    """Its workers have reported steps, in this round or before."""
+
+    members: dict[str, DurableMember] = field(default_factory=dict)
+    """Nodes that belong to the run, in the order in which they joined; empty once it has ended."""
+    released: dict[str, DurableMember] = field(default_factory=dict)
+    """The last nodes that were let go while the run goes on, the oldest first: each hears its outcome if it comes."""
+    last_left: bool = False
+    """The last node that went left on purpose."""
+    emptied_at: float | None = None
+    """Since when the run has had no member, if its last one was lost."""
+
+    round: int = 0
+    """The number of the current or last round; before the first one, what nodes remember of an earlier run."""
+    order: dict[str, Ranks] = field(default_factory=dict)
+    """The nodes of the current or last round by group rank, with their ranks; empty once the run has ended."""
+    origin: str = ""
+    """Why the current round was formed."""
+    slowest_s: float = 0.0
+    """How long workers of the round may take to end, by the node that grants them the most."""
+    stepped: bool = False
+    """A worker has reported a step of the current round."""
+    silent: bool = False
+    """It is recorded that no node of the current round can be heard."""
+    missed: str = ""
+    """Why the current round cannot be the one that was recorded, if so: nodes know of a later one."""
+    losses: list[LostNode] = field(default_factory=list)
+    """Nodes that the current or last round has lost."""
+    trigger: Reason = field(default=Reason("", ""))
+    """Why the last round was stopped."""
+    planned: bool = False
+    """It was stopped on purpose, all being well."""
+    first_failure: WorkerFailure | None = None
+    """The earliest failure of a worker that was known when the round was stopped."""
+
+    cause: str = ""
+    """Why the last round ended; empty before the first."""
+    repeats: int = 0
+    """How often the error of the last round had come right before."""
+    report: Report | None = None
+    """The root cause of the last round that failed by itself, with its age as of `reported_at`."""
+    reported_at: float = 0.0
+
+    stop_asked: str = ""
+    """Why an operator wants the run to end, if so."""
+    outcome: Outcome | None = None
+    """How it ended."""
+    concluded: bool = False
+    """It ended with the job: its workers succeeded or failed for good, or an operator wanted it."""
+    last_step: int | None = None
+    """The step that all workers had come to when the run ended, as far as any was known."""
+
+    @property
+    def inside(self) -> Iterator[DurableMember]:
+        """Iterate over the members that are in the current round."""
+        return (member for member in self.members.values() if member.in_round)
+
+    def member(self, node: str) -> DurableMember:
+        """Return a member, or a node that was released. Raises `KeyError`."""
+        return self.members.get(node) or self.released[node]
+
+
+@dataclass(slots=True)
+class DurableCluster:
+    """All that one coordinator's records lead to."""
+
+    jobs: dict[str, DurableRun] = field(default_factory=dict)
+    """The live or last run of each job, in the order in which they were opened."""
+    drained: dict[str, str] = field(default_factory=dict)
+    """Names of nodes or hosts that no job takes in, each with the reason."""
+    forgotten: dict[str, str] = field(default_factory=dict)
+    """The last runs that were forgotten, each with the reason: nodes that come back to one must not begin it anew."""
+
+    def why_drained(self, node: str, host: str) -> str | None:
+        """Return the reason for which a node is kept out, by its own name or its host's; None if it is not."""
+        return self.drained.get(node) or self.drained.get(host)

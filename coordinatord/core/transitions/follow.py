@@ -1,0 +1,108 @@
+"""What follows from a record for what only this life of the daemon knows: the live side of `apply`.
+
+Each function here is called right after `apply` has changed the durable state. A daemon that starts again builds its
+live state from the durable one alone, so nothing here may decide what is to outlive it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from coordinatord.core.policy import Policy
+from coordinatord.core.state.cluster import Cluster
+from coordinatord.core.state.member import Member
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.records import (
+    JobForgotten,
+    NodeJoined,
+    NodeLeftBehind,
+    NodeLost,
+    NodeReleased,
+    NodeSucceeded,
+    Record,
+    RoundEnded,
+    RoundFormed,
+    RoundsMissed,
+    RoundStopped,
+    RunEnded,
+    RunOpened,
+)
+
+
+def follow(cluster: Cluster, record: Record, policy: Policy) -> None:
+    """Bring the live state up to date with a record that has just taken effect."""
+    match record:
+        case RunOpened():
+            cluster.jobs.pop(record.job, None)
+            cluster.jobs[record.job] = Run(cluster.durable.jobs[record.job], policy)
+        case JobForgotten():
+            if record.job not in cluster.durable.jobs:
+                cluster.jobs.pop(record.job, None)
+        case _:
+            run = cluster.jobs.get(record.job)
+            if run is not None:
+                run.revision += 1
+                _CHANGES.get(type(record), _nothing)(run, record)
+
+
+def _node_joined(run: Run, record: NodeJoined) -> None:
+    run.add(Member(run.durable.members[record.node]))
+    run.emptied_at = None
+
+
+def _node_lost(run: Run, record: NodeLost) -> None:
+    run.remove(run.members[record.node])
+    run.emptied_at = run.durable.emptied_at
+
+
+def _node_released(run: Run, record: NodeReleased) -> None:
+    member = run.members[record.node]
+    run.give_up.discard(member.node)
+    run.leaving.discard(member.node)
+    run.place(member)
+    run.emptied_at = run.durable.emptied_at
+
+
+def _node_placed(run: Run, record: NodeSucceeded | NodeLeftBehind) -> None:
+    run.place(run.members[record.node])
+
+
+def _round_formed(run: Run, record: RoundFormed) -> None:
+    run.begin_round([run.members[ranks.node] for ranks in record.nodes])
+
+
+def _round_stopped(run: Run, record: RoundStopped) -> None:
+    del record
+    run.begin_stop(run.durable.entered_at)
+
+
+def _members_placed(run: Run, record: RoundsMissed | RoundEnded) -> None:
+    del record
+    for member in list(run.members.values()):
+        run.place(member)
+
+
+def _nothing(run: Run, record: Record) -> None:
+    """Leave it at what is durable."""
+    del run, record
+
+
+def _run_ended(run: Run, record: RunEnded) -> None:
+    del record
+    run.give_up.clear()
+
+
+_CHANGES: dict[type[Record], Callable[[Run, Any], None]] = {
+    NodeJoined: _node_joined,
+    NodeLost: _node_lost,
+    NodeReleased: _node_released,
+    NodeSucceeded: _node_placed,
+    NodeLeftBehind: _node_placed,
+    RoundFormed: _round_formed,
+    RoundsMissed: _members_placed,
+    RoundStopped: _round_stopped,
+    RoundEnded: _members_placed,
+    RunEnded: _run_ended,
+}
+"""Records that are not here change nothing but what is durable."""

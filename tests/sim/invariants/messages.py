@@ -1,0 +1,87 @@
+"""What is said to nodes: each has last heard what is wanted of it, and no message is sent again that has got old."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.queries.desired_state import desired
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.member import Member
+from coordinatord.core.state.run import Run
+from coordinatord.protocol.messages import Degraded, Desired, Goal, Result
+from tests.sim.invariants.rounds import RoundInvariants
+from tests.sim.network import Session
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.world import World
+
+GOAL_OF = {
+    State.STARTING: Goal.RUN,
+    State.RUNNING: Goal.RUN,
+    State.STOPPING: Goal.STOP,
+}
+"""What a node of the round is to hear."""
+
+
+class MessageInvariants(RoundInvariants):
+    """Watches what the nodes of one world are told."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._last_said: dict[tuple[int, int], Desired] = {}
+        """The last message to each session, keyed by (life of the coordinator, session)."""
+
+    def sent(self, session: Session, message: Desired | Degraded) -> None:
+        """Check that what is said to a node rests on what is durable."""
+        super().sent(session, message)
+        if isinstance(message, Desired):
+            self._last_said[session.life, session.number] = message
+
+    def settled(self, machine: Coordinator) -> None:
+        """Check that the nodes have heard of all that is durable."""
+        super().settled(machine)
+        for run_id, node in machine._leases._at:
+            self.check(node in machine._registry.live[run_id].members, "%s has a lease, and is no member", node)
+        if machine.store_error is not None or (machine.sessions > 16 and self._settled % 8):
+            return
+        for number, (run, member) in machine._sessions.items():
+            self.check(member.session == number, "%s has a connection too many", member.node)
+            self._judge_revision(run, member)
+            said = self._last_said.get((self.world.daemon.life, number))
+            if said is not None and not member.expired:
+                wanted = _wanted(run, member)
+                heard = (
+                    said.goal,
+                    said.round if said.goal in {Goal.RUN, Goal.STOP} else run.durable.round,
+                    said.planned,
+                )
+                self.check(heard == wanted, "%s was told %s, and %s is wanted", member.node, heard, wanted)
+
+    def _judge_revision(self, run: Run, member: Member) -> None:
+        """Check that a message which would be sent again is the one that would be made anew."""
+        sent = member.sent
+        if (
+            sent is None
+            or member.expired
+            or member.sent_revision != run.revision
+            or sent.goal is not Goal.RUN
+            or sent.report is not None
+        ):
+            return
+        anew = desired(run, member, sent.heartbeat_s, self.world.daemon.clock.read())
+        self.check(replace(anew, lease_s=sent.lease_s) == sent, "%s would be sent again, in place of %s", sent, anew)
+
+
+def _wanted(run: Run, member: Member) -> tuple[Goal, int, bool]:
+    """Return goal, round, and whether it is on purpose, as a node ought to have heard them."""
+    if run.durable.state.ended or member.durable.outcome is not None:
+        outcome = member.durable.outcome or run.durable.outcome
+        return Goal.EXIT, run.durable.round, outcome is not None and outcome.result in {Result.LEFT, Result.STOPPED}
+    if member.durable.in_round:
+        goal = GOAL_OF[run.durable.state]
+        return goal, run.durable.round, goal is Goal.STOP and run.planned_at is not None
+    on_purpose = run.durable.state is State.STOPPING and run.planned_at is not None
+    straggles = member.observed.phase.has_workers
+    return (Goal.STOP if straggles else Goal.WAIT), run.durable.round, straggles and on_purpose
