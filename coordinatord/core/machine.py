@@ -1,6 +1,6 @@
-"""The coordinator: events in, records and effects out, for all jobs.
+"""Decides for all jobs of a coordinator: it takes events, and returns records and effects.
 
-`Coordinator.handle` is the only door. The rest finds the run of an event and keeps the run's members up to date.
+Everything comes in by `Coordinator.handle`. The rest finds the run of an event and keeps the run's members up to date.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ class Coordinator:
         self.policy = policy
         self.cluster = Cluster()
         self.store_error: str | None = None
-        """Why nothing can be recorded at present, and so nothing is decided."""
+        """Why nothing can be recorded at present, and so nothing is decided; None while records can be written."""
         self._registry = Registry(self.cluster, policy, epoch)
         self._awake_at = -math.inf
-        """When it last handled an event, and could decide what follows."""
+        """When the coordinator last handled an event."""
         self._watch_at = -math.inf
-        """When to look at the clock again, a heartbeat after the last look: how long it slept shows then."""
+        """When to look at the clock again, a heartbeat after the last look: how late that is shows a sleep."""
         self._woke_at = -math.inf
-        """When it last began to answer after a time in which it could not."""
+        """When the coordinator last began to answer after a time in which it could not."""
         self._sessions: dict[int, tuple[Run, Member]] = {}
         self._leases = leases.Leases()
         self._due: float | None = None
-        """When the first of all this is due."""
+        """When the first deadline of any run or lease is due."""
         self._handlers: dict[type[Event], Callable[[Any, Decision], None]] = {
             Reported: self._report,
             Connected: self._connect,
@@ -83,14 +83,14 @@ class Coordinator:
         return len(self._sessions)
 
     def needed_until(self) -> float:
-        """Return until when nodes may need this coordinator: without end while a run lives or a node is connected."""
+        """Return until when nodes may need this coordinator: for ever while a run lives or a node is connected."""
         return math.inf if self._sessions else self._registry.needed_until()
 
     def restore(self, past: Iterable[tuple[float, Record]], now: float) -> None:
         """Take up the history of an earlier life: records with their times in this one's clock, none after `now`.
 
-        To have been away is to have slept: whatever nodes may be late for is put off by the time since the last record,
-        and nobody is lost before a full grace has passed. Raises `HistoryError`.
+        The time since the last record counts as sleep: it puts off every deadline of a node, and nobody is lost before
+        a full grace has passed. Raises `HistoryError`.
         """
         last = self._awake_at = self._woke_at = now
         self._watch_at = now + self.policy.heartbeat_s
@@ -100,12 +100,12 @@ class Coordinator:
             run = self.cluster.jobs[job] = self._registry.live[durable.id] = Run(durable, self.policy)
             run.take_up(now - last, now + self.policy.restart_grace_s + self.policy.heartbeat_s, now)
             for member in run.members.values():
-                # It may have gone before anything that is known: what fails of that is not to be charged.
+                # It may have left before any failure that is known: what fails of that must not be charged.
                 member.heard_at, member.closed_at = now, now - AGE_MAX
                 member.awaited_from = now + self.policy.restart_grace_s
                 self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
             self._registry.plan(run, next_row(run, -math.inf)[1])
-        admin.mark_drained(self.cluster)
+        admin.apply_drains(self.cluster)
         self._due = self._first_due()
 
     def next_deadline(self) -> float | None:
@@ -117,7 +117,7 @@ class Coordinator:
             return None
         lease_ends, row_due = self._leases.next(), self._registry.deadlines.next()
         if lease_ends is None:
-            return row_due  # without members there is no deadline
+            return row_due  # a run without members has no deadline
         return min(lease_ends, self._watch_at, lease_ends if row_due is None else row_due)
 
     def handle(self, event: Event, now: float) -> Batch:
@@ -136,10 +136,10 @@ class Coordinator:
         return Batch(tuple(decision.records), (*decision.endings, *self._messages(decision)))
 
     def _forgive_stall(self, now: float) -> None:
-        """Condemn nobody for a silence that this process, asleep itself, could not have heard broken.
+        """Put off all deadlines of nodes if this process was asleep, since it could not have heard them.
 
-        A timer that is late by more than a heartbeat shows it; what the nodes sent meanwhile is read next. It may have
-        fallen asleep at any time after the last event, so that is how far all that nodes may be late for is moved.
+        A timer that is late by more than a heartbeat shows that, and what nodes sent meanwhile is read next. The
+        process may have fallen asleep at any time after the last event, so all deadlines move by the time since then.
         """
         if self._due is not None and now - self._due > self.policy.heartbeat_s:
             self._wake(now)
@@ -148,7 +148,7 @@ class Coordinator:
             self._watch_at = now + self.policy.heartbeat_s
 
     def _wake(self, now: float) -> float:
-        """Move all that nodes may be late for by the time since nodes could last be judged; return that time."""
+        """Put off all deadlines of nodes by the time since nodes could last be judged; return that time."""
         by = now - self._awake_at
         self._awake_at = self._woke_at = now
         self._watch_at = now + self.policy.heartbeat_s
@@ -171,25 +171,25 @@ class Coordinator:
             decision.endings.append(Refuse(event.session, error.refused, join.job, join.node))
             return
         self._sessions[event.session] = (run, member)
-        self._hear(run, member, join.observed, decision.now)
+        self._observe(run, member, join.observed, decision.now)
         decision.answer(run, member)
         self._advance(run, decision)
 
     def _report(self, event: Reported, decision: Decision) -> None:
         run, member = self._sessions.get(event.session, (None, None))
         if run is None or member is None:
-            return  # refused or replaced a moment ago
+            return  # the session was refused or replaced a moment ago
         observed = event.observed
         if observed.beat:
             decision.answer(run, member)
         else:
-            decision.tell(run, member)
+            decision.notify(run, member)
         if observations.is_as_before(run, member, observed):
             self._note_heard(run, member, observed, decision.now)
             if not observations.turns(run):
                 return
         else:
-            self._hear(run, member, observed, decision.now)
+            self._observe(run, member, observed, decision.now)
         self._advance(run, decision)
 
     def _disconnect(self, event: Disconnected, decision: Decision) -> None:
@@ -223,7 +223,7 @@ class Coordinator:
     def _resume(self, _: StoreRecovered, decision: Decision) -> None:
         """Decide all that had to wait; the time during which nobody could be judged counts against nobody.
 
-        Nodes were heard meanwhile, so whoever was not has one more lease to be heard, however long the trouble was.
+        Nodes were heard meanwhile. One that was not heard gets a single further lease, however long the store failed.
         """
         if self.store_error is None:
             return
@@ -232,13 +232,13 @@ class Coordinator:
         for run in self._registry.live.values():
             self._leases.give_chance(run, self._heartbeat_s, degraded_s, decision.now)
         for run, member in self._sessions.values():
-            if not member.expired:  # nothing is asked of one that fell silent before
+            if not member.expired:  # nothing is asked of a node that was silent before
                 decision.answer(run, member)
         for run in list(self._registry.live.values()):
             self._advance(run, decision)
 
     def _change_policy(self, event: PolicyChanged, decision: Decision) -> None:
-        """Decide by other numbers; nodes are told theirs at once, and none is judged by what it has not heard."""
+        """Decide by new numbers: nodes receive theirs at once, and none is judged by numbers that it does not have."""
         self.policy = self._registry.policy = event.policy
         self._watch_at = decision.now + self.policy.heartbeat_s
         for run in self._registry.live.values():
@@ -262,7 +262,7 @@ class Coordinator:
             run = self.jobs[job]
             touched[run.id] = run
         for run in touched.values():
-            self._advance(run, decision)  # perhaps into a round, and then nobody has waited in vain
+            self._advance(run, decision)  # the ready nodes may form a round now, and then none has waited in vain
             for node in run.give_up.pop_due(decision.now):
                 member = run.members[node]
                 actions.release_node(run, member, actions.timed_out(run, member), decision)
@@ -279,9 +279,9 @@ class Coordinator:
             return self._registry.open(join, self.store_error, decision)
         known = run.members.get(join.node)
         if known is None or known.incarnation != join.incarnation:
-            # First of all: a refusal for good must not rest on what is not recorded either, such as a younger namesake.
+            # This comes first: a refusal for good must not rest on what is not recorded, such as a younger namesake.
             admission.check_recording(self.store_error)
-            if not run.durable.state.ended:  # else it only comes to hear how it ended
+            if not run.durable.state.ended:  # a run that has ended only sends its outcome
                 admission.check_drained(self.cluster.durable, join)
         admission.check_incarnation(known, join)
         if run.spec != join.spec and run.deserted:
@@ -302,7 +302,7 @@ class Coordinator:
                 self._replace(run, known, younger, decision)
             known = observations.take_in(run, younger, join.observed, decision)
         elif known.session is not None:
-            decision.close(known)  # the node has given this session up, only its end was not seen yet
+            decision.close(known)  # the node has given up this session, whose end was not seen yet
             del self._sessions[known.session]
         known.session, known.closed_at, known.sent = event.session, None, None
         known.protocol, known.release = join.version, join.release
@@ -321,24 +321,24 @@ class Coordinator:
             reason = f"replaced by a younger nodeclient with the same node id, from {younger.peer_address}"
             self._lose(run, known, reason, decision)
 
-    def _hear(self, run: Run, member: Member, observed: Observed, now: float) -> None:
+    def _observe(self, run: Run, member: Member, observed: Observed, now: float) -> None:
         if run.all_silent:
             self._renew_all(run, now)
         self._note_heard(run, member, observed, now)
-        observations.hear(run, member, observed)
+        observations.observe(run, member, observed)
 
     def _note_heard(self, run: Run, member: Member, observed: Observed, now: float) -> None:
-        """Note that a member lives, whatever it says: that is all that most heartbeats come to."""
+        """Note that a member lives, whatever it reports: most heartbeats come to no more than that."""
         member.heard_at = run.heard_at = now
         heartbeat_s = self._heartbeat_s
-        deaf_s = min(observed.heard_s, now - self._woke_at)  # while we slept, there was nothing to hear
+        deaf_s = min(observed.heard_s, now - self._woke_at)  # while this process slept, it sent nothing
         leases.note_heard(member, deaf_s, self.policy, heartbeat_s, now)
         self._leases.renew(run, member, heartbeat_s, now)
         if observed.steps:
             observations.note_steps(run, member, observed)
 
     def _renew_all(self, run: Run, now: float) -> None:
-        """The first node is heard after all were silent: the others get a full lease to be heard as well."""
+        """Give every other node a full lease, when the first node is heard after all were silent."""
         for member in list(run.members_in(MemberState.SILENT)):
             member.expired, member.spared_at = False, now
             self._leases.renew(run, member, self._heartbeat_s, now)
@@ -382,7 +382,7 @@ class Coordinator:
         self._forget_absent(run, decision)
 
     def _forget_absent(self, run: Run, decision: Decision) -> None:
-        """Once a run has ended, keep only members that can hear of it; they are forgotten when their session ends."""
+        """Keep only connected members, once a run has ended; each is forgotten when its session ends."""
         if run.durable.state.ended:
             for member in [member for member in run.members.values() if member.session is None]:
                 self._forget(run, member, decision)

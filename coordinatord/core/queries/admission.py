@@ -1,4 +1,4 @@
-"""Who is let in: the refusals, each in words that say what differs and what to do."""
+"""Decides who is let in. Each refusal says what differs and what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordinatord.protocol.text import clip
 
 
 class RefusedError(OperationalError):
-    """A node is not let in. State: unchanged."""
+    """A node is not let in. Nothing has changed."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused.message)
@@ -27,7 +27,7 @@ def check_room(nodes: int, nodes_max: int) -> None:
 
 
 def too_many_jobs(jobs_max: int) -> RefusedError:
-    """Return what the first node of a job beyond the limit is told."""
+    """Return the refusal of the first node of a job beyond the limit."""
     text = f"this coordinator already has {jobs_max} live jobs, its limit"
     return RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
 
@@ -52,10 +52,11 @@ def check_forgotten(cluster: DurableCluster, join: Join) -> None:
 def begins_anew(run: Run, join: Join, now: float) -> bool:
     """Whether a node is to begin another run of a job.
 
-    One that was in this run comes to hear how it ended. So does one whose process was running before the run ended, if
-    that was an end of the job and not for want of nodes: it was on its way there, still importing, say. To let it train
-    all anew would overwrite what the job has come to. Where it is not known when the run ended, it may have been long
-    ago: to end a node as if it had trained would be worse.
+    A node that was in this run comes back for the run's outcome. So does a node whose process was running before the
+    run ended, if the job itself ended and did not only lack nodes: that process was on its way to the run, still
+    importing, say. If it trained everything anew, it would overwrite the job's result. If it is not known when the run
+    ended, that may have been long ago. Then the node begins another run, since to end it as if it had trained would be
+    worse.
     """
     if not run.durable.state.ended or join.observed.run == run.id:
         return False
@@ -73,7 +74,8 @@ def check_recording(store_error: str | None) -> None:
 def check_incarnation(known: Member | None, join: Join) -> None:
     """Refuse a node process that a younger one with the same node id has replaced. Raises `RefusedError`.
 
-    One that is not connected or silent has no claim: its successor may come from a host whose clock is behind.
+    A known process that is not connected, or is silent, keeps nobody out: its successor may come from a host whose
+    clock is behind.
     """
     if known is None or known.session is None or known.expired:
         return
@@ -82,7 +84,7 @@ def check_incarnation(known: Member | None, join: Join) -> None:
 
 
 def superseded(job: str, younger: Member) -> Refused:
-    """Return what the older of two processes with one node id is told."""
+    """Return the refusal of the older of two processes with one node id."""
     text = (
         f"another nodeclient with the node id {younger.node} joined job {job} later, from"
         f" {younger.peer_address} (incarnation {younger.incarnation}): give each its own --node-id"
@@ -103,7 +105,7 @@ def check_spec(run: Run, join: Join) -> None:
         if theirs != ours
     ]
     remedy = "start all nodes with the same values"
-    if join.spec.launcher is not run.spec.launcher:  # and then the rest differs as well, for no reason that matters
+    if join.spec.launcher is not run.spec.launcher:  # the other differences follow from this one
         opener = f"{run.durable.opener}, which was first, by {run.spec.launcher}"
         differences = [f"this node ({join.node}) is started by {join.spec.launcher}, but {opener}"]
         remedy = "start all nodes in the same way, or give one of the two another job id"
@@ -124,7 +126,7 @@ def check_size(run: Run, join: Join) -> None:
 
 
 def nnodes(spec: JobSpec) -> str:
-    """Write a range of nodes as `--nnodes` has it."""
+    """Write a range of nodes as `--nnodes` takes it."""
     if spec.nodes_min == spec.nodes_max:
         return str(spec.nodes_min)
     if spec.nodes_max == RANKS_MAX:

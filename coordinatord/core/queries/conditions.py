@@ -1,7 +1,8 @@
 """When a row of the table applies: each condition returns the time from which it holds.
 
-`NOW` if it holds already, a later time if it will then hold unless something changes, None if only an event can bring
-it about. All deadlines of a run follow from these: there are no timers to be kept in step with the state.
+A condition that holds already returns `NOW`. One that will hold unless something changes returns a later time, and one
+that only an event can bring about returns None. All deadlines of a run follow from these: there are no timers to be
+kept in step with the state.
 """
 
 from __future__ import annotations
@@ -24,32 +25,31 @@ def _when(holds: object) -> float | None:
 
 
 def abandoned(run: Run) -> float | None:
-    """There is nobody left: at once if the last one went by itself or there was no round, else once no worker lives."""
+    """No node is left: at once if the last node left by itself or there was no round, else once no worker lives."""
     if run.counted:
         return None
     return NOW if run.emptied_at is None or not run.durable.order else run.emptied_at + run.workers_gone_s
 
 
 def all_left(run: Run) -> float | None:
-    """There is nobody left, and the last one left on purpose: its user or an operator wanted it."""
+    """No node is left, and the last one left on purpose: its user or an operator wanted that."""
     return _when(not run.counted and run.durable.last_left)
 
 
 def replaced(run: Run) -> float | None:
-    """A run of the same job with another spec is to follow, and nobody is left who would hold on to this one."""
+    """A run of the same job with another spec is to follow, and no node is left that needs this one."""
     return _when(run.replaced)
 
 
 def full(run: Run) -> float | None:
-    """As many nodes are ready as a round may have, and no error holds it up that comes again and again."""
+    """The ready nodes are as many as a round may have, and no recurring error delays it."""
     return _pause_end(run) if run.count(MemberState.READY) >= run.spec.nodes_max else None
 
 
 def settled(run: Run) -> float | None:
-    """Enough nodes are ready, and none has arrived for a while; to be back from the last round is no arrival.
+    """Enough nodes are ready, and none has arrived for a while; a node that is back from the last round is no arrival.
 
-    An error that comes again and again holds it up. Nor is a node let go for having waited in vain when there are
-    enough.
+    A recurring error delays this. While there are enough nodes, none is released for having waited in vain.
     """
     if run.count(MemberState.READY) < run.spec.nodes_min or run.count(MemberState.DISCONNECTED):
         return None
@@ -57,11 +57,11 @@ def settled(run: Run) -> float | None:
 
 
 def arrived(run: Run) -> float | None:
-    """The round has room, and nodes have arrived that could fill it; one that is about to succeed is left alone."""
+    """The round has room, and nodes have arrived that could fill it. A round that is about to succeed is left alone."""
     if not run.count(MemberState.READY) or run.round_size >= run.spec.nodes_max or run.count(MemberState.SUCCEEDED):
         return None
     if run.round_size + run.count(MemberState.READY) >= run.spec.nodes_max:
-        return NOW  # there is no room for anybody to wait for
+        return NOW  # there is no room, so there is nobody to wait for
     return _settle_end(run)
 
 
@@ -70,7 +70,7 @@ def _pause_end(run: Run) -> float:
 
 
 def _by_patience(run: Run, at: float) -> float:
-    """Return `at`, or when the first of the ready nodes will wait no longer, if that is before."""
+    """Return `at`, or the time at which the first of the ready nodes stops waiting, if that is earlier."""
     give_up_at = run.give_up.first()
     return at if give_up_at is None else min(at, give_up_at)
 
@@ -112,14 +112,14 @@ def node_lost(run: Run) -> float | None:
 
 
 def outrun(run: Run) -> float | None:
-    """Nodes know of a later round than was recorded: its ranks are lost, so nobody can go on with it."""
+    """Nodes know of a later round than was recorded. Its ranks are lost, so nobody can go on with it."""
     return _when(run.durable.missed)
 
 
 def outage(run: Run) -> float | None:
-    """Every node of the round has been silent for so long that it has no workers any more, and has given up looking.
+    """Every node of the round has been silent for so long that it has ended its workers and given up its search.
 
-    Until then they may come back: the next round forms of them.
+    Before that the nodes may come back: the next round forms of them.
     """
     if not run.all_silent:
         return None
@@ -128,12 +128,12 @@ def outage(run: Run) -> float | None:
 
 
 def stalled(run: Run) -> float | None:
-    """Workers of the round have told of steps, and of none for too long."""
+    """Workers of the round have reported steps, and have reported none for too long."""
     return _when(run.durable.ledger.cause is Activity.TRAINING and run.progress.is_idle)
 
 
 def resumed(run: Run) -> float | None:
-    """A worker of the round has done a step since it was recorded that none does."""
+    """A worker of the round has done a step since the stall was recorded."""
     newest, ledger = run.progress.stepped_at, run.durable.ledger
     return _when(ledger.cause is Activity.STALLED and newest is not None and newest > ledger.settled_at)
 
@@ -144,7 +144,10 @@ def fell_silent(run: Run) -> float | None:
 
 
 def heard_again(run: Run) -> float | None:
-    """A node can be heard, while all of the round were silent; a restart of the coordinator alone is no sign of any."""
+    """A node can be heard, after all of the round were silent.
+
+    A restart of the coordinator alone does not show that.
+    """
     return _when(run.durable.silent and run.connected)
 
 
@@ -164,7 +167,7 @@ def restart_asked(run: Run) -> float | None:
 
 
 def node_stopped(run: Run) -> float | None:
-    """A node of the round has ended its workers unasked, as one does that was cut off for long."""
+    """A node of the round has ended its workers unasked, as a node does that was cut off for long."""
     return _when(run.count(MemberState.STOPPED))
 
 
@@ -174,9 +177,9 @@ def exhausted(run: Run) -> float | None:
 
 
 def given_up(run: Run) -> float | None:
-    """All workers are gone, and the torchrun of which they failed has left for good: too few are left to wait for.
+    """All workers are gone, and so is the torchrun in which they failed; too few nodes are left to wait for.
 
-    torchrun counts restarts by itself, and leaves when it has none left, so there is nothing to come back.
+    torchrun counts restarts by itself. It leaves when it has none left, and does not come back.
     """
     if run.with_workers or run.spec.launcher is not Launcher.TORCHRUN:
         return None
@@ -193,7 +196,7 @@ def all_stopped(run: Run) -> float | None:
 
 
 def stop_overdue(run: Run) -> float | None:
-    """A node that lives has not ended its workers in the time that it set itself."""
+    """A node that lives has not ended its workers within the time that it set for itself."""
     return run.stop_overdue_at
 
 
@@ -223,4 +226,4 @@ NAMES: dict[Condition, str] = {
     all_stopped: "all_stopped",
     stop_overdue: "stop_overdue",
 }
-"""What each condition is called in databases, metrics and over HTTP, whatever its function is called here."""
+"""The name of each condition in databases, metrics and over HTTP, whatever its function is called here."""

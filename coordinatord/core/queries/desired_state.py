@@ -1,4 +1,4 @@
-"""What is asked of each node: a table of the run's state and the node's state, and the message made of it."""
+"""The desired state of each node: its goal by the run's state and the node's state, and the message made of it."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ _GOALS: dict[State, dict[MemberState, Goal]] = {
     State.STOPPED: dict.fromkeys(MemberState, Goal.EXIT),
 }
 GOALS = Table[tuple[State, MemberState], Goal]("goals of a node")
-"""Nodes that cannot be told anything (disconnected, silent) have no goal while the run lives."""
+"""Nodes that can be sent nothing (disconnected, silent) have no goal while the run lives."""
 GOALS |= {(state, member): goal for state, row in _GOALS.items() for member, goal in row.items()}
 
 
 def goal_of(run: Run, member: Member) -> Goal:
-    """Return what is asked of a node. Raises `InternalError` for one that cannot be told anything."""
+    """Return the goal of a node. Raises `InternalError` for a node that can be sent nothing."""
     if member.durable.outcome is not None:
         return Goal.EXIT
     return GOALS[run.durable.state, member.state]
 
 
 def answer_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
-    """Return what is asked of a node, with this heartbeat: what it was sent last, as long as that is current.
+    """Return the desired state of a node, with this heartbeat: what it was sent last, as long as that is current.
 
-    Most heartbeats are answered so: to make the same message anew and pack it would take half of the time that the
-    machine has for one. A message that asks for another thing than to run may have words or times that get old.
+    Most heartbeats are answered with that: to make and pack the same message anew would take half of the machine's time
+    for a heartbeat. Only goals to run are repeated: the words and times of another goal may be out of date.
     """
     sent = member.sent
     if (
@@ -67,7 +67,7 @@ def answer_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desir
 
 
 def asks_the_same(one: Desired, other: Desired) -> bool:
-    """Whether two messages ask a node for the same; what else they say may wait for the next heartbeat."""
+    """Whether two messages have the same goal; any other difference may wait for the next heartbeat."""
     return (
         one.goal is other.goal
         and one.round == other.round
@@ -78,7 +78,7 @@ def asks_the_same(one: Desired, other: Desired) -> bool:
 
 
 def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
-    """Put into words and numbers what is asked of a node, and grant it this heartbeat."""
+    """Write the desired state of a node, and grant it this heartbeat."""
     goal = goal_of(run, member)
     until = _wait_until(run, member) if goal is Goal.WAIT else None
     return Desired(
@@ -99,7 +99,7 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
 
 
 def _is_planned(run: Run, member: Member, goal: Goal) -> bool:
-    """Whether workers that a node still has get the time to save their state: nothing has gone wrong."""
+    """Whether the workers that a node still has get time to save their state, since nothing has gone wrong."""
     outcome = _outcome(run, member, goal)
     if outcome is not None:
         return outcome.result in {Result.LEFT, Result.STOPPED}
@@ -111,7 +111,7 @@ def _outcome(run: Run, member: Member, goal: Goal) -> Outcome | None:
 
 
 def _wait_until(run: Run, member: Member) -> float | None:
-    """Return when the waiting ends at the latest, with a round or in vain; None if it may go on for ever."""
+    """Return when the node stops waiting at the latest, with a round or in vain; None if it may wait for ever."""
     if run.durable.state is not State.FORMING:
         return None
     ends = (run.give_up.get(member.node), settled(run))

@@ -1,4 +1,4 @@
-"""The state of jobs as records of the HTTP API, for `GET /v1/jobs` and `nodeclient status`: a pure read."""
+"""The state of jobs as records of the HTTP API, for `GET /v1/jobs` and `nodeclient status`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SPARE = "spare"
 
 
 def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
-    """Show the live or last run of a job; `store_error` is why nothing can be decided, if so."""
+    """Return the live or last run of a job; `store_error` is why nothing can be decided, if so."""
     ready = _ready(run)
     ledger = _ledger(run, now)
     return JobStatus(
@@ -59,12 +59,12 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
 
 
 def whole_view(run: Run, now: float, store_error: str | None) -> JobStatus:
-    """Show a job with its last rounds as well, for who looks at this one alone."""
+    """Return a job with its last rounds as well, for a reader of this job alone."""
     return replace(job_view(run, now, store_error), rounds=rounds_view(run, now))
 
 
 def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
-    """Show a job in a list, which costs the same whether it has one node or ten thousand."""
+    """Return a job as an entry of a list, which costs the same whether the job has one node or ten thousand."""
     return JobSummary(
         job=run.job,
         run=run.id,
@@ -82,12 +82,12 @@ def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
 
 
 def drained_view(cluster: DurableCluster) -> tuple[DrainedStatus, ...]:
-    """Show which names operators keep out of all jobs, and why."""
+    """Return the names that operators keep out of all jobs, each with the reason."""
     return tuple(DrainedStatus(node=name, reason=reason) for name, reason in sorted(cluster.drained.items()))
 
 
 def rounds_view(run: Run, now: float) -> tuple[RoundStatus, ...]:
-    """Show the last rounds of a run, oldest first, with what the time of each went to since the one before it ended."""
+    """Return the last rounds of a run, oldest first, each with what the time since the round before it was spent on."""
     so_far = spent(run, now)
     since_end_s = max(0.0, now - run.durable.entered_at) if run.durable.state.ended else 0.0
     return tuple(_round_status(one, so_far, so_far.total + since_end_s) for one in run.durable.rounds)
@@ -124,9 +124,9 @@ def _situation(run: Run, store_error: str | None) -> str:
 
 def _ledger(run: Run, now: float) -> LedgerStatus:
     seconds = _seconds(spent(run, now))
-    total = round(sum(fields_of(seconds).values()), 3)  # what is shown adds up to the last digit
+    total = round(sum(fields_of(seconds).values()), 3)  # the parts that are shown add up to the total to the last digit
     trained = seconds.training
-    goodput = round(trained / total, 6) if trained else None  # not known where no step was ever reported
+    goodput = round(trained / total, 6) if trained else None  # goodput is not known where no step was ever reported
     return LedgerStatus(seconds=seconds, total=total, goodput=goodput)
 
 
@@ -140,7 +140,7 @@ def _world_size(run: Run) -> int:
 
 
 def _restarts(run: Run) -> RestartsStatus:
-    """Show the budget; torchrun's agents count for themselves."""
+    """Return the budget of restarts; torchrun's agents count for themselves."""
     counted = run.spec.launcher is not Launcher.TORCHRUN
     return RestartsStatus(used=run.durable.restarts_used, max=run.spec.max_restarts if counted else None)
 
@@ -155,7 +155,7 @@ def _missing(run: Run) -> MissingStatus:
 
 
 def _failure(report: Report, run: Run, now: float) -> FailureStatus:
-    """Show a failure with the age that it has by now."""
+    """Return a failure with its present age."""
     return replace(failure_status(report), age_s=round(current(report, run, now).failure.age_s, 3))
 
 
@@ -190,7 +190,7 @@ def _node_status(run: Run, member: Member, ready: str, now: float) -> NodeStatus
 
 
 def pace(run: Run, now: float) -> float | None:
-    """Return how many steps a second the round does; None where it does none, or one of its workers stands."""
+    """Return how many steps a second the round does; None if it does none, or one of its workers does none."""
     steps_per_s = run.progress.steps_per_s
     if run.durable.state is not State.RUNNING or run.health is not Health.WELL or steps_per_s is None:
         return None

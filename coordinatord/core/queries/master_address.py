@@ -1,4 +1,4 @@
-"""Which address of group rank 0's node the others are given: one that was seen to work, never a name to be resolved."""
+"""Chooses the address of group rank 0's node for the others: one that was seen to work, never a name to resolve."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from coordinatord.core.state.member import Member
 LOOPBACK = "127.0.0.1"
 
 KNOWN_MAX = 1_024
-"""Addresses whose plain form is remembered: each is asked for twice at a join, where all nodes reach the same ones of
-this host. To parse two of them takes 25 us, a tenth of what a join costs the machine."""
+"""The most addresses whose plain form is remembered. Each is asked for twice at a join, where all nodes reach the same
+addresses of this host, and to parse two of them takes 25 us, a tenth of what a join costs the machine."""
 
 
 def master_address(master: Member, members: Iterable[Member]) -> str:
@@ -29,13 +29,13 @@ def master_address(master: Member, members: Iterable[Member]) -> str:
         return LOOPBACK
     if not is_loopback(master.peer_address):
         return master.peer_address
-    # The master's node shares the coordinator's host, so where the others reach the one they reach the other.
+    # The master's node shares the coordinator's host: the others reach the master where they reach the coordinator.
     reached = (other.local_address for other in others if not is_loopback(other.local_address))
     return next(reached, None) or offer.routable_address or master.peer_address
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address is one of the host's own loopback; a host name is taken for none."""
+    """Whether an address is one of the host's own loopback; a host name counts as none."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -44,7 +44,10 @@ def is_loopback(address: str) -> bool:
 
 @lru_cache(KNOWN_MAX)
 def plain(address: str) -> str:
-    """Write an IPv4 address that came mapped into IPv6 (`::ffff:10.0.0.5`) as what it is; drop a scope of this host."""
+    """Write an IPv4 address that came mapped into IPv6 (`::ffff:10.0.0.5`) in its plain form.
+
+    Drop a zone of this host.
+    """
     address = address.partition("%")[0]
     try:
         parsed = ipaddress.ip_address(address)

@@ -1,4 +1,4 @@
-"""What is said of a run: in the reasons of the table, to waiting nodes, in the status; all of it from its state."""
+"""Describes a run in words, by its state: for the reasons of the table, for waiting nodes, and for the status."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.worker_ends import Killed
 
 NAMES_MAX = 8
-"""As many nodes are named in one sentence; the rest is counted, so that a text stays a text at a thousand nodes."""
+"""The most nodes that one sentence names; the rest is counted, so that a text stays short with a thousand nodes."""
 
 
 KILLED_MAX = 2
-"""Nodes whose workers were killed before they had saved; with as few, a reason stays below what a record may hold."""
+"""The most nodes that are named as killed before they had saved: a reason then stays below a record's limit."""
 
 _WAS = {State.SUCCEEDED: "succeeded", State.FAILED: "failed", State.STOPPED: "was stopped"}
 
 
 class Reasons:
-    """The words for one run; its properties are the placeholders in the table."""
+    """Words for one run; its properties are the placeholders in the table."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     @property
     def verdict(self) -> str:
-        """Say what ended the round, by the evidence so far, and what its end may have cost."""
+        """What ended the round, by the evidence so far, and what its end may have cost."""
         return self._run.verdict.reason + self._killed
 
     @property
@@ -48,12 +48,12 @@ class Reasons:
 
     @property
     def origin(self) -> str:
-        """Say why the current round was formed."""
+        """Why the current round was formed."""
         return self._run.durable.origin
 
     @property
     def missed(self) -> str:
-        """Say why the recorded round cannot be gone on with."""
+        """Why the recorded round cannot go on."""
         return self._run.durable.missed
 
     @property
@@ -63,7 +63,7 @@ class Reasons:
 
     @property
     def budget(self) -> str:
-        """Say how many restarts were used."""
+        """How many restarts were used."""
         if self._run.spec.launcher is Launcher.TORCHRUN:
             return f"restarts: {self._run.durable.restarts_used}, by torchrun's own count no more"
         return f"restarts used: {self._run.durable.restarts_used} of {self._run.spec.max_restarts}"
@@ -75,56 +75,56 @@ class Reasons:
 
     @property
     def lost(self) -> str:
-        """Name the nodes of the round that fell silent or are no longer members."""
+        """The nodes of the round that fell silent or are no longer members."""
         held = {member.node for member in self._run.inside if member.state is not MemberState.SILENT}
         lost = [node for node in self._run.durable.order if node not in held]
         return name_some(lost, len(lost))
 
     @property
     def stopped(self) -> str:
-        """Name the nodes of the round whose workers are dead."""
+        """The nodes of the round whose workers are dead."""
         return self._names(MemberState.STOPPED)
 
     @property
     def slow(self) -> str:
-        """Name the nodes of the round that may still have workers."""
+        """The nodes of the round that may still have workers."""
         return self._names(*MAY_HAVE_WORKERS)
 
     @property
     def ready(self) -> str:
-        """Name the nodes that can be given a round."""
+        """The nodes that are ready for a round."""
         return self._names(MemberState.READY)
 
     @property
     def chosen(self) -> str:
-        """Name the nodes to form a round of now."""
+        """The nodes to form a round of now."""
         candidates = self._run.candidates
         return name_some((member.node for member in candidates), len(candidates))
 
     @property
     def leavers(self) -> str:
-        """Name the nodes of the round that leave."""
+        """The nodes of the round that leave."""
         return name_some(sorted(self._run.leaving), len(self._run.leaving))
 
     @property
     def drains(self) -> str:
-        """Say which of them an operator wants to leave, as the end of a sentence."""
+        """Which of them an operator wants to leave, as the end of a sentence."""
         drained = dict.fromkeys(self._run.members[node].drained for node in sorted(self._run.leaving))
         whys = list(islice(filter(None, drained), NAMES_MAX))
         return f": {'; '.join(whys)}" if whys else ""
 
     @property
     def stop_asked(self) -> str:
-        """Say who wants the run to end, and why."""
+        """Who wants the run to end, and why."""
         return self._run.durable.stop_asked
 
     @property
     def restart_asked(self) -> str:
-        """Say who wants another round, and why."""
+        """Who wants another round, and why."""
         return self._run.restart_asked
 
     def came_late(self, now: float) -> str:
-        """Say to a node that comes after the end of a run to which it was on its way."""
+        """Explain the end of the run to a node that was on its way to the run."""
         run = self._run
         ago = _ago(now - run.durable.entered_at)
         return (
@@ -132,20 +132,20 @@ class Reasons:
         )
 
     def begun_anew(self, next_run: str, now: float) -> str:
-        """Say that another run of the job follows this one."""
+        """Explain that another run of the job follows this one."""
         run = self._run
         ago = _ago(now - run.durable.entered_at)
         return f"job {run.job} {_WAS[run.durable.state]} {ago} ago (run {run.id}); this begins run {next_run}"
 
     @property
     def because(self) -> str:
-        """Say why the last round ended, and who wants the next one at once, as the beginning of a sentence."""
+        """Why the last round ended, and who wants the next one at once, as the beginning of a sentence."""
         cause, asked = self._run.durable.cause.rstrip("."), self._run.restart_asked
         return "".join(f"{why}; " for why in (cause, asked if asked not in cause else "") if why)
 
     @property
     def waiting_for(self) -> str:
-        """Say what a run that is forming waits for."""
+        """What a run that is forming waits for."""
         ready, least = self._run.count(MemberState.READY), self._run.spec.nodes_min
         if ready >= least and self._run.pause_s:
             return pause_words(self._run.pause_s, self._run.durable.round + 1, self._run.durable.repeats)
@@ -158,7 +158,7 @@ class Reasons:
 
     @property
     def situation(self) -> str:
-        """Why the run is where it is, as of now."""
+        """Why the run is in its present state, as of now."""
         if self._run.durable.state is State.FORMING:
             return self.waiting_for
         if self._run.durable.state is State.STOPPING:
@@ -171,7 +171,7 @@ class Reasons:
 
     @property
     def idle(self) -> str:
-        """Say for how long no worker has done a step, and who is behind."""
+        """How long no worker has done a step, and which worker is behind."""
         progress, laggard = self._run.progress, self._run.laggard
         text = "no step" if progress.stepped_at is None else f"no step for {lasted(progress.idle_s)}"
         if progress.usual_s is not None:
@@ -199,13 +199,13 @@ def ranks(killed: Killed) -> str:
 
 
 def pause_words(seconds: float, round_number: int, repeats: int) -> str:
-    """Say that the next round waits, and why."""
+    """Explain that the next round waits, and why."""
     times = "twice" if repeats == 1 else f"{repeats + 1} times in a row"
     return f"waiting {seconds:g} s before round {round_number}: the same error {times} without a step"
 
 
 def lasted(seconds: float) -> str:
-    """Say how long something took, in two units at most: `0.06 s`, `12 s`, `1 min 15 s`, `2 h 5 min`."""
+    """Write how long something took, in two units at most: `0.06 s`, `12 s`, `1 min 15 s`, `2 h 5 min`."""
     if seconds < 10:  # noqa: PLR2004 - there, tenths matter
         return f"{seconds:.2g} s"
     minutes, whole_s = divmod(round(seconds), 60)

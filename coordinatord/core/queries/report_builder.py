@@ -1,4 +1,4 @@
-"""The report of a failed round, as every node shows it: the root cause, and which failures only followed.
+"""Builds the report of a failed round: the root cause, and which failures only followed.
 
 `values/root_cause` says what counts as the root cause.
 """
@@ -45,7 +45,7 @@ def report_on(run: Run, now: float) -> Report | None:
 
 
 def _followers(cause: WorkerFailure, *, same_error: bool) -> list[SecondaryFailure]:
-    """Return what followed on a node; `same_error`: its first failure was of the error that the round failed of."""
+    """Return what followed on a node. `same_error` means that the node's first failure was the error of the round."""
     return [
         SecondaryFailure(cause.node, one.rank, one.exit_code, one.same_error and same_error)
         for one in cause.failure.followers
@@ -57,7 +57,7 @@ def _said(failure: Failure) -> str:
 
 
 def _heard_inside(run: Run) -> Iterator[Member]:
-    """Return the members of the round that have spoken of it, by group rank."""
+    """Return the members of the round that have reported on it, by group rank."""
     members = (run.members.get(node) for node in run.durable.order)
     for member in members:
         if member is not None and (member.observed.run, member.observed.round) == (run.id, run.durable.round):
@@ -65,7 +65,7 @@ def _heard_inside(run: Run) -> Iterator[Member]:
 
 
 def _early(run: Run, cause: WorkerFailure) -> tuple[EarlyEnd, ...]:
-    """Return the workers that had exited with 0 by then, the first ones first; times are as exact as messages are."""
+    """Return the workers that had exited with 0 before, the first ones first; times are as exact as messages are."""
     ends = [
         EarlyEnd(member.node, ended.rank, _age_s(before_s))
         for member in _heard_inside(run)
@@ -77,7 +77,7 @@ def _early(run: Run, cause: WorkerFailure) -> tuple[EarlyEnd, ...]:
 
 
 def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
-    """Return the furthest step of the round, and the workers that have reported none as far, the last ones first."""
+    """Return the furthest step of the round, and the workers that are behind it, the last ones first."""
     known = [
         Straggler(member.node, run.durable.order[member.node].first_rank + local_rank, step)
         for member in _heard_inside(run)
@@ -90,14 +90,14 @@ def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
 
 
 def in_brief(report: Report) -> str:
-    """Name the cause of the next round: its reason is shown for as long as that round lasts."""
+    """Name the cause of the next round, in few words: that reason is shown for as long as the round lasts."""
     failure = report.failure
     who = f"rank {failure.rank} on node {report.node}" if failure.pid else f"node {report.node}"
     return f"{who} failed in round {report.round}"
 
 
 def repeats_of(run: Run, report: Report | None, now: float) -> int:
-    """Return how often the error of the round that is over had come right before, without a step in between."""
+    """Return how often in a row the error of the round that is over had come before, without a step in between."""
     last, current = run.durable.report, run.durable.rounds.current
     if report is None or last is None or last.round != report.round - 1 or run.durable.stepped or current is None:
         return 0
@@ -109,13 +109,13 @@ def repeats_of(run: Run, report: Report | None, now: float) -> int:
 
 
 def current(report: Report, run: Run, now: float) -> Report:
-    """Return the run's report with its age as of now."""
+    """Return the run's report with its present age."""
     failure = report.failure
     return replace(report, failure=replace(failure, age_s=_age_s(failure.age_s + now - run.durable.reported_at)))
 
 
 def report_for(run: Run, member: Member, goal: Goal, now: float) -> Report | None:
-    """Return what a node is to be told: why the round before its own failed, or the one that was the last."""
+    """Return the report for a node: why the round before its own failed, or the last one."""
     report = run.durable.report
     if report is None:
         return None

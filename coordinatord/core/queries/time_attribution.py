@@ -1,7 +1,7 @@
-"""What the time of a run went to as of now: where the open time of its ledger has to be cut in two.
+"""Splits the open time of a run between activities, as of now.
 
-Each function here reads the signs that the machine has at this moment. What it makes of them goes into the next record
-as a number, because no later life of the daemon could come to it again.
+Each function here reads the signs that the machine has at this moment. The result goes into the next record as a
+number, because no later life of the daemon could come to it again.
 """
 
 from __future__ import annotations
@@ -15,47 +15,50 @@ from coordinatord.core.values.time_ledger import Activity, Spent
 
 
 def spent(run: Run, now: float) -> Spent:
-    """Return it for a run that goes on; while a round forms, what there is of a rendezvous may still be in vain."""
+    """Return the time spent by a run that goes on.
+
+    While a round forms, part of that time may still prove spent in vain.
+    """
     if run.durable.state is State.FORMING and run.enough_since is not None:
         return _split(run, run.enough_since, Activity.RENDEZVOUS, now)
     if run.health is Health.SILENT:
-        return spent_when_broken(run, now)  # as far as is known: who is heard again may have gone on
+        return spent_when_broken(run, now)  # as far as is known: a node that is heard again may have gone on
     return run.durable.ledger.split(now, run.activity, run.activity, now)
 
 
 def spent_when_broken(run: Run, now: float) -> Spent:
-    """Return it for a run of which it is seen now that the round is broken: since the first sign, it was not known."""
+    """Return the time spent by a run whose round proves broken now: the activity is not known since the first sign."""
     signs = [run.lost_at, *(failure.at for failure in run.failures.values())]
     signs += [member.lived_at for member in run.members_in(MemberState.SILENT)]
     signs += [member.heard_at - member.observed.idle_s for member in run.members_in(MemberState.STOPPED)]
-    if min(signs) == math.inf:  # whoever is in doubt may only have been out of reach, so any other sign is better
+    if min(signs) == math.inf:  # a node in doubt may only have been out of reach, so any other sign is better
         signs += [member.lived_at for member in run.doubtful]
     return _split(run, min(signs), Activity.DETECTING, now)
 
 
 def spent_with_steps(run: Run, first_step_at: float, now: float) -> Spent:
-    """Return it for a run of which the first step of the round is heard: before, its workers only started."""
+    """Return the time spent by a run whose round has its first step now: until then its workers were starting."""
     return run.durable.ledger.split(first_step_at, Activity.STARTING, Activity.TRAINING, now)
 
 
 def spent_at_the_end(run: Run, now: float) -> Spent:
-    """Return it for a run that is over with nothing broken: workers that have never reported a step were no start."""
+    """Return the time spent by a run that ended well: workers that never reported a step were not starting."""
     return run.durable.ledger.split(now, run.durable.ledger.cause, run.durable.ledger.cause, now)
 
 
 def spent_without_steps(run: Run, now: float) -> Spent:
-    """Return it for a run of which it is seen now that it has stalled: it has since its newest step."""
+    """Return the time spent by a run that proves stalled now: the stall began with its newest step."""
     newest = now if run.progress.stepped_at is None else run.progress.stepped_at
     return _split(run, newest, Activity.STALLED, now)
 
 
 def spent_with_steps_again(run: Run, now: float) -> Spent:
-    """Return it for a run that had stalled, and trains from its newest step on."""
+    """Return the time spent by a run that had stalled, and trains again since its newest step."""
     newest = now if run.progress.stepped_at is None else run.progress.stepped_at
     return _split(run, newest, Activity.TRAINING, now)
 
 
 def _split(run: Run, turn: float, since: Activity, now: float) -> Spent:
-    """Return it for a run whose open time has gone to another cause since `turn`; nothing is open once it is over."""
+    """Return the time spent by a run whose activity changed at `turn`; no time is open once the run is over."""
     before = run.activity
     return run.durable.ledger.split(turn, before, before and since, now)

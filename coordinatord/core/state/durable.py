@@ -19,10 +19,10 @@ from coordinatord.core.values.time_ledger import Ledger
 from coordinatord.protocol.messages import Assignment, JobSpec, NodeSpec, Outcome, Report
 
 FORGOTTEN_MAX = 1_000
-"""As many as the store keeps: nodes give up long before so many jobs are forgotten."""
+"""The most that are kept, as in the store: nodes give up long before so many jobs are forgotten."""
 
 RELEASED_MAX = 200
-"""As many as the store keeps of those that go while no round is formed: a node asks for its outcome within seconds."""
+"""The most that are kept, as in the store, while no round is formed: a node asks for its outcome within seconds."""
 
 
 class State(StrEnum):
@@ -35,7 +35,7 @@ class State(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
-    """An operator ended it, or its last node left on purpose."""
+    """An operator ended the run, or its last node left on purpose."""
 
     @property
     def ended(self) -> bool:
@@ -45,34 +45,34 @@ class State(StrEnum):
 
 @dataclass(slots=True)
 class DurableMember:
-    """One node of a run, as the records have it."""
+    """One node of a run, by the records."""
 
     node: str
     incarnation: int
     offer: NodeSpec
     peer_address: str
-    """The address from which it joined; it may come back from another one."""
+    """The address from which the node joined; it may come back from another one."""
     local_address: str
     """The coordinator's own address to which it connected then."""
     joined_at: float
     assignment: Assignment | None = None
-    """Its part in the current round; None outside of it."""
+    """The node's part in the current round; None if it has none."""
     has_taken_part: bool = False
-    """It has been in a round of this run."""
+    """Whether the node has been in a round of this run."""
     succeeded: bool = False
-    """All its workers of the current round exited with 0."""
+    """Whether all workers of the node in the current round exited with 0."""
     outcome: Outcome | None = None
-    """What it was released with while the run goes on."""
+    """The outcome with which the node was released while the run goes on."""
 
     @property
     def in_round(self) -> bool:
-        """Whether it has a part in the current round."""
+        """Whether the node has a part in the current round."""
         return self.assignment is not None
 
 
 @dataclass(slots=True)
 class DurableRun:
-    """One run of a job, as the records have it."""
+    """One run of a job, by the records."""
 
     job: str
     id: str
@@ -87,19 +87,20 @@ class DurableRun:
     rounds: RoundHistory = field(default_factory=RoundHistory)
     restarts_used: int = 0
     reports_steps: bool = False
-    """Its workers have reported steps, in this round or before."""
+    """Whether the workers have reported steps, in this round or before."""
 
     members: dict[str, DurableMember] = field(default_factory=dict)
     """Nodes that belong to the run, in the order in which they joined; empty once it has ended."""
     released: dict[str, DurableMember] = field(default_factory=dict)
-    """The last nodes that were let go while the run goes on, the oldest first: each hears its outcome if it comes."""
+    """The last nodes that were released while the run goes on, the oldest first: each receives its outcome if it
+    comes."""
     last_left: bool = False
-    """The last node that went left on purpose."""
+    """Whether the last node that left did so on purpose."""
     emptied_at: float | None = None
-    """Since when the run has had no member, if its last one was lost."""
+    """When the run lost its last member; None if it has members, or the last one left by itself."""
 
     round: int = 0
-    """The number of the current or last round; before the first one, what nodes remember of an earlier run."""
+    """The number of the current or last round; before the first, the number that nodes remember of an earlier run."""
     order: dict[str, Ranks] = field(default_factory=dict)
     """The nodes of the current or last round by group rank, with their ranks; empty once the run has ended."""
     origin: str = ""
@@ -107,9 +108,9 @@ class DurableRun:
     slowest_s: float = 0.0
     """How long workers of the round may take to end, by the node that grants them the most."""
     stepped: bool = False
-    """A worker has reported a step of the current round."""
+    """Whether a worker has reported a step of the current round."""
     silent: bool = False
-    """It is recorded that no node of the current round can be heard."""
+    """Whether it is recorded that no node of the current round can be heard."""
     missed: str = ""
     """Why the current round cannot be the one that was recorded, if so: nodes know of a later one."""
     losses: list[LostNode] = field(default_factory=list)
@@ -117,14 +118,14 @@ class DurableRun:
     trigger: Reason = field(default=Reason("", ""))
     """Why the last round was stopped."""
     planned: bool = False
-    """It was stopped on purpose, all being well."""
+    """Whether the last round was stopped on purpose, with nothing wrong."""
     first_failure: WorkerFailure | None = None
     """The earliest failure of a worker that was known when the round was stopped."""
 
     cause: str = ""
     """Why the last round ended; empty before the first."""
     repeats: int = 0
-    """How often the error of the last round had come right before."""
+    """How often in a row the error of the last round had come before."""
     report: Report | None = None
     """The root cause of the last round that failed by itself, with its age as of `reported_at`."""
     reported_at: float = 0.0
@@ -132,9 +133,9 @@ class DurableRun:
     stop_asked: str = ""
     """Why an operator wants the run to end, if so."""
     outcome: Outcome | None = None
-    """How it ended."""
+    """The outcome of the run."""
     concluded: bool = False
-    """It ended with the job: its workers succeeded or failed for good, or an operator wanted it."""
+    """Whether the run ended with the job: its workers succeeded or failed for good, or an operator wanted that."""
     last_step: int | None = None
     """The step that all workers had come to when the run ended, as far as any was known."""
 
@@ -157,7 +158,7 @@ class DurableCluster:
     drained: dict[str, str] = field(default_factory=dict)
     """Names of nodes or hosts that no job takes in, each with the reason."""
     forgotten: dict[str, str] = field(default_factory=dict)
-    """The last runs that were forgotten, each with the reason: nodes that come back to one must not begin it anew."""
+    """The last runs that were forgotten, each with the reason: a node that comes back to one must not begin it anew."""
 
     def why_drained(self, node: str, host: str) -> str | None:
         """Return the reason for which a node is kept out, by its own name or its host's; None if it is not."""

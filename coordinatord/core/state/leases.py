@@ -1,9 +1,9 @@
 """How long a node may be silent before it counts as lost.
 
-Five heartbeats, where heartbeats come on time. A network that loses packets delivers them late and in bursts, so
-whoever was late of late gets more time, up to a limit. On a good network a cut cable is noticed within the lease that
-was promised, on a bad one nobody is lost for its manners (the idea of the accrual failure detectors: judge a silence by
-the silences before it).
+A lease is five heartbeats, where heartbeats come on time. A network that loses packets delivers them late and in
+bursts, so a node that was late lately gets more time, up to a limit. On a good network a cut cable is noticed within
+the promised lease, and on a bad one no node is lost for being late (the idea of the accrual failure detectors: judge a
+silence by the silences before it).
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from coordinatord.core.values.deadline_heap import DeadlineHeap
 from coordinatord.protocol.fields import DURATION_S_MAX
 
 LATENESS_FORGIVEN = 5.0
-"""Seconds of lease for each second that a heartbeat was late: two retries of TCP that fail foretell ten that do."""
+"""Seconds of lease for each second that a heartbeat was late: after two failed retries of TCP, ten may follow."""
 
 LATENESS_IGNORED = 0.5
-"""In heartbeats: a busy host or a single lost packet makes one late by less, which is no reason to wait longer."""
+"""A lateness in heartbeats that is ignored: a busy host or a single lost packet causes less."""
 
 ADDS_UP_BY = 0.25
-"""How much of each further lateness comes on top: one heartbeat in three, late by a second, leads to the longest."""
+"""The part of each further lateness that is added: if one heartbeat in three is late by a second, the lease is the
+longest."""
 
 FADES_TO = 0.97
-"""What is left of a lateness after each further heartbeat that is on time: half of it after 23."""
+"""The part of a lateness that is left after each heartbeat that is on time: half of it after 23."""
 
 
 def note_heard(member: Member, deaf_s: float, policy: Policy, heartbeat_s: float, now: float) -> None:
-    """Note how late a member's word is that comes now; it has heard nothing from us for `deaf_s`.
+    """Note how late a member's message is; the member had received nothing from us for `deaf_s`.
 
-    How late our words reached it is known once one has: a silence that may never end says nothing of the next.
+    How late our own messages came is known once one has arrived: a silence that may never end says nothing of the next.
     """
     was_deaf_s = member.deaf_s if deaf_s < member.deaf_s else 0.0
     member.deaf_s = deaf_s
@@ -43,9 +44,9 @@ def note_heard(member: Member, deaf_s: float, policy: Policy, heartbeat_s: float
 
 
 def is_punctual(member: Member, heartbeat_s: float, now: float) -> bool:
-    """Whether a member is on time, and was of late: then a connection that closes is a process that died, most likely.
+    """Whether a member is on time now, and has been lately: if its connection closes, its process most likely died.
 
-    On a bad network, or in the middle of a silence, it is one more thing that the network did.
+    If the network is bad, or the member silent, the closed connection is one more fault of the network.
     """
     silent_s = now - member.awaited_from
     return max(silent_s - heartbeat_s, member.late_s) <= LATENESS_IGNORED * heartbeat_s
@@ -61,13 +62,13 @@ def _promised_s(policy: Policy, heartbeat_s: float) -> float:
 
 
 def _held_s(run: Run, member: Member, heartbeat_s: float) -> float:
-    """Return the lease that a member has: never less than it was granted last, as it keeps its heartbeat to that."""
+    """Return the lease that a member has: never less than it was granted last, since it still keeps that heartbeat."""
     granted = 0.0 if member.sent is None else member.sent.lease_s
     return max(granted, lease_s(member, run.policy, heartbeat_s))
 
 
 class Leases(DeadlineHeap[tuple[str, str]]):
-    """When the lease of each member ends, by run id and node. One whose lease is over has none."""
+    """Lease deadlines of the members, keyed by (run id, node). A member whose lease is over has none."""
 
     def renew(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
         """Begin the lease of a member anew."""
@@ -80,16 +81,17 @@ class Leases(DeadlineHeap[tuple[str, str]]):
             grace = now + run.policy.reconnect_grace_s
             self.set((run.id, member.node), min(lease, grace))
 
-    def give_chance(self, run: Run, heartbeat_s: float, trouble_s: float, now: float) -> None:
-        """After a time in which nodes were heard and none could be lost, give each one lease, or a grace to connect.
+    def give_chance(self, run: Run, heartbeat_s: float, degraded_s: float, now: float) -> None:
+        """Give each node one lease, or a grace to connect, after a time in which none could be judged.
 
-        All leases have been moved by that time; what is left of one without that stands if it is longer.
+        Nodes were heard in that time, and all leases have been moved by it. What was left of a lease before stands if
+        it is longer.
         """
         for member in run.members.values():
             moved = self.get((run.id, member.node))
             if moved is not None:
-                if moved - trouble_s < now:
+                if moved - degraded_s < now:
                     member.spared_at = now
                 connected = member.session is not None
                 most_s = _held_s(run, member, heartbeat_s) if connected else run.policy.reconnect_grace_s
-                self.set((run.id, member.node), max(moved - trouble_s, now + most_s))
+                self.set((run.id, member.node), max(moved - degraded_s, now + most_s))

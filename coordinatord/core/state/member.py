@@ -16,23 +16,23 @@ class MemberState(StrEnum):
     """What a node is doing in its run; exactly one of these at any time."""
 
     READY = "ready"
-    """Outside the round, without workers: can be given the next one."""
+    """The node is outside the round and has no workers: it can be given the next round."""
     STALE = "stale"
-    """Outside the round, but with workers of an older one."""
+    """The node is outside the round, and still has workers of an older one."""
     DISCONNECTED = "disconnected"
-    """Outside the round, its session closed, its lease not yet over."""
+    """The node is outside the round. Its session is closed, and its lease is not yet over."""
     ASSIGNED = "assigned"
-    """In the round, workers not yet reported as running."""
+    """The node is in the round, and has not yet reported its workers as running."""
     RUNNING = "running"
     STOPPING = "stopping"
-    """In the round, ending its workers."""
+    """The node is in the round, and ends its workers."""
     STOPPED = "stopped"
-    """In the round, its workers confirmed dead without all having succeeded."""
+    """The node is in the round. Its workers are confirmed dead, and not all of them succeeded."""
     SUCCEEDED = "succeeded"
     SILENT = "silent"
-    """In the round, its lease is over."""
+    """The node is in the round, and its lease is over."""
     RELEASED = "released"
-    """Told to exit; no longer counted."""
+    """The goal of the node is to exit; it no longer counts."""
 
     @property
     def may_have_workers(self) -> bool:
@@ -41,7 +41,7 @@ class MemberState(StrEnum):
 
 
 UNHEARD = Observed(run="", round=0, phase=Phase.IDLE, port=1, leaving=False, failure=None, heard_s=0.0, beat=False)
-"""What is known of a node that has not said anything yet; its port is not used before it has."""
+"""What is known of a node before its first message; its port is not used until then."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +52,7 @@ class Member:
     node: str = field(init=False)
     incarnation: int = field(init=False)
     offer: NodeSpec = field(init=False)
-    """These three never change, so they are here as well."""
+    """Three values of `durable` that never change, for short."""
 
     peer_address: str = field(init=False)
     """The address from which it is connected now, or was last."""
@@ -60,37 +60,37 @@ class Member:
     """The coordinator's own address of that connection."""
     heard_at: float = field(init=False)
     awaited_from: float = field(init=False)
-    """From when its next word is awaited: it last spoke then, or nobody could have heard it before."""
+    """When its next message was first due: it last sent one then, or no message could have been received before."""
     late_s: float = 0.0
-    """How much later than due its words have come of late; see `leases`."""
+    """How much later than due its last messages came; see `leases`."""
     deaf_s: float = 0.0
-    """How long it had not heard us when it last spoke."""
+    """How long it had received nothing from us when it last sent a message."""
     arrived_at: float = field(init=False)
     """When it last came to be ready from outside, in the coordinator's clock."""
     arrived: bool = field(init=False)
-    """It was ready before, or in a round: when it is ready again, it is back and has not come anew."""
+    """Whether it was ready before, or in a round: when it is ready again, it is back and is no arrival."""
     observed: Observed = UNHEARD
     protocol: int | None = None
     """The version of the protocol that it last spoke; not known before it has."""
     release: str = ""
-    """Of its nodeclient; empty if not known."""
+    """The release of its nodeclient; empty if not known."""
     session: int | None = None
     closed_at: float | None = None
-    """When its session ended, while it has none."""
+    """When its session ended; None while it has one."""
     expired: bool = False
-    """Its lease is over."""
+    """Whether its lease is over."""
     spared_at: float = -math.inf
     """When it was last given more time to be heard, though it had been silent for a lease."""
     drained: str = ""
-    """Why an operator wants it to leave, if so."""
+    """Why an operator wants it to leave; empty if none does."""
     state: MemberState = MemberState.DISCONNECTED
     sent: Desired | None = None
-    """The last message of its session."""
+    """The last message that its session was sent."""
     sent_revision: int = 0
-    """The revision of its run that this message was made of."""
+    """The revision of its run from which that message was made."""
 
     def __post_init__(self) -> None:
-        """Begin with what its records tell."""
+        """Begin with what the records hold."""
         durable = self.durable
         self.node, self.incarnation, self.offer = durable.node, durable.incarnation, durable.offer
         self.peer_address, self.local_address = durable.peer_address, durable.local_address
@@ -99,13 +99,13 @@ class Member:
 
     @property
     def seat(self) -> Seat:
-        """What its rank goes by."""
+        """What its rank depends on."""
         offer = self.offer
         return Seat(self.node, offer.host, offer.topology, offer.workers, offer.role, offer.group_rank)
 
     @property
     def leaves(self) -> bool:
-        """Whether it is to leave, by its own user's wish or an operator's."""
+        """Whether it is to leave, because its own user or an operator wants that."""
         return self.observed.leaving or bool(self.drained)
 
     @property
@@ -153,5 +153,5 @@ _STATE_OF |= {
     Phase.STOPPING: MemberState.STOPPING,
     Phase.STOPPED: MemberState.STOPPED,
     Phase.FAILED: MemberState.STOPPED,
-    Phase.SUCCEEDED: MemberState.RUNNING,  # until that is recorded
+    Phase.SUCCEEDED: MemberState.RUNNING,  # a success counts once it is recorded
 }

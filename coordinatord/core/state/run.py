@@ -1,7 +1,7 @@
-"""One run as this life of the daemon knows it: what outlives it, and what is known beside that.
+"""One run as this life of the daemon knows it: what outlives the daemon, and what is known beside that.
 
-It holds state and answers questions about it. `transitions/table` says which state follows, `queries/reasons` puts it
-into words. Only `transitions/apply` changes what is durable; the other transitions and the machine change the rest.
+It holds state and answers questions about it. `transitions/table` decides which state follows, `queries/reasons` puts
+it into words. Only `transitions/apply` changes what is durable; the other transitions and the machine change the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAY_HAVE_WORKERS = tuple(state for state in MemberState if state.may_have_worker
 
 
 class Health(StrEnum):
-    """What is to be seen of a round that goes on, beside its state."""
+    """What can be seen of a round that goes on, beside its state."""
 
     WELL = "well"
     STALLED = "stalled"
@@ -41,23 +41,23 @@ class Run:
     """
 
     def __init__(self, durable: DurableRun, policy: Policy) -> None:  # noqa: PLR0915 - one field a line
-        """Begin with what the records tell: all members are out of reach until they are heard."""
+        """Begin with what the records hold: all members are out of reach until they are heard."""
         self.durable = durable
         self.job, self.id, self.spec = durable.job, durable.id, durable.spec
-        """These three never change, so they are here as well."""
+        """Three values of `durable` that never change, for short."""
         self.policy = policy
         self.revision = 0
-        """Grows with each record and each policy: nothing else changes what a node that runs is told."""
+        """A number that grows with each record and each policy: nothing else changes what a running node is sent."""
         self.remark = ""
-        """What the nodes of its first round are to be warned of."""
+        """A warning for the nodes of its first round."""
         self.replaced = False
-        """A run with another spec takes its place."""
+        """Whether a run with another spec takes its place."""
         self.dated = True
-        """It is known when it ended, and not only that the host's clock was set back since."""
+        """Whether it is known when the run ended; the host's clock may have been set back since."""
 
         self.members: dict[str, Member] = {}
         self.workers = 0
-        """The workers of all members."""
+        """How many workers all members have together."""
         self._by_state: dict[MemberState, dict[str, Member]] = {state: {} for state in MemberState}
         self._connected: set[str] = set()
         self.missing = dict.fromkeys(durable.order)
@@ -67,32 +67,32 @@ class Run:
         self.expired_at = 0.0
         """When the lease of a member last ended."""
         self.emptied_at = durable.emptied_at
-        """Since when the run has had no member, if its last one was lost, less the time in which nobody could come."""
+        """When the run lost its last member, put off by the time in which no node could come."""
         self.give_up = DeadlineHeap[str]()
         """When to let go of each node that waits in vain."""
         self.arrived_first: float | None = None
-        """When the first node arrived that need not have been waited for."""
+        """When the first node arrived that had not been expected."""
         self.arrived_last: float | None = None
         self.newcomer = False
-        """Whether a nodeclient has arrived since the last round was formed that has no part in it."""
+        """Whether a nodeclient without a part in the last round has arrived since that round was formed."""
         self.enough_since: float | None = None
-        """Since when there have been enough ready nodes for a round."""
+        """When enough nodes for a round became ready; None while there are too few."""
         self.claims: dict[str, None] = {}
-        """Nodes that last said something which is to be recorded: that they succeeded, or that they want to leave."""
+        """Nodes whose last report has to be recorded: they have succeeded, or want to leave."""
         self.leaving: set[str] = set()
         """Nodes of the round whose users asked them to leave."""
         self.restart_asked = ""
-        """Why an operator wants the current round to be followed by another, and without a pause, if so."""
+        """Why an operator wants another round at once; empty if none does."""
 
         self.progress = TrainingProgress()
         self.steps_announced = False
-        """A worker of the current round has said that it will report its steps; nodes say so again after a restart."""
+        """Whether a worker of the current round has announced steps; nodes repeat that after a restart."""
         self.lost_at = math.inf
-        """When the first node that the current round has lost was last known to live."""
+        """When the first node that the current round lost was last known to live."""
         self.failures: dict[str, WorkerFailure] = {}
         """First failures, keyed by node: nodes repeat what they said, and all of them may fail of one cause."""
         self.planned_at: float | None = None
-        """When the round was stopped on purpose, all being well."""
+        """When the round was stopped on purpose, with nothing wrong."""
         self.stop_overdue_at = 0.0
         """When the others stop waiting for a node that cannot end its workers."""
         for member in (*durable.members.values(), *durable.released.values()):
@@ -101,32 +101,32 @@ class Run:
     # Members
 
     def adopt(self, policy: Policy) -> None:
-        """Go on by other numbers."""
+        """Go on with other numbers."""
         self.policy = policy
         self.revision += 1
 
     def add(self, member: Member) -> None:
-        """Take a node in."""
+        """Add a member."""
         self.members[member.node] = member
         self.workers += member.offer.workers
         self.missing.pop(member.node, None)
         self.place(member)
 
     def place(self, member: Member) -> None:
-        """File a member, new or changed, under its present state."""
+        """Index a member, new or changed, by its present state."""
         node = member.node
         state = member.state_in(self.id, self.durable.round)
         if state is not member.state:
             self._by_state[member.state].pop(node, None)
         member.state = state
-        self._by_state[state][node] = member  # keeps its place, lest the texts that name nodes change all the time
+        self._by_state[state][node] = member  # it keeps its place, so that texts which name nodes stay the same
         if member.session is None or member.expired or member.durable.outcome is not None:
             self._connected.discard(node)
         else:
             self._connected.add(node)
 
     def remove(self, member: Member) -> None:
-        """Forget a member."""
+        """Remove a member."""
         node = member.node
         self.progress.gone = self._step_of([member])
         del self.members[node]
@@ -159,9 +159,9 @@ class Run:
         self.stop_overdue_at = at + slowest_s + self.policy.stop_limit_s
 
     def arrive(self, member: Member, now: float) -> None:
-        """Note that a member came to be ready from outside."""
+        """Note that a member became ready, coming from outside."""
         if member.arrived:
-            member.arrived_at = now  # else when it joined, which a restart of the coordinator does not change
+            member.arrived_at = now  # a new member arrived when it joined, whatever restarts
         self.newcomer |= not member.arrived or member.node not in self.durable.order
         member.arrived = True
         self.arrived_last = now
@@ -177,9 +177,9 @@ class Run:
             self.give_up.set(member.node, now + member.offer.join_timeout_s)
 
     def postpone(self, by: float, now: float) -> None:
-        """Move all that nodes may be late for by so many seconds up to now, in which nobody could be judged."""
+        """Put off all deadlines of nodes by so many seconds up to now, in which nobody could be judged."""
         self.give_up.shift(by)
-        for member in self.members.values():  # who began to wait within that time waits from now on
+        for member in self.members.values():  # a node that began to wait within that time waits from now on
             give_up_at, latest = self.give_up.get(member.node), now + member.offer.join_timeout_s
             if give_up_at is not None and give_up_at > latest:
                 self.give_up.set(member.node, latest)
@@ -193,8 +193,8 @@ class Run:
 
         A run without members counts as empty from now.
 
-        What fails in a round that was being stopped on purpose counts as a consequence of that: whether it was earlier
-        is not known, since when the stop was rests on a clock that may have been set meanwhile.
+        What fails in a round that was being stopped on purpose counts as a consequence of the stop. Whether it failed
+        earlier is not known: the time of the stop rests on a clock that may have been set meanwhile.
         """
         durable, self.heard_at = self.durable, now
         self.dated = not durable.state.ended or durable.entered_at < now
@@ -210,7 +210,7 @@ class Run:
 
     @property
     def candidates(self) -> list[Member]:
-        """The members to form a round of now, by group rank: nodes of the last one go first, then who came first."""
+        """The members to form a round of now, by group rank: those of the last round first, then by their arrival."""
         before = self.durable.order
         ready = sorted(self.members_in(MemberState.READY), key=lambda m: (m.node not in before, m.arrived_at))
         chosen = {member.node: member for member in ready[: self.spec.nodes_max]}
@@ -237,32 +237,32 @@ class Run:
 
     @property
     def connected(self) -> bool:
-        """Whether any member can be heard and told."""
+        """Whether any member can be heard and sent to."""
         return bool(self._connected)
 
     @property
     def deserted(self) -> bool:
-        """Whether the connection of each member has ended and none came back in time; mere silence does not count."""
+        """Whether each member's connection has ended and none came back in time; silence alone does not count."""
         return all(member.session is None and member.expired for member in self.members.values())
 
     @property
     def counted(self) -> int:
-        """Members, less those that were told to go."""
+        """How many members there are, without those that were released."""
         return len(self.members) - self.count(MemberState.RELEASED)
 
     @property
     def round_size(self) -> int:
-        """Nodes that the current round has left."""
+        """How many nodes the current round has left."""
         return self.count(*MAY_HAVE_WORKERS, MemberState.STOPPED, MemberState.SUCCEEDED, MemberState.SILENT)
 
     @property
     def with_workers(self) -> int:
-        """Nodes of the round that may still have workers."""
+        """How many nodes of the round may still have workers."""
         return self.count(*MAY_HAVE_WORKERS)
 
     @property
     def all_silent(self) -> bool:
-        """Whether the round goes on, as far as is known, but nobody can be heard."""
+        """Whether the round goes on, as far as is known, and no node of it can be heard."""
         return bool(self.count(MemberState.SILENT)) and not self._connected
 
     @property
@@ -272,7 +272,7 @@ class Run:
 
     @property
     def health(self) -> Health:
-        """How the round does, as far as can be heard."""
+        """The health of the round, as far as it can be seen."""
         if self.durable.state not in {State.STARTING, State.RUNNING}:
             return Health.WELL
         if self.all_silent:
@@ -281,42 +281,48 @@ class Run:
 
     @property
     def activity(self) -> Activity | None:
-        """What the open time goes to, as far as can be told: workers that will report a step have not begun before."""
+        """The activity of the open time, as far as is known.
+
+        Workers that announced steps are starting until the first step.
+        """
         cause = self.durable.ledger.cause
         return Activity.STARTING if cause is Activity.RUNNING and self.steps_announced else cause
 
     @property
     def step(self) -> int | None:
-        """The step that all workers of the current or last round have come to, as far as any is known."""
+        """The step that all workers of the current or last round have reached, as far as any is known."""
         if self.durable.last_step is not None:
             return self.durable.last_step
         return self._step_of(self.members.values())
 
     def _step_of(self, members: Iterable[Member]) -> int | None:
-        """Return the least step of some members, and of those that are members no more."""
+        """Return the least step of these members, and of those that are no longer members."""
         known = least_step((member.observed for member in members), self.id, self.durable.round)
         gone = self.progress.gone
         return gone if known is None else known if gone is None else min(known, gone)
 
     @property
     def workers_gone_s(self) -> float:
-        """For how long a node that is cut off may have workers of the round: it stops them after the outage grace."""
+        """How long a node that is cut off may have workers of the round: it stops them after the outage grace."""
         return self.policy.outage_grace_s + self.durable.slowest_s
 
     @property
     def laggard(self) -> Laggard | None:
-        """The worker of the round that has come the least far; None if all that report are equally far."""
-        told = (
+        """The worker of the round that is furthest behind; None if all that report are at the same step."""
+        reports = (
             (member.node, member.durable.assignment.first_rank, member.observed, member.heard_at)
             for member in self.members.values()
             if member.durable.assignment is not None
         )
-        return laggard_of(self.id, self.durable.round, told)
+        return laggard_of(self.id, self.durable.round, reports)
 
     # Evidence
 
     def record_failure(self, member: Member, failure: Failure, now: float) -> None:
-        """Keep a worker's failure as evidence, one for each node and round; what followed it there may grow."""
+        """Keep a worker's failure as evidence, one for each node and round.
+
+        Later failures of that node may be added.
+        """
         known = self.failures.get(member.node)
         if known is None:
             host = member.offer.host
@@ -327,10 +333,10 @@ class Run:
 
     @property
     def pause_s(self) -> float:
-        """How long the next round waits because of an error that comes again and again.
+        """Return how long the next round waits because of an error that comes again and again.
 
-        Once a node has arrived that was not in the last round it does not: something has changed. Nor does it when an
-        operator asks for a restart.
+        It does not wait once a node has arrived that was not in the last round, for then something has changed. Nor
+        does it wait when an operator asks for a restart.
         """
         if self.durable.state is not State.FORMING or self.newcomer or self.restart_asked:
             return 0.0

@@ -1,4 +1,4 @@
-"""What happens on the way from one state of a run to the next: the right-hand side of the table."""
+"""The actions of the table: what happens on the way from one state of a run to the next."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def form(run: Run, reason: Reason, decision: Decision) -> None:
             spent=spent(run, decision.now),
         )
     )
-    decision.tell_all(run)
+    decision.notify_all(run)
 
 
 def proceed(run: Run, reason: Reason, decision: Decision) -> None:
@@ -72,26 +72,26 @@ def proceed(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def stall(run: Run, reason: Reason, decision: Decision) -> None:
-    """Put the time since the last step down to a stall; nothing is done about it, as it may be a long evaluation."""
+    """Count the time since the last step as a stall; nothing else is done, because it may be a long evaluation."""
     decision.record(
         TrainingStalled(run.job, run.id, reason.words, run.durable.round, spent_without_steps(run, decision.now))
     )
 
 
 def resume(run: Run, reason: Reason, decision: Decision) -> None:
-    """Put the time from the newest step on down to training again."""
+    """Count the time since the newest step as training again."""
     decision.record(
         TrainingResumed(run.job, run.id, reason.words, run.durable.round, spent_with_steps_again(run, decision.now))
     )
 
 
 def note_silent(run: Run, reason: Reason, decision: Decision) -> None:
-    """Tell that no node is heard; the round stands."""
+    """Record that no node is heard; the round stands."""
     decision.record(NodesSilent(run.job, run.id, reason.words, run.durable.round))
 
 
 def note_heard(run: Run, reason: Reason, decision: Decision) -> None:
-    """Tell that a node is heard again."""
+    """Record that a node is heard again."""
     decision.record(NodesHeard(run.job, run.id, reason.words, run.durable.round))
 
 
@@ -131,7 +131,7 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
         run.remove(member)
     for member in run.members_in(MemberState.READY):
         run.wait(member, decision.now)
-    decision.tell_all(run)
+    decision.notify_all(run)
 
 
 def leave_behind(run: Run, reason: Reason, decision: Decision) -> None:
@@ -164,7 +164,7 @@ def end_as_asked(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def fail_abandoned(run: Run, reason: Reason, decision: Decision) -> None:
-    """End the run because nobody is left to go on with it."""
+    """End the run because no node is left to go on with it."""
     end(run, reason, Result.FAILED, ExitCode.TEMPFAIL, decision)
 
 
@@ -174,7 +174,7 @@ def end_as_left(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def succeed(run: Run, reason: Reason, decision: Decision) -> None:
-    """End the run well: everyone is told at once, there is no exit barrier."""
+    """End the run with success: every node is sent that at once, there is no exit barrier."""
     end(run, reason, Result.SUCCEEDED, ExitCode.OK, decision)
 
 
@@ -182,13 +182,13 @@ def succeed(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def release_node(run: Run, member: Member, outcome: Outcome, decision: Decision) -> None:
-    """Let one node go while the run goes on. One whose workers have all succeeded still counts as that."""
+    """Release one node while the run goes on; its outcome is success if all its workers have succeeded."""
     decision.record(NodeReleased(run.job, run.id, outcome.summary, member.node, member.incarnation, outcome))
-    decision.tell(run, member)
+    decision.notify(run, member)
 
 
 def lose(run: Run, member: Member, reason: str, decision: Decision) -> None:
-    """Count a node as gone without a word: evidence of why the round ended, unless it had done its part of it."""
+    """Count a node as lost: that is evidence of why the round ended, unless the node had done its part of it."""
     decision.close(member)
     silent_s, leaving = _silent_for(member, decision.now), member.observed.leaving
     if member.durable.in_round:
@@ -210,7 +210,7 @@ def _stop(run: Run, reason: Reason, decision: Decision, *, planned: bool) -> Non
     )
     for member in [member for member in run.inside if member.expired and member.durable.outcome is None]:
         lose(run, member, silence(member), decision)
-    decision.tell_all(run)
+    decision.notify_all(run)
 
 
 def _silent_for(member: Member, now: float) -> float:
@@ -228,18 +228,18 @@ def _first_failure(run: Run, now: float) -> FirstFailure | None:
 def end(
     run: Run, reason: Reason, result: Result, exit_code: int, decision: Decision, report: Report | None = None
 ) -> None:
-    """Let a run be over, with what every node is to exit with."""
+    """End the run, with the exit code of every node."""
     broken = run.durable.state in {State.STARTING, State.RUNNING} and result is not Result.SUCCEEDED
     so_far = spent_when_broken(run, decision.now) if broken else spent_at_the_end(run, decision.now)
     outcome = Outcome(result, exit_code, clip(reason.words))
     decision.record(
         RunEnded(run.job, run.id, reason.words, outcome, report, so_far, condition=reason.condition, step=run.step)
     )
-    decision.tell_all(run)
+    decision.notify_all(run)
 
 
 def silence(member: Member) -> str:
-    """Say how a node was lost."""
+    """Describe how a node was lost."""
     if member.observed == UNHEARD:
         return "it did not come back after the coordinator was started again"
     return "its connection closed, and it did not come back" if member.session is None else "silent for its whole lease"

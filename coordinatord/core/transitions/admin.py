@@ -1,6 +1,6 @@
-"""What is done about an operator's request: each changes what is durable, and the table draws the consequences.
+"""Carries out the requests of operators: each changes durable state, and the table draws the consequences.
 
-To ask for what is so already changes nothing and says so, so that a request may be repeated.
+A request for what is so already changes nothing and says so. So a request may be repeated.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Result
 
 DRAINED_MAX = 20_000
-"""Marks in all: as many as there may be nodes."""
+"""The most names that are drained, as many as there may be nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What became of a request, in words, and of which runs something may follow."""
+    """The answer to a request, in words, and the runs in which something may follow."""
 
     verdict: Verdict
     text: str
@@ -44,7 +44,7 @@ class Reply:
 
 
 def carry_out(request: Request, decision: Decision) -> Reply:
-    """Do what is asked for; what follows for the runs that it touches is the machine's to find out."""
+    """Carry out a request; the machine finds out what follows for its runs."""
     match request:
         case DrainNode():
             return _drain(request, decision)
@@ -70,7 +70,7 @@ def _stop(run: Run, request: Request, decision: Decision) -> Reply:
 
 
 def _ending(run: Run) -> str:
-    """Say how a run that is to end will do so."""
+    """Describe how a run that is to end will end."""
     if run.durable.state is State.FORMING:
         return "it had no workers; its nodes end"
     if run.all_silent:
@@ -89,7 +89,7 @@ def _restart(run: Run, request: Request, decision: Decision) -> Reply:
     if run.durable.state in {State.FORMING, State.STOPPING}:
         return _hasten(run, request, decision.now)
     if run.all_silent:
-        text = f"job {run.job}: {Reasons(run).situation}, and nobody could be told; its workers go on"
+        text = f"job {run.job}: {Reasons(run).situation}, and no node can be reached; its workers go on"
         return Reply(Verdict.REFUSED, text)
     if run.count(MemberState.SUCCEEDED):
         return Reply(Verdict.REFUSED, f"job {run.job} is about to succeed: some of its nodes have, so it is left alone")
@@ -99,7 +99,7 @@ def _restart(run: Run, request: Request, decision: Decision) -> Reply:
 
 
 def _hasten(run: Run, request: Request, now: float) -> Reply:
-    """Let no pause come before the next round, to which a run is on its way."""
+    """Skip the pause before the next round, if a run is on its way to one."""
     on_its_way = f"job {run.job} is on its way to another round already: {run.durable.reason}"
     if run.durable.state is State.STOPPING and run.planned_at is None and not run.restart_asked:
         run.restart_asked = request.words("restarted")
@@ -112,7 +112,7 @@ def _hasten(run: Run, request: Request, now: float) -> Reply:
 
 def _forget(run: Run, request: Request, decision: Decision) -> Reply:
     if not run.durable.state.ended:
-        if run.counted:  # nodes that are out of sight may be back, with workers
+        if run.counted:  # nodes that cannot be heard may come back, with workers
             staying = [member.node for member in run.members.values() if member.durable.outcome is None]
             who = name_some(staying, len(staying))
             text = f"job {run.job} is {run.durable.state} with {who}: end it first, with nodeclient stop {run.job}"
@@ -143,7 +143,7 @@ def _drain(request: DrainNode, decision: Decision) -> Reply:
     if not (request.ahead or name in _names(cluster)):
         return Reply(Verdict.UNKNOWN_NODE, _unknown(cluster, name))
     decision.record(NodeDrained("", "", f"{name} {request.words('drained')}", name))
-    touched = mark_drained(cluster)
+    touched = apply_drains(cluster)
     inside = [run for run in cluster.live if _named(run, name)]
     if not inside:
         return Reply(Verdict.DONE, f"{name} is in no job, and none takes it in until it is undrained")
@@ -151,8 +151,8 @@ def _drain(request: DrainNode, decision: Decision) -> Reply:
     return Reply(Verdict.DONE, "; ".join(_leaves(run, name) for run in inside[:NAMES_MAX]) + more, touched)
 
 
-def mark_drained(cluster: Cluster) -> list[Run]:
-    """Let each member that is drained by now wish to leave; return the runs in which one does so newly."""
+def apply_drains(cluster: Cluster) -> list[Run]:
+    """Make each member that is drained by now wish to leave; return the runs in which a member newly does so."""
     touched = []
     for run in cluster.live if cluster.durable.drained else ():
         for member in run.members.values():
@@ -166,27 +166,27 @@ def mark_drained(cluster: Cluster) -> list[Run]:
 
 
 def _named(run: Run, name: str) -> list[Member]:
-    """Return the nodes of this name, or on a host of this name, that have not been let go yet."""
+    """Return the nodes of this name, or on a host of this name, that have not been released yet."""
     members = (member for member in run.members.values() if member.durable.outcome is None)
     return [member for member in members if name in {member.node, member.offer.host}]
 
 
 def _names(cluster: Cluster) -> set[str]:
-    """Return the names of all nodes that jobs know, also those that have left the last round, and of their hosts."""
+    """Return the names of all nodes that jobs know, and of their hosts; nodes that left the last round count too."""
     names = {node for run in cluster.jobs.values() for node in run.durable.order}
     members = [member for run in cluster.jobs.values() for member in run.members.values()]
     return names.union(*((member.node, member.offer.host) for member in members))
 
 
 def _unknown(cluster: Cluster, wrong: str) -> str:
-    """Say that no node or host has this name, which one may be meant, and how to drain it all the same."""
+    """Explain that no node or host has this name, which one may be meant, and how to drain the name all the same."""
     nearest = difflib.get_close_matches(wrong, sorted(_names(cluster)), n=1)
     meant = f"; did you mean {nearest[0]}?" if nearest else "."
     return f"no job has a node or a host {wrong!r}{meant} To keep out one that is to come later, drain it with --ahead"
 
 
 def _leaves(run: Run, name: str) -> str:
-    """Say what it means for a run that all its nodes of this name will leave."""
+    """Describe what it means for a run that all its nodes of this name will leave."""
     going = _named(run, name)
     who = name_some((member.node for member in going), len(going))
     working = any(member.durable.in_round for member in going) and run.durable.state in {State.STARTING, State.RUNNING}

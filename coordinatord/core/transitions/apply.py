@@ -51,9 +51,9 @@ from coordinatord.protocol.messages import Assignment, Report, Result
 
 
 class HistoryError(InternalError):
-    """A record does not follow from those before it. State: as before it.
+    """A record does not follow from those before it, and has changed nothing.
 
-    Whoever read the records from a file says instead that it was not this program that wrote them.
+    A caller that read the records from a file reports instead that another program wrote them.
     """
 
 
@@ -94,7 +94,7 @@ def _job_forgotten(cluster: DurableCluster, record: JobForgotten) -> None:
 
 
 def _remember(memory: dict[str, Any], key: str, value: object, most: int) -> None:
-    """Make this the newest of at most so many."""
+    """Add an entry as the newest of at most `most`."""
     memory.pop(key, None)
     memory[key] = value
     if len(memory) > most:
@@ -102,7 +102,7 @@ def _remember(memory: dict[str, Any], key: str, value: object, most: int) -> Non
 
 
 def _node_joined(run: DurableRun, record: NodeJoined, at: float) -> None:
-    run.released.pop(record.node, None)  # its outcome has been recorded, its departure is not worth a record
+    run.released.pop(record.node, None)  # the outcome has been recorded, so the departure is not worth a record
     run.members.pop(record.node, None)
     run.members[record.node] = DurableMember(
         node=record.node,
@@ -114,7 +114,7 @@ def _node_joined(run: DurableRun, record: NodeJoined, at: float) -> None:
     )
     run.emptied_at = None
     if not run.order:
-        # One whose records are lost goes on counting where the nodes remember to have been.
+        # A run whose records are lost goes on counting from the rounds that its nodes remember.
         run.round = max(run.round, record.round)
 
 
@@ -139,7 +139,7 @@ def _node_released(run: DurableRun, record: NodeReleased, at: float) -> None:
 
 
 def _release(run: DurableRun, member: DurableMember) -> None:
-    """Let a member go that has its outcome and no part in a round."""
+    """Release a member, with its outcome and without a part in a round."""
     run.members.pop(member.node, None)
     _remember(run.released, member.node, member, RELEASED_MAX)
     if not run.members:
@@ -272,21 +272,22 @@ def _run_ended(run: DurableRun, record: RunEnded, at: float) -> None:
 
 
 def _let_go_of_rounds(run: DurableRun) -> None:
-    """Let go of all that only another round would need: the store gives back none of it once a run has ended."""
+    """Drop all that only another round would need: the store does not restore that for a run that has ended."""
     run.members, run.released, run.order, run.losses = {}, {}, {}, []
     run.last_left, run.emptied_at = False, None
     run.stepped = run.silent = run.planned = False
     run.origin = run.missed = run.cause = ""
     run.trigger, run.first_failure, run.slowest_s = Reason("", ""), None, 0.0
     if not any(True for _ in run.rounds):
-        run.round = 0  # it was another run's, as nodes remembered it
+        run.round = 0  # it was the number of another run, as nodes remembered it
 
 
 _FAILED_FOR_GOOD = {"exhausted", "given_up"}
-"""Conditions of the table; the others are that no node was left."""
+"""Conditions under which a run fails for good; under the others no node was left."""
 
 _EMPTIED = {"all_left"}
-"""Conditions of a run that is stopped since its nodes left: one that was on its way opens another, as after a loss."""
+"""Conditions under which a run is stopped since its nodes left: a node on its way to it opens another, as after a
+loss."""
 
 _ENDS = {Result.SUCCEEDED: State.SUCCEEDED, Result.STOPPED: State.STOPPED}
 
@@ -297,17 +298,17 @@ def _job_stop_asked(run: DurableRun, record: JobStopAsked, at: float) -> None:
 
 
 def _enter(run: DurableRun, state: State, reason: str, at: float) -> None:
-    """Be in this state from then on."""
+    """Enter a state."""
     run.state, run.reason, run.entered_at = state, reason, at
 
 
 def _spend(run: DurableRun, spent: Spent, cause: Activity | None, at: float) -> None:
-    """Settle what the run has spent; from here on its time goes to another cause, or to none."""
+    """Settle what the run has spent so far; from now on its time belongs to another cause, or to none."""
     run.ledger = Ledger(at, spent, cause)
 
 
 def _keep_report(run: DurableRun, report: Report | None, at: float) -> None:
-    """Remember why a round failed, until another one does."""
+    """Remember why a round failed, until another round fails."""
     if report is not None:
         run.report, run.reported_at = report, at
 

@@ -1,4 +1,4 @@
-"""What one event has led to so far: records, sessions that end, and which nodes may have to be told something new."""
+"""Collects what one event has led to: records, sessions that end, and nodes that may have to be sent their state."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from coordinatord.core.values.records import Record
 
 
 class Decision:
-    """Filled while one event is handled, at `now`; the machine makes a `Batch` of it at the end."""
+    """What follows from one event, at `now`; the machine makes a `Batch` of it at the end."""
 
     def __init__(self, cluster: Cluster, policy: Policy, now: float) -> None:
         self.cluster, self._policy, self.now = cluster, policy, now
         self.records: list[Record] = []
         self.endings: list[Refuse | Close | Answer] = []
         self.answers: dict[int, tuple[Run, Member]] = {}
-        """By session: nodes that get their desired state in any case."""
+        """Nodes that get their desired state in any case, keyed by session."""
         self.news: dict[int, tuple[Run, Member]] = {}
-        """By session: nodes that get it if their goal has changed."""
+        """Nodes that get their desired state if their goal has changed, keyed by session."""
 
     def record(self, record: Record) -> None:
-        """Let something happen that is to be remembered: it takes effect, and becomes a part of the history."""
+        """Add a record to the history, and let it take effect."""
         apply(self.cluster.durable, record, self.now)
         follow(self.cluster, record, self._policy)
         self.records.append(record)
@@ -36,16 +36,16 @@ class Decision:
             self.endings.append(Close(member.session))
 
     def answer(self, run: Run, member: Member) -> None:
-        """Tell this node what is desired of it, even if that is nothing new."""
+        """Send this node its desired state in any case."""
         if member.session is not None:
             self.answers[member.session] = (run, member)
 
-    def tell(self, run: Run, member: Member) -> None:
-        """Tell this node what is desired of it, if that is another goal than it last heard."""
+    def notify(self, run: Run, member: Member) -> None:
+        """Send this node its desired state, if its goal is another one than it received last."""
         if member.session is not None:
             self.news[member.session] = (run, member)
 
-    def tell_all(self, run: Run) -> None:
-        """Tell every member whose goal has changed."""
+    def notify_all(self, run: Run) -> None:
+        """Send every member its desired state, if its goal has changed."""
         for member in run.members.values():
-            self.tell(run, member)
+            self.notify(run, member)

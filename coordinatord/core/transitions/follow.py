@@ -1,7 +1,7 @@
-"""What follows from a record for what only this life of the daemon knows: the live side of `apply`.
+"""Brings what only this life of the daemon knows up to date with a record: the live side of `apply`.
 
 Each function here is called right after `apply` has changed the durable state. A daemon that starts again builds its
-live state from the durable one alone, so nothing here may decide what is to outlive it.
+live state from the durable state alone, so nothing here may decide what is to outlive it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _members_placed(run: Run, record: RoundsMissed | RoundEnded) -> None:
 
 
 def _nothing(run: Run, record: Record) -> None:
-    """Leave it at what is durable."""
+    """Change nothing: the record concerns durable state alone."""
     del run, record
 
 
@@ -105,4 +105,4 @@ _CHANGES: dict[type[Record], Callable[[Run, Any], None]] = {
     RoundEnded: _members_placed,
     RunEnded: _run_ended,
 }
-"""Records that are not here change nothing but what is durable."""
+"""What to do for each type of record; a record of any other type changes durable state alone."""

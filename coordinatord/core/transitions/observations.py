@@ -1,6 +1,6 @@
-"""How a node becomes a member of a run, and what follows from what it says of itself.
+"""How a node becomes a member of a run, and what follows from its reports.
 
-Who is let in at all is in `admission`, what becomes of sessions and leases in `machine`.
+`queries/admission` decides who is let in at all, `machine` what becomes of sessions and leases.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from coordinatord.protocol.messages import Observed, Phase
 from coordinatord.protocol.text import clip
 
 ROUNDS_REMEMBERED_MAX = 2**30
-"""A round that a node remembers counts up to here, half of what the protocol can say: at one a second, 34 years. One
-that claims more must not bring the run to where no next round has a number."""
+"""The highest round that a node can bring along, half of what the protocol can express: at one a second, 34 years. A
+node that claims more must not leave the run without a number for its next round."""
 
 
 def newcomer(event: Connected, now: float) -> Member:
-    """Return the member that a node would be."""
+    """Return the member that a node would become."""
     join, peer, local = event.join, plain(event.peer_address), plain(event.local_address)
     return Member(DurableMember(join.node, join.incarnation, join.offer, peer, local, joined_at=now))
 
 
 def take_in(run: Run, member: Member, observed: Observed, decision: Decision) -> Member:
     """Make a node a member of a run; return it as the run knows it."""
-    if run.durable.state.ended:  # it comes to hear how it ended, which is nothing to be remembered
+    if run.durable.state.ended:  # a node that comes for the outcome is not worth a record
         if run.durable.outcome is not None and observed.run != run.id:
             outcome = replace(run.durable.outcome, summary=clip(Reasons(run).came_late(decision.now)))
             member = Member(replace(member.durable, outcome=outcome))
@@ -58,24 +58,24 @@ def take_in(run: Run, member: Member, observed: Observed, decision: Decision) ->
 
 
 def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
-    """Whether nothing can follow from what a member says of itself: it has said the same, and all are heard.
+    """Whether nothing can follow from a member's report: it is the same as before, and all members are heard.
 
-    It is so for most heartbeats. What time alone brings about is no node's to say.
+    This holds for most heartbeats. What time alone brings about does not depend on a report.
     """
-    said = member.observed
+    before = member.observed
     return (
-        observed.phase is said.phase
-        and observed.round == said.round
-        and observed.run == said.run
-        and observed.port == said.port
-        and not (observed.leaving or said.leaving or observed.failure or said.failure)  # grounds for more
+        observed.phase is before.phase
+        and observed.round == before.round
+        and observed.run == before.run
+        and observed.port == before.port
+        and not (observed.leaving or before.leaving or observed.failure or before.failure)  # reasons to look closer
         and not (member.expired or run.count(MemberState.SILENT))
         and not _is_to_be_recorded(run, member, observed)
     )
 
 
 def note_steps(run: Run, member: Member, observed: Observed) -> None:
-    """Take in how far a member's workers have come, even if it has nothing else to say."""
+    """Take in how far a member's workers have come, even if nothing else has changed."""
     member.observed = observed
     assignment = member.durable.assignment
     if assignment is not None and _speaks_of_now(run, member, observed):
@@ -88,14 +88,14 @@ def turns(run: Run) -> bool:
     return conditions.stalled(run) is not None or conditions.resumed(run) is not None
 
 
-def hear(run: Run, member: Member, observed: Observed) -> None:
-    """Take in what a member says of itself, that it was heard being known already."""
+def observe(run: Run, member: Member, observed: Observed) -> None:
+    """Take in a member's report; that the member was heard has been noted already."""
     was, now = member.state, member.heard_at
     member.observed, member.expired = observed, False
     run.place(member)
     if member.state is MemberState.READY and was is not MemberState.READY:
         if was is MemberState.DISCONNECTED and member.arrived:
-            run.wait(member, now)  # to have been out of sight for a moment is not to arrive
+            run.wait(member, now)  # a member that was out of sight for a moment does not arrive anew
         else:
             run.arrive(member, now)
     if _speaks_of_now(run, member, observed) and observed.failure:
@@ -118,14 +118,14 @@ def _is_to_be_recorded(run: Run, member: Member, observed: Observed) -> bool:
 
 
 def _begins(run: Run, member: Member, observed: Observed) -> bool:
-    """Whether a member brings word of the first step of the round that runs."""
+    """Whether a member reports the first step of the round that runs."""
     if not observed.steps or run.durable.stepped or run.durable.state is not State.RUNNING:
         return False
     return _speaks_of_now(run, member, observed) and any(step is not None for step in observed.steps)
 
 
 def settle_claims(run: Run, decision: Decision) -> None:
-    """Record what nodes have said of themselves that must not be forgotten."""
+    """Record what nodes have reported that must not be forgotten."""
     claims, run.claims = run.claims, {}
     claimants = [run.members[node] for node in claims]
     known = (member.observed.round for member in claimants if member.observed.run == run.id)
@@ -164,7 +164,7 @@ def _let_leave(run: Run, member: Member, decision: Decision) -> None:
 
 
 def stay(run: Run, member: Member) -> None:
-    """Let a member that an operator wanted to leave stay, unless its own user wants it to leave as well."""
+    """Take back an operator's wish that a member leaves; its own user's wish stands."""
     member.drained = ""
     if not member.observed.leaving:
         run.leaving.discard(member.node)

@@ -1,4 +1,4 @@
-"""The runs of all jobs: how one is opened, found again, forgotten, and when the table of one may have a row to take.
+"""The runs of all jobs: how a run is opened, found again and forgotten, and when its table may have a row to take.
 
 `observations` says how a node becomes a member of a run, `table` what follows for the run.
 """
@@ -26,7 +26,7 @@ class Registry:
     """What one life of the daemon knows of runs beside what is durable."""
 
     def __init__(self, cluster: Cluster, policy: Policy, epoch: str) -> None:
-        """`epoch` makes the run ids of this life of the daemon differ from those of all others."""
+        """Begin without runs; `epoch` makes the run ids of this life of the daemon differ from those of all others."""
         self._cluster = cluster
         self.policy = policy
         self._epoch = epoch
@@ -34,12 +34,12 @@ class Registry:
         self.live: dict[str, Run] = {}
         """Runs by their id: the last one of each job, and older ones as long as they have members."""
         self._missed_until = -math.inf
-        """Until when a node that was lost may still come back to hear how its run ended."""
+        """When the last node that was lost stops trying to come back for the outcome of its run."""
         self.deadlines = DeadlineHeap[str]()
-        """By job, when the table of its run may have a row to take, or a node has waited for long enough."""
+        """When the table of a run may have a row to take or a node has waited long enough, keyed by job."""
 
     def open(self, join: Join, store_error: str | None, decision: Decision) -> Run:
-        """Open a run for its first node; `trouble` is why that could not be recorded. Raises `RefusedError`."""
+        """Open a run for its first node; `store_error` is why that could not be recorded. Raises `RefusedError`."""
         admission.check_recording(store_error)
         jobs = self._cluster.jobs
         old = jobs.get(join.job)
@@ -59,7 +59,7 @@ class Registry:
         return run
 
     def _make_room(self, decision: Decision) -> None:
-        """Forget the job that was opened first of those that have ended. Raises `RefusedError` if all live."""
+        """Forget the job that was opened first of those that have ended. Raises `RefusedError` if all of them live."""
         jobs = self._cluster.jobs
         if len(jobs) < self.policy.jobs_max:
             return
@@ -70,7 +70,7 @@ class Registry:
         self.drop_if_over(ended)
 
     def drop_if_over(self, run: Run) -> None:
-        """Let go of a run that is no job's any more, once it has no members."""
+        """Drop a run that is no longer its job's last one, once it has no members."""
         current = self._cluster.jobs.get(run.job)
         if current is None:
             self.deadlines.discard(run.job)
@@ -83,7 +83,7 @@ class Registry:
             self._missed_until = now + self.policy.farewell_s
 
     def needed_until(self) -> float:
-        """Return until when a node that is not connected may need to hear of a run: without end while one lives."""
+        """Return until when a node that is not connected may need the outcome of a run: for ever while a run lives."""
         return math.inf if any(True for _ in self._cluster.live) else self._missed_until
 
     def plan(self, run: Run, row_due: float | None) -> None:

@@ -1,7 +1,7 @@
 """The life of a run as a table: from which state, under which condition, to which state, and why in words.
 
-The first row whose condition holds is taken, and so on until none holds. The reason is the log line, the text in
-`nodeclient status` and what the nodes are told; its placeholders are properties of `Reasons`.
+The first row whose condition holds is taken, and so on until none holds. The reason goes to the log, to `nodeclient
+status` and to the nodes; its placeholders are properties of `Reasons`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from coordinatord.core.values.records import Reason
 from coordinatord.protocol.errors import InternalError
 
 TRANSITIONS_MAX = 16
-"""No event can need more steps of one run than there are states; a longer chain is a loop in the table."""
+"""The most steps that one event can cause in one run: a longer chain than there are states is a loop in the table."""
 
 Action = Callable[[Run, Reason, Decision], None]
 
@@ -38,7 +38,7 @@ class Transition:
 
 
 class TransitionLoopError(InternalError):
-    """The table goes round in circles. State: the run is where the last row left it."""
+    """The table goes round in circles. The run is where the last row left it."""
 
 
 def _rows() -> list[Transition]:
@@ -109,7 +109,10 @@ _BY_STATE = {state: [row for row in ROWS if row.source is state] for state in St
 
 
 def next_row(run: Run, now: float) -> tuple[Transition | None, float | None]:
-    """Return the row to take now, or None; and when it, or else the first one, is due if nothing happens before."""
+    """Return the row to take now, or None.
+
+    And the time at which it, or else the first row, is due if nothing happens.
+    """
     first = None
     for row in _BY_STATE[run.durable.state]:
         due = row.when(run)
@@ -138,7 +141,7 @@ def take_due_rows(run: Run, decision: Decision) -> float | None:
 
 
 def _note_ready(run: Run, now: float) -> None:
-    """Take note of since when there have been enough ready nodes for a round."""
+    """Note since when there have been enough ready nodes for a round."""
     if run.count(MemberState.READY) < run.spec.nodes_min:
         run.enough_since = None
     elif run.enough_since is None:

@@ -35,8 +35,8 @@ class WorkerFailure:
         how, what = describe_exit(failure.exit_code), failure.error or failure.message
         if failure.exit_code == 1 and what:
             how = ""  # as with any exception
-        said = clip(": ".join(filter(None, (how, what))), HEADLINE_MAX)
-        return f"rank {failure.rank} on node {self.node} failed: {said}"
+        problem = clip(": ".join(filter(None, (how, what))), HEADLINE_MAX)
+        return f"rank {failure.rank} on node {self.node} failed: {problem}"
 
 
 @dataclass(frozen=True, slots=True)

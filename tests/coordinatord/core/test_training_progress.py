@@ -232,7 +232,7 @@ def test_steps_ask_for_no_look_at_the_rows_and_no_word_to_anybody(monkeypatch: p
     job = Job()
     job.train(3, per_s=10)
     answered = job.run.members["n1"].sent
-    for owner, name in ((table, "next_row"), (Run, "place"), (observations, "hear")):
+    for owner, name in ((table, "next_row"), (Run, "place"), (observations, "observe")):
         monkeypatch.setattr(owner, name, None)  # a call of it would fail
     job.train(3, per_s=10, begin=30)
     assert job.progress() == (60, 10.0)

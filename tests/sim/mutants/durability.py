@@ -9,7 +9,7 @@ MUTANTS = (
     Mutant(
         "speaks-first",
         "coordinatord.core.journal",
-        "nodes hear of what is being written",
+        "nodes receive what is being written",
         "        last.hold(batch, now)\n        return ()\n",
         "        last.hold(batch, now)\n        return () if batch.records else batch.effects\n",
     ),

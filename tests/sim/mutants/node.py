@@ -159,7 +159,7 @@ MUTANTS = (
     Mutant(
         "node-leaves-unsaid",
         "nodeclient.core.agent",
-        "the coordinator does not hear that a node wants to leave",
+        "the coordinator does not note that a node wants to leave",
         "leaving=self._leaving is not None,",
         "leaving=self._leaving is not None and not self._connection.connected,",
     ),

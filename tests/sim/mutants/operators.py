@@ -9,7 +9,7 @@ MUTANTS = (
         "drain-forgotten-at-a-start",
         "coordinatord.core.machine",
         "a coordinator that starts does not look which of its nodes are drained",
-        "        admin.mark_drained(self.cluster)\n",
+        "        admin.apply_drains(self.cluster)\n",
         "",
     ),
     Mutant(

@@ -211,7 +211,7 @@ MUTANTS = (
         "old-session-ends-new",
         "coordinatord.core.machine",
         "the end of a connection that a node has given up is taken for the end of its present one",
-        "            decision.close(known)  # the node has given this session up, only its end was not seen yet\n"
+        "            decision.close(known)  # the node has given up this session, whose end was not seen yet\n"
         "            del self._sessions[known.session]\n",
         "            pass\n",
     ),
@@ -275,7 +275,7 @@ MUTANTS = (
         "released-not-replaced",
         "coordinatord.core.transitions.apply",
         "a node that comes again after it was let go is counted twice",
-        "    run.released.pop(record.node, None)  # its outcome",
-        "    # its outcome",
+        "    run.released.pop(record.node, None)  # the outcome",
+        "    # the outcome",
     ),
 )
