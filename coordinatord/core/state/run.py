@@ -47,7 +47,8 @@ class Run:
         """Three values of `durable` that never change, for short."""
         self.policy = policy
         self.revision = 0
-        """A number that grows with each record and each policy: nothing else changes what a running node is sent."""
+        """A number that grows with each record, each policy and each change of a member's state. Nothing else changes
+        what a node that runs is sent."""
         self.remark = ""
         """A warning for the nodes of its first round."""
         self.replaced = False
@@ -117,6 +118,7 @@ class Run:
         node = member.node
         state = member.state_in(self.id, self.durable.round)
         if state is not member.state:
+            self.revision += 1
             self._by_state[member.state].pop(node, None)
         member.state = state
         self._by_state[state][node] = member  # it keeps its place, so that texts which name nodes stay the same

@@ -172,6 +172,13 @@ MUTANTS = (
         "        one.round",
     ),
     Mutant(
+        "revision-of-records-alone",
+        "coordinatord.core.state.run",
+        "a node that starts its workers anew is sent again what it was sent while they ran, without the report",
+        "            self.revision += 1\n            self._by_state",
+        "            self._by_state",
+    ),
+    Mutant(
         "revision-not-of-records",
         "coordinatord.core.transitions.follow",
         "a node hears again the reason of before, though the run has another one by now",
