@@ -136,7 +136,9 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
                 since = max(resumed_at, self._revived.get((run.id, node), 0.0))
                 granted = 0.0 if member.sent is None else member.sent.lease_s
                 lease = max(granted, lease_s(member, policy, policy.heartbeat_s))
-                late = self._spoke.get(node, -1.0) < since and now - since > lease / ROUGHLY + ALIKE_S
+                # A daemon that was stopped for less than a heartbeat hears its nodes before its own timer.
+                most_s = lease / ROUGHLY + policy.heartbeat_s
+                late = self._spoke.get(node, -1.0) < since and now - since > most_s
                 self.check(not late or member.expired, "%s is counted on %.1f s after trouble", node, now - since)
 
     # Decisions
