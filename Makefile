@@ -48,11 +48,11 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-# Compiled first, or each of the programs that the first tests start at one time would compile all that it imports. One
-# worker more than CI has cores: many tests wait rather than compute.
+# Compiled first, or each of the programs that the first tests start at one time would compile all that it imports. Two
+# workers more than CI has cores: the tests take 19 minutes of CPU, and wait for as long.
 tests: setup
 	$(BIN)/python -m compileall -q coordinatord nodeclient workerlib
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 BENCH := $(BIN)/python -m benchmarks
 REPORTS := build/bench

@@ -18,6 +18,9 @@ DISK_FAILS_S_MAX = 40.0
 """The longest failure of a disk: longer than all that a node waits for, which is a stop, other nodes, an outage
 grace."""
 
+LOOK_AGAIN_S = 0.1
+"""How often a fault that waits for its moment looks whether it has come."""
+
 Strike = Callable[[World], None]
 
 
@@ -65,18 +68,18 @@ def _node_killed(world: World) -> None:
     _maybe_boot(world, host)
 
 
-def _node_killed_at_the_end(world: World) -> None:
-    def done(training: Training) -> None:
-        world.queue.plan(world.chance.random() * world.scenario.workers.ends_within_s, strike_late, training)
+def _last_node_killed(world: World) -> None:
+    """Kill the node whose workers are the last to end, when those of all others have."""
 
-    def strike_late(training: Training) -> None:
+    def look(training: Training) -> None:
         late = [host for host in training.hosts.values() if host.workers.training is training and host.workers.alive]
-        if late:
-            victim = world.chance.choice(late)
-            victim.kill()
-            world.queue.plan(_soon(world), victim.boot)
+        if len(late) > 1:
+            world.queue.plan(LOOK_AGAIN_S, look, training)
+        elif late and len(training.hosts) > 1:
+            late[0].kill()
+            world.queue.plan(_soon(world), late[0].boot)
 
-    world.on_done.append(done)
+    world.on_done.append(look)
 
 
 def _host_gone(world: World) -> None:
@@ -290,7 +293,7 @@ FAULTS: dict[str, Strike] = {
     "two workers fail": _two_workers_fail,
     "workers hang": _workers_hang,
     "node killed": _node_killed,
-    "node killed at the end": _node_killed_at_the_end,
+    "last node killed": _last_node_killed,
     "host gone": _host_gone,
     "two hosts gone": _two_hosts_gone,
     "leaves": _leaves,

@@ -52,6 +52,12 @@ def test_some_are_found_within_a_few_seeds_and_the_tree_stays_as_it_is() -> None
     assert before == {path: path.read_text() for path in before}
 
 
+def test_a_seed_is_recorded_of_nearly_every_mutant_and_of_nothing_else() -> None:
+    names = {mutant.name for mutant in MUTANTS}
+    assert seeds.recorded().keys() <= names
+    assert len(seeds.recorded()) >= 0.8 * len(names)
+
+
 def test_an_old_text_that_is_gone_or_stands_twice_is_told() -> None:
     mutant = Mutant("odd", VERDICT.module, "nothing", "return", "pass")
     with pytest.raises(MisfitError, match=r"mutant odd: its old text stands 2 times in .*root_cause, not once"):

@@ -39,14 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"there is no mutant {', '.join(sorted(unknown))}; there are {', '.join(m.name for m in MUTANTS)}")
     chosen = [mutant for mutant in MUTANTS if not options.only or mutant.name in options.only]
     fates: list[Fate] = []
-    for fate in hunt_all(chosen, options.first, options.seeds, options.processes):
-        fates.append(fate)
-        sys.stdout.write(f"{line(fate)}\n")
-        sys.stdout.flush()
+    try:
+        for fate in hunt_all(chosen, options.first, options.seeds, options.processes):
+            fates.append(fate)
+            sys.stdout.write(f"{line(fate)}\n")
+            sys.stdout.flush()
+    finally:  # also of a hunt that its user ends
+        if options.record:
+            found = {fate.name: fate.seed for fate in fates if fate.name != UNCHANGED and fate.killed}
+            seeds.record(found, {mutant.name for mutant in MUTANTS})
     sys.stdout.write(f"\n{summary(fates, chosen)}\n")
-    if options.record:
-        found = {fate.name: fate.seed for fate in fates if fate.name != UNCHANGED and fate.killed}
-        seeds.record(found, {mutant.name for mutant in MUTANTS})
     return 0 if is_enough(fates) else 1
 
 
