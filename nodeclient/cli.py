@@ -56,8 +56,8 @@ def _join(chosen: JoinConfig) -> int:
     systemd = SystemdNotifier(os.environ, os.getpid())
 
     async def run() -> int:
-        async with coordinator_for(chosen) as (completed, companion):
-            return await Node(completed, companion, systemd).run()
+        async with coordinator_for(chosen) as (completed, embedded):
+            return await Node(completed, embedded, systemd).run()
 
     look_for_pidfds()
     allow_many_files()

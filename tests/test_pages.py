@@ -71,6 +71,7 @@ RETIRED = {
     "accounts": "diagnosis",
     "blame": "root cause",
     "chapter": "event",
+    "companion": "embedded coordinator",
     "door": "nodeclient",
     "happening": "event",
     "happenings": "event",

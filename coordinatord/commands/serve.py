@@ -12,8 +12,8 @@ import sys
 
 import uvloop
 
-from coordinatord.commands.companion import end_when_unused
 from coordinatord.commands.reload import Reloader
+from coordinatord.commands.until_unused import end_when_unused
 from coordinatord.config import ServeConfig
 from coordinatord.core.events import PolicyChanged
 from coordinatord.protocol.exit_codes import ExitCode

@@ -64,7 +64,7 @@ class Agent:
             events.WorkerExited: self._worker_exited,
             events.Swept: self._swept,
             events.SweepFailed: self._sweep_failed,
-            events.EmbeddedCoordinatorEnded: self._companion_ended,
+            events.EmbeddedCoordinatorEnded: self._embedded_coordinator_ended,
             events.LeaveRequested: self._leave_requested,
             events.Tick: self._ticked,
         }
@@ -255,9 +255,9 @@ class Agent:
         waited_s = self._settings.join_timeout_s
         self._exit(alone or self._connection.give_up(waited_s, self.phase, self._group.failure(now)))
 
-    def _companion_ended(self, event: events.EmbeddedCoordinatorEnded, now: float) -> None:
+    def _embedded_coordinator_ended(self, event: events.EmbeddedCoordinatorEnded, now: float) -> None:
         if self._ending is None:
-            text = notices.companion_ended(event.how)
+            text = notices.embedded_coordinator_ended(event.how)
             self._end_with(effects.Exit(ExitCode.UNAVAILABLE, text), now, hurry=False)
 
     def _cut_off(self, now: float) -> None:
@@ -274,10 +274,10 @@ class Agent:
             dues.append((self._group.kill_at, lambda now: self._step(Stimulus.GRACE_OVER, now)))
         if self._leave_by is not None and self.phase is not Phase.STOPPING:
             dues.append((self._leave_by, self._abandon))
-        contact = self._connection
-        if contact.connected:
-            dues.append((contact.heard_at + contact.lease_s, self._doubt))
-            dues.append((contact.beat_at, lambda _: None))  # `_report` sends it
+        connection = self._connection
+        if connection.connected:
+            dues.append((connection.heard_at + connection.lease_s, self._doubt))
+            dues.append((connection.beat_at, lambda _: None))  # `_report` sends it
         elif self.phase is not Phase.STOPPING:
             dues.append((self._limit_alone(), self._cut_off if self.phase in WORKING else self._give_up))
         return dues

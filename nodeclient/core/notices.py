@@ -58,7 +58,7 @@ def cut_off(grace_s: float, settings: Settings) -> str:
     )
 
 
-def companion_ended(how: str) -> str:
+def embedded_coordinator_ended(how: str) -> str:
     """Return the notice that the coordinator which this node brought along has ended."""
     return f"the coordinator that this node brought along has ended ({how}): no round can be formed without it"
 

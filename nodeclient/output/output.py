@@ -65,7 +65,7 @@ class Output:
         self._failure: asyncio.Future[None] = self._loop.create_future()
         stderr = TerminalWriter(fds[1], self._complain_soon)
         stdout = stderr if same_place(*fds) else TerminalWriter(fds[0], self._complain_soon)
-        self._outlets = {Streams.STDOUT: stdout, Streams.STDERR: stderr}
+        self._terminal_writers = {Streams.STDOUT: stdout, Streams.STDERR: stderr}
         self._pump = Pump([stderr] if stdout is stderr else [stdout, stderr], self._failed)
         self.terminal = Terminal(fds[1], self._pump, stderr)
         """The lines of this node itself."""
@@ -94,9 +94,9 @@ class Output:
         log_dir = self._settings.log_dir
         folder = None if log_dir is None else place.folder(log_dir.absolute())
         labels = [WorkerLabel(rank, local_rank, self._role, self._host) for local_rank, rank in enumerate(ranks)]
-        fds = dict(zip(self._outlets, self._fds, strict=True))
+        fds = dict(zip(self._terminal_writers, self._fds, strict=True))
         round_streams = RoundStreams(
-            self._settings, self._outlets, fds, folder, labels, self._errors, several_hosts=several_hosts
+            self._settings, self._terminal_writers, fds, folder, labels, self._errors, several_hosts=several_hosts
         )
         with ExitStack() as children, ExitStack() as failure:
             children_fds = round_streams.open(children, failure)
@@ -143,7 +143,7 @@ class Output:
         self._loop.remove_signal_handler(signal.SIGWINCH)
         await asyncio.to_thread(self._pump.stop)
         self._private.remove()
-        for terminal_writer in set(self._outlets.values()):
+        for terminal_writer in set(self._terminal_writers.values()):
             terminal_writer.close()
         if not self._failure.cancel() and not self._failure.cancelled():
             self._failure.exception()  # it was reported already

@@ -35,11 +35,11 @@ STOP_WITHIN_S = 30.0
 
 
 class Pump:
-    """Moves bytes from streams to outlets; the thread starts with the first call that is posted."""
+    """Moves bytes from streams to terminals and files; the thread starts with the first call that is posted."""
 
-    def __init__(self, outlets: Sequence[TerminalWriter], failed: Callable[[Exception], None]) -> None:
+    def __init__(self, terminal_writers: Sequence[TerminalWriter], failed: Callable[[Exception], None]) -> None:
         """Prepare the thread; `failed` is called in it if it ends by a bug."""
-        self._outlets = outlets
+        self._terminal_writers = terminal_writers
         self._failed = failed
         self._calls: deque[Callable[[], object]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -180,7 +180,7 @@ class Pump:
                 self._restless.add(stream)
 
     def _flush(self) -> None:
-        for terminal_writer in self._outlets:
+        for terminal_writer in self._terminal_writers:
             terminal_writer.flush()
             fd = terminal_writer.fileno()
             if terminal_writer.size and fd not in self._waiting:
@@ -203,10 +203,10 @@ class Pump:
         self.retire(list(self._streams.values()))
         give_up_at = time.monotonic() + GIVE_UP_S
         while True:
-            for terminal_writer in self._outlets:
+            for terminal_writer in self._terminal_writers:
                 if terminal_writer.flush():
                     give_up_at = time.monotonic() + GIVE_UP_S
-            waiting = [terminal_writer for terminal_writer in self._outlets if terminal_writer.size]
+            waiting = [terminal_writer for terminal_writer in self._terminal_writers if terminal_writer.size]
             left_s = give_up_at - time.monotonic()
             if not waiting or left_s <= 0:
                 return

@@ -24,7 +24,7 @@ class RoundStreams:
     def __init__(
         self,
         settings: OutputSettings,
-        outlets: Mapping[Streams, TerminalWriter],
+        terminal_writers: Mapping[Streams, TerminalWriter],
         fds: Mapping[Streams, int],
         folder: Path | None,
         labels: Sequence[WorkerLabel],
@@ -32,9 +32,9 @@ class RoundStreams:
         *,
         several_hosts: bool,
     ) -> None:
-        """Set up the streams; `fds` are what the outlets lead to, and `folder` is for log files, if any are wanted."""
+        """Set up the streams; `fds` are where the writers lead to, and `folder` is for log files, if any are wanted."""
         self._settings = settings
-        self._outlets = outlets
+        self._terminal_writers = terminal_writers
         self._fds = fds
         self._folder = folder
         self._labels = labels
@@ -71,10 +71,10 @@ class RoundStreams:
         if not (
             shown
             and self._is_prefixed
-            and all(terminal_writer.is_terminal for terminal_writer in self._outlets.values())
+            and all(terminal_writer.is_terminal for terminal_writer in self._terminal_writers.values())
         ):
             return {}
-        columns, rows = self._outlets[Streams.STDERR].size_in_cells()
+        columns, rows = self._terminal_writers[Streams.STDERR].size_in_cells()
         prefix = len(plain(self._prefix(label, None).decode()))
         room = {"COLUMNS": str(max(1, columns - 1 - prefix)), "LINES": str(rows)}
         return room | ({"FORCE_COLOR": "1"} if colours_wanted() else {})
@@ -95,7 +95,7 @@ class RoundStreams:
         ]
 
     def _open(self, kind: Streams, label: WorkerLabel, children: ExitStack, failure: ExitStack) -> int:
-        terminal_writer = self._outlets[kind] if kind in self._settings.shown(label.local_rank) else None
+        terminal_writer = self._terminal_writers[kind] if kind in self._settings.shown(label.local_rank) else None
         sinks = self._kept(kind, label)
         if kind is Streams.STDERR:
             sinks.append(self.tails[label.local_rank])

@@ -88,7 +88,7 @@ async def coordinator_for(config: JoinConfig) -> AsyncIterator[tuple[JoinConfig,
     child = _Child(config.log_format)
     try:
         completed = await _complete(config, child)
-        yield completed, child.companion
+        yield completed, child.embedded
         await child.hand_over()
     finally:
         await child.stop()
@@ -179,7 +179,7 @@ class _Child:
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
-    def companion(self) -> EmbeddedCoordinator:
+    def embedded(self) -> EmbeddedCoordinator:
         """What the node needs to know of it."""
         if self._process is None:
             return ALONE

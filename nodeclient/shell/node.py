@@ -76,18 +76,18 @@ class Node:
     """One nodeclient, from joining to its exit code."""
 
     def __init__(
-        self, config: JoinConfig, companion: EmbeddedCoordinator = ALONE, systemd: SystemdNotifier | None = None
+        self, config: JoinConfig, embedded: EmbeddedCoordinator = ALONE, systemd: SystemdNotifier | None = None
     ) -> None:
         """Prepare a node, in the running loop. Raises `OSError` if no port is free.
 
-        `companion` is the coordinator that was brought along; `systemd` is notified of the node's status.
+        `embedded` is the coordinator that was brought along; `systemd` is notified of the node's status.
         """
         self._systemd = systemd or SystemdNotifier({}, os.getpid())
         self._waiting_for = "importing the modules of --preload" if config.preload else notices.LOOKING
         self._part: tuple[int, Assignment] | None = None
         """The round that it was last given a part of, and its part."""
         self._config = config
-        self._companion = companion
+        self._embedded = embedded
         self._loop = asyncio.get_running_loop()
         self._port = PortReservation()
         self._listener = ProbeListener(config.node)
@@ -143,7 +143,7 @@ class Node:
                 self._tasks.spawn(self._systemd.keep_alive(), name="watchdog")
                 self._tasks.spawn(self._systemd.keep_informed(self._status), name="status")
                 self._tasks.spawn(self._attend(), name="session")
-                self._tasks.spawn(self._attend_companion(), name="companion")
+                self._tasks.spawn(self._attend_embedded(), name="embedded coordinator")
                 self._tasks.spawn(self._output.watch(), name="output")
                 return await self._tasks.guard(self._exit)
             finally:
@@ -175,12 +175,12 @@ class Node:
                 self._loop.remove_reader(ready_fd)
         self._guard.await_ready()
 
-    async def _attend_companion(self) -> None:
-        if self._companion.ended is not None:
-            self.submit(EmbeddedCoordinatorEnded(await asyncio.shield(self._companion.ended)))
+    async def _attend_embedded(self) -> None:
+        if self._embedded.ended is not None:
+            self.submit(EmbeddedCoordinatorEnded(await asyncio.shield(self._embedded.ended)))
 
     def _children(self) -> frozenset[int]:
-        others = {pid for pid in (self._guard.pid, self._companion.pid) if pid is not None}
+        others = {pid for pid in (self._guard.pid, self._embedded.pid) if pid is not None}
         return self._workers.pids | self._starter.pids | others
 
     # Events in

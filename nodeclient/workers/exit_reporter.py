@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from coordinatord.protocol.fields import CONSEQUENCES_MAX
 from nodeclient.core.events import Diagnosis, Event, WorkerExited
 
-GIVEN_WITHIN_S = 1.0
+DIAGNOSED_WITHIN_S = 1.0
 """How long a diagnosis may take: milliseconds are usual, so this is plenty. One that hangs must not keep the other
 workers from being stopped."""
 
@@ -26,8 +26,8 @@ Diagnose = Callable[[int, int], Awaitable[Diagnosis]]
 class ExitReporter:
     """The exits of one node's workers, with diagnoses."""
 
-    def __init__(self, give: Diagnose, submit: Callable[[Event], None]) -> None:
-        self._give = give
+    def __init__(self, diagnose: Diagnose, submit: Callable[[Event], None]) -> None:
+        self._diagnose = diagnose
         self._submit = submit
         self._loop = asyncio.get_running_loop()
         self._queue = asyncio.Queue[tuple[WorkerExited, float, bool]]()
@@ -69,7 +69,7 @@ class ExitReporter:
 
     async def _diagnosis_of(self, exited: WorkerExited) -> Diagnosis:
         try:
-            async with asyncio.timeout(GIVEN_WITHIN_S):
-                return await self._give(exited.local_rank, exited.exit_code)
+            async with asyncio.timeout(DIAGNOSED_WITHIN_S):
+                return await self._diagnose(exited.local_rank, exited.exit_code)
         except TimeoutError:
             return exited.diagnosis

@@ -155,9 +155,9 @@ async def brought_along(port: int) -> AsyncIterator[str]:
     words = ("run", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--nnodes=2", "--no-python", "true")
     chosen = parse(words, clean_environ())
     assert isinstance(chosen, JoinConfig)
-    async with coordinator_for(chosen) as (config, companion):
-        assert companion.pid is not None
-        assert companion.ended is None  # another may take its place
+    async with coordinator_for(chosen) as (config, embedded):
+        assert embedded.pid is not None
+        assert embedded.ended is None  # another may take its place
         assert BRINGS in config.remarks[-1]
         yield f"http://127.0.0.1:{port}"
 
@@ -225,8 +225,8 @@ async def test_a_coordinator_of_one_s_own_that_does_not_react_is_killed(monkeypa
     monkeypatch.setattr(embedded_coordinator, "KILL_AFTER_S", 0.1)
     chosen = parse(("join", "--standalone", "--", "true"), clean_environ())
     assert isinstance(chosen, JoinConfig)
-    async with coordinator_for(chosen) as (_, companion):
-        assert companion.pid is not None
-        assert companion.ended is not None
-        os.kill(companion.pid, signal.SIGSTOP)
-    assert companion.ended.result() == "killed by SIGKILL"
+    async with coordinator_for(chosen) as (_, embedded):
+        assert embedded.pid is not None
+        assert embedded.ended is not None
+        os.kill(embedded.pid, signal.SIGSTOP)
+    assert embedded.ended.result() == "killed by SIGKILL"

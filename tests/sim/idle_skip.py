@@ -7,8 +7,8 @@ state: every node that lives is connected, and its agent has no deadline but its
 run's table will be due by itself, and nobody waits for the end of its patience; nothing is being written, cut off or
 stopped. What is on its way then, a heartbeat or its answer, arrives when the quiet time is over.
 
-What is not seen that way is what time alone does to a cluster that is well: nothing, if the claim holds. Half of the
-small worlds skip nothing, so the claim is tested too.
+The claim is that time alone changes nothing in a cluster that is well. Half of the small worlds skip nothing, so the
+claim is tested too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class IdleSkip:
     def __init__(self, world: World) -> None:
         self._world = world
         self.skipped = 0
-        """How many."""
+        """How often quiet time was skipped."""
         world.queue.after(WATCH_S, self._watch)
 
     def _watch(self) -> None:
@@ -85,8 +85,8 @@ class IdleSkip:
         agent, session = host.agent, host.session
         if agent is None or session is None or host.is_cut or host.paused or host.slow_s:
             return False
-        desired, contact = agent._desired, agent._connection
-        if desired is None or not contact.connected or not contact._received or session.broken:
+        desired, connection = agent._desired, agent._connection
+        if desired is None or not connection.connected or not connection._received or session.broken:
             return False
         run = self._world.daemon.machine.jobs.get("job")
         known = None if run is None else run.members.get(host.node)

@@ -36,7 +36,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def _full(stage: Stage) -> None:
     """Wait until workers are held, for nobody reads the screen."""
-    terminal_writer = stage.output._outlets[Streams.STDERR]
+    terminal_writer = stage.output._terminal_writers[Streams.STDERR]
 
     def look() -> bool:
         poll = select.poll()
@@ -66,7 +66,7 @@ async def test_the_end_of_stderr_is_known_though_the_terminal_is_stopped(is_term
         assert await stage.exits.get() == (0, -signal.SIGKILL)
         assert await stage.output.end_of_stderr(0) == b"y\n" * 5_000 + b"ValueError: no\n"
         await stage.workers.sweep()
-        assert stage.output._outlets[Streams.STDERR].size < 8 * (QUEUE_BYTES_MAX + DRAIN_BYTES_MAX)
+        assert stage.output._terminal_writers[Streams.STDERR].size < 8 * (QUEUE_BYTES_MAX + DRAIN_BYTES_MAX)
     os.close(stage.stderr.reading)
     stage.stderr.leave()
 
@@ -79,7 +79,7 @@ async def test_log_lines_do_not_wait_for_a_stopped_terminal_and_do_not_pile_up()
             stage.output.terminal.draw("waiting")
             if number % 100 == 0:
                 await asyncio.sleep(0)
-        assert stage.output._outlets[Streams.STDERR].size < 2 * UNREAD_BYTES_MAX
+        assert stage.output._terminal_writers[Streams.STDERR].size < 2 * UNREAD_BYTES_MAX
     os.close(stage.stderr.reading)
     stage.stderr.leave()
 

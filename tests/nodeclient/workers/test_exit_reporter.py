@@ -98,7 +98,7 @@ async def test_in_a_stop_without_a_failure_nothing_is_worth_an_account() -> None
 
 
 async def test_an_account_that_hangs_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exit_reporter, "GIVEN_WITHIN_S", 0.05)
+    monkeypatch.setattr(exit_reporter, "DIAGNOSED_WITHIN_S", 0.05)
     async with reporting(giving("error", asyncio.Event().wait)) as (kept, events):
         kept.note(0, 3, pid=7)
         await kept.settled()
