@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinatord.core.values.admin_requests import Verdict
+from coordinatord.core.values.admin_requests import AdminResult
 from coordinatord.core.values.records import Record
 from coordinatord.protocol.messages import Degraded, Desired, Refused
 
@@ -47,7 +47,7 @@ class Answer:
     """Answer an operator's request."""
 
     session: int
-    verdict: Verdict
+    result: AdminResult
     text: str
 
 

@@ -35,7 +35,7 @@ from coordinatord.core.transitions.apply import apply
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.transitions.runs import Registry
 from coordinatord.core.transitions.table import next_row, take_due_rows
-from coordinatord.core.values.admin_requests import Verdict
+from coordinatord.core.values.admin_requests import AdminResult
 from coordinatord.core.values.records import AGE_MAX, Record
 from coordinatord.protocol.messages import Degraded, Join, Observed
 from coordinatord.protocol.text import clip
@@ -208,14 +208,14 @@ class Coordinator:
         if self.store_error is not None:
             why = f"the coordinator cannot write its state ({self.store_error})"
             text = f"not done: {why}. Earlier requests may still take effect."
-            decision.endings.append(Answer(event.session, Verdict.UNRECORDED, text))
+            decision.endings.append(Answer(event.session, AdminResult.UNRECORDED, text))
             return
         reply = admin.carry_out(event.request, decision)
         for run in reply.touched:
             self._advance(run, decision)
             self._forget_absent(run, decision)
             self._registry.drop_if_over(run)
-        decision.endings.append(Answer(event.session, reply.verdict, reply.text))
+        decision.endings.append(Answer(event.session, reply.result, reply.text))
 
     def _store_failed(self, event: StoreFailed, _: Decision) -> None:
         self.store_error = event.reason

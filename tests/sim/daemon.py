@@ -327,7 +327,7 @@ class Daemon:
         wires = self._world.wires
         for effect in effects:
             if isinstance(effect, Answer):
-                self._world.trace.note("operator is answered: %s: %s", effect.verdict, effect.text)
+                self._world.trace.note("operator is answered: %s: %s", effect.result, effect.text)
                 self._world.invariants.answered(*self._asking.pop(effect.session), effect)
                 continue
             session = self._sessions.get(effect.session)

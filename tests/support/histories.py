@@ -129,9 +129,9 @@ class Life:
 
     def _made(self, record: Record) -> Entry:
         self._at += self._random.random()
-        cause = self._run.ledger.cause if JOB in self._cluster.jobs else None
+        activity = self._run.ledger.activity if JOB in self._cluster.jobs else None
         if isinstance(record, RoundFormed | RoundStarted | TrainingBegan | RoundStopped | RoundEnded):
-            record = dataclasses.replace(record, spent=self._run.ledger.split(self._at, cause, cause, self._at))
+            record = dataclasses.replace(record, spent=self._run.ledger.split(self._at, activity, activity, self._at))
         apply(self._cluster, record, self._at)
         return Entry(self._at, record)
 

@@ -304,7 +304,7 @@ class Stage:
 
     def _effect_text(self, effect: Effect) -> Iterator[str]:
         if isinstance(effect, Answer):
-            yield f"-> operator: {effect.verdict}: {effect.text}"
+            yield f"-> operator: {effect.result}: {effect.text}"
             return
         puppet = self._sessions[effect.session]
         if effect.session not in self._open:

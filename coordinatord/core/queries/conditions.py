@@ -129,13 +129,13 @@ def outage(run: Run) -> float | None:
 
 def stalled(run: Run) -> float | None:
     """Workers of the round have reported steps, and have reported none for too long."""
-    return _when(run.durable.ledger.cause is Activity.TRAINING and run.progress.is_idle)
+    return _when(run.durable.ledger.activity is Activity.TRAINING and run.progress.is_idle)
 
 
 def resumed(run: Run) -> float | None:
     """A worker of the round has done a step since the stall was recorded."""
     newest, ledger = run.progress.stepped_at, run.durable.ledger
-    return _when(ledger.cause is Activity.STALLED and newest is not None and newest > ledger.settled_at)
+    return _when(ledger.activity is Activity.STALLED and newest is not None and newest > ledger.settled_at)
 
 
 def fell_silent(run: Run) -> float | None:

@@ -131,7 +131,7 @@ def _ledger(run: Run, now: float) -> LedgerStatus:
 
 
 def _seconds(time: Spent) -> SecondsStatus:
-    return SecondsStatus(**{cause: round(seconds, 3) for cause, seconds in time.by_cause().items()})
+    return SecondsStatus(**{activity: round(seconds, 3) for activity, seconds in time.by_activity().items()})
 
 
 def _world_size(run: Run) -> int:

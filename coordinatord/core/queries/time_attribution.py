@@ -43,7 +43,7 @@ def spent_with_steps(run: Run, first_step_at: float, now: float) -> Spent:
 
 def spent_at_the_end(run: Run, now: float) -> Spent:
     """Return the time spent by a run that ended well: workers that never reported a step were not starting."""
-    return run.durable.ledger.split(now, run.durable.ledger.cause, run.durable.ledger.cause, now)
+    return run.durable.ledger.split(now, run.durable.ledger.activity, run.durable.ledger.activity, now)
 
 
 def spent_without_steps(run: Run, now: float) -> Spent:

@@ -279,7 +279,7 @@ class Run:
             return Health.WELL
         if self.all_silent:
             return Health.SILENT
-        return Health.STALLED if self.durable.ledger.cause is Activity.STALLED else Health.WELL
+        return Health.STALLED if self.durable.ledger.activity is Activity.STALLED else Health.WELL
 
     @property
     def activity(self) -> Activity | None:
@@ -287,8 +287,8 @@ class Run:
 
         Workers that announced steps are starting until the first step.
         """
-        cause = self.durable.ledger.cause
-        return Activity.STARTING if cause is Activity.RUNNING and self.steps_announced else cause
+        recorded = self.durable.ledger.activity
+        return Activity.STARTING if recorded is Activity.RUNNING and self.steps_announced else recorded
 
     @property
     def step(self) -> int | None:

@@ -18,13 +18,13 @@ from coordinatord.core.state.run import Run
 from coordinatord.core.transitions import actions, observations
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.admin_requests import (
+    AdminResult,
     DrainNode,
     ForgetJob,
     Request,
     RestartJob,
     StopJob,
     UndrainNode,
-    Verdict,
 )
 from coordinatord.core.values.records import JobForgotten, JobStopAsked, NodeDrained, NodeUndrained, Reason
 from coordinatord.protocol.exit_codes import ExitCode
@@ -38,7 +38,7 @@ DRAINED_MAX = 20_000
 class Reply:
     """The answer to a request, in words, and the runs in which something may follow."""
 
-    verdict: Verdict
+    result: AdminResult
     text: str
     touched: list[Run] = field(default_factory=list)
 
@@ -52,7 +52,7 @@ def carry_out(request: Request, decision: Decision) -> Reply:
             return _undrain(request, decision)
     run = decision.cluster.jobs.get(request.target)
     if run is None:
-        return Reply(Verdict.UNKNOWN_JOB, f"no job {request.target!r} is known here")
+        return Reply(AdminResult.UNKNOWN_JOB, f"no job {request.target!r} is known here")
     return _OF_JOBS[type(request)](run, request, decision)
 
 
@@ -61,12 +61,12 @@ def carry_out(request: Request, decision: Decision) -> Reply:
 
 def _stop(run: Run, request: Request, decision: Decision) -> Reply:
     if run.durable.state.ended:
-        return Reply(Verdict.NOTHING, f"job {run.job} has ended already: {run.durable.reason}")
+        return Reply(AdminResult.NOTHING, f"job {run.job} has ended already: {run.durable.reason}")
     if run.durable.stop_asked:
-        return Reply(Verdict.NOTHING, f"job {run.job} is being stopped already: {run.durable.stop_asked}")
+        return Reply(AdminResult.NOTHING, f"job {run.job} is being stopped already: {run.durable.stop_asked}")
     how = _ending(run)
     decision.record(JobStopAsked(run.job, run.id, request.words("stopped")))
-    return Reply(Verdict.DONE, f"job {run.job} is being stopped: {how}", [run])
+    return Reply(AdminResult.DONE, f"job {run.job} is being stopped: {how}", [run])
 
 
 def _ending(run: Run) -> str:
@@ -83,19 +83,21 @@ def _ending(run: Run) -> str:
 def _restart(run: Run, request: Request, decision: Decision) -> Reply:
     if run.durable.state.ended:
         text = f"job {run.job} has ended ({run.durable.reason}): start its nodes again to run it anew"
-        return Reply(Verdict.REFUSED, text)
+        return Reply(AdminResult.REFUSED, text)
     if run.durable.stop_asked:
-        return Reply(Verdict.REFUSED, f"job {run.job} is being stopped: {run.durable.stop_asked}")
+        return Reply(AdminResult.REFUSED, f"job {run.job} is being stopped: {run.durable.stop_asked}")
     if run.durable.state in {State.FORMING, State.STOPPING}:
         return _hasten(run, request, decision.now)
     if run.all_silent:
         text = f"job {run.job}: {Reasons(run).situation}, and no node can be reached; its workers go on"
-        return Reply(Verdict.REFUSED, text)
+        return Reply(AdminResult.REFUSED, text)
     if run.count(MemberState.SUCCEEDED):
-        return Reply(Verdict.REFUSED, f"job {run.job} is about to succeed: some of its nodes have, so it is left alone")
+        return Reply(
+            AdminResult.REFUSED, f"job {run.job} is about to succeed: some of its nodes have, so it is left alone"
+        )
     run.restart_asked = request.words("restarted")
     what = f"round {run.durable.round} is being stopped, its workers save their state, and another one follows"
-    return Reply(Verdict.DONE, f"job {run.job}: {what}", [run])
+    return Reply(AdminResult.DONE, f"job {run.job}: {what}", [run])
 
 
 def _hasten(run: Run, request: Request, now: float) -> Reply:
@@ -103,11 +105,11 @@ def _hasten(run: Run, request: Request, now: float) -> Reply:
     on_its_way = f"job {run.job} is on its way to another round already: {run.durable.reason}"
     if run.durable.state is State.STOPPING and run.planned_at is None and not run.restart_asked:
         run.restart_asked = request.words("restarted")
-        return Reply(Verdict.DONE, f"{on_its_way}; it follows without a pause", [run])
+        return Reply(AdminResult.DONE, f"{on_its_way}; it follows without a pause", [run])
     if now < run.durable.entered_at + run.pause_s:
         run.restart_asked = request.words("restarted")
-        return Reply(Verdict.DONE, f"job {run.job}: the pause before round {run.durable.round + 1} is over", [run])
-    return Reply(Verdict.NOTHING, on_its_way)
+        return Reply(AdminResult.DONE, f"job {run.job}: the pause before round {run.durable.round + 1} is over", [run])
+    return Reply(AdminResult.NOTHING, on_its_way)
 
 
 def _forget(run: Run, request: Request, decision: Decision) -> Reply:
@@ -116,11 +118,11 @@ def _forget(run: Run, request: Request, decision: Decision) -> Reply:
             staying = [member.node for member in run.members.values() if member.durable.outcome is None]
             who = name_some(staying, len(staying))
             text = f"job {run.job} is {run.durable.state} with {who}: end it first, with nodeclient stop {run.job}"
-            return Reply(Verdict.REFUSED, text)
+            return Reply(AdminResult.REFUSED, text)
         reason = Reason("forgotten", request.words("forgotten"))
         actions.end(run, reason, Result.STOPPED, ExitCode.STOPPED, decision)
     decision.record(JobForgotten(run.job, run.id, request.words("forgotten")))
-    return Reply(Verdict.DONE, f"job {run.job} is forgotten, and its history with it", [run])
+    return Reply(AdminResult.DONE, f"job {run.job} is forgotten, and its history with it", [run])
 
 
 _OF_JOBS: dict[type[Request], Callable[[Run, Request, Decision], Reply]] = {
@@ -136,19 +138,19 @@ _OF_JOBS: dict[type[Request], Callable[[Run, Request, Decision], Reply]] = {
 def _drain(request: DrainNode, decision: Decision) -> Reply:
     cluster, name = decision.cluster, request.target
     if name in cluster.durable.drained:
-        return Reply(Verdict.NOTHING, f"nothing to do: {cluster.durable.drained[name]}")
+        return Reply(AdminResult.NOTHING, f"nothing to do: {cluster.durable.drained[name]}")
     if len(cluster.durable.drained) >= DRAINED_MAX:
         text = f"{DRAINED_MAX} names are drained, the limit: take some back with nodeclient undrain"
-        return Reply(Verdict.REFUSED, text)
+        return Reply(AdminResult.REFUSED, text)
     if not (request.ahead or name in _names(cluster)):
-        return Reply(Verdict.UNKNOWN_NODE, _unknown(cluster, name))
+        return Reply(AdminResult.UNKNOWN_NODE, _unknown(cluster, name))
     decision.record(NodeDrained("", "", f"{name} {request.words('drained')}", name))
     touched = apply_drains(cluster)
     inside = [run for run in cluster.live if _named(run, name)]
     if not inside:
-        return Reply(Verdict.DONE, f"{name} is in no job, and none takes it in until it is undrained")
+        return Reply(AdminResult.DONE, f"{name} is in no job, and none takes it in until it is undrained")
     more = f"; and {len(inside) - NAMES_MAX} jobs more" if len(inside) > NAMES_MAX else ""
-    return Reply(Verdict.DONE, "; ".join(_leaves(run, name) for run in inside[:NAMES_MAX]) + more, touched)
+    return Reply(AdminResult.DONE, "; ".join(_leaves(run, name) for run in inside[:NAMES_MAX]) + more, touched)
 
 
 def apply_drains(cluster: Cluster) -> list[Run]:
@@ -206,10 +208,10 @@ def _undrain(request: Request, decision: Decision) -> Reply:
     cluster, name = decision.cluster, request.target
     if name not in cluster.durable.drained:
         if not cluster.durable.drained:
-            return Reply(Verdict.NOTHING, f"{name} is not drained (nothing is)")
+            return Reply(AdminResult.NOTHING, f"{name} is not drained (nothing is)")
         known = ", ".join(islice(sorted(cluster.durable.drained), NAMES_MAX))
         text = f"{name} is not drained; drained names are {known}, and that of a host holds for its nodes"
-        return Reply(Verdict.NOTHING, text)
+        return Reply(AdminResult.NOTHING, text)
     decision.record(NodeUndrained("", "", f"{name} {request.words('undrained')}", name))
     touched: list[Run] = []
     kept: dict[str, None] = {}
@@ -222,7 +224,7 @@ def _undrain(request: Request, decision: Decision) -> Reply:
                 observations.stay(run, member)
                 touched.append(run)
     if kept:
-        return Reply(Verdict.DONE, f"{name} is drained no more, but still kept out: {'; '.join(kept)}", touched)
+        return Reply(AdminResult.DONE, f"{name} is drained no more, but still kept out: {'; '.join(kept)}", touched)
     if touched:
-        return Reply(Verdict.DONE, f"{name} is drained no more, and stays", touched)
-    return Reply(Verdict.DONE, f"{name} may join again; a nodeclient that has left there is to be started again")
+        return Reply(AdminResult.DONE, f"{name} is drained no more, and stays", touched)
+    return Reply(AdminResult.DONE, f"{name} may join again; a nodeclient that has left there is to be started again")

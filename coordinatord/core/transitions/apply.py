@@ -302,9 +302,9 @@ def _enter(run: DurableRun, state: State, reason: str, at: float) -> None:
     run.state, run.reason, run.entered_at = state, reason, at
 
 
-def _spend(run: DurableRun, spent: Spent, cause: Activity | None, at: float) -> None:
-    """Settle what the run has spent so far; from now on its time belongs to another cause, or to none."""
-    run.ledger = Ledger(at, spent, cause)
+def _spend(run: DurableRun, spent: Spent, activity: Activity | None, at: float) -> None:
+    """Settle what the run has spent so far; from now on its time belongs to another activity, or to none."""
+    run.ledger = Ledger(at, spent, activity)
 
 
 def _keep_report(run: DurableRun, report: Report | None, at: float) -> None:

@@ -49,7 +49,7 @@ class UndrainNode(Request):
     """Let a drained node in again."""
 
 
-class Verdict(StrEnum):
+class AdminResult(StrEnum):
     """The result of a request."""
 
     DONE = "done"

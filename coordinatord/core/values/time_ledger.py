@@ -59,39 +59,39 @@ class Spent:
     @property
     def total(self) -> float:
         """Their sum."""
-        return sum(self.by_cause().values())
+        return sum(self.by_activity().values())
 
     @property
     def at_work(self) -> float:
         """The seconds in which all workers of a round were started, and nothing was known to be wrong."""
         return self.training + self.running + self.stalled
 
-    def by_cause(self) -> dict[str, float]:
+    def by_activity(self) -> dict[str, float]:
         """Return them as plain data."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
-    def plus(self, cause: Activity, seconds: float) -> Spent:
+    def plus(self, activity: Activity, seconds: float) -> Spent:
         """Return them with so many more for one activity."""
-        return replace(self, **{str(cause): min(getattr(self, cause) + seconds, SPAN_MAX)})
+        return replace(self, **{str(activity): min(getattr(self, activity) + seconds, SPAN_MAX)})
 
     def minus(self, earlier: Spent) -> Spent:
         """Return the difference from an `earlier` value."""
-        return Spent(**{name: max(0.0, now - getattr(earlier, name)) for name, now in self.by_cause().items()})
+        return Spent(**{name: max(0.0, now - getattr(earlier, name)) for name, now in self.by_activity().items()})
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The seconds of one run: those that are settled, and the time since, which has one cause so far."""
+    """The seconds of one run: those that are settled, and the time since, which goes to one activity so far."""
 
     settled_at: float
     """When the last of them ended, in the coordinator's clock."""
     settled: Spent = field(default_factory=Spent)
-    """Up to the last boundary between two causes."""
-    cause: Activity | None = Activity.WAITING
+    """Up to the last boundary between two activities."""
+    activity: Activity | None = Activity.WAITING
     """What the time since goes to, as far as records tell; None once the run is over."""
 
     def split(self, turn: float, before: Activity | None, since: Activity | None, now: float) -> Spent:
-        """Return what it comes to at `now` if the open time went to one cause up to `turn`, and to another since."""
+        """Return what it comes to at `now` if the open time went to one activity up to `turn`, and to another since."""
         if before is None or since is None:
             return self.settled  # the run is over
         now = max(now, self.settled_at)  # a clock that was set back takes nothing away

@@ -14,13 +14,13 @@ from aiohttp import web
 from coordinatord.core.effects import Answer
 from coordinatord.core.events import AdminRequested
 from coordinatord.core.values.admin_requests import (
+    AdminResult,
     DrainNode,
     ForgetJob,
     Request,
     RestartJob,
     StopJob,
     UndrainNode,
-    Verdict,
 )
 from coordinatord.protocol.api import AdminAnswer, AdminBody, DrainBody
 from coordinatord.protocol.fields import Name
@@ -47,7 +47,12 @@ _PATHS: dict[str, type[Request]] = {
 }
 """aiohttp's own pattern for a part of a path allows no braces, which a name may have."""
 
-_STATUSES = {Verdict.UNKNOWN_JOB: 404, Verdict.UNKNOWN_NODE: 404, Verdict.REFUSED: 409, Verdict.UNRECORDED: 503}
+_STATUSES = {
+    AdminResult.UNKNOWN_JOB: 404,
+    AdminResult.UNKNOWN_NODE: 404,
+    AdminResult.REFUSED: 409,
+    AdminResult.UNRECORDED: 503,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +96,9 @@ class Requests:
         if len(self._asking) >= ASKING_MAX:
             return complain(request, 503, "busy", f"{ASKING_MAX} requests are in progress, the limit: try again")
         answer = await self._ask(wanted)
-        if answer.verdict in _STATUSES:
-            return complain(request, _STATUSES[answer.verdict], str(answer.verdict), answer.text)
-        return respond(request, AdminAnswer(done=answer.verdict is Verdict.DONE, message=answer.text))
+        if answer.result in _STATUSES:
+            return complain(request, _STATUSES[answer.result], str(answer.result), answer.text)
+        return respond(request, AdminAnswer(done=answer.result is AdminResult.DONE, message=answer.text))
 
     async def _ask(self, wanted: Request) -> Answer:
         number = next(self._numbers)
@@ -110,7 +115,7 @@ class Requests:
 
 def _ending(number: int) -> Answer:
     text = "coordinatord ends; whether this was recorded shows when it is back: try again then"
-    return Answer(number, Verdict.UNRECORDED, text)
+    return Answer(number, AdminResult.UNRECORDED, text)
 
 
 def _why(error: Exception) -> str:

@@ -65,7 +65,7 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         nodes_lost=tally.nodes_lost,
         restarts=run.durable.restarts_used,
         restarts_max=None if run.spec.launcher is Launcher.TORCHRUN else run.spec.max_restarts,
-        seconds=tuple(seconds[cause] for cause in Activity),
+        seconds=tuple(seconds[activity] for activity in Activity),
         step=None if run.durable.state.ended else run.step,
         steps_per_s=pace(run, now),
         health=run.health,
@@ -80,11 +80,11 @@ def _seconds(run: Run, tally: JobTally, now: float) -> dict[str, float]:
     those that have to rise share the time that has passed since, until the truth has caught up.
     """
     shown = tally.shown if tally.shown_of == run.id else dict.fromkeys(Activity, 0.0)
-    present = spent(run, now).by_cause()
-    missing = {cause: max(0.0, present[cause] - shown[cause]) for cause in Activity}
+    present = spent(run, now).by_activity()
+    missing = {activity: max(0.0, present[activity] - shown[activity]) for activity in Activity}
     passed, lacking = sum(present.values()) - sum(shown.values()), sum(missing.values())
     part = min(1.0, max(0.0, passed / lacking)) if lacking else 0.0
-    tally.shown = {cause: shown[cause] + part * missing[cause] for cause in Activity}
+    tally.shown = {activity: shown[activity] + part * missing[activity] for activity in Activity}
     tally.shown_of = run.id
     return tally.shown
 
@@ -112,7 +112,7 @@ class JobsCollector(Collector):
         yield _counter("restarts", "Restarts of the run that were charged to its budget.", _plain(shown, "restarts"))
         budget = "The budget of restarts, unless torchrun counts them."
         yield _gauge("job_restarts_max", budget, _plain(live, "restarts_max"))
-        yield _counter("job_seconds", "Where the time of the job's run went.", _seconds_by_cause(shown), "cause")
+        yield _counter("job_seconds", "Where the time of the job's run went.", _seconds_by_activity(shown), "cause")
         step = "The step that all workers have come to, of those that report any."
         yield _gauge("job_step", step, _plain(live, "step"))
         yield _gauge("job_steps_per_second", "The pace of the last half minute.", _plain(live, "steps_per_s"))
@@ -169,5 +169,7 @@ def _rounds(jobs: Iterable[JobFigures]) -> Rows:
     return (((one.job, reason), count) for one in jobs for reason, count in zip(REASONS, one.rounds, strict=True))
 
 
-def _seconds_by_cause(jobs: Iterable[JobFigures]) -> Rows:
-    return (((one.job, cause), seconds) for one in jobs for cause, seconds in zip(Activity, one.seconds, strict=True))
+def _seconds_by_activity(jobs: Iterable[JobFigures]) -> Rows:
+    return (
+        ((one.job, activity), seconds) for one in jobs for activity, seconds in zip(Activity, one.seconds, strict=True)
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coordinatord.core.effects import Answer, Batch, Refuse
 from coordinatord.core.events import AdminRequested, StoreFailed, StoreRecovered
 from coordinatord.core.state.durable import State
-from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode, Verdict
+from coordinatord.core.values.admin_requests import AdminResult, DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
 from coordinatord.protocol.messages import Goal, Phase, RefusalCode, Result
 from tests.coordinatord.core.test_restore import HERE, Life, a_running_pair
 
@@ -24,7 +24,7 @@ def _asked(life: Life, request: StopJob | RestartJob | ForgetJob | DrainNode | U
 
 def test_a_node_that_is_drained_leaves_though_the_coordinator_starts_again_meanwhile() -> None:
     first = a_running_pair()
-    assert ask(first, DrainNode("n2", "alice", "")).verdict is Verdict.DONE
+    assert ask(first, DrainNode("n2", "alice", "")).result is AdminResult.DONE
     assert first.run.durable.state is State.STOPPING
     second = first.next_life()
     assert second.coordinator.cluster.durable.drained == {"n2": "n2 drained by alice"}
@@ -86,11 +86,11 @@ def test_nothing_is_done_while_nothing_can_be_recorded() -> None:
     life._take(StoreFailed("the disk is full"))
     batch = _asked(life, StopJob(JOB, "alice", ""))
     [answer] = [effect for effect in batch.effects if isinstance(effect, Answer)]
-    assert (answer.verdict, batch.records, batch.hurry) == (Verdict.UNRECORDED, (), True)
+    assert (answer.result, batch.records, batch.hurry) == (AdminResult.UNRECORDED, (), True)
     assert "the disk is full" in answer.text
     life._take(StoreRecovered())
     assert life.run.durable.state is State.RUNNING
-    assert ask(life, StopJob(JOB, "alice", "")).verdict is Verdict.DONE
+    assert ask(life, StopJob(JOB, "alice", "")).result is AdminResult.DONE
 
 
 def a_deserted_job() -> Life:
@@ -111,14 +111,14 @@ def test_a_job_is_not_forgotten_while_its_nodes_may_be_back_with_their_workers()
         life.drop(number)
     life.tick_until(life.now + 10.0)
     assert life.run.all_silent
-    assert ask(life, ForgetJob(JOB, "alice", "")).verdict is Verdict.REFUSED
-    assert ask(life, StopJob(JOB, "alice", "")).verdict is Verdict.DONE
-    assert ask(life, ForgetJob(JOB, "alice", "")).verdict is Verdict.DONE
+    assert ask(life, ForgetJob(JOB, "alice", "")).result is AdminResult.REFUSED
+    assert ask(life, StopJob(JOB, "alice", "")).result is AdminResult.DONE
+    assert ask(life, ForgetJob(JOB, "alice", "")).result is AdminResult.DONE
 
 
 def test_a_job_that_is_forgotten_leaves_nothing_behind() -> None:
     life = a_deserted_job()
-    assert ask(life, ForgetJob(JOB, "alice", "")).verdict is Verdict.DONE
+    assert ask(life, ForgetJob(JOB, "alice", "")).result is AdminResult.DONE
     assert (life.coordinator.jobs, life.coordinator._registry.live) == ({}, {})
     assert life.coordinator.next_deadline() is None
     assert life.next_life().coordinator.jobs == {}
@@ -160,7 +160,7 @@ def test_a_name_that_no_node_has_is_taken_for_a_slip() -> None:
     life = a_running_pair()
     answer = ask(life, DrainNode("host-n11", "alice", ""))
     how = "To keep out one that is to come later, drain it with --ahead"
-    assert answer.verdict is Verdict.UNKNOWN_NODE
+    assert answer.result is AdminResult.UNKNOWN_NODE
     assert answer.text == f"no job has a node or a host 'host-n11'; did you mean host-n1? {how}"
     assert ask(life, DrainNode("elsewhere", "alice", "")).text == f"no job has a node or a host 'elsewhere'. {how}"
     assert life.coordinator.cluster.durable.drained == {}
@@ -169,9 +169,9 @@ def test_a_name_that_no_node_has_is_taken_for_a_slip() -> None:
 def test_a_node_that_is_to_come_later_is_drained_ahead() -> None:
     life = a_running_pair()
     answer = ask(life, DrainNode("n7", "alice", "", ahead=True))
-    assert answer.verdict is Verdict.DONE
+    assert answer.result is AdminResult.DONE
     assert answer.text == "n7 is in no job, and none takes it in until it is undrained"
-    assert ask(life, DrainNode("n7", "alice", "")).verdict is Verdict.NOTHING
+    assert ask(life, DrainNode("n7", "alice", "")).result is AdminResult.NOTHING
 
 
 def test_the_name_of_a_node_that_has_left_is_no_slip() -> None:

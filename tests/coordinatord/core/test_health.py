@@ -45,7 +45,7 @@ class Job:
 
     def seconds(self) -> dict[str, float]:
         """Return where the time went, without the zeros."""
-        return {cause: took for cause, took in fields_of(self.view.ledger.seconds).items() if took}
+        return {activity: took for activity, took in fields_of(self.view.ledger.seconds).items() if took}
 
     def summaries(self) -> list[str]:
         """Return the reasons of the records of stalls and silence."""
@@ -139,7 +139,7 @@ def test_a_stall_outlives_the_coordinator_and_ends_with_the_next_step() -> None:
     job.stand(30)
     job.stage.play("die 5s")
     run = job.stage.coordinator.jobs["default"]
-    assert (run.health, run.durable.ledger.cause) == (Health.STALLED, Activity.STALLED)
+    assert (run.health, run.durable.ledger.activity) == (Health.STALLED, Activity.STALLED)
     job.stage.play("reconnect n1 n2")
     job.stand(3)
     assert job.view.health == Health.STALLED

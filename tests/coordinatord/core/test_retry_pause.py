@@ -9,7 +9,7 @@ import pytest
 from coordinatord.core.effects import Answer
 from coordinatord.core.events import AdminRequested, Connected, Disconnected, PolicyChanged, Reported
 from coordinatord.core.policy import Policy
-from coordinatord.core.values.admin_requests import RestartJob, Verdict
+from coordinatord.core.values.admin_requests import AdminResult, RestartJob
 from coordinatord.core.values.records import RoundEnded, RoundFormed
 from coordinatord.protocol.messages import Failure, Goal, Phase
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
@@ -70,12 +70,12 @@ class Job:
         [ended] = [record for record in records if isinstance(record, RoundEnded)]
         return ended
 
-    def restart(self) -> tuple[Verdict, str]:
+    def restart(self) -> tuple[AdminResult, str]:
         """Have an operator ask for a restart; return the answer."""
         batch = self.coordinator.handle(AdminRequested(-1, RestartJob("default", "alice", "")), self.now)
         self.note(batch.records)
         [answer] = [effect for effect in batch.effects if isinstance(effect, Answer)]
-        return answer.verdict, answer.text
+        return answer.result, answer.text
 
     def waits(self) -> float:
         """Return how long it is until the next round."""
@@ -179,7 +179,7 @@ def test_an_operator_who_asks_for_a_restart_ends_the_pause() -> None:
     job = Job()
     job.fail()
     job.fail()
-    assert (job.number, job.restart()) == (2, (Verdict.DONE, "job default: the pause before round 3 is over"))
+    assert (job.number, job.restart()) == (2, (AdminResult.DONE, "job default: the pause before round 3 is over"))
     assert job.number == 3
     reason = "rank 0 on node a failed in round 2; restarted by alice; formed of node a, its maximum"
     assert job.run.durable.reason == reason
@@ -192,9 +192,9 @@ def test_or_has_none_begin_while_the_failed_round_is_still_ending() -> None:
     job.fail()
     job.report(Phase.RUNNING)
     job.report(Phase.STOPPING, a_failure(error=ERROR))
-    verdict, text = job.restart()
-    assert (verdict, text.endswith("; it follows without a pause")) == (Verdict.DONE, True)
-    assert job.restart()[0] is Verdict.NOTHING
+    result, text = job.restart()
+    assert (result, text.endswith("; it follows without a pause")) == (AdminResult.DONE, True)
+    assert job.restart()[0] is AdminResult.NOTHING
     job.report(Phase.FAILED, a_failure(error=ERROR))
     assert job.number == 3
 
@@ -207,7 +207,7 @@ def test_a_restart_finds_no_pause_that_is_over() -> None:
     job.coordinator.handle(Disconnected(1), job.now)
     let_pass(job.coordinator, job.now + 0.9)
     job.now += 0.9
-    assert job.restart()[0] is Verdict.NOTHING
+    assert job.restart()[0] is AdminResult.NOTHING
 
 
 def test_no_node_is_let_go_for_a_pause_that_is_longer_than_its_patience() -> None:

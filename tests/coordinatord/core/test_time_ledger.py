@@ -56,8 +56,8 @@ def ledger(stage: Stage) -> dict[str, float]:
     view = shown(stage)
     seconds = fields_of(view.ledger.seconds)
     assert sum(seconds.values()) == pytest.approx(view.ledger.total) == view.opened_s
-    assert set(seconds) == {str(cause) for cause in Activity}
-    return {cause: took for cause, took in seconds.items() if took}
+    assert set(seconds) == {str(activity) for activity in Activity}
+    return {activity: took for activity, took in seconds.items() if took}
 
 
 # The causes
@@ -358,10 +358,10 @@ def test_what_happens_goes_on_while_there_is_no_coordinator(state: State) -> Non
     stage = play(STATES[state])
     assert run_of(stage).durable.state is state
     before, rounds = spent(run_of(stage), stage.now), list(run_of(stage).durable.rounds)
-    cause = run_of(stage).durable.ledger.cause
+    activity = run_of(stage).durable.ledger.activity
     stage.play("die 30s")
     after = spent(run_of(stage), stage.now)
-    assert after == (before if cause is None else before.plus(cause, 30.0))
+    assert after == (before if activity is None else before.plus(activity, 30.0))
     assert list(run_of(stage).durable.rounds) == rounds
 
 
@@ -384,12 +384,12 @@ def test_that_a_round_has_told_of_steps_outlives_the_coordinator() -> None:
 
 
 def test_a_clock_that_is_set_back_takes_nothing_away() -> None:
-    book, cause = Ledger(100.0), Activity.WAITING
-    assert book.split(90.0, cause, cause, 90.0) == Spent()
-    book, cause = Ledger(105.0, Spent(waiting=5.0), Activity.STARTING), Activity.STARTING
-    assert book.split(50.0, cause, cause, 50.0) == Spent(waiting=5.0)
-    assert book.split(10.0, cause, Activity.DETECTING, 50.0) == Spent(waiting=5.0)
-    assert book.split(200.0, cause, Activity.DETECTING, 110.0) == Spent(waiting=5.0, starting=5.0)
+    book, activity = Ledger(100.0), Activity.WAITING
+    assert book.split(90.0, activity, activity, 90.0) == Spent()
+    book, activity = Ledger(105.0, Spent(waiting=5.0), Activity.STARTING), Activity.STARTING
+    assert book.split(50.0, activity, activity, 50.0) == Spent(waiting=5.0)
+    assert book.split(10.0, activity, Activity.DETECTING, 50.0) == Spent(waiting=5.0)
+    assert book.split(200.0, activity, Activity.DETECTING, 110.0) == Spent(waiting=5.0, starting=5.0)
 
 
 def test_no_clock_however_wrong_makes_a_number_that_cannot_be_recorded() -> None:

@@ -151,7 +151,7 @@ def brought_forward(path: Path) -> DurableRun:
 
 
 def spent(run: DurableRun, now: float) -> Spent:
-    return run.ledger.split(now, run.ledger.cause, run.ledger.cause, now)
+    return run.ledger.split(now, run.ledger.activity, run.ledger.activity, now)
 
 
 def test_what_the_time_went_to_is_worked_out_for_runs_from_before_that_was_recorded(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from coordinatord.core.effects import Answer
 from coordinatord.core.journal import Decided
 from coordinatord.core.state.durable import State
 from coordinatord.core.values.admin_requests import (
+    AdminResult,
     DrainNode,
     ForgetJob,
     Request,
     RestartJob,
     StopJob,
     UndrainNode,
-    Verdict,
 )
 from coordinatord.core.values.records import JobStopAsked, NodeDrained, NodeJoined, NodeUndrained, Record, RoundFormed
 from tests.sim.invariants.rounds import RoundInvariants
@@ -71,11 +71,11 @@ class AdminInvariants(RoundInvariants):
     def answered(self, request: Request, run_id: str | None, answer: Answer) -> None:
         """Check that an answer to an operator rests on what is durable; the run is that of the time of the request."""
         self.check(bool(answer.text), "%s is answered without a word", request)
-        if answer.verdict is Verdict.UNKNOWN_NODE:
+        if answer.result is AdminResult.UNKNOWN_NODE:
             members = [member for run in self.world.daemon.machine.jobs.values() for member in run.members.values()]
             known = any(request.target in {member.node, member.offer.host} for member in members)
             self.check(not known, "%s is answered %s", request, answer)
-        if answer.verdict is not Verdict.DONE:
+        if answer.result is not AdminResult.DONE:
             return
         cluster = self.replica.cluster
         run = cluster.jobs.get(request.target)

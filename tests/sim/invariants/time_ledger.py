@@ -215,13 +215,13 @@ class LedgerInvariants(RoundInvariants):
         may_grow = MAY_GROW[page.kind].get(type(record), set())
         planned = isinstance(record, RoundStopped) and record.planned and not silent
         well = isinstance(record, RunEnded) and record.outcome.result is Result.SUCCEEDED
-        for cause, seconds in record.spent.by_cause().items():
-            before = page.spent.by_cause()[cause]
-            self.check(seconds >= before, "%s has less time for %s than before: %.6f s", record, cause, before)
+        for activity, seconds in record.spent.by_activity().items():
+            before = page.spent.by_activity()[activity]
+            self.check(seconds >= before, "%s has less time for %s than before: %.6f s", record, activity, before)
             grows = seconds - before > EXACT_S
-            self.check(not grows or cause in may_grow, "%s has %s after %s", record, cause, page.kind.KIND)
+            self.check(not grows or activity in may_grow, "%s has %s after %s", record, activity, page.kind.KIND)
             self.check(
-                not (grows and cause in _DETECTED and (planned or well)), "%s was detected, and on purpose", record
+                not (grows and activity in _DETECTED and (planned or well)), "%s was detected, and on purpose", record
             )
 
     # What is shown

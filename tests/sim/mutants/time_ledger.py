@@ -72,8 +72,8 @@ MUTANTS = (
         "steps-to-come-not-heard",
         "coordinatord.core.state.run",
         "workers run, as far as is known, until the first of the steps that they have said to come",
-        "return Activity.STARTING if cause is Activity.RUNNING and self.steps_announced else cause",
-        "return cause",
+        "return Activity.STARTING if recorded is Activity.RUNNING and self.steps_announced else recorded",
+        "return recorded",
     ),
     Mutant(
         "steps-to-come-for-ever",

@@ -202,7 +202,7 @@ async def test_steps_and_where_the_time_went_are_shown(start: Start) -> None:
         await until(lambda: server.driver.machine.jobs["job"].step == 41)
         shown = await scraped(server)
         assert shown("job_step", job_id="job") == 41
-        spent = [shown("job_seconds_total", job_id="job", cause=cause) for cause in Activity]
+        spent = [shown("job_seconds_total", job_id="job", cause=activity) for activity in Activity]
         assert sum(spent) > 0
         assert all(seconds is not None for seconds in spent)
 
@@ -244,7 +244,7 @@ def test_seconds_that_turn_out_to_be_lost_make_no_counter_fall() -> None:
     run.durable.ledger = Ledger(101.0, Spent(waiting=1.0, training=95.0, detecting=5.0), Activity.STOPPING)
     figures = figures_of(run, tally, 101.0)
     assert figures.seconds[training] == 100.0
-    assert sum(figures.seconds) == 101.0, "each second is counted once, if to the wrong cause for now"
+    assert sum(figures.seconds) == 101.0, "each second is counted once, if to the wrong activity for now"
     run.durable.ledger = Ledger(101.0, Spent(waiting=1.0, training=95.0, detecting=5.0), Activity.TRAINING)
     assert sum(figures_of(run, tally, 201.0).seconds) == 201.0, "and then no more"
 
@@ -263,7 +263,7 @@ def test_counters_add_up_to_the_time_that_passed_and_never_fall_whatever_turns_o
         assert all(now >= before for now, before in zip(seconds, shown, strict=True))
         shown = list(seconds)
     truth = {Activity.STARTING: 29.5, Activity.TRAINING: 20.5, Activity.DETECTING: 10.0, Activity.STOPPING: 59.0}
-    excess = {cause: shown[index] - truth.get(cause, 0.0) for index, cause in enumerate(Activity)}
+    excess = {activity: shown[index] - truth.get(activity, 0.0) for index, activity in enumerate(Activity)}
     assert excess[Activity.RUNNING] == pytest.approx(29.0), "what was counted stays counted"
 
 
