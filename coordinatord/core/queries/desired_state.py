@@ -83,7 +83,7 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
     until = _wait_until(run, member) if goal is Goal.WAIT else None
     return Desired(
         run=run.id,
-        round=run.durable.round,
+        round=_round(run, member),
         goal=goal,
         reason=clip(_reason(run, member)),
         wait_s=None if until is None else min(max(0.0, until - now), DURATION_S_MAX),
@@ -96,6 +96,18 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
         report=report_for(run, member, goal, now),
         remark="" if run.durable.cause or goal is Goal.EXIT else run.remark,
     )
+
+
+def _round(run: Run, member: Member) -> int:
+    """Return the number of the round; at the end of a run, at least the last one that the node knows of this run.
+
+    A node ignores a message of an earlier round than its own. A run that ended without a round no longer has the number
+    that its nodes brought along, and one that was read from an old copy of the records may lack their last rounds.
+    """
+    if not run.durable.state.ended:
+        return run.durable.round
+    known = (message.round for message in (member.observed, member.sent) if message and message.run == run.id)
+    return max(run.durable.round, *known, 0)
 
 
 def _is_planned(run: Run, member: Member, goal: Goal) -> bool:

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from coordinatord.core.effects import Batch, Send
-from coordinatord.core.events import Connected, Disconnected, Reported, Tick
+from coordinatord.core.events import AdminRequested, Connected, Disconnected, Reported, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.apply import HistoryError
+from coordinatord.core.values.admin_requests import StopJob
 from coordinatord.core.values.records import (
     NodeJoined,
     NodeLeftBehind,
@@ -64,6 +65,10 @@ class Life:
     def drop(self, number: int) -> Batch:
         """Close a node's connection."""
         return self._take(Disconnected(number))
+
+    def stop(self) -> Batch:
+        """Have an operator stop the job."""
+        return self._take(AdminRequested(-1, StopJob("default", "alice", "")))
 
     def tick_until(self, end: float) -> list[Record]:
         """Let time pass; return the records."""
@@ -204,6 +209,15 @@ def test_a_node_hears_how_a_run_ended_that_ended_before_the_restart() -> None:
     batch = second.connect(1, run="e-1", round=1, phase=Phase.SUCCEEDED)
     assert batch.records == ()
     assert second.sent[1].outcome == first.sent[1].outcome
+
+
+def test_the_end_of_a_run_without_a_round_is_no_older_than_what_its_nodes_know() -> None:
+    first = Life()
+    first.connect(1, run="lost", round=7)
+    first.stop()
+    second = first.next_life()
+    second.connect(1, run="e-1", round=7)
+    assert first.sent[1].round == second.sent[1].round == 7, "a node ignores a message of an earlier round"
 
 
 def test_a_node_that_was_let_go_is_told_so_by_the_next_life() -> None:
