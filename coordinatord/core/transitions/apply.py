@@ -154,13 +154,15 @@ def _node_succeeded(run: DurableRun, record: NodeSucceeded, at: float) -> None:
 def _node_left_behind(run: DurableRun, record: NodeLeftBehind, at: float) -> None:
     member = run.members[record.node]
     run.losses.append(LostNode(member.node, at - record.silent_s))
-    _leave_round(member)
+    _leave_round(run, member)
     run.reason = record.reason
 
 
-def _leave_round(member: DurableMember) -> None:
-    """Let a member have no part in the current round any more."""
+def _leave_round(run: DurableRun, member: DurableMember) -> None:
+    """Let a member have no part in the current round any more; if it has its outcome, it is released now."""
     member.assignment, member.succeeded = None, False
+    if member.outcome is not None:
+        _release(run, member)
 
 
 def _round_formed(run: DurableRun, record: RoundFormed, at: float) -> None:
@@ -251,9 +253,7 @@ def _round_ended(run: DurableRun, record: RoundEnded, at: float) -> None:
     run.round, run.restarts_used, run.repeats = record.round, record.restarts_used, record.repeats
     run.cause = record.reason if record.report is None else in_brief(record.report)
     for member in list(run.inside):
-        _leave_round(member)
-        if member.outcome is not None:
-            _release(run, member)
+        _leave_round(run, member)
     run.rounds.end(record)
     _enter(run, State.FORMING, record.reason, at)
     _spend(run, record.spent, Activity.WAITING, at)

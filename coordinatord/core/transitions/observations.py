@@ -156,8 +156,10 @@ def _note_first_step(run: Run, members: list[Member], decision: Decision) -> Non
 
 
 def _let_leave(run: Run, member: Member, decision: Decision) -> None:
+    if member.durable.outcome is not None:
+        return  # it was released, and sent this heartbeat before it knew
     stopped = member.state is MemberState.STOPPED and run.durable.state is State.STOPPING
-    if member.durable.outcome is None and (stopped or member.state in {MemberState.READY, MemberState.SUCCEEDED}):
+    if stopped or member.state in {MemberState.READY, MemberState.SUCCEEDED}:
         actions.release_node(run, member, actions.left(member), decision)
     elif member.durable.in_round:
         run.leaving.add(member.node)

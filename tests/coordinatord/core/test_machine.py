@@ -110,6 +110,46 @@ def test_a_node_goes_once_in_the_history_however_it_goes() -> None:
     assert list(coordinator.jobs["default"].members) == ["n2"]
 
 
+def test_a_node_that_was_released_may_send_heartbeats_until_its_round_ends() -> None:
+    stage = play("""
+        join n1 min=1 max=2
+        join n2 min=1 max=2
+        running n1 n2
+        leave n1
+        stopped n1
+        advance 2s
+        stopped n2
+    """)
+    assert [record.node for _, record in stage.past if isinstance(record, NodeReleased)] == ["n1"]
+
+
+def test_a_heartbeat_of_a_node_that_left_after_success_does_not_stop_the_others() -> None:
+    stage = play("""
+        join n1 min=1 max=2
+        join n2 min=1 max=2
+        running n1 n2
+        succeed n1
+        leave n1
+        advance 2s
+        succeed n2
+    """)
+    assert stage.coordinator.jobs["default"].durable.state is State.SUCCEEDED
+
+
+def test_a_released_node_that_is_left_behind_is_released_from_its_round() -> None:
+    stage = play("""
+        join n1 min=1 max=2
+        join n2 min=1 max=2
+        running n1 n2
+        leave n1
+        stopped n1
+        running n1
+        advance 100s
+    """)
+    run = stage.coordinator.jobs["default"].durable
+    assert (list(run.members), list(run.released)) == (["n2"], ["n1"])
+
+
 def test_a_silent_node_that_was_released_is_forgotten_without_another_word() -> None:
     coordinator = a_coordinator()
     connect(coordinator, 1, a_join("n1", spec=a_spec(2, 2), offer=an_offer("n1", join_timeout_s=1)))
