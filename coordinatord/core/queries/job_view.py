@@ -161,9 +161,13 @@ def _failure(report: Report, run: Run, now: float) -> FailureStatus:
 
 def _in_order(run: Run) -> list[Member]:
     place = {node: index for index, node in enumerate(run.durable.order)}
-    return sorted(
-        run.members.values(), key=lambda m: (not m.durable.in_round, place.get(m.node, len(place)), m.arrived_at)
-    )
+
+    def key(member: Member) -> tuple[bool, int, float]:
+        part = member.durable.assignment
+        rank = place.get(member.node, len(place)) if part is None else part.group_rank
+        return part is None, rank, member.arrived_at
+
+    return sorted(run.members.values(), key=key)
 
 
 def _node_status(run: Run, member: Member, ready: str, now: float) -> NodeStatus:

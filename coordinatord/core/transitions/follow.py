@@ -89,8 +89,13 @@ def _nothing(run: Run, record: Record) -> None:
 
 
 def _run_ended(run: Run, record: RunEnded) -> None:
+    """Drop what only another round would need: a thousand ended runs are kept, each of as many nodes as it had."""
     del record
     run.give_up.clear()
+    run.failures.clear()
+    run.missing.clear()
+    run.leaving.clear()
+    run.claims.clear()
 
 
 _CHANGES: dict[type[Record], Callable[[Run, Any], None]] = {

@@ -98,7 +98,7 @@ def observe(run: Run, member: Member, observed: Observed) -> None:
             run.wait(member, now)  # a member that was out of sight for a moment does not arrive anew
         else:
             run.arrive(member, now)
-    if _speaks_of_now(run, member, observed) and observed.failure:
+    if observed.failure and not run.durable.state.ended and _speaks_of_now(run, member, observed):
         run.record_failure(member, observed.failure, now)
     if _is_to_be_recorded(run, member, observed):
         run.claims[member.node] = None

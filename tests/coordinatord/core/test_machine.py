@@ -11,6 +11,7 @@ from coordinatord.core.effects import Batch, Close, Refuse, Send
 from coordinatord.core.events import Connected, Disconnected, Event, Reported, Tick
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
+from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.durable import State
 from coordinatord.core.values.records import NodeLost, NodeReleased, Record, RoundEnded, RoundFormed, RunEnded
 from coordinatord.protocol.messages import Goal, Join, Observed, Phase, RefusalCode
@@ -315,6 +316,30 @@ def test_a_node_that_remembers_too_much_does_not_use_up_all_numbers_of_rounds(cl
     assert run.durable.round == 2**30 + 1
     coordinator.handle(Reported(1, an_observed(run=run.id, round=claimed, phase=Phase.RUNNING)), 1.0)
     assert run.durable.round == 2**30 + 1
+
+
+def test_a_run_that_has_ended_shows_its_nodes_by_group_rank() -> None:
+    stage = play("""
+        join n1 min=2 max=2 host=b
+        join n2 min=2 max=2 host=a
+        running n1 n2
+        succeed n1 n2
+    """)
+    view = job_view(stage.coordinator.jobs["default"], stage.now, None)
+    assert [(node.node, node.group_rank) for node in view.nodes] == [("n2", 0), ("n1", 1)]
+
+
+def test_a_run_that_has_ended_keeps_no_evidence() -> None:
+    stage = play("""
+        join n1 min=2 max=2 restarts=0
+        join n2 min=2 max=2 restarts=0
+        running n1 n2
+        fail n1 n2
+        stopped n1 n2
+        fail n1
+    """)
+    run = stage.coordinator.jobs["default"]
+    assert (run.durable.state, run.failures) == (State.FAILED, {})
 
 
 def test_words_of_a_thousand_nodes_are_short() -> None:
