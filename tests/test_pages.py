@@ -75,6 +75,7 @@ RETIRED = {
     "door": "nodeclient",
     "happening": "event",
     "happenings": "event",
+    "laggard": "straggler",
     "mailbox": "level",
     "outbox": "batch",
     "petition": "operator",

@@ -36,7 +36,7 @@ Standard library only, since both sides import it. These variables tell a worker
 `COORDINATORD_ROUND`                 The round: one formation of the worker group; only goes up.
 `COORDINATORD_NODE`                  The node id; the same in all rounds.
 `COORDINATORD_REASON`                Why this round was formed, in words.
-`COORDINATORD_PROGRESS`              Where `workerlib.step` leaves word of this worker's steps, as
+`COORDINATORD_PROGRESS`              Where `workerlib.step` writes this worker's steps, as
                                      `FILE:BYTE`; see `SLOT_BYTES`. Not set where nobody reads it.
 ===================================  =============================================================
 

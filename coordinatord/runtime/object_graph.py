@@ -140,7 +140,7 @@ class _Writer:
         self.objects: list[list[Any]] = []
         self._places: dict[int, int] = {}
         self._kept: list[Any] = []
-        """Lest the id of one be given to another."""
+        """They are kept alive, so that Python gives the id of none of them to another object."""
 
     def write(self, value: Any) -> Any:
         if value is None or (isinstance(value, bool | str) and not isinstance(value, Enum)):

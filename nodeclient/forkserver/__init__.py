@@ -1,7 +1,7 @@
 """Warm workers: `--preload MODULES` forks them from one interpreter that has imported the modules already.
 
 The parent interpreter is started with the user's own command line. At its start Python imports a module
-`sitecustomize`, before it so much as looks at the program; ours, in `hook`, imports the modules and then waits. It
+`sitecustomize`, before it looks at the program; ours, in `hook`, imports the modules and then waits. It
 forks each worker. Only in the fork does the import of `sitecustomize` end, so that Python itself goes on as always: it
 finds `__main__`, sets `sys.path[0]`, reads the script. There is no second way to run a program here.
 

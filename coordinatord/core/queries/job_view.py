@@ -198,8 +198,8 @@ def pace(run: Run, now: float) -> float | None:
     steps_per_s = run.progress.steps_per_s
     if run.durable.state is not State.RUNNING or run.health is not Health.WELL or steps_per_s is None:
         return None
-    laggard = run.laggard
-    stands = laggard is not None and laggard.lag > 1 and now - laggard.stepped_at >= run.progress.patience_s
+    straggler = run.straggler
+    stands = straggler is not None and straggler.lag > 1 and now - straggler.stepped_at >= run.progress.patience_s
     return None if stands else round(steps_per_s, 6)
 
 

@@ -172,12 +172,12 @@ class Reasons:
     @property
     def idle(self) -> str:
         """How long no worker has done a step, and which worker is behind."""
-        progress, laggard = self._run.progress, self._run.laggard
+        progress, straggler = self._run.progress, self._run.straggler
         text = "no step" if progress.stepped_at is None else f"no step for {lasted(progress.idle_s)}"
         if progress.usual_s is not None:
             text += f" (usually {lasted(progress.usual_s)})"
-        if laggard is not None:
-            text += f"; rank {laggard.rank} on node {laggard.node} is behind, by {laggard.lag}"
+        if straggler is not None:
+            text += f"; rank {straggler.rank} on node {straggler.node} is behind, by {straggler.lag}"
         return text
 
     @property

@@ -18,7 +18,7 @@ from coordinatord.core.values.deadline_heap import DeadlineHeap
 from coordinatord.core.values.ranks import order
 from coordinatord.core.values.root_cause import RoundVerdict, WorkerFailure, find_root_cause
 from coordinatord.core.values.time_ledger import Activity
-from coordinatord.core.values.training_progress import Laggard, TrainingProgress, laggard_of, least_step
+from coordinatord.core.values.training_progress import StragglingWorker, TrainingProgress, find_straggler, least_step
 from coordinatord.protocol.messages import Failure
 
 MAY_HAVE_WORKERS = tuple(state for state in MemberState if state.may_have_workers)
@@ -309,14 +309,14 @@ class Run:
         return self.policy.outage_grace_s + self.durable.slowest_s
 
     @property
-    def laggard(self) -> Laggard | None:
+    def straggler(self) -> StragglingWorker | None:
         """The worker of the round that is furthest behind; None if all that report are at the same step."""
         reports = (
             (member.node, member.durable.assignment.first_rank, member.observed, member.heard_at)
             for member in self.members.values()
             if member.durable.assignment is not None
         )
-        return laggard_of(self.id, self.durable.round, reports)
+        return find_straggler(self.id, self.durable.round, reports)
 
     # Evidence
 

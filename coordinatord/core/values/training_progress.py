@@ -23,15 +23,15 @@ STALL_S_MIN = 10.0
 """Training has not stalled before this time without a step, however short its steps are: hosts have hiccups."""
 
 STALL_STEPS = 10
-"""...nor before so many times the slowest recent step: validation and checkpoints make gaps as well."""
+"""Nor has it stalled before so many times the slowest recent step: validation and checkpoints make gaps as well."""
 
 STALL_GAPS = 2
-"""...nor before so many times a gap that was a stall itself: an evaluation, once seen, is usual; but after a hang of
-ten minutes the next one must not take an hour and a half to show."""
+"""Nor has it stalled before so many times a gap that was a stall itself: an evaluation, once seen, is usual. But after
+a hang of ten minutes the next one must not take an hour and a half to show."""
 
 STALL_S_UNKNOWN = 300.0
-"""...nor before this while the coordinator does not know how long any step took: after it was started again, and one of
-a large model may take a minute."""
+"""Nor has it stalled before this time while the coordinator does not know how long any step took, as after its own
+restart: a step of a large model may take a minute."""
 
 LATELY_S = 3_600.0
 """The slowest step of the last hour or two counts."""
@@ -169,7 +169,7 @@ def least_step(heard: Iterable[Observed], run: str, number: int) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Laggard:
+class StragglingWorker:
     """The worker of a round that has come the least far, of those that report their steps."""
 
     node: str
@@ -181,7 +181,9 @@ class Laggard:
     """When a worker of its node last did a step."""
 
 
-def laggard_of(run: str, number: int, members: Iterable[tuple[str, int, Observed, float]]) -> Laggard | None:
+def find_straggler(
+    run: str, number: int, members: Iterable[tuple[str, int, Observed, float]]
+) -> StragglingWorker | None:
     """Return the member of a round that is behind: each is a node, its first rank, its report and when that came.
 
     None if all that report are equally far.
@@ -199,4 +201,4 @@ def laggard_of(run: str, number: int, members: Iterable[tuple[str, int, Observed
     if found is None or least == most:
         return None
     node, rank, stepped_at = found
-    return Laggard(node, rank, int(least), int(most - least), stepped_at)
+    return StragglingWorker(node, rank, int(least), int(most - least), stepped_at)

@@ -2,7 +2,7 @@
 
 import { badge, h, keep, name, setText, set, show, style } from "./dom.js";
 import { nodeDetail } from "./node.js";
-import { laggardFrom, stepsCell } from "./steps.js";
+import { stragglerFrom, stepsCell } from "./steps.js";
 import { count, duration, spans, toneOfNode } from "./format.js";
 
 const ROW_PX = 36; // as in style.css
@@ -118,7 +118,7 @@ export function nodesPanel() {
       view = {
         nodes: job.nodes,
         most: reporting.length ? reporting.reduce((most, node) => Math.max(most, node.most), 0) : null,
-        slack: job.health === "stalled" ? 0 : laggardFrom(job.progress.steps_per_s),
+        slack: job.health === "stalled" ? 0 : stragglerFrom(job.progress.steps_per_s),
       };
       show(element, job.nodes.length > 0);
       show(filter, job.nodes.length >= FILTER_FROM || filter.value !== "");

@@ -7,7 +7,7 @@ const RANKS_MAX = 16; // bars in one cell; a host with more workers shows its fi
 
 // The number of steps behind the furthest from which a rank stands out. Nodes report once a second and not at the same
 // time, so the last reports of two are up to two seconds apart.
-export function laggardFrom(stepsPerSecond) {
+export function stragglerFrom(stepsPerSecond) {
   return 2 + 2 * (stepsPerSecond ?? 0);
 }
 
