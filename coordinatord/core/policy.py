@@ -33,7 +33,7 @@ class Policy:
     """A node is lost after this many heartbeats of silence: 5 s, as torchft has it and a tenth of Kubernetes' 50 s."""
 
     lease_stretch_max: float = 3.0
-    """...or up to three times as long, if its heartbeats have come late recently: with 30 % of all packets lost, TCP is
+    """The lease is up to so many times as long if heartbeats came late recently: with 30 % of all packets lost, TCP is
     silent for more than 5 s about once a minute, and for more than 15 s hardly ever."""
 
     reconnect_grace_s: float = 1.0
@@ -43,7 +43,7 @@ class Policy:
     """A round that has enough nodes waits this long after each arrival for one more (torchrun: 30 s)."""
 
     settle_max_s: float = 10.0
-    """...but no longer than this after the first, so that a trickle of arrivals cannot hold it up for ever."""
+    """The longest such wait after the first arrival, so that a trickle of arrivals cannot hold a round up for ever."""
 
     retry_pause_s: float = 4.0
     """The pause before the next round, when the same error has come twice in a row without a step in between: warm
