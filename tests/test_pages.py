@@ -80,6 +80,7 @@ RETIRED = {
     "outbox": "batch",
     "petition": "operator",
     "reassure": "degraded",
+    "reassured": "degraded",
     "standing": "member state",
 }
 """Words that the code had for things with another name, which is in the glossary."""

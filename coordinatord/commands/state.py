@@ -64,12 +64,16 @@ def _job(database: Database, job: str, run_id: str) -> StoredJob:
 
 def _node(run: DurableRun, node: str) -> StoredNode:
     member = run.members.get(node)
-    part = None if member is None else member.assignment
-    ranks = () if part is None or member is None else range(part.first_rank, part.first_rank + member.offer.workers)
+    assignment = None if member is None else member.assignment
+    ranks = (
+        ()
+        if assignment is None or member is None
+        else range(assignment.first_rank, assignment.first_rank + member.offer.workers)
+    )
     return StoredNode(
         node=node,
         host=None if member is None else member.offer.host,
-        group_rank=None if part is None else part.group_rank,
+        group_rank=None if assignment is None else assignment.group_rank,
         ranks=tuple(ranks),
     )
 

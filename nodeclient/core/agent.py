@@ -55,7 +55,7 @@ class Agent:
             events.SessionOpened: self._opened,
             events.SessionClosed: self._closed,
             events.DesiredReceived: self._directed,
-            events.CoordinatorDegraded: self._reassured,
+            events.CoordinatorDegraded: self._degraded,
             events.TurnedAway: self._turned_away,
             events.Reached: self._reached,
             events.Unreached: self._unreached,
@@ -148,7 +148,7 @@ class Agent:
             self._effects.append(effects.Waiting(desired.reason, until))
         self._desired = desired
 
-    def _reassured(self, event: events.CoordinatorDegraded, now: float) -> None:
+    def _degraded(self, event: events.CoordinatorDegraded, now: float) -> None:
         self._connection.alive(now)
         reason = event.held.reason
         if self._connection.is_new_error(reason):

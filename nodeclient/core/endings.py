@@ -42,5 +42,10 @@ def _has_succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None
 
     The last goal must have been to run this round: a round that was being stopped is followed by another.
     """
-    part = group.assignment
-    return phase is Phase.SUCCEEDED and goal is Stimulus.RUN and part is not None and part.group_world_size == 1
+    assignment = group.assignment
+    return (
+        phase is Phase.SUCCEEDED
+        and goal is Stimulus.RUN
+        and assignment is not None
+        and assignment.group_world_size == 1
+    )

@@ -26,18 +26,18 @@ def failed(failure: Failure) -> str:
     return f"worker of rank {failure.rank} failed: {describe_exit(failure.exit_code)}"
 
 
-def ranks(part: Assignment, workers: int) -> str:
+def ranks(assignment: Assignment, workers: int) -> str:
     """Return which ranks of a round the workers of this node have."""
-    last = part.first_rank + workers - 1
-    own = f"rank {last}" if last == part.first_rank else f"ranks {part.first_rank} to {last}"
-    return f"{own} of {part.world_size}"
+    last = assignment.first_rank + workers - 1
+    own = f"rank {last}" if last == assignment.first_rank else f"ranks {assignment.first_rank} to {last}"
+    return f"{own} of {assignment.world_size}"
 
 
-def status(observed: Observed, part: Assignment | None, workers: int, waiting_for: str) -> str:
-    """Return where the node stands: what it waits for, or its `part` of the present round once it has one."""
-    if part is None or observed.phase is Phase.IDLE:
+def status(observed: Observed, assignment: Assignment | None, workers: int, waiting_for: str) -> str:
+    """Return where the node stands: what it waits for, or its `assignment` in the present round once it has one."""
+    if assignment is None or observed.phase is Phase.IDLE:
         return waiting_for
-    return f"round {observed.round}, {ranks(part, workers)}: {observed.phase}"
+    return f"round {observed.round}, {ranks(assignment, workers)}: {observed.phase}"
 
 
 def leaving(signum: int, grace_s: float | None) -> str:

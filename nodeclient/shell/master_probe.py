@@ -91,20 +91,20 @@ async def look_for_master(probe: Probe) -> Reached | Unreached:
     return Unreached(probe.run, probe.round, obstacle)
 
 
-async def find_obstacle(part: Assignment, patience_s: float) -> str | None:
+async def find_obstacle(assignment: Assignment, patience_s: float) -> str | None:
     """Return None if the master's node answers at the address of the round, else a text that says what is wrong."""
-    what = f"{part.master_address}, offered by node {part.master_node} as its address, cannot be reached"
-    remedy = f"see --advertise-addr of node {part.master_node}"
+    what = f"{assignment.master_address}, offered by node {assignment.master_node} as its address, cannot be reached"
+    remedy = f"see --advertise-addr of node {assignment.master_node}"
     why = ""
     try:
         async with asyncio.timeout(patience_s):
             while True:
                 try:
-                    answer = await _ask(part.master_address, part.master_probe_port)
+                    answer = await _ask(assignment.master_address, assignment.master_probe_port)
                 except OSError as error:
                     why = _in_words(error)
                 else:
-                    if answer == _greeting(part.master_node):
+                    if answer == _greeting(assignment.master_node):
                         return None
                     if answer:
                         return f"{what} (another program answers there: {_shown(answer)}): {remedy}"

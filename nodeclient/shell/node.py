@@ -84,8 +84,8 @@ class Node:
         """
         self._systemd = systemd or SystemdNotifier({}, os.getpid())
         self._waiting_for = "importing the modules of --preload" if config.preload else notices.LOOKING
-        self._part: tuple[int, Assignment] | None = None
-        """The round that it was last given a part of, and its part."""
+        self._assignment: tuple[int, Assignment] | None = None
+        """The last round that it was given ranks in, with the assignment."""
         self._config = config
         self._embedded = embedded
         self._loop = asyncio.get_running_loop()
@@ -199,7 +199,7 @@ class Node:
     def _carry_out(self, effect: Effect, _: Event) -> None:  # noqa: C901 - one plain case an effect
         match effect:
             case Probe():
-                self._part = effect.round, effect.assignment
+                self._assignment = effect.round, effect.assignment
                 self._tasks.spawn(self._probe(effect), name="probe")
             case Start():
                 self._start(effect)
@@ -233,13 +233,13 @@ class Node:
         self.submit(found)
 
     def _start(self, start: Start) -> None:
-        part = start.assignment
-        ranks = notices.ranks(part, self._config.workers)
-        master = f"master {part.master_address}:{part.master_port}"
+        assignment = start.assignment
+        ranks = notices.ranks(assignment, self._config.workers)
+        master = f"master {assignment.master_address}:{assignment.master_port}"
         text = f"starting round {start.round}: {ranks}, {master}: {start.reason}"
         self._console.notify(Level.INFO, text, "round_starting")
         place = LogPaths(self._config.job, start.run, start.round)
-        own_ranks = range(part.first_rank, part.first_rank + self._config.workers)
+        own_ranks = range(assignment.first_rank, assignment.first_rank + self._config.workers)
         several = self._config.spec.nodes_max > 1  # the same in all rounds, however many nodes have come
         self._started_at = None
         try:
@@ -250,7 +250,7 @@ class Node:
                 screens = [stream.screen for stream in streams]
                 self._exit_reporter.begin()
                 slots = self._slots.begin(start.run, start.round)
-                self._lingering, self._first_rank = lingering.Lingering(), part.first_rank
+                self._lingering, self._first_rank = lingering.Lingering(), assignment.first_rank
                 self._workers.start(self._launcher.commands(start, self._error_files, slots, screens), streams)
         except GuardError as error:
             self.submit(StartFailed(0, ExitCode.OS_ERROR, str(error)))
@@ -345,9 +345,9 @@ class Node:
     def _status(self) -> str:
         """Return a line for `systemctl status` that says where this node is."""
         observed = self._agent.observed(self._loop.time(), beat=False)
-        round_number, part = self._part or (0, None)
-        own_part = part if round_number == observed.round else None
-        return notices.status(observed, own_part, self._config.workers, self._waiting_for)
+        round_number, assignment = self._assignment or (0, None)
+        own_assignment = assignment if round_number == observed.round else None
+        return notices.status(observed, own_assignment, self._config.workers, self._waiting_for)
 
     def _context(self) -> dict[str, object]:
         return {"job": self._config.job, "node": self._config.node, "round": self._agent.round or None}

@@ -112,21 +112,21 @@ class CommandBuilder:
 
 
 def _environment(config: JoinConfig, start: Start, local_rank: int) -> WorkerEnvironment:
-    part = start.assignment
+    assignment = start.assignment
     return WorkerEnvironment(
-        rank=part.first_rank + local_rank,
+        rank=assignment.first_rank + local_rank,
         local_rank=0 if config.virtual_local_rank else local_rank,
-        world_size=part.world_size,
+        world_size=assignment.world_size,
         local_world_size=config.workers,
-        group_rank=part.group_rank,
-        group_world_size=part.group_world_size,
+        group_rank=assignment.group_rank,
+        group_world_size=assignment.group_world_size,
         role=config.role,
-        role_rank=part.first_role_rank + local_rank,
-        role_world_size=part.role_world_size,
-        master_address=part.master_address,
-        master_port=part.master_port,
-        restart_count=part.restarts_used,
-        max_restarts=part.max_restarts,
+        role_rank=assignment.first_role_rank + local_rank,
+        role_world_size=assignment.role_world_size,
+        master_address=assignment.master_address,
+        master_port=assignment.master_port,
+        restart_count=assignment.restarts_used,
+        max_restarts=assignment.max_restarts,
         job=config.job,
         run=start.run,
         round=start.round,

@@ -120,22 +120,25 @@ class CoordinatordHandler(RendezvousHandler):
         return True
 
     def _enter(self, start: Start) -> RendezvousInfo:
-        part = start.assignment
+        assignment = start.assignment
         # The store of the last round has served its workers until now: they are all dead, on every node.
         self._served = None
-        if part.group_rank == 0:
-            self._served = serve(part.master_port)
+        if assignment.group_rank == 0:
+            self._served = serve(assignment.master_port)
         # The agent keeps its client, even on this host, and the served store must go when its time is over.
-        address = "localhost" if self._served else part.master_address
-        store = connect(address, part.master_port, self._membership)
+        address = "localhost" if self._served else assignment.master_address
+        store = connect(address, assignment.master_port, self._membership)
         if self._membership.wait_until_over(0):
             raise RoundOverError
         self._membership.note_started()
         os.environ.update(self._variables(start))
-        logger.info("job %s: round %d: %s: %s", self._config.job, start.round, _place(part), start.reason)
-        agents = AgentStore(store, self._membership, part.group_rank, part.group_world_size)
+        logger.info("job %s: round %d: %s: %s", self._config.job, start.round, _place(assignment), start.reason)
+        agents = AgentStore(store, self._membership, assignment.group_rank, assignment.group_world_size)
         return RendezvousInfo(
-            agents, part.group_rank, part.group_world_size, RendezvousStoreInfo(part.master_address, part.master_port)
+            agents,
+            assignment.group_rank,
+            assignment.group_world_size,
+            RendezvousStoreInfo(assignment.master_address, assignment.master_port),
         )
 
     def _variables(self, start: Start) -> dict[str, str]:
@@ -171,5 +174,6 @@ def _leave(membership: Membership) -> None:
         membership.end(EXIT_WITHIN_S)
 
 
-def _place(part: Assignment) -> str:
-    return f"group rank {part.group_rank} of {part.group_world_size}, store {part.master_address}:{part.master_port}"
+def _place(assignment: Assignment) -> str:
+    store = f"{assignment.master_address}:{assignment.master_port}"
+    return f"group rank {assignment.group_rank} of {assignment.group_world_size}, store {store}"

@@ -82,8 +82,8 @@ MUTANTS = (
         "node-presumes-success",
         "nodeclient.core.endings",
         "one node of several takes its own success for that of all, when the coordinator is gone",
-        " and part is not None and part.group_world_size == 1",
-        " and part is not None",
+        "        and assignment.group_world_size == 1\n",
+        "",
     ),
     Mutant(
         "node-first-exit-is-all",
