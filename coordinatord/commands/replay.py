@@ -107,8 +107,10 @@ def _title(record: Record) -> str:
 
 
 def _state_text(run: DurableRun) -> str:
-    nodes = counted(sum(1 for _ in run.inside), "node")
-    where = f"round {run.round} of {nodes}" if run.round else "no round yet"
+    inside = sum(1 for _ in run.inside)
+    if run.state.ended:  # it has no members any more
+        inside = max(run.rounds, key=lambda one: one.number).nodes if run.round else 0
+    where = f"round {run.round} of {counted(inside, 'node')}" if run.round else "no round yet"
     return f"{run.state}, {where}, restarts {run.restarts_used} of {run.spec.max_restarts}"
 
 

@@ -85,6 +85,14 @@ def test_each_record_is_shown_with_the_time_the_reason_and_what_it_led_to(databa
     assert "\x1b" not in replay(tmp_path)
 
 
+def test_the_end_of_a_run_is_shown_with_the_nodes_of_its_last_round(database: Database, tmp_path: Path) -> None:
+    joins = [a_join_of("n1"), a_join_of("n2")]
+    database.append(made_at(100.0, an_opening(), *joins, a_round_of("n1", "n2"), a_start_of(), an_end()))
+    assert (
+        replay(tmp_path).splitlines()[-1].partition("=>")[2].strip() == "succeeded, round 1 of 2 nodes, restarts 0 of 3"
+    )
+
+
 def test_for_programs_each_record_is_an_object(database: Database, tmp_path: Path) -> None:
     one_round(database)
     shown = [json.loads(line) for line in replay(tmp_path, "--json").splitlines()]
