@@ -51,7 +51,7 @@ def timeless(cluster: DurableCluster) -> DurableCluster:
     """Return durable state without its times: each life of the coordinator has a clock of its own."""
     cluster = copy.deepcopy(cluster)
     for run in cluster.jobs.values():
-        run.entered_at = run.reported_at = 0.0
+        run.entered_at = run.reported_at = run.formed_at = 0.0
         run.emptied_at = None if run.emptied_at is None else 0.0
         run.ledger = replace(run.ledger, settled_at=0.0)
         run.losses = [replace(loss, silent_since=0.0) for loss in run.losses]

@@ -7,6 +7,7 @@ apply the same records, so both hold equal states, and `==` says so. What one li
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -103,6 +104,8 @@ class DurableRun:
     """The number of the current or last round; before the first, the number that nodes remember of an earlier run."""
     order: dict[str, Ranks] = field(default_factory=dict)
     """The nodes of the current or last round by group rank, with their ranks; empty once the run has ended."""
+    formed_at: float = -math.inf
+    """When the current or last round was formed."""
     origin: str = ""
     """Why the current round was formed."""
     slowest_s: float = 0.0

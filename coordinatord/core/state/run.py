@@ -75,7 +75,7 @@ class Run:
         """When the first node arrived that had not been expected."""
         self.arrived_last: float | None = None
         self.newcomer = False
-        """Whether a nodeclient without a part in the last round has arrived since that round was formed."""
+        """Whether a nodeclient has arrived that joined after the last round was formed."""
         self.enough_since: float | None = None
         """When enough nodes for a round became ready; None while there are too few."""
         self.claims: dict[str, None] = {}
@@ -164,7 +164,7 @@ class Run:
         """Note that a member became ready, coming from outside."""
         if member.arrived:
             member.arrived_at = now  # a new member arrived when it joined, whatever restarts
-        self.newcomer |= not member.arrived or member.node not in self.durable.order
+        self.newcomer |= member.durable.joined_at > self.durable.formed_at
         member.arrived = True
         self.arrived_last = now
         alone = self.count(MemberState.READY) == 1

@@ -200,6 +200,7 @@ def _begin_round(run: DurableRun, record: RoundFormed | RoundRemembered, nodes: 
     """Begin a round of so many nodes and workers; nothing is known against any of them yet."""
     run.round, run.missed, run.losses, run.first_failure = record.round, "", [], None
     run.stepped = run.silent = False
+    run.formed_at = at
     run.rounds.form(record.round, nodes, workers, record.reason, record.spent)
     _enter(run, State.STARTING, record.reason, at)
     _spend(run, record.spent, Activity.STARTING, at)

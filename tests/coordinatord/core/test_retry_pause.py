@@ -8,6 +8,8 @@ import pytest
 
 from coordinatord.core.effects import Answer
 from coordinatord.core.events import AdminRequested, Connected, Disconnected, PolicyChanged, Reported
+from coordinatord.core.journal import Decided
+from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.values.admin_requests import AdminResult, RestartJob
 from coordinatord.core.values.records import RoundEnded, RoundFormed
@@ -23,6 +25,7 @@ class Job:
     def __init__(self, nodes_max: int = 1, **policy: Any) -> None:
         self.coordinator = a_coordinator(**policy)
         self.spec = a_spec(1, nodes_max, max_restarts=100)
+        self.past: list[Decided] = []
         self.now = 0.0
         self.number = 0
         self.join("a", 1)
@@ -39,8 +42,14 @@ class Job:
         self.note(self.coordinator.handle(event, self.now).records)
 
     def note(self, records: Any) -> None:
-        """Note which round was formed last."""
+        """Note what was recorded, and which round was formed last."""
+        self.past += ((self.now, record) for record in records)
         self.number = max([self.number, *(one.round for one in records if isinstance(one, RoundFormed))])
+
+    def next_life(self) -> None:
+        """Start another coordinator at once, with the records of this one."""
+        self.coordinator = Coordinator(Policy(), "f")
+        self.coordinator.restore(self.past, self.now)
 
     def pass_by(self, seconds: float) -> None:
         """Let time pass, in which the node sends heartbeats."""
@@ -96,6 +105,19 @@ def test_the_pause_doubles_while_the_same_error_comes_again() -> None:
         assert f"round {number}: the same error" in ended.reason
         waited.append(job.waits())
     assert waited == [4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+
+
+def test_a_spare_that_is_back_after_a_restart_of_the_coordinator_does_not_end_the_pause() -> None:
+    job = Job()
+    job.join("spare", 2)
+    job.fail()
+    ended = job.fail()
+    assert "waiting 4 s before round 3" in ended.reason
+    job.next_life()
+    job.join("spare", 2)
+    job.join("a", 1)
+    assert job.number == 2
+    assert job.waits() == 4.0
 
 
 def test_the_reason_is_said_to_the_node_with_how_long_it_takes() -> None:
