@@ -33,13 +33,17 @@ _IN_BODY = {
 
 
 def encode(entry: Entry) -> tuple[float, str, str, str, str | None, int | None, str]:
-    """Return the row of a record, all but its seq, which the database gives."""
+    """Return the row of a record, all but its seq, which the database assigns.
+
+    A time that no clock should show is written as the nearest one that can be read again.
+    """
     record = entry.record
     kind = type(record)
     rest = {name: getattr(record, name) for name in _IN_BODY[kind]}
     body = json.dumps(rest, default=fields_of, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     node, number = getattr(record, "node", None), getattr(record, "round", None)
-    return entry.at, record.job, record.run, kind.KIND, node, number, body
+    at = min(max(entry.at, 0.0), AT_MAX)
+    return at, record.job, record.run, kind.KIND, node, number, body
 
 
 def decode(row: Row) -> Entry:

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from coordinatord.core.values.records import Record
 from coordinatord.store.interface import Entry, UnreadableStoreError
-from coordinatord.store.row_codec import decode, encode
+from coordinatord.store.row_codec import AT_MAX, decode, encode
 from tests.support.histories import a_join_of, a_loss_of, a_round_of, an_opening, records
 
 JOINED, LOST, FORMED = a_join_of("n1"), a_loss_of("n1"), a_round_of("n1", "n2")
@@ -40,6 +40,11 @@ def test_a_row_can_be_read_by_people_and_says_nothing_twice() -> None:
 def test_a_number_that_json_does_not_have_is_not_written() -> None:
     with pytest.raises(ValueError, match="Out of range float values"):
         encode(Entry(0.0, type(LOST)("job", "e-1", "silent", "n1", 1, math.nan, leaving=False)))
+
+
+@pytest.mark.parametrize(("at", "kept"), [(-0.5, 0.0), (2e11, AT_MAX)])
+def test_a_time_of_an_absurd_clock_is_written_so_that_it_can_be_read(at: float, kept: float) -> None:
+    assert decode((1, *encode(Entry(at, LOST)))) == Entry(kept, LOST)
 
 
 def damaged(record: Record, *, body: object = None, **columns: object) -> tuple[Any, ...]:
