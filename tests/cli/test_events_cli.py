@@ -120,7 +120,7 @@ def test_a_long_name_of_a_job_widens_the_column_for_nobody_else(capsys: pytest.C
 def test_the_help_says_what_is_shown_without_a_job(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         config.parse(["events", "--help"], {})
-    assert "JOB only of this one; without it, of all jobs" in " ".join(capsys.readouterr().out.split())
+    assert "JOB only events of this job (default: of all jobs)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_on_a_terminal_reasons_are_wrapped_and_not_cut(cluster: Cluster) -> None:
