@@ -58,7 +58,7 @@ def test_bash_completes_commands_flags_and_values(program: str, words: str, expe
 
 
 def test_without_shtab_it_says_what_to_install() -> None:
-    hidden = "import sys; sys.modules['shtab'] = None; from nodeclient.config import parse; parse(sys.argv[1:])"
+    hidden = "import sys; sys.modules['shtab'] = None; from nodeclient.cli import main; main()"
     ended = run(BIN / "python", "-c", hidden, "--print-completion", "bash")
     assert ended.returncode == 64
     assert "needs the package shtab: pip install shtab" in ended.stderr
