@@ -27,7 +27,7 @@ def spent(run: Run, now: float) -> Spent:
 
 
 def spent_when_broken(run: Run, now: float) -> Spent:
-    """Return the time spent by a run whose round proves broken now: the activity is not known since the first sign."""
+    """Return the time spent by a run whose round proves broken now: from the first sign on, that was being detected."""
     signs = [run.lost_at, *(failure.at for failure in run.failures.values())]
     signs += [member.lived_at for member in run.members_in(MemberState.SILENT)]
     signs += [member.heard_at - member.observed.idle_s for member in run.members_in(MemberState.STOPPED)]

@@ -48,7 +48,7 @@ def follow(cluster: Cluster, record: Record, policy: Policy) -> None:
 
 def _node_joined(run: Run, record: NodeJoined) -> None:
     run.add(Member(run.durable.members[record.node]))
-    run.emptied_at = None
+    run.emptied_at = run.durable.emptied_at
 
 
 def _node_lost(run: Run, record: NodeLost) -> None:

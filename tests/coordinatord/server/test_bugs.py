@@ -19,30 +19,22 @@ from tests.support.raw_session import connect, get, join
 pytestmark = pytest.mark.asyncio
 
 
-async def test_an_exception_in_the_machine_ends_the_server(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("owner", "method"),
+    [
+        pytest.param(Coordinator, "handle", id="in the machine"),
+        pytest.param(Journal, "take", id="while a message is on its way out"),
+    ],
+)
+async def test_an_exception_in_an_event_ends_the_server(
+    owner: type, method: str, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
 
     def stumble(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Coordinator, "handle", stumble)
-    async with start() as server, connect(server.url, join()):
-        ended = asyncio.get_running_loop().create_future()
-        with pytest.raises(ZeroDivisionError):
-            await asyncio.wait_for(server.until(ended), TIMEOUT_S)
-
-
-async def test_an_exception_while_somebody_is_told_something_ends_the_server(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.CRITICAL)
-
-    def stumble(*_: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(Journal, "take", stumble)
+    monkeypatch.setattr(owner, method, stumble)
     async with start() as server, connect(server.url, join()):
         ended = asyncio.get_running_loop().create_future()
         with pytest.raises(ZeroDivisionError):
