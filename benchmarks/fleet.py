@@ -28,7 +28,7 @@ from coordinatord.protocol.messages import (
     Goal,
     JobSpec,
     Join,
-    NodeSpec,
+    NodeOffer,
     Observed,
     Phase,
     Refused,
@@ -255,7 +255,7 @@ def _group_rank(node: Node) -> int:
 
 def _join(job: str, index: int, size: int) -> Join:
     name = f"node-{index:05}"
-    offer = NodeSpec(
+    offer = NodeOffer(
         host=name,
         host_id=name,
         workers=1,

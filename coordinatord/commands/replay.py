@@ -101,7 +101,7 @@ def _quits() -> bool:
 
 def _title(record: Record) -> str:
     """Return what happened as a text: 'round 2 formed', 'node a joined'."""
-    thing, *what = record.words()
+    thing, *what = record.kind_words()
     name = getattr(record, thing, None)
     return " ".join([thing, str(name), *what] if name is not None else [thing, *what])
 

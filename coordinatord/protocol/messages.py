@@ -131,7 +131,7 @@ class JobSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSpec:
+class NodeOffer:
     """What one node brings into a run, fixed for the life of its process."""
 
     host: Address
@@ -286,7 +286,7 @@ class Join:
     incarnation: Annotated[int, Range(0, 2**63 - 1)]
     """One life of a nodeclient process. If two have the same node id, the greater one is the younger."""
     spec: JobSpec
-    offer: NodeSpec
+    offer: NodeOffer
     observed: Observed
     release: Annotated[str, Length(0, 64)] = ""
     """The release of nodeclient, as printed by its `--version`; empty if not known."""

@@ -189,5 +189,5 @@ def _log_record(record: Record) -> None:
     if isinstance(record, RoundFormed):
         facts |= {"nodes": len(record.nodes), "workers": sum(ranks.workers for ranks in record.nodes)}
     plain = {name: value for name, value in facts.items() if isinstance(value, str | int | float)}
-    names = fields("_".join(record.words()), job=record.job, run=record.run, **plain)
-    log.info("%s: %s", " ".join(record.words()), record.reason, extra=names)
+    names = fields("_".join(record.kind_words()), job=record.job, run=record.run, **plain)
+    log.info("%s: %s", " ".join(record.kind_words()), record.reason, extra=names)

@@ -1,4 +1,4 @@
-"""What a node sends about itself in each `Join` of one process: a fixed identity, its offer and a growing age."""
+"""What a node sends about itself in each `Join` of one process: a fixed identity, what it brings and a growing age."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from typing import Protocol
 
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.messages import PROTOCOL_VERSION, JobSpec, Join, NodeSpec, Observed
+from coordinatord.protocol.messages import PROTOCOL_VERSION, JobSpec, Join, NodeOffer, Observed
 from coordinatord.runtime import __version__
 from nodeclient.host.addresses import host_id, routable_address
 
@@ -51,7 +51,7 @@ class Introduction:
         topology: str = "",
         group_rank: int | None = None,
     ) -> None:
-        """Begin at `now`, by the clock of the event loop; the others are fields of `NodeSpec`."""
+        """Begin at `now`, by the clock of the event loop; the others are fields of `NodeOffer`."""
         self._settings = settings
         self._workers = workers
         self._role = role
@@ -76,8 +76,8 @@ class Introduction:
             age_s=min(now - self._began_at, DURATION_S_MAX),
         )
 
-    def _offer(self) -> NodeSpec:
-        return NodeSpec(
+    def _offer(self) -> NodeOffer:
+        return NodeOffer(
             host=socket.gethostname(),
             host_id=host_id(),
             workers=self._workers,

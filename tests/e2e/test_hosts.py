@@ -70,7 +70,11 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 @pytest.mark.parametrize("victim", ["a", "c"], ids=["rank 0's host", "another host"])
 def test_the_survivors_of_a_cut_cable_go_on_and_the_host_that_is_back_joins_them(site: Site, victim: str) -> None:
     flags = ("--nnodes", "2:3", "--max-restarts", "1", "--stop-timeout", "1")
-    nodes = {name: site.join(name, *flags, script="--mesh --family") for name in "abc"}
+    nodes = {}
+    # Ranks are in the order of arrival where a round is formed before all are there.
+    for name, let_in in {"a": "waiting for nodes", "b": "2 joined|starting round", "c": "starting round"}.items():
+        nodes[name] = site.join(name, *flags, script="--mesh --family")
+        nodes[name].await_line(let_in)
     before = site.cluster.await_round(3)
     assert {worker.address for worker in before.workers} == {site.hosts.address["a"]}
     for node in nodes.values():

@@ -5,12 +5,13 @@ Its methods are what can be done to it: `boot`, `kill`, `vanish`, `leave`, `paus
 
 from __future__ import annotations
 
+import math
 import signal
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coordinatord.protocol.messages import PROTOCOL_VERSION, Degraded, Desired, Join, NodeSpec, Observed, Refused
+from coordinatord.protocol.messages import PROTOCOL_VERSION, Degraded, Desired, Join, NodeOffer, Observed, Refused
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, SendObserved, Start, Sweep, Terminate
@@ -61,6 +62,8 @@ class Host:
         """How much longer messages to and from it take, for the time being."""
         self.troubled_until = 0.0
         """The time until which the network or the host may keep its messages from the coordinator."""
+        self.woken_at = -math.inf
+        """When a nodeclient that had been stopped went on, in the host's clock."""
         self.agent: Agent | None = None
         self.incarnation = 0
         self.booted_at = self._booted_at = 0.0
@@ -73,7 +76,7 @@ class Host:
         """How the last nodeclient ended, if by itself."""
         self.gone = False
         """Its last nodeclient was killed, and nobody means to start another."""
-        self._offer = NodeSpec(
+        self._offer = NodeOffer(
             host=f"host-{name}",
             host_id=f"boot-{name}",
             workers=world.scenario.workers.each,
@@ -157,6 +160,7 @@ class Host:
             self._world.trace.note("%s: nodeclient goes on", self.name)
             self.trouble()
             unread, self._asleep = self._asleep, None
+            self.woken_at = self.clock.read()
             agent = self.agent
             if self._world.chance.random() < 0.5:
                 unread.insert(0, Tick())

@@ -20,7 +20,7 @@ from coordinatord.protocol.messages import (
     Goal,
     JobSpec,
     Join,
-    NodeSpec,
+    NodeOffer,
     Observed,
     Outcome,
     Phase,
@@ -54,7 +54,7 @@ def a_spec(nodes_min: int = 1, nodes_max: int = 4, max_restarts: int = 3) -> Job
     return JobSpec(nodes_min, nodes_max, max_restarts)
 
 
-def an_offer(node: str = "n1", **values: Any) -> NodeSpec:
+def an_offer(node: str = "n1", **values: Any) -> NodeOffer:
     """Build the offer of a node on a host of its own."""
     defaults: dict[str, Any] = {
         "host": f"host-{node}",
@@ -69,7 +69,7 @@ def an_offer(node: str = "n1", **values: Any) -> NodeSpec:
         "join_timeout_s": 60,
         "stop_timeout_s": 10,
     }
-    return NodeSpec(**(defaults | values))
+    return NodeOffer(**(defaults | values))
 
 
 def an_observed(**values: Any) -> Observed:

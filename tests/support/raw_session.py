@@ -23,7 +23,7 @@ from coordinatord.protocol.messages import (
     Goal,
     JobSpec,
     Join,
-    NodeSpec,
+    NodeOffer,
     Observed,
     Phase,
     Refused,
@@ -34,7 +34,7 @@ Kind = TypeVar("Kind", Desired, Degraded, Refused)
 
 IDLE = Observed(run="", round=0, phase=Phase.IDLE, port=30_000, leaving=False, failure=None, heard_s=0.0, beat=False)
 
-OFFER = NodeSpec(
+OFFER = NodeOffer(
     host="host",
     host_id="host",
     workers=1,

@@ -113,7 +113,7 @@ def node_lost(run: Run) -> float | None:
 
 def outrun(run: Run) -> float | None:
     """Nodes know of a later round than was recorded. Its ranks are lost, so nobody can go on with it."""
-    return _when(run.durable.missed)
+    return _when(run.durable.superseded_reason)
 
 
 def outage(run: Run) -> float | None:

@@ -163,16 +163,16 @@ def _in_order(run: Run) -> list[Member]:
     place = {node: index for index, node in enumerate(run.durable.order)}
 
     def key(member: Member) -> tuple[bool, int, float]:
-        part = member.durable.assignment
-        rank = place.get(member.node, len(place)) if part is None else part.group_rank
-        return part is None, rank, member.arrived_at
+        assignment = member.durable.assignment
+        rank = place.get(member.node, len(place)) if assignment is None else assignment.group_rank
+        return assignment is None, rank, member.arrived_at
 
     return sorted(run.members.values(), key=key)
 
 
 def _node_status(run: Run, member: Member, ready: str, now: float) -> NodeStatus:
     observed, offer = member.observed, member.offer
-    part = member.durable.assignment
+    assignment = member.durable.assignment
     seen_s = max(0.0, now - member.heard_at)
     here = observed.round == run.durable.round and observed.run == run.id
     age_s = observed.step_age_s if here and observed.steps else None
@@ -183,8 +183,8 @@ def _node_status(run: Run, member: Member, ready: str, now: float) -> NodeStatus
         state=ready if member.state is MemberState.READY else member.state,
         reason=_reason(member),
         drained=bool(member.drained),
-        group_rank=None if part is None else part.group_rank,
-        ranks=() if part is None else tuple(range(part.first_rank, part.first_rank + offer.workers)),
+        group_rank=None if assignment is None else assignment.group_rank,
+        ranks=() if assignment is None else tuple(range(assignment.first_rank, assignment.first_rank + offer.workers)),
         last_seen_s=round(seen_s, 3),
         release=member.release or None,
         protocol=member.protocol,

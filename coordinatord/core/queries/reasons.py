@@ -47,14 +47,14 @@ class Reasons:
         return f"; killed, as they had not ended in time, so what they had not saved is lost: {', '.join(named)}{more}"
 
     @property
-    def origin(self) -> str:
+    def formed_reason(self) -> str:
         """Why the current round was formed."""
-        return self._run.durable.origin
+        return self._run.durable.formed_reason
 
     @property
-    def missed(self) -> str:
+    def superseded_reason(self) -> str:
         """Why the recorded round cannot go on."""
-        return self._run.durable.missed
+        return self._run.durable.superseded_reason
 
     @property
     def first_failure(self) -> str:
@@ -140,7 +140,7 @@ class Reasons:
     @property
     def because(self) -> str:
         """Why the last round ended, and who wants the next one at once, as the beginning of a sentence."""
-        cause, asked = self._run.durable.cause.rstrip("."), self._run.restart_asked
+        cause, asked = self._run.durable.last_end_reason.rstrip("."), self._run.restart_asked
         return "".join(f"{why}; " for why in (cause, asked if asked not in cause else "") if why)
 
     @property

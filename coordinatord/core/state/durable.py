@@ -17,7 +17,7 @@ from coordinatord.core.values.records import Reason
 from coordinatord.core.values.root_cause import LostNode, WorkerFailure
 from coordinatord.core.values.round_history import RoundHistory
 from coordinatord.core.values.time_ledger import Ledger
-from coordinatord.protocol.messages import Assignment, JobSpec, NodeSpec, Outcome, Report
+from coordinatord.protocol.messages import Assignment, JobSpec, NodeOffer, Outcome, Report
 
 FORGOTTEN_MAX = 1_000
 """The most that are kept, as in the store: nodes give up long before so many jobs are forgotten."""
@@ -50,7 +50,7 @@ class DurableMember:
 
     node: str
     incarnation: int
-    offer: NodeSpec
+    offer: NodeOffer
     peer_address: str
     """The address from which the node joined; it may come back from another one."""
     local_address: str
@@ -106,7 +106,7 @@ class DurableRun:
     """The nodes of the current or last round by group rank, with their ranks; empty once the run has ended."""
     formed_at: float = -math.inf
     """When the current or last round was formed."""
-    origin: str = ""
+    formed_reason: str = ""
     """Why the current round was formed."""
     slowest_s: float = 0.0
     """How long workers of the round may take to end, by the node that grants them the most."""
@@ -114,18 +114,18 @@ class DurableRun:
     """Whether a worker has reported a step of the current round."""
     silent: bool = False
     """Whether it is recorded that no node of the current round can be heard."""
-    missed: str = ""
+    superseded_reason: str = ""
     """Why the current round cannot be the one that was recorded, if so: nodes know of a later one."""
     losses: list[LostNode] = field(default_factory=list)
     """Nodes that the current or last round has lost."""
-    trigger: Reason = field(default=Reason("", ""))
+    stop_reason: Reason = field(default=Reason("", ""))
     """Why the last round was stopped."""
     planned: bool = False
     """Whether the last round was stopped on purpose, with nothing wrong."""
     first_failure: WorkerFailure | None = None
     """The earliest failure of a worker that was known when the round was stopped."""
 
-    cause: str = ""
+    last_end_reason: str = ""
     """Why the last round ended; empty before the first."""
     repeats: int = 0
     """How often in a row the error of the last round had come before."""

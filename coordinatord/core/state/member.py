@@ -9,7 +9,7 @@ from enum import StrEnum
 from coordinatord.core.state.durable import DurableMember
 from coordinatord.core.values.ranks import Seat
 from coordinatord.protocol.errors import Table
-from coordinatord.protocol.messages import Desired, NodeSpec, Observed, Phase
+from coordinatord.protocol.messages import Desired, NodeOffer, Observed, Phase
 
 
 class MemberState(StrEnum):
@@ -51,7 +51,7 @@ class Member:
     durable: DurableMember
     node: str = field(init=False)
     incarnation: int = field(init=False)
-    offer: NodeSpec = field(init=False)
+    offer: NodeOffer = field(init=False)
     """Three values of `durable` that never change, for short."""
 
     peer_address: str = field(init=False)

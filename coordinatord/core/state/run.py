@@ -348,7 +348,7 @@ class Run:
     def verdict(self) -> RoundVerdict:
         """The judgement on what ended the round, by the evidence so far."""
         return find_root_cause(
-            self.durable.trigger.words,
+            self.durable.stop_reason.sentence,
             self.planned_at,
             self.failures.values(),
             self.durable.losses,

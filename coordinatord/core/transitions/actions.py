@@ -51,7 +51,7 @@ def form(run: Run, reason: Reason, decision: Decision) -> None:
         RoundFormed(
             run.job,
             run.id,
-            reason.words,
+            reason.sentence,
             round=run.durable.round + 1,
             nodes=tuple(assign([member.seat for member in nodes])),
             master_address=master_address(nodes[0], nodes),
@@ -66,7 +66,7 @@ def proceed(run: Run, reason: Reason, decision: Decision) -> None:
     """Go on with the same round and the same goals."""
     decision.record(
         RoundStarted(
-            run.job, run.id, reason.words, run.durable.round, run.durable.reports_steps, spent(run, decision.now)
+            run.job, run.id, reason.sentence, run.durable.round, run.durable.reports_steps, spent(run, decision.now)
         )
     )
 
@@ -74,25 +74,25 @@ def proceed(run: Run, reason: Reason, decision: Decision) -> None:
 def stall(run: Run, reason: Reason, decision: Decision) -> None:
     """Count the time since the last step as a stall; nothing else is done, because it may be a long evaluation."""
     decision.record(
-        TrainingStalled(run.job, run.id, reason.words, run.durable.round, spent_without_steps(run, decision.now))
+        TrainingStalled(run.job, run.id, reason.sentence, run.durable.round, spent_without_steps(run, decision.now))
     )
 
 
 def resume(run: Run, reason: Reason, decision: Decision) -> None:
     """Count the time since the newest step as training again."""
     decision.record(
-        TrainingResumed(run.job, run.id, reason.words, run.durable.round, spent_with_steps_again(run, decision.now))
+        TrainingResumed(run.job, run.id, reason.sentence, run.durable.round, spent_with_steps_again(run, decision.now))
     )
 
 
 def note_silent(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that no node is heard; the round stands."""
-    decision.record(NodesSilent(run.job, run.id, reason.words, run.durable.round))
+    decision.record(NodesSilent(run.job, run.id, reason.sentence, run.durable.round))
 
 
 def note_heard(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that a node is heard again."""
-    decision.record(NodesHeard(run.job, run.id, reason.words, run.durable.round))
+    decision.record(NodesHeard(run.job, run.id, reason.sentence, run.durable.round))
 
 
 def stop_planned(run: Run, reason: Reason, decision: Decision) -> None:
@@ -115,7 +115,7 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
         RoundEnded(
             run.job,
             run.id,
-            reason.words + (f"; {pause_words(pause_s, run.durable.round + 1, repeats)}" if pause_s else ""),
+            reason.sentence + (f"; {pause_words(pause_s, run.durable.round + 1, repeats)}" if pause_s else ""),
             run.durable.round,
             charged=charged,
             restarts_used=run.durable.restarts_used + charged,
@@ -141,7 +141,7 @@ def leave_behind(run: Run, reason: Reason, decision: Decision) -> None:
             NodeLeftBehind(
                 run.job,
                 run.id,
-                reason.words,
+                reason.sentence,
                 member.node,
                 member.incarnation,
                 run.durable.round,
@@ -154,7 +154,7 @@ def fail_workers(run: Run, reason: Reason, decision: Decision) -> None:
     """End the run because its workers fail for good, with the code of the root cause."""
     verdict = run.verdict
     code = shell_exit_code(verdict.charged.failure.exit_code) if verdict.charged else ExitCode.INTERNAL
-    reason = replace(reason, words=f"{reason.words} ({Reasons(run).budget})")
+    reason = replace(reason, sentence=f"{reason.sentence} ({Reasons(run).budget})")
     end(run, reason, Result.FAILED, code, decision, report_on(run, decision.now))
 
 
@@ -205,7 +205,7 @@ def _stop(run: Run, reason: Reason, decision: Decision, *, planned: bool) -> Non
     first = _first_failure(run, decision.now)
     decision.record(
         RoundStopped(
-            run.job, run.id, reason.words, run.durable.round, planned, first, so_far, condition=reason.condition
+            run.job, run.id, reason.sentence, run.durable.round, planned, first, so_far, condition=reason.condition
         )
     )
     for member in [member for member in run.inside if member.expired and member.durable.outcome is None]:
@@ -231,9 +231,9 @@ def end(
     """End the run, with the exit code of every node."""
     broken = run.durable.state in {State.STARTING, State.RUNNING} and result is not Result.SUCCEEDED
     so_far = spent_when_broken(run, decision.now) if broken else spent_at_the_end(run, decision.now)
-    outcome = Outcome(result, exit_code, clip(reason.words))
+    outcome = Outcome(result, exit_code, clip(reason.sentence))
     decision.record(
-        RunEnded(run.job, run.id, reason.words, outcome, report, so_far, condition=reason.condition, step=run.step)
+        RunEnded(run.job, run.id, reason.sentence, outcome, report, so_far, condition=reason.condition, step=run.step)
     )
     decision.notify_all(run)
 

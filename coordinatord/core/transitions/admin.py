@@ -65,7 +65,7 @@ def _stop(run: Run, request: Request, decision: Decision) -> Reply:
     if run.durable.stop_asked:
         return Reply(AdminResult.NOTHING, f"job {run.job} is being stopped already: {run.durable.stop_asked}")
     how = _ending(run)
-    decision.record(JobStopAsked(run.job, run.id, request.words("stopped")))
+    decision.record(JobStopAsked(run.job, run.id, request.attribution("stopped")))
     return Reply(AdminResult.DONE, f"job {run.job} is being stopped: {how}", [run])
 
 
@@ -95,7 +95,7 @@ def _restart(run: Run, request: Request, decision: Decision) -> Reply:
         return Reply(
             AdminResult.REFUSED, f"job {run.job} is about to succeed: some of its nodes have, so it is left alone"
         )
-    run.restart_asked = request.words("restarted")
+    run.restart_asked = request.attribution("restarted")
     what = f"round {run.durable.round} is being stopped, its workers save their state, and another one follows"
     return Reply(AdminResult.DONE, f"job {run.job}: {what}", [run])
 
@@ -104,10 +104,10 @@ def _hasten(run: Run, request: Request, now: float) -> Reply:
     """Skip the pause before the next round, if a run is on its way to one."""
     on_its_way = f"job {run.job} is on its way to another round already: {run.durable.reason}"
     if run.durable.state is State.STOPPING and run.planned_at is None and not run.restart_asked:
-        run.restart_asked = request.words("restarted")
+        run.restart_asked = request.attribution("restarted")
         return Reply(AdminResult.DONE, f"{on_its_way}; it follows without a pause", [run])
     if now < run.durable.entered_at + run.pause_s:
-        run.restart_asked = request.words("restarted")
+        run.restart_asked = request.attribution("restarted")
         return Reply(AdminResult.DONE, f"job {run.job}: the pause before round {run.durable.round + 1} is over", [run])
     return Reply(AdminResult.NOTHING, on_its_way)
 
@@ -119,9 +119,9 @@ def _forget(run: Run, request: Request, decision: Decision) -> Reply:
             who = name_some(staying, len(staying))
             text = f"job {run.job} is {run.durable.state} with {who}: end it first, with nodeclient stop {run.job}"
             return Reply(AdminResult.REFUSED, text)
-        reason = Reason("forgotten", request.words("forgotten"))
+        reason = Reason("forgotten", request.attribution("forgotten"))
         actions.end(run, reason, Result.STOPPED, ExitCode.STOPPED, decision)
-    decision.record(JobForgotten(run.job, run.id, request.words("forgotten")))
+    decision.record(JobForgotten(run.job, run.id, request.attribution("forgotten")))
     return Reply(AdminResult.DONE, f"job {run.job} is forgotten, and its history with it", [run])
 
 
@@ -144,7 +144,7 @@ def _drain(request: DrainNode, decision: Decision) -> Reply:
         return Reply(AdminResult.REFUSED, text)
     if not (request.ahead or name in _names(cluster)):
         return Reply(AdminResult.UNKNOWN_NODE, _unknown(cluster, name))
-    decision.record(NodeDrained("", "", f"{name} {request.words('drained')}", name))
+    decision.record(NodeDrained("", "", f"{name} {request.attribution('drained')}", name))
     touched = apply_drains(cluster)
     inside = [run for run in cluster.live if _named(run, name)]
     if not inside:
@@ -212,7 +212,7 @@ def _undrain(request: Request, decision: Decision) -> Reply:
         known = ", ".join(islice(sorted(cluster.durable.drained), NAMES_MAX))
         text = f"{name} is not drained; drained names are {known}, and that of a host holds for its nodes"
         return Reply(AdminResult.NOTHING, text)
-    decision.record(NodeUndrained("", "", f"{name} {request.words('undrained')}", name))
+    decision.record(NodeUndrained("", "", f"{name} {request.attribution('undrained')}", name))
     touched: list[Run] = []
     kept: dict[str, None] = {}
     for run in cluster.jobs.values():

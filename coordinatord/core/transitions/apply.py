@@ -188,7 +188,7 @@ def _round_formed(run: DurableRun, record: RoundFormed, at: float) -> None:
         )
     run.order = {ranks.node: ranks for ranks in record.nodes}
     run.slowest_s = max((member.offer.stop_timeout_s for member in members), default=0.0)
-    run.origin = record.reason
+    run.formed_reason = record.reason
     _begin_round(run, record, len(record.nodes), world_size, at)
 
 
@@ -198,7 +198,7 @@ def _round_remembered(run: DurableRun, record: RoundRemembered, at: float) -> No
 
 def _begin_round(run: DurableRun, record: RoundFormed | RoundRemembered, nodes: int, workers: int, at: float) -> None:
     """Begin a round of so many nodes and workers; nothing is known against any of them yet."""
-    run.round, run.missed, run.losses, run.first_failure = record.round, "", [], None
+    run.round, run.superseded_reason, run.losses, run.first_failure = record.round, "", [], None
     run.stepped = run.silent = False
     run.formed_at = at
     run.rounds.form(record.round, nodes, workers, record.reason, record.spent)
@@ -208,7 +208,7 @@ def _begin_round(run: DurableRun, record: RoundFormed | RoundRemembered, nodes: 
 
 def _rounds_missed(run: DurableRun, record: RoundsMissed, at: float) -> None:
     del at
-    run.round, run.missed = record.round, record.reason
+    run.round, run.superseded_reason = record.round, record.reason
 
 
 def _round_started(run: DurableRun, record: RoundStarted, at: float) -> None:
@@ -245,7 +245,7 @@ def _round_stopped(run: DurableRun, record: RoundStopped, at: float) -> None:
     first = record.first_failure
     if first is not None:
         run.first_failure = WorkerFailure(first.node, first.host, at - first.failure.age_s, first.failure)
-    run.trigger, run.planned = Reason(record.condition, record.reason), record.planned
+    run.stop_reason, run.planned = Reason(record.condition, record.reason), record.planned
     run.rounds.stop(record)
     _enter(run, State.STOPPING, record.reason, at)
     _spend(run, record.spent, Activity.STOPPING, at)
@@ -254,7 +254,7 @@ def _round_stopped(run: DurableRun, record: RoundStopped, at: float) -> None:
 def _round_ended(run: DurableRun, record: RoundEnded, at: float) -> None:
     _keep_report(run, record.report, at)
     run.round, run.restarts_used, run.repeats = record.round, record.restarts_used, record.repeats
-    run.cause = record.reason if record.report is None else in_brief(record.report)
+    run.last_end_reason = record.reason if record.report is None else in_brief(record.report)
     for member in list(run.inside):
         _leave_round(run, member)
     run.rounds.end(record)
@@ -279,8 +279,8 @@ def _let_go_of_rounds(run: DurableRun) -> None:
     run.members, run.released, run.order, run.losses = {}, {}, {}, []
     run.last_left, run.emptied_at = False, None
     run.stepped = run.silent = run.planned = False
-    run.origin = run.missed = run.cause = ""
-    run.trigger, run.first_failure, run.slowest_s = Reason("", ""), None, 0.0
+    run.formed_reason = run.superseded_reason = run.last_end_reason = ""
+    run.stop_reason, run.first_failure, run.slowest_s = Reason("", ""), None, 0.0
     if not any(True for _ in run.rounds):
         run.round = 0  # it was the number of another run, as nodes remembered it
 

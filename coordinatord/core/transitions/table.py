@@ -65,12 +65,14 @@ def _rows() -> list[Transition]:
         ),
         Transition(forming, when.full, starting, do.form, "{reasons.because}formed of {reasons.chosen}, its maximum"),
         Transition(forming, when.settled, starting, do.form, "{reasons.because}formed of {reasons.chosen}"),
-        Transition(starting, when.all_started, running, do.proceed, "all workers are started ({reasons.origin})"),
+        Transition(
+            starting, when.all_started, running, do.proceed, "all workers are started ({reasons.formed_reason})"
+        ),
         Transition(running, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),
     ]
     for state in (starting, running):
         rows += [
-            Transition(state, when.outrun, stopping, do.stop_at_once, "{reasons.missed}"),
+            Transition(state, when.outrun, stopping, do.stop_at_once, "{reasons.superseded_reason}"),
             Transition(state, when.worker_failed, stopping, do.stop_at_once, "{reasons.first_failure}"),
             Transition(state, when.node_lost, stopping, do.stop_at_once, "lost {reasons.lost}"),
             Transition(state, when.stop_asked, stopping, do.stop_planned, "{reasons.stop_asked}"),

@@ -16,7 +16,7 @@ class Request:
     why: str
     """The person's reason, as given; may be empty."""
 
-    def words(self, done: str) -> str:
+    def attribution(self, done: str) -> str:
         """Return that it was `done`, by whom and why: 'drained by alice@login1: bad memory'."""
         return f"{done} by {self.by}" + (f": {self.why}" if self.why else "")
 

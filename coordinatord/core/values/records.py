@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.time_ledger import SPAN_MAX, Spent
 from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Name, Port, Step
-from coordinatord.protocol.messages import Failure, JobSpec, NodeSpec, Outcome, Report
+from coordinatord.protocol.messages import Failure, JobSpec, NodeOffer, Outcome, Report
 from coordinatord.protocol.schema import Length, Range
 
 
@@ -23,7 +23,7 @@ class Reason:
 
     condition: str
     """One of `conditions.NAMES`, or an operator's request if no row of the table was taken."""
-    words: str
+    sentence: str
     """The row's sentence, with the names and numbers of this case."""
 
 
@@ -54,7 +54,7 @@ class Record:
     reason: Annotated[str, Length(1, REASON_MAX)]
 
     @classmethod
-    def words(cls) -> list[str]:
+    def kind_words(cls) -> list[str]:
         """Return the kind as words: `NodeLeftBehind` is node, left, behind."""
         return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in cls.KIND).split()
 
@@ -77,7 +77,7 @@ class NodeJoined(Record):
 
     node: Name
     incarnation: Incarnation
-    offer: NodeSpec
+    offer: NodeOffer
     peer_address: Seen
     local_address: Seen
     round: Counter

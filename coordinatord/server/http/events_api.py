@@ -138,7 +138,7 @@ class EventsApi:
             job=one.job,
             run=one.run,
             kind=one.kind,
-            what=" ".join(kind.words()) if kind else one.kind,
+            what=" ".join(kind.kind_words()) if kind else one.kind,
             round=one.round,
             node=one.node,
             reason=one.reason,
@@ -174,7 +174,7 @@ def _kinds(request: web.Request) -> frozenset[str]:
         re.sub(r"[-_ ]", "", kind).lower() for text in request.query.getall("kind", ()) for kind in text.split(",")
     }
     if not query <= known.keys():
-        names = ", ".join("-".join(kind.words()) for kind in KINDS.values())
+        names = ", ".join("-".join(kind.kind_words()) for kind in KINDS.values())
         raise ValueError(f"kind is one or several of {names}")
     return frozenset(known[kind] for kind in query)
 

@@ -169,7 +169,7 @@ def _restored(run: Run) -> JobTally:
     tally = JobTally()
     tally.in_round = run.durable.state in {State.STARTING, State.RUNNING, State.STOPPING}
     if run.durable.state is State.STOPPING:
-        tally.reason = known(run.durable.trigger.condition)
+        tally.reason = known(run.durable.stop_reason.condition)
     if run.durable.ledger.activity is Activity.TRAINING:
         tally.trained = run.durable.ledger.settled
     return tally

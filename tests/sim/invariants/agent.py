@@ -124,8 +124,10 @@ class AgentInvariants(NodeInvariants):
                 host.name,
                 alone,
             )
-            # Those of another round may live by now: nobody is promised more time beside them than this.
-            ended = self.world.scenario.stop_timeout_s + grace + connecting
+            # Those of another round may live by now: nobody is promised more time beside them than this. A nodeclient
+            # that was stopped notices its time only when it goes on, and then its workers still get theirs to end.
+            noticed = max(grace + connecting, host.woken_at + SLACK_S - conduct.alone_since)
+            ended = self.world.scenario.stop_timeout_s + noticed
             told_to = agent.phase is Phase.STOPPING and agent._group.kill_at is None
             self.check(
                 not (agent.phase.has_workers and has_goal) or told_to or alone < ended,

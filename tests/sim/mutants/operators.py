@@ -30,7 +30,7 @@ MUTANTS = (
         "stop-not-recorded",
         "coordinatord.core.transitions.admin",
         "that a job is to end is known to one life of the coordinator alone",
-        'decision.record(JobStopAsked(run.job, run.id, request.words("stopped")))',
-        'run.durable.stop_asked = request.words("stopped")',
+        'decision.record(JobStopAsked(run.job, run.id, request.attribution("stopped")))',
+        'run.durable.stop_asked = request.attribution("stopped")',
     ),
 )

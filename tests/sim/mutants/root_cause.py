@@ -109,8 +109,8 @@ MUTANTS = (
         "losses-outlive-round",
         "coordinatord.core.transitions.apply",
         "a node that was lost in an older round excuses failures in the next",
-        'run.round, run.missed, run.losses, run.first_failure = record.round, "", [], None',
-        'run.round, run.missed, run.first_failure = record.round, "", None',
+        'run.round, run.superseded_reason, run.losses, run.first_failure = record.round, "", [], None',
+        'run.round, run.superseded_reason, run.first_failure = record.round, "", None',
     ),
     Mutant(
         "done-and-gone-excuses",
