@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# The torch that development and CI are pinned to. It is installed by itself first: resolved together with the rest, a
-# newer torch would come along. It is the build of pip's index: PyPI's brings some 3 GB of CUDA libraries. The CPU build
-# is a tenth of that: have pip's extra-index-url name PyTorch's index for the CPU.
-TORCH  := torch==2.13.0
+# The torch that development and CI are pinned to, built for CPUs alone: the same on every machine. PyPI's build has no
+# label, and brings some 3 GB of CUDA libraries along. For a host with GPUs: make setup TORCH=torch==2.13.0
+TORCH  := torch==2.13.0+cpu
+# PyTorch's index of builds for CPUs. One file names it: the demo's containers use it too.
+CPU_INDEX := $(shell sed -n 's/^ *TORCH_INDEX_URL: *//p' deploy/compose.yaml)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test format lint types tests bench sim mutants compat integrations gpu chaos clean
@@ -16,21 +17,34 @@ help:  ## show this list
 # pip would compile all of torch and scikit-learn on one core, a minute, and the tests import a tenth of it. So what is
 # imported is compiled then, and kept, whatever the environment says of bytecode; what most tests import, at the end of
 # the setup. The pip that comes with a Python may be years old, and spend half a minute on what a new one does at once.
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install --no-compile
+PIP := python -m pip --quiet --disable-pip-version-check install --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
-setup: $(VENV)/.complete  ## make .venv and install everything into it
+# Torch is installed by itself: resolved together with the rest, a newer one would come along. Whatever the first command
+# fails of, the second one fails of too, and shows it; or the build is merely in no index that pip is configured with.
+define install_torch
+	@echo 'installing $(TORCH): some 200 MB, and 3 GB where it is a build for CUDA'
+	@$(1)/bin/$(PIP) '$(TORCH)' 2>$(1)/pip.log \
+	  || { echo "pip's own indexes do not have it: asking $(CPU_INDEX)"; \
+	    $(1)/bin/$(PIP) --index-url '$(CPU_INDEX)' '$(TORCH)'; } \
+	  || { echo "torch is not installed. For PyPI's build, with CUDA, add TORCH=torch==2.13.0"; exit 1; }
+endef
+
+BUILT_FOR := f"for CUDA {torch.version.cuda}" if torch.version.cuda else "for CPUs alone"
+
+setup: $(VENV)/.complete  ## make .venv and install everything into it: some minutes, 1.5 GB
 
 $(VENV)/.complete: pyproject.toml Makefile
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make setup PYTHON=python3.11")'
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) --upgrade pip
-	@echo 'installing $(TORCH) into $(VENV): some minutes where it brings CUDA libraries along'
-	$(PIP) $(TORCH)
-	@echo 'installing coordinatord and the tools for tests'
-	$(PIP) --editable '.[dev]'
-	$(BIN)/python -c 'import aiohttp, hypothesis, pytest, torch.distributed.run, xdist.plugin'
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make setup PYTHON=python3.11")'
+	@echo 'making $(VENV)'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/$(PIP) --upgrade pip
+	$(call install_torch,$(VENV))
+	@echo 'installing coordinatord and the tools for its tests: some 400 MB'
+	@PYTHONWARNINGS=ignore $(BIN)/$(PIP) --editable '.[dev]'  # setuptools warns of every editable installation
+	@$(BIN)/python -c 'import aiohttp, hypothesis, pytest, torch.distributed.run, xdist.plugin'
+	@$(BIN)/python -c 'import torch; print("$(VENV) is ready, with torch", torch.__version__, $(BUILT_FOR))'
+	@touch $@
 
 demo: setup  ## train a small network on three nodes and break things on purpose
 	$(BIN)/python examples/demo.py
@@ -87,11 +101,12 @@ integrations: $(REAL)/.complete  ## run the examples with Lightning, Hugging Fac
 	$(REAL)/bin/python -m pytest tests/integrations
 
 $(REAL)/.complete: pyproject.toml Makefile $(LIBRARIES)
-	$(PYTHON) -m venv $(REAL)
-	$(REAL)/bin/pip install --quiet --disable-pip-version-check --upgrade pip
-	$(REAL)/bin/pip install --quiet --disable-pip-version-check $(TORCH)
-	$(REAL)/bin/pip install --quiet --disable-pip-version-check --editable . --requirement $(LIBRARIES)
-	touch $@
+	@$(PYTHON) -m venv $(REAL)
+	@$(REAL)/bin/$(PIP) --upgrade pip
+	$(call install_torch,$(REAL))
+	@echo 'installing the libraries: some minutes'
+	@PYTHONWARNINGS=ignore $(REAL)/bin/$(PIP) --editable . --requirement $(LIBRARIES)
+	@touch $@
 
 gpu: setup  ## run what needs an NVIDIA GPU: nccl, CUDA in warm workers, the order of devices
 	$(BIN)/python -m pytest tests/gpu -rs -s
