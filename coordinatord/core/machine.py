@@ -300,12 +300,12 @@ class Coordinator:
             younger = observations.newcomer(event, decision.now)
             if known is not None:
                 self._replace(run, known, younger, decision)
-            known = observations.take_in(run, younger, join.observed, decision)
+            known = observations.take_in(run, younger, join, decision)
         elif known.session is not None:
             decision.close(known)  # the node has given up this session, whose end was not seen yet
             del self._sessions[known.session]
         known.session, known.closed_at, known.sent = event.session, None, None
-        known.protocol, known.release = join.version, join.release
+        observations.introduce(run, known, join)
         known.peer_address, known.local_address = plain(event.peer_address), plain(event.local_address)
         return known
 

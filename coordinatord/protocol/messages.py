@@ -293,6 +293,9 @@ class Join:
     age_s: Seconds | None = None
     """How long before this message the nodeclient process began; None if not known. It distinguishes a node that comes
     when a run has just ended from one that was started to begin another, without comparing clocks."""
+    command: Annotated[str, Length(0, 16)] = ""
+    """A digest of the command that it starts its workers with, to be compared with that of others; empty if not
+    known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +357,8 @@ class Desired:
     report: Report | None
     """Why the last round failed: with `exit`, and with `run` until the node's workers are running."""
     remark: Sentence = ""
-    """A warning for the user of the node, if any: this run begins a job anew which had succeeded."""
+    """A warning for the user of the node, if any: this run begins a job anew which had succeeded, or another node was
+    started with another command."""
 
     def __post_init__(self) -> None:
         """Check that the goal has the fields that belong to it. Raises `SchemaError`."""

@@ -48,6 +48,7 @@ class Added:
 ADDED = (
     Added(5, Join, "release"),
     Added(5, Join, "age_s"),
+    Added(5, Join, "command"),
     Added(5, Desired, "remark"),
     Added(5, Observed, "ended"),
     Added(5, Observed, "killed"),

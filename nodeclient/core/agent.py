@@ -139,7 +139,7 @@ class Agent:
         if desired.report is not None and self._connection.is_new_report(desired.run, desired.report):
             self._effects.append(effects.Show(desired.report))
         if self._connection.is_new_remark(desired.remark):
-            self._notice(Level.WARNING, "begun_anew", desired.remark)
+            self._notice(Level.WARNING, "remark", desired.remark)
         if desired.goal in {Goal.STOP, Goal.EXIT}:
             self._leave_by = None  # a leaving node waits for this decision
         waiting = desired.goal is Goal.WAIT

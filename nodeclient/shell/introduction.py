@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import socket
 import time
+from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Protocol
 
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import PROTOCOL_VERSION, JobSpec, Join, NodeOffer, Observed
 from coordinatord.runtime import __version__
 from nodeclient.host.addresses import host_id, routable_address
+
+DIGEST_LETTERS = 8
+"""They tell one command from another, and are too few to find out what it was."""
+
+
+def command_digest(command: Sequence[str]) -> str:
+    """Return a digest by which two nodes' commands can be compared; empty for no command.
+
+    Where the program is installed makes no difference, since hosts may differ in that.
+    """
+    if not command:
+        return ""
+    program = PurePath(command[0]).name
+    return hashlib.sha256(os.fsencode("\0".join((program, *command[1:])))).hexdigest()[:DIGEST_LETTERS]
 
 
 class NodeSettings(Protocol):
@@ -50,8 +68,12 @@ class Introduction:
         stop_timeout_s: float,
         topology: str = "",
         group_rank: int | None = None,
+        command: Sequence[str] = (),
     ) -> None:
-        """Begin at `now`, by the clock of the event loop; the others are fields of `NodeOffer`."""
+        """Begin at `now`, by the clock of the event loop.
+
+        `command` starts the workers, if it is known; the others are fields of `NodeOffer`.
+        """
         self._settings = settings
         self._workers = workers
         self._role = role
@@ -59,6 +81,7 @@ class Introduction:
         self._stop_timeout_s = stop_timeout_s
         self._topology = topology
         self._group_rank = group_rank
+        self._command = command_digest(command)
         self._incarnation = time.time_ns()
         self._began_at = now
 
@@ -74,6 +97,7 @@ class Introduction:
             observed=observed,
             release=__version__,
             age_s=min(now - self._began_at, DURATION_S_MAX),
+            command=self._command,
         )
 
     def _offer(self) -> NodeOffer:

@@ -123,6 +123,7 @@ class Node:
             stop_timeout_s=max(config.stop_timeout_s, config.abort_timeout_s),
             topology=config.topology,
             group_rank=config.group_rank,
+            command=config.command,
         )
 
     async def run(self) -> int:

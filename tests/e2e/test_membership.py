@@ -107,3 +107,12 @@ def test_spare_after_spare_takes_the_place_of_a_lost_node(cluster: Cluster) -> N
         assert last.nodes == [survivor, spare.name]
         assert last.restarts == {0}
         victim.await_no_leftovers()
+
+
+def test_nodes_with_different_commands_train_together_and_the_second_user_is_warned(cluster: Cluster) -> None:
+    first = cluster.join("a", "--nnodes", "2", script="--mesh")
+    first.await_line("waiting for nodes")
+    second = cluster.join("b", "--nnodes", "2", script="--mesh --family")
+    second.await_line("WARNING .*node b was started with another command than node a, and both train in job")
+    assert cluster.await_round(2).nodes == ["a", "b"]
+    assert not any("another command" in line for line in first.lines)

@@ -94,7 +94,7 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
         assignment=member.durable.assignment if goal is Goal.RUN else None,
         outcome=_outcome(run, member, goal),
         report=report_for(run, member, goal, now),
-        remark="" if run.durable.last_end_reason or goal is Goal.EXIT else run.remark,
+        remark="" if goal is Goal.EXIT or member.state is MemberState.RUNNING else member.remark,
     )
 
 

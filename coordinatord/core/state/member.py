@@ -74,6 +74,10 @@ class Member:
     """The version of the protocol that it last spoke; not known before it has."""
     release: str = ""
     """The release of its nodeclient; empty if not known."""
+    command: str = ""
+    """The digest of its command; empty if not known."""
+    remark: str = ""
+    """A warning for its user, until its workers run; empty if there is none."""
     session: int | None = None
     closed_at: float | None = None
     """When its session ended; None while it has one."""

@@ -18,7 +18,8 @@ from coordinatord.core.state.run import Run
 from coordinatord.core.transitions import actions
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
-from coordinatord.protocol.messages import Observed, Phase
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.messages import Join, Observed, Phase
 from coordinatord.protocol.text import clip
 
 ROUNDS_REMEMBERED_MAX = 2**30
@@ -32,8 +33,9 @@ def newcomer(event: Connected, now: float) -> Member:
     return Member(DurableMember(join.node, join.incarnation, join.offer, peer, local, joined_at=now))
 
 
-def take_in(run: Run, member: Member, observed: Observed, decision: Decision) -> Member:
+def take_in(run: Run, member: Member, join: Join, decision: Decision) -> Member:
     """Make a node a member of a run; return it as the run knows it."""
+    observed = join.observed
     if run.durable.state.ended:  # a node that comes for the outcome is not worth a record
         if run.durable.outcome is not None and observed.run != run.id:
             outcome = replace(run.durable.outcome, summary=clip(Reasons(run).came_late(decision.now)))
@@ -41,11 +43,13 @@ def take_in(run: Run, member: Member, observed: Observed, decision: Decision) ->
         run.add(member)
         return member
     workers = "1 worker" if member.offer.workers == 1 else f"{member.offer.workers} workers"
+    other = Reasons(run).other_command(member.node, join.command)
+    differs = f"; its command differs from that of node {other}" if other else ""
     decision.record(
         NodeJoined(
             run.job,
             run.id,
-            f"host {member.offer.host} at {member.peer_address} with {workers}",
+            f"host {member.offer.host} at {member.peer_address} with {workers}{differs}",
             node=member.node,
             incarnation=member.incarnation,
             offer=member.offer,
@@ -55,6 +59,18 @@ def take_in(run: Run, member: Member, observed: Observed, decision: Decision) ->
         )
     )
     return run.members[member.node]
+
+
+def introduce(run: Run, member: Member, join: Join) -> None:
+    """Take in what a node sends about itself with each session, and what its user is to be warned of."""
+    member.protocol, member.release, member.command = join.version, join.release, join.command
+    other = Reasons(run).other_command(member.node, join.command)
+    advice = (
+        f"node {member.node} was started with another command than node {other}, and both train in job {run.job}: "
+        "if that is not meant, give each training its own --job-id"
+    )
+    remarks = ("" if run.durable.last_end_reason else run.remark, advice if other else "")
+    member.remark = clip("; ".join(filter(None, remarks)), MESSAGE_MAX)
 
 
 def is_as_before(run: Run, member: Member, observed: Observed) -> bool:

@@ -1,0 +1,71 @@
+"""Nodes of one job that were started with different commands: each is let in, and its user is warned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinatord.core.effects import Send
+from coordinatord.core.events import Connected, Disconnected, Reported
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.values.records import NodeJoined
+from coordinatord.protocol.messages import Desired, Goal, Phase
+from tests.support.builders import a_coordinator, a_join, a_spec, an_observed
+
+WARNING = (
+    "node n2 was started with another command than node n1, and both train in job default: "
+    "if that is not meant, give each training its own --job-id"
+)
+
+
+def connect(
+    coordinator: Coordinator, session: int, command: str, now: float = 0.0, **join: Any
+) -> tuple[Desired, list[str]]:
+    """Connect a node with such a command; return what it is sent, and the reasons for which nodes joined."""
+    join = {"spec": a_spec(3, 3), "command": command, **join}
+    event = Connected(session, a_join(f"n{session % 10}", **join), f"10.0.0.{session}", "10.0.0.254")
+    batch = coordinator.handle(event, now)
+    [sent] = [effect.message for effect in batch.effects if isinstance(effect, Send) and effect.session == session]
+    return sent, [record.reason for record in batch.records if isinstance(record, NodeJoined)]
+
+
+def test_a_node_with_another_command_than_the_first_is_let_in_with_a_warning_that_names_both() -> None:
+    coordinator = a_coordinator()
+    connect(coordinator, 1, "aaaa")
+    sent, [reason] = connect(coordinator, 2, "bbbb")
+    assert (sent.goal, sent.remark) == (Goal.WAIT, WARNING)
+    assert reason == "host host-n2 at 10.0.0.2 with 1 worker; its command differs from that of node n1"
+
+
+@pytest.mark.parametrize(("first", "second"), [("aaaa", "aaaa"), ("", "aaaa"), ("aaaa", "")])
+def test_nothing_is_remarked_on_where_no_difference_is_known(first: str, second: str) -> None:
+    coordinator = a_coordinator()
+    connect(coordinator, 1, first)
+    sent, [reason] = connect(coordinator, 2, second)
+    assert (sent.remark, "command" in reason) == ("", False)
+
+
+def test_the_warning_is_sent_until_the_workers_run_and_again_after_a_reconnect_before_that() -> None:
+    coordinator = a_coordinator(reconnect_grace_s=5.0)
+    connect(coordinator, 1, "aaaa", spec=a_spec(2, 2))
+    sent, _ = connect(coordinator, 2, "bbbb", spec=a_spec(2, 2))
+    assert (sent.goal, sent.remark) == (Goal.RUN, WARNING)
+    coordinator.handle(Disconnected(2), 1.0)
+    sent, _ = connect(coordinator, 12, "bbbb", spec=a_spec(2, 2))
+    assert (sent.goal, sent.remark) == (Goal.RUN, WARNING)
+    for session in (1, 12):
+        running = an_observed(run="e-1", round=1, phase=Phase.RUNNING, beat=True)
+        effects = coordinator.handle(Reported(session, running), 2.0).effects
+    assert [effect.message.remark for effect in effects if isinstance(effect, Send)] == [""]
+
+
+def test_a_job_begun_anew_by_another_command_has_both_remarks() -> None:
+    coordinator = a_coordinator()
+    spec = a_spec(1, 1)
+    connect(coordinator, 1, "aaaa", spec=spec)
+    coordinator.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.SUCCEEDED)), 1.0)
+    again, _ = connect(coordinator, 3, "cccc", 5.0, spec=spec, age_s=0.0)
+    other, _ = connect(coordinator, 4, "dddd", 5.0, spec=spec)
+    assert again.remark.endswith("this begins run e-2")
+    assert other.remark.startswith(f"{again.remark}; node n4 was started with another command than node n3")
