@@ -67,10 +67,10 @@ MUTANTS = (
         "replacement-not-recorded",
         "coordinatord.core.machine",
         "a younger process takes its forerunner's place, of which no record tells",
-        "            known = observations.take_in(run, younger, join.observed, decision)\n",
+        "            known = observations.take_in(run, younger, join, decision)\n",
         "                run.add(younger)\n"
         "            else:\n"
-        "                younger = observations.take_in(run, younger, join.observed, decision)\n"
+        "                younger = observations.take_in(run, younger, join, decision)\n"
         "            known = younger\n",
     ),
     # What a record holds
