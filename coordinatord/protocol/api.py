@@ -30,7 +30,7 @@ AnyText = Annotated[str, Clipped(4_096)]
 AnyLine = Annotated[str, Clipped(LINE_MAX)]
 """A line that a worker wrote."""
 
-ENDED = frozenset({"succeeded", "failed", "stopped"})
+ENDED = frozenset({"succeeded", "failed", "stopped", "left"})
 """States of a job that it does not leave by itself."""
 
 
@@ -156,6 +156,10 @@ class ProgressStatus:
     """The last step that all workers have done."""
     steps_per_s: Number | None = None
     """None where the round does no steps at present."""
+    idle_s: Number | None = None
+    """How long no worker has done a step; None before the first step of the round, and without a round."""
+    usual_s: Number | None = None
+    """How long a step took recently; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +269,8 @@ class NodeStatus:
     host: AnyText
     address: AnyText
     state: AnyText
-    """A member state, or `spare` for a ready node beyond the maximum."""
+    """A member state; or `spare` for a ready node beyond the maximum, and `preparing` for one whose workers run and
+    have yet to do the first of their steps."""
     reason: AnyText
     drained: bool = False
     """An operator wants it to leave."""
@@ -281,6 +286,8 @@ class NodeStatus:
     """The last step of each of its workers by local rank; empty if none reports any."""
     step_age_s: Number | None = None
     """How long ago the newest of them was."""
+    behind: Whole = 0
+    """How many steps its last worker is behind the one that is furthest; 0 where reports alone may explain that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +321,8 @@ class JobStatus:
     job: AnyText
     run: AnyText
     state: AnyText
-    """`forming`, `starting`, `running`, `stopping`, `succeeded`, `failed` or `stopped`."""
+    """`forming`, `starting` (where steps are reported, until the first one), `running`, `stopping`; or how it ended:
+    `succeeded`, `failed`, `stopped` or `left`."""
     health: AnyText = "well"
     """How a round that goes on does: `well`, or what is wrong."""
     reason: AnyText

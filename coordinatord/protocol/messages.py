@@ -87,8 +87,9 @@ class Result(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
-    """An operator ended it, or its last node left on purpose."""
+    """An operator ended it."""
     LEFT = "left"
+    """The node left on purpose; of a run, its last node did."""
     TIMED_OUT = "timed_out"
 
 

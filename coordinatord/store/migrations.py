@@ -129,6 +129,12 @@ STEPS: Steps = (
         WHERE kind = 'RoundStopped' AND json_extract(body, '$.condition') = 'node_halted'
         """,
     ),
+    (
+        """
+        UPDATE records SET body = json_set(body, '$.outcome.result', 'left')
+        WHERE kind = 'RunEnded' AND json_extract(body, '$.condition') = 'all_left'
+        """,
+    ),
 )
 """The statements that lead from version 0, which is empty, to version 1, and so on. Steps are added and never edited,
 since there are databases of every version."""

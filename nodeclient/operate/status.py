@@ -8,7 +8,6 @@ with its job, and all columns.
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -61,10 +60,6 @@ STATES = {
 
 TROUBLED = frozenset({"disconnected", "silent", "stale", "stopped"})
 """States of nodes that need attention."""
-
-STALLED_S = 5.0
-"""Five heartbeats: all ranks take the same steps, but their reports do not arrive at the same instant. A node that is
-behind for less than that may not be."""
 
 
 def show(config: StatusConfig) -> int:
@@ -181,46 +176,26 @@ def _failure(failure: FailureStatus) -> str:
 def _nodes(job: JobStatus, where: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
     if not job.nodes:
         return [] if job.ended else ["  no nodes"]
-    lead = _Lead(max((step for node in job.nodes for step in _known(node)), default=0), job)
     shown, rest = list(job.nodes), Counter[str]()
     if where.is_terminal:
-        shown.sort(key=lambda node: -lead.lag_of(node))
+        shown.sort(key=lambda node: -node.behind)
     if where.is_terminal and rows_max is not None and len(shown) > rows_max:
-        shown.sort(key=lambda node: _is_ordinary(node, lead))
+        shown.sort(key=_is_ordinary)
         rest.update(_state(node) for node in shown[rows_max:])
         del shown[rows_max:]
-    lines = _table(job, shown, where, lead) if shown else []
+    lines = _table(job, shown, where) if shown else []
     if rest:
         states = ", ".join(f"{number} {state}" for state, number in rest.most_common())
         lines += where.wrapped(f"  and {count(rest.total(), 'more node')}: {states}{hint}", indent="    ")
     return lines
 
 
-class _Lead:
-    """The worker that is furthest, and by how many steps another may lag because of reporting alone.
-
-    Nodes report once a second and not at the same time, so the last reports of two are up to two seconds apart.
-    """
-
-    def __init__(self, step: int, job: JobStatus) -> None:
-        self._step = step
-        pace = job.progress.steps_per_s
-        self._slack = math.inf if pace is None else 2 + 2 * pace
-        self._all_stand = job.health == "stalled"
-
-    def lag_of(self, node: NodeStatus) -> int:
-        """Return how many steps the last worker of a node is behind; 0 if that may be chance."""
-        lag = self._step - min(_known(node), default=self._step)
-        stands = self._all_stand or (node.step_age_s is not None and node.step_age_s > STALLED_S)
-        return lag if stands or lag > self._slack else 0
+def _is_ordinary(node: NodeStatus) -> bool:
+    return node.state == "running" and not node.drained and not node.behind
 
 
-def _is_ordinary(node: NodeStatus, lead: _Lead) -> bool:
-    return node.state == "running" and not node.drained and not lead.lag_of(node)
-
-
-def _table(job: JobStatus, nodes: Sequence[NodeStatus], where: TerminalInfo, lead: _Lead) -> list[str]:
-    rows = [_row(job, node, lead) for node in nodes]
+def _table(job: JobStatus, nodes: Sequence[NodeStatus], where: TerminalInfo) -> list[str]:
+    rows = [_row(job, node) for node in nodes]
     columns = list(COLUMNS)
     if where.is_terminal:
         idle = {"JOB"} | ({"HOST"} if all(node.host == node.node for node in nodes) else set())
@@ -236,14 +211,14 @@ def _table(job: JobStatus, nodes: Sequence[NodeStatus], where: TerminalInfo, lea
         node = nodes[row]
         if title == "STATE" and node.state in TROUBLED:
             return where.paint(cell, Colour.BAD)
-        if (title == "STATE" and node.drained) or (title == "STEP" and lead.lag_of(node)):
+        if (title == "STATE" and (node.drained or node.state == "preparing")) or (title == "STEP" and node.behind):
             return where.paint(cell, Colour.CHANGING)
         return cell
 
     return table(columns, rows, where, paint)
 
 
-def _row(job: JobStatus, node: NodeStatus, lead: _Lead) -> tuple[str, ...]:
+def _row(job: JobStatus, node: NodeStatus) -> tuple[str, ...]:
     return (
         job.job,
         node.node,
@@ -251,7 +226,7 @@ def _row(job: JobStatus, node: NodeStatus, lead: _Lead) -> tuple[str, ...]:
         node.address,
         _state(node),
         _span(node.ranks[0], node.ranks[-1]) if node.ranks else "-",
-        _steps(node, lead),
+        _steps(node),
         "-" if node.step_age_s is None else duration(node.step_age_s),
         duration(node.last_seen_s),
         _version(node) or "-",
@@ -259,12 +234,11 @@ def _row(job: JobStatus, node: NodeStatus, lead: _Lead) -> tuple[str, ...]:
     )
 
 
-def _steps(node: NodeStatus, lead: _Lead) -> str:
+def _steps(node: NodeStatus) -> str:
     steps = _known(node)
     if not steps:
         return "-"
-    lag = lead.lag_of(node)
-    return _span(min(steps), max(steps)) + (f" (-{lag})" if lag else "")
+    return _span(min(steps), max(steps)) + (f" (-{node.behind})" if node.behind else "")
 
 
 def _known(node: NodeStatus) -> list[int]:

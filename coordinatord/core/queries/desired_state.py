@@ -34,6 +34,7 @@ _GOALS: dict[State, dict[MemberState, Goal]] = {
     State.SUCCEEDED: dict.fromkeys(MemberState, Goal.EXIT),
     State.FAILED: dict.fromkeys(MemberState, Goal.EXIT),
     State.STOPPED: dict.fromkeys(MemberState, Goal.EXIT),
+    State.LEFT: dict.fromkeys(MemberState, Goal.EXIT),
 }
 GOALS = Table[tuple[State, MemberState], Goal]("goals of a node")
 """Nodes that can be sent nothing (disconnected, silent) have no goal while the run lives."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import islice
 
@@ -13,6 +14,7 @@ from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Health, Run
 from coordinatord.core.values.round_history import Round
 from coordinatord.core.values.time_ledger import Spent
+from coordinatord.core.values.training_progress import furthest_step
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.api import (
     DrainedStatus,
@@ -33,28 +35,37 @@ from coordinatord.protocol.schema import fields_of
 SPARE = "spare"
 """The state of a node that the round has no place for."""
 
+PREPARING = "preparing"
+"""The state of a node whose workers run, and have yet to do the first of their steps: they import or load, say."""
+
+STANDS_S = 5.0
+"""Five heartbeats. All ranks take the same steps, but their reports do not arrive at the same instant: a node that is
+behind for less than that may not be."""
+
 
 def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
     """Return the live or last run of a job; `store_error` is why nothing can be decided, if so."""
     ready = _ready(run)
     ledger = _ledger(run, now)
+    steps_per_s = pace(run, now)
+    lead = _Lead(run, steps_per_s)
     return JobStatus(
         job=run.job,
         run=run.id,
-        state=run.durable.state,
+        state=run.shown_state,
         health=run.health,
         reason=_situation(run, store_error),
         round=run.durable.round,
         opened_s=ledger.total,
-        state_s=round(max(0.0, now - run.durable.entered_at), 3),
+        state_s=round(max(0.0, now - run.shown_since), 3),
         ledger=ledger,
         world_size=_world_size(run),
-        progress=ProgressStatus(step=run.step, steps_per_s=pace(run, now)),
+        progress=_progress(run, steps_per_s),
         restarts=_restarts(run),
         spares=_spares(run),
         missing=_missing(run),
         failure=None if run.durable.report is None else _failure(run.durable.report, run, now),
-        nodes=tuple(_node_status(run, member, ready, now) for member in _in_order(run)),
+        nodes=tuple(_node_status(run, member, ready, lead, now) for member in _in_order(run)),
     )
 
 
@@ -68,14 +79,14 @@ def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
     return JobSummary(
         job=run.job,
         run=run.id,
-        state=run.durable.state,
+        state=run.shown_state,
         health=run.health,
         reason=_situation(run, store_error),
         round=run.durable.round,
         world_size=_world_size(run),
         restarts=_restarts(run),
         spares=_spares(run),
-        progress=ProgressStatus(step=run.step, steps_per_s=pace(run, now)),
+        progress=_progress(run, pace(run, now)),
         nodes=len(run.members),
         goodput=_ledger(run, now).goodput,
     )
@@ -112,6 +123,13 @@ def _round_status(one: Round, so_far: Spent, clock_s: float) -> RoundStatus:
         ended_s=ago(one.ended_at),
         seconds=_seconds((one.after or so_far).minus(one.before)),
     )
+
+
+def _progress(run: Run, steps_per_s: float | None) -> ProgressStatus:
+    known, on = run.progress, run.durable.state in {State.STARTING, State.RUNNING}
+    idle_s = round(known.idle_s, 3) if on and known.stepped_at is not None else None
+    usual_s = None if known.usual_s is None or not on else round(known.usual_s, 6)
+    return ProgressStatus(step=run.step, steps_per_s=steps_per_s, idle_s=idle_s, usual_s=usual_s)
 
 
 def _situation(run: Run, store_error: str | None) -> str:
@@ -170,26 +188,51 @@ def _in_order(run: Run) -> list[Member]:
     return sorted(run.members.values(), key=key)
 
 
-def _node_status(run: Run, member: Member, ready: str, now: float) -> NodeStatus:
+class _Lead:
+    """The worker that is furthest, and by how many steps another may lag because of reporting alone.
+
+    Nodes report once a second and not at the same time, so the last reports of two are up to two seconds apart.
+    """
+
+    def __init__(self, run: Run, steps_per_s: float | None) -> None:
+        self._step = furthest_step((member.observed for member in run.members.values()), run.id, run.durable.round)
+        self._slack = math.inf if steps_per_s is None else 2 + 2 * steps_per_s
+        self._all_stand = run.health is Health.STALLED
+
+    def lag_of(self, steps: tuple[int | None, ...], age_s: float | None) -> int:
+        """Return how many steps the last worker of a node is behind; 0 if that may be chance."""
+        if self._step is None:
+            return 0
+        lag = self._step - min((step for step in steps if step is not None), default=self._step)
+        stands = self._all_stand or (age_s is not None and age_s > STANDS_S)
+        return lag if stands or lag > self._slack else 0
+
+
+def _node_status(run: Run, member: Member, ready: str, lead: _Lead, now: float) -> NodeStatus:
     observed, offer = member.observed, member.offer
     assignment = member.durable.assignment
     seen_s = max(0.0, now - member.heard_at)
     here = observed.round == run.durable.round and observed.run == run.id
-    age_s = observed.step_age_s if here and observed.steps else None
+    steps = observed.steps if here else ()
+    age_s = seen_s + observed.step_age_s if steps and observed.step_age_s is not None else None
+    state: str = ready if member.state is MemberState.READY else member.state
+    if member.state is MemberState.RUNNING and run.shown_state is not run.durable.state:
+        state = PREPARING
     return NodeStatus(
         node=member.node,
         host=offer.host,
         address=offer.advertise_address or member.peer_address,
-        state=ready if member.state is MemberState.READY else member.state,
-        reason=_reason(member),
+        state=state,
+        reason="its workers run, and have done no step yet" if state == PREPARING else _reason(member),
         drained=bool(member.drained),
         group_rank=None if assignment is None else assignment.group_rank,
         ranks=() if assignment is None else tuple(range(assignment.first_rank, assignment.first_rank + offer.workers)),
         last_seen_s=round(seen_s, 3),
         release=member.release or None,
         protocol=member.protocol,
-        steps=observed.steps if here else (),
-        step_age_s=None if age_s is None else round(seen_s + age_s, 3),
+        steps=steps,
+        step_age_s=None if age_s is None else round(age_s, 3),
+        behind=lead.lag_of(steps, age_s),
     )
 
 

@@ -18,7 +18,12 @@ NAMES_MAX = 8
 KILLED_MAX = 2
 """The most nodes that are named as killed before they had saved: a reason then stays below a record's limit."""
 
-_WAS = {State.SUCCEEDED: "succeeded", State.FAILED: "failed", State.STOPPED: "was stopped"}
+_WAS = {
+    State.SUCCEEDED: "succeeded",
+    State.FAILED: "failed",
+    State.STOPPED: "was stopped",
+    State.LEFT: "was left by its last node",
+}
 
 
 class Reasons:
@@ -175,6 +180,8 @@ class Reasons:
             return "every node is silent: the coordinator's own network may be cut; the round stands"
         if self._run.health is Health.STALLED:
             return self.idle
+        if self._run.shown_state is not self._run.durable.state:
+            return f"no step yet; {self._run.durable.reason}"
         return self._run.durable.reason
 
     @property

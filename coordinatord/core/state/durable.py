@@ -36,12 +36,14 @@ class State(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
-    """An operator ended the run, or its last node left on purpose."""
+    """An operator ended the run."""
+    LEFT = "left"
+    """The last node of the run left on purpose: its user ended it, or an operator drained it."""
 
     @property
     def ended(self) -> bool:
         """Whether nothing follows any more."""
-        return self in {State.SUCCEEDED, State.FAILED, State.STOPPED}
+        return self in {State.SUCCEEDED, State.FAILED, State.STOPPED, State.LEFT}
 
 
 @dataclass(slots=True)

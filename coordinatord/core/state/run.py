@@ -291,6 +291,17 @@ class Run:
         return Activity.STARTING if recorded is Activity.RUNNING and self.steps_announced else recorded
 
     @property
+    def shown_state(self) -> State:
+        """The state as it is shown: a round whose workers have yet to do the first of their steps is still starting."""
+        is_preparing = self.durable.state is State.RUNNING and self.activity is Activity.STARTING
+        return State.STARTING if is_preparing else self.durable.state
+
+    @property
+    def shown_since(self) -> float:
+        """When the run came to be in the state that is shown."""
+        return self.durable.entered_at if self.shown_state is self.durable.state else self.durable.formed_at
+
+    @property
     def step(self) -> int | None:
         """The step that all workers of the current or last round have reached, as far as any is known."""
         if self.durable.last_step is not None:

@@ -170,7 +170,7 @@ def fail_abandoned(run: Run, reason: Reason, decision: Decision) -> None:
 
 def end_as_left(run: Run, reason: Reason, decision: Decision) -> None:
     """End the run because its last node left on purpose; a node that was lost before may try again."""
-    end(run, reason, Result.STOPPED, ExitCode.TEMPFAIL, decision)
+    end(run, reason, Result.LEFT, ExitCode.TEMPFAIL, decision)
 
 
 def succeed(run: Run, reason: Reason, decision: Decision) -> None:

@@ -220,6 +220,7 @@ def _round_started(run: DurableRun, record: RoundStarted, at: float) -> None:
 
 def _training_began(run: DurableRun, record: TrainingBegan, at: float) -> None:
     run.reports_steps = run.stepped = True
+    run.entered_at = at
     _spend(run, record.spent, Activity.TRAINING, at)
 
 
@@ -265,9 +266,7 @@ def _round_ended(run: DurableRun, record: RoundEnded, at: float) -> None:
 def _run_ended(run: DurableRun, record: RunEnded, at: float) -> None:
     _keep_report(run, record.report, at)
     run.outcome, run.last_step = record.outcome, record.step
-    run.concluded = record.condition in _FAILED_FOR_GOOD or (
-        record.outcome.result in _ENDS and record.condition not in _EMPTIED
-    )
+    run.concluded = record.condition in _FAILED_FOR_GOOD or record.outcome.result in _CONCLUSIONS
     run.rounds.end_all(record)
     _let_go_of_rounds(run)
     _enter(run, _ENDS.get(record.outcome.result, State.FAILED), record.reason, at)
@@ -288,11 +287,10 @@ def _let_go_of_rounds(run: DurableRun) -> None:
 _FAILED_FOR_GOOD = {"exhausted", "given_up"}
 """Conditions under which a run fails for good; under the others no node was left."""
 
-_EMPTIED = {"all_left"}
-"""Conditions under which a run is stopped since its nodes left: a node on its way to it opens another, as after a
-loss."""
+_CONCLUSIONS = {Result.SUCCEEDED, Result.STOPPED}
+"""Results with which the job itself is over. Of a run that its nodes have left, a node on its way opens another."""
 
-_ENDS = {Result.SUCCEEDED: State.SUCCEEDED, Result.STOPPED: State.STOPPED}
+_ENDS = {Result.SUCCEEDED: State.SUCCEEDED, Result.STOPPED: State.STOPPED, Result.LEFT: State.LEFT}
 
 
 def _job_stop_asked(run: DurableRun, record: JobStopAsked, at: float) -> None:

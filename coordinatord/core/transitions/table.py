@@ -43,7 +43,8 @@ class TransitionLoopError(InternalError):
 
 def _rows() -> list[Transition]:
     forming, starting, running = State.FORMING, State.STARTING, State.RUNNING
-    stopping, succeeded, failed, stopped = State.STOPPING, State.SUCCEEDED, State.FAILED, State.STOPPED
+    stopping, succeeded, failed = State.STOPPING, State.SUCCEEDED, State.FAILED
+    stopped, left = State.STOPPED, State.LEFT
     when, do = conditions, actions
     rows = [
         Transition(
@@ -53,9 +54,7 @@ def _rows() -> list[Transition]:
     ]
     rows += [
         Transition(forming, when.stop_asked, stopped, do.end_as_asked, "{reasons.stop_asked}"),
-        Transition(
-            forming, when.all_left, stopped, do.end_as_left, "{reasons.because}the last node has left, as asked"
-        ),
+        Transition(forming, when.all_left, left, do.end_as_left, "{reasons.because}the last node has left, as asked"),
         Transition(
             forming,
             when.abandoned,

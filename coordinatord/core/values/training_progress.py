@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from coordinatord.protocol.messages import Observed
@@ -164,8 +164,16 @@ class TrainingProgress:
 
 def least_step(heard: Iterable[Observed], run: str, number: int) -> int | None:
     """Return the step that all workers of a round have come to, of those that report any; None if none does."""
-    known = (step for one in heard if (one.round, one.run) == (number, run) for step in one.steps if step is not None)
-    return min(known, default=None)
+    return min(_steps_of(heard, run, number), default=None)
+
+
+def furthest_step(heard: Iterable[Observed], run: str, number: int) -> int | None:
+    """Return the step that any worker of a round has come to; None if none reports any."""
+    return max(_steps_of(heard, run, number), default=None)
+
+
+def _steps_of(heard: Iterable[Observed], run: str, number: int) -> Iterator[int]:
+    return (step for one in heard if (one.round, one.run) == (number, run) for step in one.steps if step is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
     seconds = _seconds(run, tally, now)
     return JobFigures(
         job=run.job,
-        state=run.durable.state,
+        state=run.shown_state,
         is_shown=not run.durable.state.ended or now - run.durable.ledger.settled_at <= ENDED_SHOWN_S,
         nodes=tuple(run.count(state) for state in MemberState),
         nodes_min=run.spec.nodes_min,

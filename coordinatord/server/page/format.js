@@ -82,9 +82,9 @@ const TONES = {
   running: "good", succeeded: "good",
   forming: "wait", spare: "wait", arrived: "wait", ready: "wait",
   stalled: "busy", behind: "busy",
-  starting: "busy", stopping: "busy", assigned: "busy", stale: "busy",
+  starting: "busy", preparing: "busy", stopping: "busy", assigned: "busy", stale: "busy",
   failed: "bad", silent: "bad", disconnected: "bad",
-  stopped: "off", released: "off",
+  stopped: "off", released: "off", left: "off",
 };
 
 export function tone(state) {
@@ -106,4 +106,4 @@ export function toneOf(job) {
   return stateOf(job) === "silent" ? "busy" : tone(stateOf(job));
 }
 
-export const ENDED = new Set(["succeeded", "failed", "stopped"]);
+export const ENDED = new Set(["succeeded", "failed", "stopped", "left"]);

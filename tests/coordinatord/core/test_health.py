@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.core.queries.job_view import job_view
+from coordinatord.core.queries.job_view import job_view, summary_view
 from coordinatord.core.queries.reasons import lasted
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.run import Health
@@ -180,6 +180,66 @@ def test_a_coordinator_that_was_started_again_sees_a_stall_all_the_same() -> Non
     assert job.view.health == Health.WELL
     job.stand(1)
     assert job.view.health == Health.STALLED
+
+
+def test_a_node_that_is_constantly_behind_by_more_than_reports_explain_is_known_by_it() -> None:
+    job = Job()
+    for lag, behind in ((20, 0), (37, 37)):
+        for _ in range(8):
+            job.stage.play("advance 1s")
+            job.step += 10
+            job.stage.play(f"step n1 {job.step}")
+            job.stage.play(f"step n2 {max(0, job.step - lag)}")
+        assert job.view.progress.steps_per_s == 10.0
+        assert [node.behind for node in job.view.nodes] == [0, behind], "two reports are up to two seconds apart"
+
+
+def test_a_node_that_stands_behind_others_is_known_by_it_however_little_it_lacks() -> None:
+    job = Job()
+    job.train(20)
+    job.stage.play(f"step n1 {job.step + 1}")
+    assert [node.behind for node in job.view.nodes] == [0, 0]
+    job.stage.play("advance 6s")
+    assert [node.behind for node in job.view.nodes] == [0, 1]
+
+
+def test_how_long_there_was_no_step_and_how_long_one_takes_is_known() -> None:
+    job = Job()
+    assert (job.view.progress.idle_s, job.view.progress.usual_s) == (None, None)
+    job.train(20)
+    job.stand(4)
+    assert (job.view.progress.idle_s, job.view.progress.usual_s) == (4.0, 0.1)
+    job.stage.play("fail n1")
+    assert (job.view.progress.idle_s, job.view.progress.usual_s) == (None, None)
+
+
+def test_workers_that_are_to_report_steps_prepare_until_the_first_one() -> None:
+    job = Job()
+    job.stage.play("advance 3s")
+    assert (job.view.state, {node.state for node in job.view.nodes}) == ("running", {"running"}), "nobody has said so"
+    job.stage.play("announce n2")
+    job.stage.play("advance 2s")
+    view = job.view
+    assert (view.state, view.state_s) == ("starting", 5.0)
+    assert view.reason == "no step yet; all workers are started (formed of nodes n1, n2, its maximum)"
+    assert [(node.state, node.reason) for node in view.nodes] == 2 * [
+        ("preparing", "its workers run, and have done no step yet")
+    ]
+    assert summary_view(job.stage.coordinator.jobs["default"], job.stage.now, None).state == "starting"
+    job.train(1)
+    view = job.view
+    assert (view.state, view.state_s, {node.state for node in view.nodes}) == ("running", 0.0, {"running"})
+    assert view.reason == "all workers are started (formed of nodes n1, n2, its maximum)"
+
+
+def test_workers_of_a_later_round_prepare_from_when_they_are_started() -> None:
+    job = Job()
+    job.train(2)
+    for line in ("fail n1", "stopped n1 n2", "running n1"):
+        job.stage.play(line)
+    assert [node.state for node in job.view.nodes] == ["running", "assigned"], "others have yet to start"
+    job.stage.play("running n2")
+    assert (job.view.state, {node.state for node in job.view.nodes}) == ("starting", {"preparing"})
 
 
 @pytest.mark.parametrize("end", ["drop n1 n2", "silence n1 n2"])

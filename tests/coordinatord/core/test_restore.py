@@ -310,7 +310,7 @@ def test_a_run_that_was_empty_once_is_over_when_its_last_node_leaves() -> None:
     life.report(1, run="e-1", round=2, phase=Phase.RUNNING)
     life.report(1, run="e-1", round=2, phase=Phase.RUNNING, leaving=True)
     life.report(1, run="e-1", round=2, phase=Phase.STOPPED, leaving=True)
-    assert life.run.durable.state is State.STOPPED
+    assert life.run.durable.state is State.LEFT
 
 
 def test_a_run_that_lost_all_its_nodes_waits_for_them_anew() -> None:

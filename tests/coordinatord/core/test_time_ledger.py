@@ -93,7 +93,7 @@ def test_nodes_that_went_before_the_round_had_been_waited_for_in_vain() -> None:
 
 def test_a_run_that_ends_before_it_has_a_round_has_waited() -> None:
     stage = play("join n1 min=1 max=3", "advance 1s", "leave n1", "advance 9s")
-    assert run_of(stage).durable.state is State.STOPPED
+    assert run_of(stage).durable.state is State.LEFT
     assert ledger(stage) == {"waiting": 1.0}, "its time ends with it"
     assert (shown(stage).opened_s, shown(stage).state_s) == (1.0, 9.0)
 
@@ -349,7 +349,7 @@ STATES = {
     State.STARTING: "join n1 min=1 max=1\nadvance 2s",
     State.RUNNING: f"{PAIR}\nadvance 2s",
     State.STOPPING: f"{PAIR}\n{BROKEN}\nadvance 2s",
-    State.STOPPED: "join n1 min=1 max=2\nadvance 1s\nleave n1\nadvance 2s",
+    State.LEFT: "join n1 min=1 max=2\nadvance 1s\nleave n1\nadvance 2s",
 }
 
 

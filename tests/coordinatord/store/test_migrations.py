@@ -239,6 +239,23 @@ def test_a_condition_is_brought_forward_to_its_new_name(tmp_path: Path) -> None:
     assert [json.loads(str(body)) for (body,) in bodies] == [{"condition": "node_stopped"}, {"condition": "arrived"}]
 
 
+BEFORE_LEFT = 9
+"""The last version of the tables in which a run whose nodes had left on purpose was called stopped."""
+
+
+def test_a_run_whose_nodes_left_is_told_from_one_that_was_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    Database.open(path, migrations.STEPS[:BEFORE_LEFT]).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for condition in ("all_left", "stop_asked"):
+            body = json.dumps({"condition": condition, "outcome": {"result": "stopped"}})
+            values = (1.0, "job", "e-1", "RunEnded", body)
+            connection.execute("INSERT INTO records (at, job, run, kind, body) VALUES (?, ?, ?, ?, ?)", values)
+    Database.open(path).close()
+    bodies = ask(path, "SELECT body FROM records ORDER BY seq")
+    assert [json.loads(str(body))["outcome"]["result"] for (body,) in bodies] == ["left", "stopped"]
+
+
 BEFORE_LOGS = 5
 """The last version of the tables of which no report names a log, or who failed with the same error."""
 

@@ -17,9 +17,6 @@ if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.host import Host
     from tests.sim.world import World
 
-EMPTIED = "all_left"
-"""The end of a run whose nodes all left: one that was on its way begins another, as after a loss."""
-
 ROUGHLY_S = 1.0
 """The tolerance beside the time that the message with an age takes, and what clocks of different paces make of the
 age."""
@@ -48,7 +45,7 @@ class SuccessorInvariants(RoundInvariants):
         if old is None or over is None or over[2] != self.world.daemon.life or old.spec != record.spec:
             return
         ended, at, _ = over
-        if ended.outcome.result in {Result.SUCCEEDED, Result.STOPPED} and ended.condition != EMPTIED:
+        if ended.outcome.result in {Result.SUCCEEDED, Result.STOPPED}:
             openers = [host for host in self._alive if host.node == record.opener]
             early = bool(openers) and all(host.booted_at < at - self._vague_s(host) for host in openers)
             self.check(not early, "%s begins a job anew that %s as it was on its way", record.opener, ended.reason)

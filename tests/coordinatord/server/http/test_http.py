@@ -61,6 +61,7 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
             "step_age_s": None,
             "release": "0.9.1",
             "protocol": PROTOCOL_VERSION,
+            "behind": 0,
         }
         ledger = job["ledger"]
         assert sum(ledger["seconds"].values()) == pytest.approx(ledger["total"])
@@ -80,7 +81,7 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
             "round": 1,
             "world_size": 1,
             "restarts": {"used": 0, "max": 0},
-            "progress": {"step": None, "steps_per_s": None},
+            "progress": {"step": None, "steps_per_s": None, "idle_s": None, "usual_s": None},
             "spares": 0,
             "missing": {"count": 0, "nodes": []},
             "failure": None,
