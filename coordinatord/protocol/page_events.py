@@ -59,6 +59,22 @@ class NodeTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesStatus:
+    """A run over time, for charts: an item for each point, oldest first."""
+
+    span_s: Number
+    """How long a point is, in seconds of the run; the last one may be shorter."""
+    upto_s: Number
+    """The age of the run at the end of the last point."""
+    steps_per_s: Annotated[tuple[Number | None, ...], Length(0, ITEMS_MAX)]
+    """The mean of each point; None where it is not known."""
+    training_s: Annotated[tuple[Number, ...], Length(0, ITEMS_MAX)]
+    """How many seconds had gone into training by the end of each point."""
+    restarts: Annotated[tuple[Whole, ...], Length(0, ITEMS_MAX)]
+    """How many restarts had been used by then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PageJob:
     """The event `job` of `GET /v1/stream`."""
 
@@ -66,6 +82,9 @@ class PageJob:
     status: JobStatus | None
     """None if there is no such job. The nodes are in the table."""
     nodes: NodeTable
+    series: SeriesStatus | None = None
+    revision: Whole = 0
+    """Another one than before shows that there may be new events."""
 
 
 ON_PAGE: Without = {JobStatus: frozenset({"nodes"})}

@@ -2,6 +2,7 @@
 
 Only `driver` calls the machine. `node_sessions` carries nodes' messages to it and its answers back, over `connections`
 that are bounded; `refusal_log` keeps lines about refused nodes few. `http` answers everybody else, from jobs that
-`job_iteration` reads in pieces; `change_signal` wakes readers when something changes. `counters` counts for `metrics`,
-`page` is the live page, and `app` puts all of it together on one port. Nothing here decides about a job.
+`job_iteration` reads in pieces; `change_signal` wakes readers when something changes. `series_sampler` looks at jobs
+now and then, for charts over time. `counters` counts for `metrics`, `page` is the live page, and `app` puts all of it
+together on one port. Nothing here decides about a job.
 """

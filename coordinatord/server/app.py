@@ -40,6 +40,7 @@ from coordinatord.server.http.live_updates import LiveUpdates
 from coordinatord.server.http.responses import complain_alike
 from coordinatord.server.metrics.scrape import Metrics
 from coordinatord.server.node_sessions import NodeSessions
+from coordinatord.server.series_sampler import SeriesSampler
 from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import Store, UnreadableStoreError
 
@@ -142,7 +143,8 @@ async def serve(
     change_signal = ChangeSignal()
     driver.watchers.append(change_signal.note)
     events_api = EventsApi(driver, store, change_signal)
-    stream = LiveUpdates(driver, change_signal)
+    sampler = SeriesSampler(driver)
+    stream = LiveUpdates(driver, change_signal, sampler)
     metrics = Metrics(driver, counters)
     names = Names([host, *allowed_hosts])
     names.learn()
@@ -159,6 +161,7 @@ async def serve(
     try:
         await connections.accept(listeners, runner, BACKLOG)
         driver.start()
+        tasks.spawn(sampler.watch(), name="sampler")
         metrics.start()
         address, bound_port = listeners[0].getsockname()[:2]
         yield Server(address, bound_port, driver, sessions, tasks)

@@ -12,6 +12,7 @@ PURE_STDLIB = frozenset(
     {
         "__future__",
         "abc",
+        "array",
         "bisect",
         "collections",
         "dataclasses",

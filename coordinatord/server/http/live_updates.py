@@ -22,13 +22,15 @@ from aiohttp import web
 
 from coordinatord.core.queries.job_view import drained_view, summary_view, whole_view
 from coordinatord.core.state.run import Run
+from coordinatord.core.values.time_series import TimeSeries
 from coordinatord.protocol.api import NodeStatus
-from coordinatord.protocol.page_events import ON_PAGE, NodeTable, PageJob, PageStatus
+from coordinatord.protocol.page_events import ON_PAGE, NodeTable, PageJob, PageStatus, SeriesStatus
 from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime import __version__
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.responses import complain
+from coordinatord.server.series_sampler import SeriesSampler
 
 VIEWERS_MAX = 100
 """The limit of open pages: ten times what a team has. Each costs a connection and, if it reads slowly, one old
@@ -108,9 +110,10 @@ class _Topic:
 class LiveUpdates:
     """All viewers of the live page."""
 
-    def __init__(self, driver: Driver, change_signal: ChangeSignal) -> None:
+    def __init__(self, driver: Driver, change_signal: ChangeSignal, sampler: SeriesSampler) -> None:
         self._driver = driver
         self._change_signal = change_signal
+        self._sampler = sampler
         self._jobs = _Topic("jobs", self._show_jobs)
         self._job_topics: dict[str, _Topic] = {}
         self._viewers = 0
@@ -231,8 +234,20 @@ class LiveUpdates:
             return PageJob(job=job, status=None, nodes=NodeTable(columns=COLUMNS, rows=())), False
         shown = whole_view(run, self._driver.now, self._driver.machine.store_error)
         nodes = NodeTable(columns=COLUMNS, rows=tuple(map(_row, shown.nodes)))
-        return PageJob(job=job, status=shown, nodes=nodes), _lives(run)
+        series = _series(self._sampler.series(run))
+        return PageJob(job=job, status=shown, nodes=nodes, series=series, revision=run.revision), _lives(run)
 
 
 def _lives(run: Run) -> bool:
     return not run.durable.state.ended or bool(run.members)
+
+
+def _series(series: TimeSeries) -> SeriesStatus:
+    """Return it with as many digits as a chart can show."""
+    return SeriesStatus(
+        span_s=series.span_s,
+        upto_s=round(series.upto_s, 3),
+        steps_per_s=tuple(None if pace is None else float(f"{pace:.4g}") for pace in series.steps_per_s),
+        training_s=tuple(round(seconds, 3) for seconds in series.training_s),
+        restarts=tuple(series.restarts),
+    )

@@ -2,7 +2,15 @@
 
 // Make an element: `h("td", { class: "ranks", title: "..." }, "0-7")`.
 export function h(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
+  return fill(document.createElement(tag), attributes, children);
+}
+
+// Make an element of a drawing.
+export function s(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+}
+
+function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) set(element, name, value);
   element.append(...children);
   return element;

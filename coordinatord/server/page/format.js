@@ -43,7 +43,12 @@ export function ago(seconds) {
 
 // The time of day so many seconds ago, with the day if that is not today.
 export function clock(secondsAgo) {
-  const then = new Date(Date.now() - secondsAgo * 1000);
+  return moment(Date.now() / 1000 - secondsAgo);
+}
+
+// The same of a time in seconds since 1970.
+export function moment(seconds) {
+  const then = new Date(seconds * 1000);
   return (then.toDateString() === new Date().toDateString() ? CLOCK : DAY_AND_CLOCK).format(then);
 }
 

@@ -1,7 +1,9 @@
 // One whole job: its panels in the order in which questions come up.
 
+import { chartsPanel } from "./charts.js";
 import { commandsPanel } from "./commands.js";
 import { h } from "./dom.js";
+import { eventsPanel } from "./events.js";
 import { failurePanel } from "./failure.js";
 import { headline } from "./headline.js";
 import { ledgerPanel } from "./ledger.js";
@@ -9,14 +11,18 @@ import { nodesOf, nodesPanel } from "./nodes.js";
 import { roundsPanel } from "./rounds.js";
 import { ENDED } from "./format.js";
 
+const RECENT_S = 600; // a failure comes first for so long, while people come to see what happened
+
 export function jobPage() {
   const top = headline();
+  const charts = chartsPanel();
   const ledger = ledgerPanel();
+  const nodes = nodesPanel();
   const rounds = roundsPanel();
   const failure = failurePanel();
-  const nodes = nodesPanel();
+  const events = eventsPanel();
   const commands = commandsPanel();
-  const parts = [top, ledger, rounds, failure, nodes, commands];
+  const parts = [top, charts, ledger, nodes, rounds, failure, events, commands];
   const element = h("div", { class: "job" }, ...parts.map((part) => part.element));
   return {
     element,
@@ -24,14 +30,19 @@ export function jobPage() {
     update(data, elapsed) {
       const view = { ...data.status, nodes: nodesOf(data.nodes) };
       top.update(view, elapsed);
+      charts.update(view, data.series, elapsed);
       ledger.update(view.ledger);
+      nodes.update(view);
       rounds.update(view, elapsed);
       failure.update(view.failure, elapsed);
-      // A reader of a failed job looks for the failure first.
-      const before = view.state === "failed" ? top.element : rounds.element;
+      const before = isUrgent(view, elapsed) ? top.element : rounds.element;
       if (failure.element.previousSibling !== before) before.after(failure.element);
-      nodes.update(view);
+      events.update(view, data.revision);
       commands.update(view.job, ENDED.has(view.state));
     },
   };
+}
+
+function isUrgent({ state, failure }, elapsed) {
+  return failure !== null && (state === "failed" || failure.age_s + elapsed < RECENT_S);
 }

@@ -2,6 +2,7 @@
 
 import { command, copyable } from "./commands.js";
 import { badge, h, keep, name, setText, show } from "./dom.js";
+import { releaseOf } from "./filters.js";
 import { count, duration, toneOfNode } from "./format.js";
 
 const RANKS_MAX = 64; // they are named one by one; `nodeclient status --json` has more
@@ -36,7 +37,7 @@ function factsOf(node, most) {
     { label: "Last seen", text: `${duration(node.last_seen_s)} ago` },
     { label: "Group rank", text: node.group_rank === null ? "" : count(node.group_rank) },
     { label: "Steps", text: stepsOf(node, most) },
-    { label: "Version", text: node.release ?? (node.protocol === null ? "" : `protocol ${node.protocol}`) },
+    { label: "Version", text: releaseOf(node) },
   ];
   return facts.filter((each) => each.text);
 }

@@ -1,6 +1,7 @@
 // The nodes of a job: filtered, sorted, and only the visible rows, so that ten thousand scroll like ten.
 
 import { badge, h, keep, name, setText, set, show, style } from "./dom.js";
+import { filterChip, filtersOf, releaseOf } from "./filters.js";
 import { nodeDetail } from "./node.js";
 import { stragglerFrom, stepsCell } from "./steps.js";
 import { count, duration, spans, toneOfNode } from "./format.js";
@@ -8,7 +9,6 @@ import { count, duration, spans, toneOfNode } from "./format.js";
 const ROW_PX = 36; // as in style.css
 const SPARE_ROWS = 8; // above and below what is seen, so that quick scrolling shows no gap
 const FILTER_FROM = 10; // nodes: fewer are seen at a glance
-const BEHIND = "behind"; // beside the states: nodes with a worker that others wait for
 const NATURAL = new Intl.Collator(undefined, { numeric: true });
 
 const COLUMNS = [
@@ -17,7 +17,7 @@ const COLUMNS = [
   { key: "state", title: "State", compare: (a, b) => NATURAL.compare(a.state, b.state) },
   { key: "ranks", title: "Ranks", compare: (a, b) => first(a.ranks) - first(b.ranks) },
   { key: "steps", title: "Step", compare: (a, b) => least(a) - least(b) },
-  { key: "seen", title: "Last seen", compare: (a, b) => b.last_seen_s - a.last_seen_s },
+  { key: "seen", title: "Seen", compare: (a, b) => b.last_seen_s - a.last_seen_s },
 ];
 
 function first(ranks) {
@@ -41,7 +41,7 @@ export function nodesOf({ columns, rows }) {
 
 export function nodesPanel() {
   const filter = h("input", { type: "search", placeholder: "Name, host, address, rank …", "aria-label": "Find nodes" });
-  const states = h("div", { class: "chips", role: "group", "aria-label": "Only nodes that are" });
+  const chips = h("div", { class: "chips", role: "group", "aria-label": "Only nodes that are" });
   const number = h("span", { class: "aside" });
   const headers = COLUMNS.map(header);
   const above = spacer();
@@ -53,12 +53,13 @@ export function nodesPanel() {
   const detail = nodeDetail(() => choose(null));
   const element = h("section", { class: "panel nodes", "aria-labelledby": "nodes-title" },
     h("header", {}, h("h2", { id: "nodes-title" }, "Nodes"), number),
-    h("div", { class: "tools" }, filter, states), detail.element, scroller, none);
+    h("div", { class: "tools" }, filter, chips), detail.element, scroller, none);
 
   const pool = [];
-  let view = null; // the job's view, its nodes as objects
+  let last = null; // the job's view
+  let view = null; // what the rows need of it
   let found = []; // those that are filtered in, in their order
-  let onlyState = null; // or BEHIND
+  let only = null; // the filter that is chosen
   let sorting = { key: null, down: false };
   let chosen = null;
 
@@ -79,16 +80,15 @@ export function nodesPanel() {
     above.update(from);
     below.update(found.length - upTo);
   };
-  const isWanted = (node) => onlyState === null || (onlyState === BEHIND ? isBehind(node, view) : node.state === onlyState);
   const arrange = () => {
     const words = filter.value.trim().toLowerCase();
-    found = view.nodes.filter((node) => isWanted(node) && matches(node, words));
+    found = view.nodes.filter((node) => (only?.has(node) ?? true) && matches(node, words));
     const column = COLUMNS.find((each) => each.key === sorting.key);
     if (column) found.sort(column.compare);
-    else found.sort((a, b) => isBehind(b, view) - isBehind(a, view)); // who is waited for
+    else found.sort((a, b) => behind(b, view) - behind(a, view)); // who is waited for longest
     if (sorting.down) found.reverse();
     headers.forEach((each) => each.update(sorting));
-    setText(number, found.length === view.nodes.length ? count(found.length) : `${count(found.length)} of ${count(view.nodes.length)}`);
+    setText(number, numberOf(found.length, view.nodes));
     set(table, "aria-rowcount", found.length + 1);
     show(none, found.length === 0 && view.nodes.length > 0);
     show(scroller, found.length > 0);
@@ -114,6 +114,7 @@ export function nodesPanel() {
   return {
     element,
     update(job) {
+      last = job;
       const reporting = job.nodes.filter((node) => node.most !== null);
       view = {
         nodes: job.nodes,
@@ -122,30 +123,28 @@ export function nodesPanel() {
       };
       show(element, job.nodes.length > 0);
       show(filter, job.nodes.length >= FILTER_FROM || filter.value !== "");
-      const counts = countStates(job.nodes);
-      const behind = job.nodes.filter((node) => isBehind(node, view)).length;
-      if (behind) counts.set(BEHIND, behind);
-      if (onlyState !== null && !counts.has(onlyState)) onlyState = null;
-      const chips = [...counts].map(([state, nodes]) => ({ state, nodes, pressed: state === onlyState }));
-      show(states, chips.length > 1);
-      keep(states, chips, (chip) => chip.state, () => stateChip((state) => {
-        onlyState = onlyState === state ? null : state;
+      const filters = filtersOf(job.nodes, (node) => behind(node, view) > 0);
+      only = filters.find((each) => each.key === only?.key) ?? null;
+      keep(chips, filters.map((each) => ({ ...each, pressed: each === only })), (each) => each.key, () => filterChip((key) => {
+        only = only?.key === key ? null : { key };
         scroller.scrollTop = 0;
-        this.update(job);
+        this.update(last);
       }));
+      show(chips, filters.length > 0);
       arrange();
     },
   };
 }
 
-function isBehind(node, { most, slack }) {
-  return node.least !== null && most - node.least > slack;
+function numberOf(found, nodes) {
+  if (found < nodes.length) return `${count(found)} of ${count(nodes.length)}`;
+  const same = nodes.every((node) => releaseOf(node) === releaseOf(nodes[0]));
+  return same && found ? `${count(found)}, ${found > 1 ? "all on" : "on"} ${releaseOf(nodes[0])}` : count(found);
 }
 
-function countStates(nodes) {
-  const counts = new Map();
-  for (const { state } of nodes) counts.set(state, (counts.get(state) ?? 0) + 1);
-  return counts;
+// How many steps a node is behind; 0 if that may be chance of reporting.
+function behind(node, { most, slack }) {
+  return node.least !== null && most - node.least > slack ? most - node.least : 0;
 }
 
 function matches(node, words) {
@@ -174,22 +173,6 @@ function spacer() {
     update(rows) {
       show(element, rows > 0);
       style(cell, "height", `${rows * ROW_PX}px`);
-    },
-  };
-}
-
-function stateChip(choose) {
-  const content = h("span");
-  const element = h("button", { type: "button", class: "chip" }, h("i"), content);
-  let state = "";
-  element.addEventListener("click", () => choose(state));
-  return {
-    element,
-    update(chip) {
-      state = chip.state;
-      setText(content, `${count(chip.nodes)} ${chip.state}`);
-      set(element, "data-tone", toneOfNode(chip.state));
-      set(element, "aria-pressed", chip.pressed ? "true" : "false");
     },
   };
 }

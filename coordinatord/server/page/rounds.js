@@ -30,11 +30,11 @@ export function roundsPanel() {
       const parts = bandOf(view);
       const span = parts.reduce((sum, part) => sum + total(part.seconds), 0);
       const ended = ENDED.has(view.state);
-      const endedAgo = ended ? view.state_s + elapsed : 0;
+      const since = elapsed + (ended ? view.state_s : 0);
       keep(band, parts, (part) => part.key, piece);
       set(band, "aria-label", `${plural(rounds.length, "round")} in ${duration(span)}; each is described below`);
-      setText(from, clock(span + endedAgo));
-      setText(until, ended ? clock(endedAgo) : "now");
+      setText(from, clock(span + since));
+      setText(until, ended ? clock(since) : "now");
       setText(number, rounds[0].round > 1 ? `the last ${count(rounds.length)}` : plural(rounds.length, "round"));
       again = () => {
         const open = all.getAttribute("aria-expanded") === "true";

@@ -1,0 +1,41 @@
+"""What a run's time series is made of: the run as it is now, and what its rounds still tell of the time before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coordinatord.core.queries.time_attribution import spent
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.run import Health, Run
+from coordinatord.core.values.time_series import Sample
+
+
+def sample(run: Run, now: float) -> Sample:
+    """Return what is known of a run now."""
+    so_far = spent(run, now)
+    return Sample(so_far.total, so_far.training, run.durable.restarts_used, _pace(run))
+
+
+def _pace(run: Run) -> float | None:
+    """Return the pace of the round; 0 where there is none, and None where it is not known."""
+    if not run.durable.reports_steps or run.durable.state.ended:
+        return None
+    if run.durable.state is not State.RUNNING or run.health is not Health.WELL:
+        return 0.0
+    return run.progress.steps_per_s
+
+
+def past_samples(run: Run) -> Iterator[Sample]:
+    """Yield what the rounds that are kept tell of the time before now; how many steps a second it was is not kept."""
+    rounds = list(run.durable.rounds)
+    restarts = run.durable.restarts_used - sum(one.charged for one in rounds)
+    for one in rounds:
+        before, after = one.before, one.after
+        yield Sample(before.total, before.training, restarts, None)
+        if one.running_at is not None:
+            yield Sample(one.running_at, before.training, restarts, None)
+        if after is not None:
+            if one.stopped_at is not None:
+                yield Sample(one.stopped_at, after.training, restarts, None)
+            restarts += one.charged
+            yield Sample(after.total, after.training, restarts, None)

@@ -1,0 +1,69 @@
+"""Looks at each job now and then, and so keeps its time series for the charts of the page.
+
+A heartbeat costs nothing more for it: the series comes from looks, once a second while a run is young, and half a
+minute apart once it is old. It is not stored. After a restart of the daemon it begins with what the rounds tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from coordinatord.core.queries.samples import past_samples, sample
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.time_series import TimeSeries
+from coordinatord.core.values.training_progress import WINDOW_S
+from coordinatord.server.driver import Driver
+from coordinatord.server.job_iteration import iterate_jobs
+
+LOOK_S = 1.0
+"""The least time between two looks: nodes report once a second."""
+
+LOOKS_PER_POINT = 4
+"""How often each point is looked at. The pace is a mean over half a minute, so looks are never further apart."""
+
+PIECE = 1_000
+"""Nodes of jobs that are looked at without a pause: with `job_iteration.JOB_COST`, some 25 jobs, half a millisecond."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The series of one run."""
+
+    series: TimeSeries = field(default_factory=TimeSeries)
+    due_at: float = 0.0
+
+
+class SeriesSampler:
+    """The time series of all runs that are live, or were looked at since."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._kept: dict[str, _Kept] = {}
+
+    async def watch(self) -> None:
+        """Look at live runs for as long as the daemon serves."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            async for run in iterate_jobs(self._driver, PIECE):
+                kept = self._kept.get(run.id)
+                if not run.durable.state.ended and (kept is None or kept.due_at <= self._driver.now):
+                    self.series(run)
+
+    def series(self, run: Run) -> TimeSeries:
+        """Return the series of a run up to now."""
+        kept = self._kept.get(run.id)
+        if kept is None:
+            self._forget_old()
+            kept = self._kept[run.id] = _Kept()
+            for past in past_samples(run):
+                kept.series.note(past)
+        now = self._driver.now
+        kept.series.note(sample(run, now))
+        kept.due_at = now + min(max(LOOK_S, kept.series.span_s / LOOKS_PER_POINT), WINDOW_S)
+        return kept.series
+
+    def _forget_old(self) -> None:
+        """Forget runs that the machine no longer knows."""
+        known = {run.id for run in self._driver.machine.jobs.values()}
+        self._kept = {run: kept for run, kept in self._kept.items() if run in known}

@@ -1,0 +1,120 @@
+"""What the live page shows of the past: charts, events, the last failure; nothing is cut or wider than the window."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from coordinatord.core.values.records import KINDS
+from tests.coordinatord.server.page.conftest import Open
+from tests.coordinatord.server.page.test_files import FOLDER
+from tests.support.browser import Page
+from tests.support.cluster import Coordinator
+from tests.support.job_views import a_failure_status, a_job, an_event, show
+
+pytestmark = pytest.mark.slow
+
+EVENTS = (
+    an_event(1, "NodeJoined", "host gpu1 at 10.0.0.1 with 8 workers", node="gpu1"),
+    an_event(2, "RoundFormed", "formed of nodes gpu1, gpu2", round=1),
+    an_event(3, "NodeLost", "silent for its whole lease", node="gpu2"),
+    an_event(4, "RoundEnded", "lost node gpu2", round=1),
+)
+
+CLIPPED = """[...document.querySelectorAll('main *')].filter((element) => {
+  const { overflowX, clipPath } = getComputedStyle(element);
+  const box = element.getBoundingClientRect();
+  const hidden = element.closest('[hidden], [aria-hidden], .bar, .band') || !box.width || clipPath !== 'none';
+  const cut = overflowX !== 'visible' && element.scrollWidth > element.clientWidth + 1;
+  return !hidden && (cut || box.right > innerWidth + 1 || box.left < -1);
+}).map((element) => `${element.tagName} ${element.className}: ${element.innerText}`)"""
+"""Elements with more than they can show beside each other, or that lie partly outside of the window."""
+
+OVERLAPPING = """(() => {
+  const boxes = [...document.querySelectorAll('.job > :not([hidden])')].map((each) => each.getBoundingClientRect());
+  return boxes.slice(1).filter((box, index) => box.top < boxes[index].bottom).length;
+})()"""
+
+TOP_OF_FAILURE = "document.querySelector('.failure').getBoundingClientRect().top + scrollY"
+
+
+def entries(page: Page) -> list[str]:
+    """Return the kinds of the events that are listed."""
+    found: list[str] = page.evaluate("[...document.querySelectorAll('.events li b')].map((each) => each.innerText)")
+    return found
+
+
+@pytest.mark.parametrize("width", [390, 800, 1_280, 1_920])
+def test_nothing_is_cut_or_wider_than_the_window(coordinator: Coordinator, open_page: Open, width: int) -> None:
+    page = open_page(coordinator.url, width=width, height=900)
+    show(page, a_job(failure=a_failure_status()), *EVENTS)
+    page.wait("document.querySelectorAll('.events li').length === 4")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.evaluate(CLIPPED) == []
+    assert page.evaluate(OVERLAPPING) == 0
+
+
+def test_charts_show_the_run_over_time_and_what_the_reader_points_at(coordinator: Coordinator, open_page: Open) -> None:
+    page = open_page(coordinator.url)
+    show(page, a_job())
+    assert page.text(".charts").split("\n")[0].startswith("Steps a second")
+    drawn = "[...document.querySelectorAll('.chart .line')].map((line) => line.getAttribute('d'))"
+    pace, goodput, restarts = page.evaluate(drawn)
+    assert pace.startswith("M17.3 "), "nothing is drawn where nothing is known"
+    assert re.search(r"V100H\d", pace), "there were no steps while it began again"
+    assert goodput.endswith("H1000")
+    assert re.fullmatch(r"M0 100(H[\d.]+|V100)+V50(H[\d.]+|V50)+", restarts)
+    labels = "[...document.querySelectorAll('.chart svg')].map((each) => each.getAttribute('aria-label'))"
+    assert page.evaluate(labels)[0] == "Steps a second: 3.0 a second at last, between 0.0 a second and 3.0 a second"
+    page.evaluate("""(() => {
+      const plot = document.querySelector('.plot');
+      const { left, width, top } = plot.getBoundingClientRect();
+      plot.dispatchEvent(new PointerEvent('pointermove', { clientX: left + width * 0.502, clientY: top }));
+    })()""")
+    assert page.text(".chart .reading") == "0.0 a second"
+    assert page.text(".chart .when").startswith("at ")
+    page.evaluate("document.querySelector('.plot').dispatchEvent(new PointerEvent('pointerleave'))")
+    assert page.text(".chart .reading") == "3.0 a second"
+
+
+def test_events_are_found_by_kind_and_by_words(coordinator: Coordinator, open_page: Open) -> None:
+    page = open_page(coordinator.url)
+    show(page, a_job(), *EVENTS)
+    page.wait("document.querySelectorAll('.events li').length === 4")
+    assert entries(page) == ["round ended (1)", "node lost", "round formed (1)", "node joined"], "newest first"
+    page.evaluate("[...document.querySelectorAll('.chip')].find((each) => each.innerText === 'Interruptions').click()")
+    page.wait("document.querySelectorAll('.events li').length === 2")
+    assert "kind=RoundStopped%2CRoundEnded" in page.evaluate("asked.at(-1)"), "the coordinator looks for the kinds"
+    page.evaluate("""(() => {
+      const field = document.querySelector('input[aria-label="Find events"]');
+      field.value = 'GPU2';
+      field.dispatchEvent(new Event('input'));
+      field.value = 'whole lease';
+      field.dispatchEvent(new Event('input'));
+    })()""")
+    assert entries(page) == ["node lost"]
+    assert "gpu2" in page.text(".events li")
+
+
+def test_the_page_names_only_kinds_of_events_that_exist() -> None:
+    text = (FOLDER / "events.js").read_text()
+    named = set(re.findall(r'"([A-Z][a-z]+[A-Z]\w+)"', text))
+    assert {"NodeLost", "RoundFormed"} <= named <= KINDS.keys()
+
+
+@pytest.mark.parametrize("width", [390, 1_280])
+def test_a_recent_failure_is_above_the_fold_with_its_hint_and_log(
+    coordinator: Coordinator, open_page: Open, width: int
+) -> None:
+    page = open_page(coordinator.url, width=width, height=900)
+    show(page, a_job(failure=a_failure_status()))
+    assert page.evaluate(TOP_OF_FAILURE) < 700
+    assert "the GPU is full: use a smaller batch" in page.text(".failure")
+    assert "/var/log/training/mnist/r-1/round_1/1/stderr.log (on gpu2)" in page.text(".failure")
+
+
+def test_an_old_failure_comes_after_what_goes_on(coordinator: Coordinator, open_page: Open) -> None:
+    page = open_page(coordinator.url)
+    show(page, a_job(failure=a_failure_status(age_s=3_600.0)))
+    assert page.evaluate(f"{TOP_OF_FAILURE} > document.querySelector('.nodes').getBoundingClientRect().top + scrollY")
