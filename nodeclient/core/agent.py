@@ -231,7 +231,7 @@ class Agent:
     def _leave_requested(self, event: events.LeaveRequested, now: float) -> None:
         again = self._leaving is not None
         self._leaving = event.signum
-        if not again and (self._connection.connected or self.phase.has_workers):
+        if not again:
             grace_s = self._settings.stop_timeout_s if self._group.alive else None
             self._notice(Level.INFO, "leaving", notices.leaving(event.signum, grace_s))
         if again or not self._connection.connected:

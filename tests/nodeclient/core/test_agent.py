@@ -345,7 +345,9 @@ def test_a_leaving_node_that_heard_the_decision_waits_to_be_let_go() -> None:
 def test_a_node_out_of_touch_leaves_without_asking() -> None:
     bench = Bench()
     bench.close()
-    assert bench.leave() == [Exit(143, "left the job", Level.INFO)]
+    notice, ending = bench.leave()
+    assert isinstance(notice, Notice)
+    assert (notice.text, ending) == ("SIGTERM: leaving", Exit(143, "left the job", Level.INFO))
 
 
 def test_a_leaving_node_does_not_look_for_a_coordinator_that_it_lost() -> None:
