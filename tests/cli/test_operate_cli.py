@@ -81,7 +81,7 @@ def test_a_drained_node_saves_leaves_is_replaced_and_kept_out_until_it_is_undrai
     assert f"\na: drained by {BY}: bad fan\n" in operator.ask("status")[1]
     again = mnist.join("a", "--nnodes", "2")
     again.await_line("drained")
-    assert operator.do("undrain", "a") == "a may join again; a nodeclient that has left there is to be started again"
+    assert operator.do("undrain", "a") == "a may join again. If its nodeclient has ended, start it again"
     assert operator.do("undrain", "a") == "a is not drained (nothing is)"
     assert len(operator.events("NodeUndrained")) == 1
     assert c.process.poll() is None

@@ -184,7 +184,8 @@ def _unknown(cluster: Cluster, wrong: str) -> str:
     """Explain that no node or host has this name, which one may be meant, and how to drain the name all the same."""
     nearest = difflib.get_close_matches(wrong, sorted(_names(cluster)), n=1)
     meant = f"; did you mean {nearest[0]}?" if nearest else "."
-    return f"no job has a node or a host {wrong!r}{meant} To keep out one that is to come later, drain it with --ahead"
+    how = 'with --ahead, or over HTTP with "ahead": true'
+    return f"no job has a node or a host {wrong!r}{meant} To keep out one that is to come later, drain it {how}"
 
 
 def _leaves(run: Run, name: str) -> str:
@@ -227,4 +228,4 @@ def _undrain(request: Request, decision: Decision) -> Reply:
         return Reply(AdminResult.DONE, f"{name} is drained no more, but still kept out: {'; '.join(kept)}", touched)
     if touched:
         return Reply(AdminResult.DONE, f"{name} is drained no more, and stays", touched)
-    return Reply(AdminResult.DONE, f"{name} may join again; a nodeclient that has left there is to be started again")
+    return Reply(AdminResult.DONE, f"{name} may join again. If its nodeclient has ended, start it again")
