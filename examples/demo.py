@@ -180,7 +180,7 @@ def disturb(training: Training, screen: Screen, epoch: int, deed: Callable[[Trai
 def train(cluster: Cluster, screen: Screen, job: str, epochs: int) -> Training:
     """Let all nodes join a job."""
     training = Training(cluster, job, epochs, View(screen))
-    screen.print_line(f"{', '.join(NODES)} join the job {job}")
+    screen.print_line(f"{', '.join(NODES)} join the job {job}, import torch and train for {epochs} epochs")
     for node in NODES:
         training.start_node(node)
     return training
@@ -189,7 +189,8 @@ def train(cluster: Cluster, screen: Screen, job: str, epochs: int) -> Training:
 def play(cluster: Cluster, screen: Screen, epochs: int) -> None:
     """Train twice and print the results. Raises `ClusterError` if they are not what they should be."""
     screen.print(TITLE)
-    screen.print_line(f"coordinatord listens on {cluster.address}, all logs are in {cluster.folder}")
+    screen.print_line(f"coordinatord serves: watch the demo at http://{cluster.address}/")
+    screen.print_line(f"logs are in {cluster.folder}, which is removed if all goes well")
     undisturbed = train(cluster, screen, "undisturbed", epochs)
     expected = undisturbed.finish()
     screen.print_line(f"done, accuracy {expected:.4f}")

@@ -1,6 +1,6 @@
 """Train a small convolutional network on handwritten digits, on however many workers there are.
 
-    nodeclient join --coord HOST -- python examples/digits.py --checkpoint digits.pt
+    nodeclient join --coord HOST --job-id digits -- python examples/digits.py --checkpoint digits.pt
 
 Workers may come and go while it trains. Three habits make that harmless, and a script needs no more
 to be elastic:
@@ -61,7 +61,9 @@ def train(ctx: workerlib.Context, arguments: argparse.Namespace) -> None:
     steps = restore(ctx, arguments.checkpoint, model, optimizer)
     replica = DistributedDataParallel(model)
     batches = math.ceil(len(images) / arguments.batch_size)
-    if steps:
+    if steps >= arguments.epochs * batches:
+        log(ctx, f"all {steps} steps are in {arguments.checkpoint} already: remove it to train anew")
+    elif steps:
         log(ctx, f"went on from {arguments.checkpoint}, after step {steps} of {arguments.epochs * batches}")
 
     while steps < arguments.epochs * batches:
