@@ -269,7 +269,7 @@ class NodeStatus:
     host: AnyText
     address: AnyText
     state: AnyText
-    """A member state; or `spare` for a ready node beyond the maximum, and `preparing` for one whose workers run and
+    """A member state; or `spare` for a ready node beyond the maximum, and `starting` for one whose workers run and
     have yet to do the first of their steps."""
     reason: AnyText
     drained: bool = False

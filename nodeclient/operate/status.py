@@ -211,7 +211,7 @@ def _table(job: JobStatus, nodes: Sequence[NodeStatus], where: TerminalInfo) -> 
         node = nodes[row]
         if title == "STATE" and node.state in TROUBLED:
             return where.paint(cell, Colour.BAD)
-        if (title == "STATE" and (node.drained or node.state == "preparing")) or (title == "STEP" and node.behind):
+        if (title == "STATE" and (node.drained or node.state == "starting")) or (title == "STEP" and node.behind):
             return where.paint(cell, Colour.CHANGING)
         return cell
 

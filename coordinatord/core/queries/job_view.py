@@ -35,7 +35,7 @@ from coordinatord.protocol.schema import fields_of
 SPARE = "spare"
 """The state of a node that the round has no place for."""
 
-PREPARING = "preparing"
+STARTING = "starting"
 """The state of a node whose workers run, and have yet to do the first of their steps: they import or load, say."""
 
 STANDS_S = 5.0
@@ -217,13 +217,13 @@ def _node_status(run: Run, member: Member, ready: str, lead: _Lead, now: float) 
     age_s = seen_s + observed.step_age_s if steps and observed.step_age_s is not None else None
     state: str = ready if member.state is MemberState.READY else member.state
     if member.state is MemberState.RUNNING and run.shown_state is not run.durable.state:
-        state = PREPARING
+        state = STARTING
     return NodeStatus(
         node=member.node,
         host=offer.host,
         address=offer.advertise_address or member.peer_address,
         state=state,
-        reason="its workers run, and have done no step yet" if state == PREPARING else _reason(member),
+        reason="its workers run, and have done no step yet" if state == STARTING else _reason(member),
         drained=bool(member.drained),
         group_rank=None if assignment is None else assignment.group_rank,
         ranks=() if assignment is None else tuple(range(assignment.first_rank, assignment.first_rank + offer.workers)),

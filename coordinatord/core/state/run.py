@@ -293,8 +293,8 @@ class Run:
     @property
     def shown_state(self) -> State:
         """The state as it is shown: a round whose workers have yet to do the first of their steps is still starting."""
-        is_preparing = self.durable.state is State.RUNNING and self.activity is Activity.STARTING
-        return State.STARTING if is_preparing else self.durable.state
+        is_starting = self.durable.state is State.RUNNING and self.activity is Activity.STARTING
+        return State.STARTING if is_starting else self.durable.state
 
     @property
     def shown_since(self) -> float:

@@ -213,7 +213,7 @@ def test_how_long_there_was_no_step_and_how_long_one_takes_is_known() -> None:
     assert (job.view.progress.idle_s, job.view.progress.usual_s) == (None, None)
 
 
-def test_workers_that_are_to_report_steps_prepare_until_the_first_one() -> None:
+def test_workers_that_are_to_report_steps_are_starting_until_the_first_one() -> None:
     job = Job()
     job.stage.play("advance 3s")
     assert (job.view.state, {node.state for node in job.view.nodes}) == ("running", {"running"}), "nobody has said so"
@@ -223,7 +223,7 @@ def test_workers_that_are_to_report_steps_prepare_until_the_first_one() -> None:
     assert (view.state, view.state_s) == ("starting", 5.0)
     assert view.reason == "no step yet; all workers are started (formed of nodes n1, n2, its maximum)"
     assert [(node.state, node.reason) for node in view.nodes] == 2 * [
-        ("preparing", "its workers run, and have done no step yet")
+        ("starting", "its workers run, and have done no step yet")
     ]
     assert summary_view(job.stage.coordinator.jobs["default"], job.stage.now, None).state == "starting"
     job.train(1)
@@ -232,14 +232,14 @@ def test_workers_that_are_to_report_steps_prepare_until_the_first_one() -> None:
     assert view.reason == "all workers are started (formed of nodes n1, n2, its maximum)"
 
 
-def test_workers_of_a_later_round_prepare_from_when_they_are_started() -> None:
+def test_workers_of_a_later_round_are_starting_until_they_do_a_step() -> None:
     job = Job()
     job.train(2)
     for line in ("fail n1", "stopped n1 n2", "running n1"):
         job.stage.play(line)
     assert [node.state for node in job.view.nodes] == ["running", "assigned"], "others have yet to start"
     job.stage.play("running n2")
-    assert (job.view.state, {node.state for node in job.view.nodes}) == ("starting", {"preparing"})
+    assert (job.view.state, {node.state for node in job.view.nodes}) == ("starting", {"starting"})
 
 
 @pytest.mark.parametrize("end", ["drop n1 n2", "silence n1 n2"])
