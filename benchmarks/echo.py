@@ -1,8 +1,9 @@
-"""The limit of this stack: a bare aiohttp WebSocket server on uvloop that unpacks each message and packs an answer.
+"""The limit of this stack: a bare WebSocket server on uvloop that unpacks each message and packs an answer.
 
     python -m benchmarks.echo ANSWER
 
-Its answer is always the msgpack message in ANSWER, in hexadecimal digits, so that it sends as much as a coordinatord.
+It stands on the same WebSocket as a coordinatord, but has no HTTP, no sessions and no decisions. Its answer is always
+the msgpack message in ANSWER, in hexadecimal digits, so that it sends as much as a coordinatord.
 """
 
 from __future__ import annotations
@@ -14,34 +15,52 @@ import sys
 
 import msgpack
 import uvloop
-from aiohttp import WSMsgType, web
 
-from coordinatord.protocol.messages import SESSION_PATH
+from coordinatord.protocol.messages import FRAME_BYTES_MAX
+from coordinatord.runtime.patience import Patience
+from coordinatord.runtime.websocket.frames import FrameReader
+from coordinatord.runtime.websocket.handshake import answer_to, headers_of
+from coordinatord.runtime.websocket.web_socket import WebSocket
+
+
+class Echo(WebSocket):
+    """One connection; it believes that the first packet is the whole request."""
+
+    def __init__(self, answer: object, parting: Patience[WebSocket]) -> None:
+        super().__init__(FrameReader(masked=True, most=FRAME_BYTES_MAX), parting)
+        self._answer = answer
+        self._upgraded = False
+
+    def data_received(self, data: bytes) -> None:
+        """Answer the request, and take in all else."""
+        if self._upgraded:
+            super().data_received(data)
+            return
+        self._upgraded = True
+        found = headers_of(data.partition(b"\r\n")[2])
+        assert found is not None  # noqa: S101 - the clients are ours
+        self._transport.write(answer_to(found))
+
+    def received(self, kind: int, message: bytes) -> None:
+        """Answer a message."""
+        del kind
+        msgpack.unpackb(message)
+        self.put(msgpack.packb(self._answer))
+
+    def ended(self, error: Exception | None) -> None:
+        """Do nothing."""
 
 
 async def serve(answer: object) -> None:
     """Serve until SIGTERM."""
-
-    async def echo(request: web.Request) -> web.WebSocketResponse:
-        connection = web.WebSocketResponse(compress=False)
-        await connection.prepare(request)
-        async for message in connection:
-            if message.type is WSMsgType.BINARY:
-                msgpack.unpackb(message.data)
-                await connection.send_bytes(msgpack.packb(answer))
-        return connection
-
-    app = web.Application()
-    app.add_routes([web.get(SESSION_PATH, echo)])
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0)
-    await runner.setup()
+    loop = asyncio.get_running_loop()
+    parting = Patience[WebSocket](1.0, WebSocket.abort)
     listener = socket.create_server(("127.0.0.1", 0), backlog=4_096)
-    await web.SockSite(runner, listener).start()
+    await loop.create_server(lambda: Echo(answer, parting), sock=listener, backlog=4_096)
     print(f"echo listening on http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
     ended = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    loop.add_signal_handler(signal.SIGTERM, ended.set)
     await ended.wait()
-    await runner.cleanup()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ GOING_AWAY = 1001
 """The close code of an end that goes away (RFC 6455, 7.4.1)."""
 
 
-class WebSocket(Protocol):
+class FrameSink(Protocol):
     """What a server's and a client's WebSocket of aiohttp have in common."""
 
     async def send_bytes(self, data: bytes) -> None:
@@ -41,7 +41,7 @@ class LatestFrame:
             if not self._attended:
                 self._filled.set()
 
-    async def answer(self, decide: Callable[[], None], socket: WebSocket, transport: asyncio.WriteTransport) -> None:
+    async def answer(self, decide: Callable[[], None], socket: FrameSink, transport: asyncio.WriteTransport) -> None:
         """Send what `decide` puts in, in the task that received the peer's message. Raises `ConnectionError`.
 
         So no other task has to be woken for each answer to a heartbeat. This never waits: if the peer reads slowly the
@@ -73,7 +73,7 @@ class LatestFrame:
         self._closing = True
         self._filled.set()
 
-    async def empty_into(self, socket: WebSocket) -> None:
+    async def empty_into(self, socket: FrameSink) -> None:
         """Send messages as they come, until the session is to end; then close the socket. Raises `ConnectionError`."""
         closing = False
         while not closing:

@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 import socket
+import ssl
 from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -122,11 +123,13 @@ async def serve(
     passed: Sequence[socket.socket] = (),
     allowed_hosts: Collection[str] = (),
     crashes: Path | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Server]:
     """Serve at `host`:`port` while the context lasts; port 0 lets the kernel choose.
 
     If systemd has `passed` sockets, these are used instead of host and port. Browsers may reach it by the names in
-    `allowed_hosts` as well. It goes on from what the store holds. A bug of the machine leaves a file in `crashes`.
+    `allowed_hosts` as well. It goes on from what the store holds. A bug of the machine leaves a file in `crashes`. With
+    `tls` all of it is over TLS.
     Raises `ListenError`, and `StoreError` if the store cannot be read.
     """
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
@@ -148,10 +151,10 @@ async def serve(
     metrics = Metrics(driver, counters)
     names = Names([host, *allowed_hosts])
     names.learn()
-    connections = Connections()
+    connections = Connections(sessions)
     middlewares = [connections.note, Browsers(names).guard, complain_alike]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=middlewares)
-    app.add_routes([web.get(SESSION_PATH, sessions.serve), *Api(driver, change_signal).routes()])
+    app.add_routes([web.get(SESSION_PATH, connections.take_over), *Api(driver, change_signal).routes()])
     app.add_routes([*requests.routes(), *events_api.routes()])
     app.add_routes([*page.routes(), *stream.routes(), *metrics.routes()])
     # aiohttp waits for a request once before it cancels it and once more after. Cancellation on disconnect is off by
@@ -159,7 +162,7 @@ async def serve(
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S / 2)
     await runner.setup()
     try:
-        await connections.accept(listeners, runner, BACKLOG)
+        await connections.accept(listeners, runner, BACKLOG, tls)
         driver.start()
         tasks.spawn(sampler.watch(), name="sampler")
         metrics.start()
@@ -172,6 +175,7 @@ async def serve(
         requests.close()
         stream.close()
         change_signal.close()
+        await sessions.ended()
         await runner.cleanup()
         metrics.close()
         await tasks.cancel()

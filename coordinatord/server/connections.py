@@ -1,7 +1,12 @@
-"""Accepts connections, and closes those that send no request: bounds how long one may take and how many there may be.
+"""Accepts all connections, and finds out what each of them is: a node's session, or HTTP.
 
-aiohttp closes one that is silent after a request, but not before its first. Each takes a descriptor, and when these are
-used up no node can come back.
+The plain request of a program for a session is answered here, and its connection becomes a `NodeSession`: that is what
+costs when 10,000 nodes come at once. All else is left to aiohttp, from its first byte on. So is a request for a session
+with anything unusual about it, such as the `Origin` of a web page; `take_over` has those that aiohttp finds in order.
+One of these is usual: a proxy reuses its connection to us for a session.
+
+A connection that sends no request is closed: each takes a descriptor, and when these are used up no node can come back.
+aiohttp closes one that is silent after a request, but not before its first.
 """
 
 from __future__ import annotations
@@ -9,74 +14,177 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+import ssl
 import sys
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
+from typing import cast
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from coordinatord.protocol.messages import SESSION_PATH
+from coordinatord.runtime.patience import Patience
+from coordinatord.runtime.websocket.handshake import END_OF_HEAD, HandshakeError, answer_to, headers_of
+from coordinatord.server.node_sessions import NodeSessions
+
 ASK_WITHIN_S = 30.0
 """The limit for the whole head of the first request: ten times what it takes on a network that loses a third of all
-packets, and what it may wait for its turn here while 10,000 nodes come at once."""
+packets, and what it may wait for its turn here while 10,000 nodes come at once. TLS may take as long before that."""
 
 SHARE = 2
 """One in so many descriptors may be such a connection: the rest is for nodes and their requests."""
 
+SESSION_REQUEST = f"GET {SESSION_PATH} HTTP/1.1\r\n".encode()
+
+HEAD_BYTES_MAX = 8 * 1024
+"""A request for a session has some 250 bytes, and a proxy may add as many. aiohttp has limits of its own."""
+
+UNUSUAL = frozenset({"content-length", "expect", "origin", "transfer-encoding"})
+"""Headers that the plain request of a program for a session does not have. A browser always sends `Origin` with a
+request for a WebSocket (RFC 6455, 4.1), and is refused by what guards HTTP against web pages."""
+
 
 class Connections:
-    """The listening sockets, and all connections without a request so far, the oldest first."""
+    """The listening sockets, and all connections without a request so far."""
 
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._silent: dict[web.RequestHandler, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
+    def __init__(self, sessions: NodeSessions) -> None:
+        self._sessions = sessions
+        self._silent = Patience[_Newcomer | web.RequestHandler](ASK_WITHIN_S, lambda silent: silent.force_close())
         self._servers: list[asyncio.Server] = []
+        self._make_http: Callable[[], web.RequestHandler]
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most = sys.maxsize if soft == resource.RLIM_INFINITY else max(1, soft // SHARE)
 
-    async def accept(self, listeners: Iterable[socket.socket], runner: web.AppRunner, backlog: int) -> None:
-        """Begin to accept connections for `runner`, which must be set up."""
+    async def accept(
+        self, listeners: Iterable[socket.socket], runner: web.AppRunner, backlog: int, tls: ssl.SSLContext | None
+    ) -> None:
+        """Begin to accept connections, for `runner`, which must be set up, and for sessions; with `tls`, over TLS."""
+        assert runner.server is not None  # noqa: S101 - it is there after the setup
+        self._make_http = runner.server
+        loop = asyncio.get_running_loop()
+        within_s = ASK_WITHIN_S if tls else None
         for listener in listeners:
             self._servers.append(
-                await self._loop.create_server(partial(self._watched, runner), sock=listener, backlog=backlog)
+                await loop.create_server(
+                    lambda: _Newcomer(self), sock=listener, backlog=backlog, ssl=tls, ssl_handshake_timeout=within_s
+                )
             )
-
-    def _watched(self, runner: web.AppRunner) -> web.RequestHandler:
-        assert runner.server is not None  # noqa: S101 - it is there after the setup
-        made = runner.server()
-        if len(self._silent) >= self._most:
-            self._give_up(next(iter(self._silent)))
-        self._silent[made] = self._loop.time() + ASK_WITHIN_S
-        if self._timer is None:
-            self._arm()
-        return made
 
     @web.middleware
     async def note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Note that a connection has sent a request."""
-        self._silent.pop(request.protocol, None)
+        self._silent.discard(request.protocol)
         return await handler(request)
+
+    async def take_over(self, request: web.Request) -> web.StreamResponse:
+        """Make a session of a connection whose requests aiohttp has read so far; this lasts as long as the session."""
+        try:
+            answer = answer_to({name.lower(): ", ".join(request.headers.getall(name)) for name in request.headers})
+        except HandshakeError as error:
+            raise web.HTTPBadRequest(text=str(error)) from error
+        handler, transport, tail = request.protocol, request.transport, _Tail()
+        if transport is None:
+            raise ConnectionResetError
+        handler.keep_alive(False)
+        handler.set_parser(tail)  # type: ignore[arg-type] # it has the methods of one that aiohttp calls
+        # The end of the connection ends the handler as well, and by that this request.
+        self._sessions.open(transport, answer, bytes(tail.data), handler.connection_lost)
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
 
     def close(self) -> None:
         """Stop accepting and checking connections."""
         for server in self._servers:
             server.close()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._silent.clear()
+        self._silent.close()
 
-    def _arm(self) -> None:
-        self._timer = self._loop.call_at(next(iter(self._silent.values())), self._look) if self._silent else None
+    # For a newcomer
 
-    def _look(self) -> None:
-        now = self._loop.time()
-        for protocol, until in list(self._silent.items()):
-            if until > now:
-                break
-            self._give_up(protocol)
-        self._arm()
+    def note_made(self, newcomer: _Newcomer) -> None:
+        """Begin to wait for a request; of too many who send none the oldest goes."""
+        if len(self._silent) >= self._most:
+            self._silent.give_up_oldest()
+        self._silent.add(newcomer)
 
-    def _give_up(self, protocol: web.RequestHandler) -> None:
-        del self._silent[protocol]
-        protocol.force_close()
+    def note_lost(self, newcomer: _Newcomer) -> None:
+        """Note that a connection has ended without a request."""
+        self._silent.discard(newcomer)
+
+    def recognize(self, newcomer: _Newcomer, transport: asyncio.Transport, data: bytes) -> bool:
+        """Hand a connection over, with what it has sent; return whether that is enough to know to whom."""
+        if SESSION_REQUEST.startswith(data[: len(SESSION_REQUEST)]):
+            end = data.find(END_OF_HEAD, 0, HEAD_BYTES_MAX) + len(END_OF_HEAD)
+            if end < len(END_OF_HEAD) and len(data) < HEAD_BYTES_MAX:
+                return False
+            answer = _plain_answer(data[len(SESSION_REQUEST) : end])
+            if answer is not None:
+                self._silent.discard(newcomer)
+                self._sessions.open(transport, answer, data[end:])
+                return True
+        self._silent.discard(newcomer)
+        handler = self._make_http()
+        self._silent.add(handler)
+        transport.set_protocol(handler)
+        handler.connection_made(transport)
+        handler.data_received(data)
+        return True
+
+
+class _Newcomer(asyncio.Protocol):
+    """A connection that has not sent enough to know what it is."""
+
+    __slots__ = ("_connections", "_data", "_transport")
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+        self._data = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._connections.note_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Look at what it has sent so far."""
+        if self._transport is None:
+            return
+        self._data += data
+        if self._connections.recognize(self, self._transport, self._data):
+            self._transport, self._data = None, b""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        del exc
+        self._connections.note_lost(self)
+
+    def force_close(self) -> None:
+        """End the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class _Tail:
+    """What has arrived after a request to upgrade, as aiohttp hands it over."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """Take it; it is not the end."""
+        self.data += data
+        return False, b""
+
+    def feed_eof(self) -> None:
+        """Take note of the end of the connection."""
+
+
+def _plain_answer(head: bytes) -> bytes | None:
+    """Return the answer to a program's request for a session; None if a full HTTP server has to look at it."""
+    headers = headers_of(head)
+    if headers is None or "host" not in headers or headers.keys() & UNUSUAL:
+        return None
+    try:
+        return answer_to(headers)
+    except HandshakeError:
+        return None

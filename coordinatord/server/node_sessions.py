@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable
 from itertools import count
-
-from aiohttp import WSCloseCode, WSMsgType, web
 
 from coordinatord.core.effects import Close, Refuse, ReportDegraded, Send
 from coordinatord.core.events import Connected, Disconnected, Reported
@@ -28,8 +25,10 @@ from coordinatord.protocol.messages import (
 )
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.runtime import __version__
-from coordinatord.runtime.latest_frame import LatestFrame
 from coordinatord.runtime.logs import fields
+from coordinatord.runtime.patience import Patience
+from coordinatord.runtime.websocket.frames import BINARY, CloseCode, FrameReader
+from coordinatord.runtime.websocket.web_socket import WebSocket
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.refusal_log import LastLogged
@@ -39,27 +38,9 @@ log = logging.getLogger(__name__)
 JOIN_WITHIN_S = 10.0
 """A connection without a `Join` by then is not a node's; nodeclient sends it in its first packet."""
 
-UNSENT_BYTES_MAX = 4 * 1024
-"""Ten of the usual messages. This much is written ahead for a node that does not read, in aiohttp's count and again in
-the transport, and then nothing until it reads: 8 KiB of our memory at most, instead of 128 by default."""
-
-
-@dataclass(slots=True)
-class _Open:
-    """A session that is open."""
-
-    version: int
-    """The protocol version of the session."""
-    latest_frame: LatestFrame = field(default_factory=LatestFrame)
-    sent: Desired | None = None
-    frame: bytes = b""
-    """The last frame that it was sent: most answers to heartbeats repeat it."""
-
-    def frame_for(self, message: Desired) -> bytes:
-        """Return a message as bytes; each is encoded once."""
-        if self.sent is not message:
-            self.sent, self.frame = message, encode(message, self.version)
-        return self.frame
+CLOSE_WITHIN_S = 2.0
+"""How long to wait for the other side's close frame, so that it can read ours and what came before: a connection that
+is closed while the peer still sends is reset, and the peer loses what it has not read."""
 
 
 class NodeSessions:
@@ -69,105 +50,175 @@ class NodeSessions:
         """Give nodes' messages to this driver, and carry out its effects for nodes."""
         self._driver = driver
         self._counters = counters
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, NodeSession] = {}
+        """Those that have joined, by number."""
+        self._joining = Patience[NodeSession](JOIN_WITHIN_S, self._refuse_late)
+        self._parting = Patience[WebSocket](CLOSE_WITHIN_S, WebSocket.abort)
         self._refused = LastLogged()
         """The last refusal by address of peers that were refused before their `Join`."""
         self._numbers = count(1)
-        driver.on(Send, self._deliver)
-        driver.on(ReportDegraded, self._deliver)
-        driver.on(Refuse, self._deliver)
-        driver.on(Close, self._deliver)
+        self._all_gone = asyncio.Event()
+        driver.on(Send, self._send)
+        driver.on(ReportDegraded, self._report_degraded)
+        driver.on(Refuse, self._end)
+        driver.on(Close, self._end)
 
-    def _deliver(self, effect: Send | ReportDegraded | Refuse | Close) -> None:
-        """Carry out an effect; do nothing if the session is already gone."""
-        session = self._open.get(effect.session)
-        if session is None:
-            return
-        match effect:
-            case Send():
-                session.latest_frame.put(session.frame_for(effect.message))
-            case ReportDegraded():
-                session.latest_frame.put_if_empty(encode(effect.message, session.version))
-            case Refuse():
-                session.latest_frame.close(encode(effect.message, session.version))
-            case Close():
-                session.latest_frame.close()
+    def open(
+        self,
+        transport: asyncio.Transport,
+        answer: bytes,
+        data: bytes,
+        lost: Callable[[Exception | None], None] | None = None,
+    ) -> None:
+        """Make a session of a connection, by this answer to its request; it has sent `data` after that.
+
+        `lost` is called when the connection has ended.
+        """
+        session = NodeSession(self, self._parting, lost)
+        transport.set_protocol(session)
+        session.connection_made(transport)
+        transport.write(answer)
+        self._joining.add(session)
+        if data:
+            session.data_received(data)
 
     def close(self) -> None:
         """End all sessions: the nodes go on and look for the coordinator again."""
-        for session in self._open.values():
-            session.latest_frame.close()
+        for session in [*self._open.values(), *self._joining]:
+            session.close()
 
-    async def serve(self, request: web.Request) -> web.WebSocketResponse:
-        """Handle a node's connection, as long as it lasts."""
-        # Compression is off, since messages are small, and so is ping: heartbeats are the protocol's own, in both
-        # directions.
-        socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES_MAX, compress=False, writer_limit=UNSENT_BYTES_MAX)
+    async def ended(self) -> None:
+        """Wait until all are gone, which those that do not answer are in time."""
+        while self._parting:
+            self._all_gone.clear()
+            await self._all_gone.wait()
+
+    # What the driver wants
+
+    def _send(self, effect: Send) -> None:
+        """Send a message; do nothing if the session is already gone."""
+        session = self._open.get(effect.session)
+        if session is not None:
+            session.put(session.frame_for(effect.message))
+
+    def _report_degraded(self, effect: ReportDegraded) -> None:
+        session = self._open.get(effect.session)
+        if session is not None:
+            session.put_if_empty(encode(effect.message, session.version))
+
+    def _end(self, effect: Refuse | Close) -> None:
+        session = self._open.get(effect.session)
+        if session is not None:
+            message = encode(effect.message, session.version) if isinstance(effect, Refuse) else None
+            session.close(message=message)
+
+    # What nodes send
+
+    def note_join(self, session: NodeSession, kind: int, message: bytes) -> None:
+        """Take in the first message of a session."""
+        self._joining.discard(session)
         try:
-            await socket.prepare(request)
-            join = await self._receive_join(socket, request)
-        except ConnectionError:
-            return socket  # it went before its `Join`
-        if join is not None and request.transport is not None:
-            await self._serve(socket, request.transport, join)
-        return socket
+            join = decode(_binary(kind, message), Join)
+        except VersionError as error:
+            self._turn_away(session, Refused(RefusalCode.VERSION, str(error), retry=False))
+        except SchemaError as error:
+            self._turn_away(session, Refused(RefusalCode.MALFORMED, str(error), retry=False))
+        else:
+            self._begin(session, join)
 
-    async def _serve(self, socket: web.WebSocketResponse, transport: asyncio.WriteTransport, join: Join) -> None:
-        session = next(self._numbers)
-        opened = self._open[session] = _Open(join.version)
-        latest_frame = opened.latest_frame
-        transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        peer, local = _address(transport, "peername"), _address(transport, "sockname")
+    def note_report(self, session: NodeSession, kind: int, message: bytes) -> None:
+        """Take in any further message."""
+        try:
+            observed = decode(_binary(kind, message), Observed, version=session.version)
+        except SchemaError as error:
+            names = fields("message_malformed", job=session.job, node=session.node)
+            log.warning("malformed message: %s", error, extra=names)
+            self._counters.refused[RefusalCode.MALFORMED] += 1
+            refused = Refused(RefusalCode.MALFORMED, str(error), retry=False)
+            session.close(message=encode(refused, session.version))
+        else:
+            self._counters.heartbeats += observed.beat
+            self._driver.submit(Reported(session.number, observed))
+
+    def note_end(self, session: NodeSession, error: Exception | None) -> None:
+        """Take note of the end of a connection."""
+        self._joining.discard(session)
+        if not self._parting:
+            self._all_gone.set()
+        if session.number:
+            if error is not None:
+                names = fields("connection_lost", job=session.job, node=session.node)
+                log.debug("connection lost: %s", error, extra=names)
+            del self._open[session.number]
+            self._driver.submit(Disconnected(session.number))
+
+    def _begin(self, session: NodeSession, join: Join) -> None:
+        session.number = next(self._numbers)
+        session.version, session.job, session.node = join.version, join.job, join.node
+        self._open[session.number] = session
+        peer = session.address("peername")
         self._refused.forget(peer)
         _note_versions(join)
-        self._driver.submit(Connected(session, join, peer, local))
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(latest_frame.empty_into(socket), name=f"send to {join.node}")
-                await self._receive(socket, transport, session, join)
-                latest_frame.close()
-        except* ConnectionError as errors:
-            names = fields("connection_lost", job=join.job, node=join.node)
-            log.debug("connection lost: %s", errors.exceptions[0], extra=names)
-        finally:
-            del self._open[session]
-            self._driver.submit(Disconnected(session))
+        self._driver.submit(Connected(session.number, join, peer, session.address("sockname")))
 
-    async def _receive(
-        self, socket: web.WebSocketResponse, transport: asyncio.WriteTransport, session: int, join: Join
-    ) -> None:
-        latest_frame = self._open[session].latest_frame
-        async for message in socket:
-            try:
-                observed = decode(_frame(message.type, message.data), Observed, version=join.version)
-            except SchemaError as error:
-                names = fields("message_malformed", job=join.job, node=join.node)
-                log.warning("malformed message: %s", error, extra=names)
-                self._counters.refused[RefusalCode.MALFORMED] += 1
-                latest_frame.close(encode(Refused(RefusalCode.MALFORMED, str(error), retry=False), join.version))
-            else:
-                self._counters.heartbeats += observed.beat
-                await latest_frame.answer(partial(self._driver.submit, Reported(session, observed)), socket, transport)
+    def _refuse_late(self, session: NodeSession) -> None:
+        self._turn_away(session, Refused(RefusalCode.MALFORMED, f"no join within {JOIN_WITHIN_S:g} s", retry=True))
 
-    async def _receive_join(self, socket: web.WebSocketResponse, request: web.Request) -> Join | None:
-        try:
-            message = await socket.receive(timeout=JOIN_WITHIN_S)
-            if message.type in {WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR}:
-                return None
-            return decode(_frame(message.type, message.data), Join)
-        except TimeoutError:
-            refused = Refused(RefusalCode.MALFORMED, f"no join within {JOIN_WITHIN_S:g} s", retry=True)
-        except VersionError as error:
-            refused = Refused(RefusalCode.VERSION, str(error), retry=False)
-        except SchemaError as error:
-            refused = Refused(RefusalCode.MALFORMED, str(error), retry=False)
-        peer = _address(request.transport, "peername")
+    def _turn_away(self, session: NodeSession, refused: Refused) -> None:
+        """End a session that no node has begun."""
+        peer = session.address("peername")
         if self._refused.is_new(peer, refused.message):  # a node of another release tries again and again
             log.warning("refused: %s", refused.message, extra=fields("peer_refused", peer=peer, code=refused.code))
         self._counters.refused[refused.code] += 1
-        await socket.send_bytes(encode(refused))
-        await socket.close(code=WSCloseCode.POLICY_VIOLATION)
-        return None
+        session.close(CloseCode.POLICY_VIOLATION, encode(refused))
+
+
+class NodeSession(WebSocket):
+    """A node's connection."""
+
+    __slots__ = ("_frame", "_lost", "_owner", "_sent", "job", "node", "number", "version")
+
+    def __init__(
+        self,
+        owner: NodeSessions,
+        parting: Patience[WebSocket],
+        lost: Callable[[Exception | None], None] | None,
+    ) -> None:
+        super().__init__(FrameReader(masked=True, most=FRAME_BYTES_MAX), parting)
+        self._owner = owner
+        self._lost = lost
+        self.number = 0
+        """The number of the session; 0 until its `Join`."""
+        self.version = PROTOCOL_VERSION
+        """The protocol version of the session."""
+        self.job = self.node = ""
+        self._sent: Desired | None = None
+        self._frame = b""
+        """The last message that it was sent: most answers to heartbeats repeat it."""
+
+    def frame_for(self, message: Desired) -> bytes:
+        """Return a message as bytes; each is encoded once."""
+        if self._sent is not message:
+            self._sent, self._frame = message, encode(message, self.version)
+        return self._frame
+
+    def address(self, which: str) -> str:
+        """Return the address of either end: `peername` or `sockname`."""
+        name = self._transport.get_extra_info(which)
+        return plain(str(name[0])) if name else "unknown"
+
+    def received(self, kind: int, message: bytes) -> None:
+        """Take in one message."""
+        if self.number:
+            self._owner.note_report(self, kind, message)
+        else:
+            self._owner.note_join(self, kind, message)
+
+    def ended(self, error: Exception | None) -> None:
+        """Take note that the connection has ended."""
+        self._owner.note_end(self, error)
+        if self._lost is not None:
+            self._lost(error)
 
 
 def _note_versions(join: Join) -> None:
@@ -179,12 +230,7 @@ def _note_versions(join: Join) -> None:
         log.info(text, join.node, join.job, *theirs, *ours, extra=names)
 
 
-def _frame(kind: WSMsgType, data: object) -> bytes:
-    if kind is not WSMsgType.BINARY or not isinstance(data, bytes):
-        raise SchemaError(f"expected a binary frame, not {kind.name.lower()}")
-    return data
-
-
-def _address(transport: asyncio.BaseTransport | None, which: str) -> str:
-    name = transport.get_extra_info(which) if transport is not None else None
-    return plain(str(name[0])) if name else "unknown"
+def _binary(kind: int, message: bytes) -> bytes:
+    if kind != BINARY:
+        raise SchemaError("expected a binary frame, not text")
+    return message

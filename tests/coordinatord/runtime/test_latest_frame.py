@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from coordinatord.runtime.latest_frame import LatestFrame, WebSocket
+from coordinatord.runtime.latest_frame import FrameSink, LatestFrame
 
 pytestmark = pytest.mark.asyncio
 
@@ -35,7 +35,7 @@ class SlowSocket:
 
 async def _carry(latest_frame: LatestFrame, socket: SlowSocket) -> None:
     async with asyncio.timeout(30):
-        await latest_frame.empty_into(cast("WebSocket", socket))
+        await latest_frame.empty_into(cast("FrameSink", socket))
 
 
 async def test_a_last_word_before_the_sender_begins_is_sent() -> None:
@@ -116,7 +116,7 @@ async def test_an_answer_is_sent_at_once_unless_the_peer_reads_slowly(unsent: in
         latest_frame.put(b"answer")
         assert not latest_frame._filled.is_set(), "nobody is woken for what is sent at once"
 
-    await latest_frame.answer(decide, cast("WebSocket", socket), cast("asyncio.WriteTransport", Unsent(unsent)))
+    await latest_frame.answer(decide, cast("FrameSink", socket), cast("asyncio.WriteTransport", Unsent(unsent)))
     assert (socket.sent, latest_frame._filled.is_set()) == ([] if sender_wakes else [b"answer"], sender_wakes)
     latest_frame.close()
     await _carry(latest_frame, socket)
@@ -126,7 +126,7 @@ async def test_an_answer_is_sent_at_once_unless_the_peer_reads_slowly(unsent: in
 async def test_what_comes_after_the_answer_wakes_the_sender_again() -> None:
     latest_frame, socket = LatestFrame(), SlowSocket()
     socket.allowed.set()
-    await latest_frame.answer(lambda: None, cast("WebSocket", socket), cast("asyncio.WriteTransport", Unsent(0)))
+    await latest_frame.answer(lambda: None, cast("FrameSink", socket), cast("asyncio.WriteTransport", Unsent(0)))
     carrying = asyncio.ensure_future(_carry(latest_frame, socket))
     latest_frame.put(b"news")
     await socket.sending.wait()

@@ -22,8 +22,8 @@ from coordinatord.protocol.messages import (
 )
 from coordinatord.protocol.versions import SPOKEN
 from coordinatord.runtime import __version__
-from coordinatord.runtime.latest_frame import LatestFrame
 from coordinatord.runtime.logs import LineFormatter
+from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
 from coordinatord.server import node_sessions
 from tests.coordinatord.server.conftest import Start
 from tests.support.builders import a_failure
@@ -87,7 +87,10 @@ async def test_a_heartbeat_is_answered_and_a_plain_report_is_not(start: Start) -
         (b"\x91" * 15_000, "the frame is not msgpack"),
         (msgpack.packb({"type": "observed"}), "expected a message of type join, not 'observed'"),
         (msgpack.packb({"type": ["join"]}), "expected a message of type join"),
-        (msgpack.packb({"type": "join", "version": PROTOCOL_VERSION}), "join lacks age_s, incarnation, job, node"),
+        (
+            msgpack.packb({"type": "join", "version": PROTOCOL_VERSION}),
+            "join lacks age_s, command, incarnation, job, node",
+        ),
         (encode(join(node="")), "join.node must be within 1 and 128 characters"),
         (encode(join(spec=JobSpec(0, 1, 0))), "join.spec.nodes_min must be within 1"),
         (encode(join(offer=None)), "join.offer must be a map, not None"),
@@ -232,14 +235,6 @@ async def test_more_nodes_than_the_limit_are_asked_to_come_later(start: Start) -
             assert (refused.code, refused.retry) == (RefusalCode.LIMIT, True)
 
 
-async def _is_stuck(latest_frame: LatestFrame) -> bool:
-    for _ in range(10):
-        await asyncio.sleep(0)
-        if latest_frame._frame is None:
-            return False
-    return True
-
-
 async def test_a_slow_reader_costs_one_message_and_hears_the_latest_word(start: Start) -> None:
     async with (
         start(heartbeat_s=3600.0) as server,
@@ -249,13 +244,15 @@ async def test_a_slow_reader_costs_one_message_and_hears_the_latest_word(start: 
         transport = slow.socket._conn.transport  # type: ignore[union-attr]  # how else to stop reading
         assert transport is not None
         transport.pause_reading()
-        [latest_frame] = [session.latest_frame for session in server.sessions._open.values()]
-        while not await _is_stuck(latest_frame):  # until all buffers in between are full
+        [session] = server.sessions._open.values()
+        while session._unsent is None:  # until all buffers in between are full
             await slow.beat()
-        unsent = latest_frame._frame
+            await asyncio.sleep(0)
+        unsent = session._unsent
+        assert session._transport.get_write_buffer_size() <= UNSENT_BYTES_MAX + len(unsent) + 4, "a frame's head is 4"
         async with connect(server.url, join("b", nodes=3)) as b, connect(server.url, join("c", nodes=3)):
             await b.receive_goal(Goal.RUN)
-            assert latest_frame._frame != unsent, "the newer word took its place"
+            assert session._unsent != unsent, "the newer word took its place"
             transport.resume_reading()
             assert (await slow.receive_goal(Goal.RUN)).round == 1
 

@@ -1,0 +1,59 @@
+"""Gives up what has not happened in time, with one timer for all that wait: each of them may wait equally long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Iterator
+from typing import Generic, TypeVar
+
+Waiting = TypeVar("Waiting", bound=Hashable)
+
+
+class Patience(Generic[Waiting]):
+    """What has so many seconds each, the oldest first."""
+
+    def __init__(self, seconds: float, give_up: Callable[[Waiting], None]) -> None:
+        """Wait so many seconds, and then `give_up`."""
+        self._loop = asyncio.get_running_loop()
+        self._seconds = seconds
+        self._give_up = give_up
+        self._until: dict[Waiting, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return iter(self._until)
+
+    def add(self, waiting: Waiting) -> None:
+        """Begin to wait for something."""
+        self._until[waiting] = self._loop.time() + self._seconds
+        if self._timer is None:
+            self._arm()
+
+    def discard(self, waiting: Waiting) -> bool:
+        """Wait for it no longer; return whether it was waited for."""
+        return self._until.pop(waiting, None) is not None
+
+    def give_up_oldest(self) -> None:
+        """Give up what has waited longest, if anything waits."""
+        for waiting in self._until:
+            del self._until[waiting]
+            self._give_up(waiting)
+            return
+
+    def close(self) -> None:
+        """Forget all that waits, and set no timer again."""
+        self._until.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self) -> None:
+        self._timer = self._loop.call_at(next(iter(self._until.values())), self._look) if self._until else None
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        while self._until and next(iter(self._until.values())) <= now:
+            self.give_up_oldest()
+        self._arm()

@@ -1,0 +1,5 @@
+"""WebSockets (RFC 6455) as sessions need them: binary messages and no extensions, without a task or a timer for each.
+
+`handshake` makes and checks the request to upgrade and its answer, `frames` takes bytes apart and puts them together,
+`web_socket` is one end of an open one on a transport of asyncio, in clear or over TLS.
+"""

@@ -1,0 +1,180 @@
+"""Frames of a WebSocket (RFC 6455, section 5): bytes to messages and back. It knows no socket.
+
+Nearly every frame here is one whole binary message of some hundred bytes, in a piece of its own. That path is short,
+since it is taken for each heartbeat.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from coordinatord.protocol.errors import OperationalError
+
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
+"""Kinds of frames. Kinds from `CLOSE` on are control frames, which may come between the pieces of a message."""
+
+KINDS = frozenset({CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG})
+
+FINAL, RESERVED, KIND = 0x80, 0x70, 0x0F
+"""The parts of the first byte. No extension is agreed on, so no reserved bit may be set."""
+
+MASKED, SIZE = 0x80, 0x7F
+"""The parts of the second byte."""
+
+WHOLE_MESSAGE = FINAL | BINARY
+
+CONTROL_BYTES_MAX = 125
+"""A control frame's payload has at most so many bytes, and is never in pieces."""
+
+IN_TWO_BYTES, IN_EIGHT_BYTES = 126, 127
+"""Values of the size that say in how many further bytes the size stands."""
+
+MASK_BYTES = 4
+
+
+class CloseCode(IntEnum):
+    """Why an end closes a WebSocket (RFC 6455, 7.4.1)."""
+
+    NORMAL = 1000
+    GOING_AWAY = 1001
+    PROTOCOL_ERROR = 1002
+    POLICY_VIOLATION = 1008
+    TOO_BIG = 1009
+
+
+class FrameError(OperationalError):
+    """The peer breaks the rules of WebSockets, or its message is too long. The connection has to end."""
+
+    def __init__(self, code: CloseCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def framed(kind: int, payload: bytes, mask: bytes = b"") -> bytes:
+    """Return one whole frame; a client gives a `mask` of four bytes, a server none."""
+    size, flag = len(payload), MASKED if mask else 0
+    if size < IN_TWO_BYTES:
+        head = bytes((FINAL | kind, flag | size))
+    elif size < 1 << 16:
+        head = bytes((FINAL | kind, flag | IN_TWO_BYTES)) + size.to_bytes(2)
+    else:
+        head = bytes((FINAL | kind, flag | IN_EIGHT_BYTES)) + size.to_bytes(8)
+    return head + mask + toggled(payload, mask) if mask else head + payload
+
+
+def toggled(payload: bytes, mask: bytes) -> bytes:
+    """Mask a payload, or take the mask off: it is the same."""
+    size = len(payload)
+    key = (mask * (size // MASK_BYTES + 1))[:size]
+    return (int.from_bytes(payload) ^ int.from_bytes(key)).to_bytes(size)
+
+
+class FrameReader:
+    """Takes apart what arrives at one end, in pieces of any size."""
+
+    __slots__ = ("_begun", "_kind", "_masked", "_most", "_pieces", "_wanted", "error")
+
+    def __init__(self, *, masked: bool, most: int) -> None:
+        """Expect frames that are `masked`, as those to a server are, and messages of at most so many bytes."""
+        self._masked = masked
+        self._most = most
+        self._begun = bytearray()
+        """A frame whose end has not arrived."""
+        self._wanted = 0
+        """How many bytes of it are needed to go on."""
+        self._pieces: bytearray | None = None
+        """The payload so far of a message that comes in several frames."""
+        self._kind = BINARY
+        """The kind of that message."""
+        self.error: FrameError | None = None
+        """What was wrong, after which nothing more is read."""
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """Take in bytes; return the messages and control frames that are whole now, each with its kind.
+
+        An error counts after all that came before it.
+        """
+        begun = self._begun
+        if begun:
+            begun += data
+            if len(begun) < self._wanted:
+                return []
+            data = bytes(begun)
+            begun.clear()
+        found: list[tuple[int, bytes]] = []
+        try:
+            at = self._take_apart(data, found)
+        except FrameError as error:
+            self.error = error
+        else:
+            begun += data[at:] if at else data
+        return found
+
+    def _take_apart(self, data: bytes, found: list[tuple[int, bytes]]) -> int:
+        """Append what is whole; return where the frame begins that is not. Raises `FrameError`."""
+        at, end = 0, len(data)
+        while at < end:
+            start = at + 2
+            if end < start:
+                self._wanted = 2
+                break
+            size = data[at + 1] & SIZE
+            if size >= IN_TWO_BYTES:
+                width = 2 if size == IN_TWO_BYTES else 8
+                start += width
+                if end < start:
+                    self._wanted = 2 + width
+                    break
+                size = int.from_bytes(data[start - width : start])
+            first = data[at]
+            if first != WHOLE_MESSAGE or self._pieces is not None or size > self._most or self._is_bare(data[at + 1]):
+                self._check(first, data[at + 1], size)
+            if self._masked:
+                start += MASK_BYTES
+            stop = start + size
+            if stop > end:
+                self._wanted = stop - at
+                break
+            payload = data[start:stop]
+            if self._masked:
+                payload = toggled(payload, data[start - MASK_BYTES : start])
+            if first == WHOLE_MESSAGE and self._pieces is None:
+                found.append((BINARY, payload))
+            else:
+                self._join(first, payload, found)
+            at = stop
+        return at
+
+    def _is_bare(self, second: int) -> bool:
+        return (second >= MASKED) is not self._masked
+
+    def _check(self, first: int, second: int, size: int) -> None:
+        """Check the head of a frame. Raises `FrameError`."""
+        kind = first & KIND
+        if first & RESERVED or kind not in KINDS:
+            raise FrameError(CloseCode.PROTOCOL_ERROR, f"a frame begins with {first:#04x}: no extension was agreed on")
+        if self._is_bare(second):
+            raise FrameError(CloseCode.PROTOCOL_ERROR, "a client masks its frames, and a server does not")
+        if kind >= CLOSE:
+            if not first & FINAL or size > CONTROL_BYTES_MAX:
+                raise FrameError(CloseCode.PROTOCOL_ERROR, "a control frame is in pieces or too long")
+            return
+        if (kind == CONTINUATION) is (self._pieces is None):
+            raise FrameError(CloseCode.PROTOCOL_ERROR, "the pieces of a message are not in order")
+        whole = size + len(self._pieces or b"")
+        if whole > self._most:
+            raise FrameError(CloseCode.TOO_BIG, f"a message has {whole} bytes or more, and {self._most} are the most")
+
+    def _join(self, first: int, payload: bytes, found: list[tuple[int, bytes]]) -> None:
+        """Take in a frame that is not a whole binary message by itself."""
+        kind = first & KIND
+        if kind >= CLOSE:
+            found.append((kind, payload))
+            return
+        if kind != CONTINUATION:
+            self._kind, self._pieces = kind, bytearray()
+        assert self._pieces is not None  # noqa: S101 - the head was checked
+        self._pieces += payload
+        if first & FINAL:
+            found.append((self._kind, bytes(self._pieces)))
+            self._pieces = None

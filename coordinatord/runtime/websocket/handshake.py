@@ -1,0 +1,66 @@
+"""The handshake of a WebSocket (RFC 6455, section 4): a request over HTTP/1.1 to upgrade, and its answer."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import sha1
+
+from coordinatord.protocol.errors import OperationalError
+
+VERSIONS = frozenset({"13", "8", "7"})
+"""The versions of the WebSocket protocol whose frames and handshake are the same; 13 is that of the RFC."""
+
+SALT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+"""Proves to a client that its request was understood (RFC 6455, 1.3)."""
+
+KEY = re.compile(r"[A-Za-z0-9+/]{21}[AQgw]==")
+"""16 bytes in base64."""
+
+END_OF_HEAD = b"\r\n\r\n"
+
+HEADERS = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n)+\r\n")
+"""The headers of a request, each on a line of its own (RFC 9110, 5.5 and 5.6.2), and the empty line."""
+
+SWITCHING = (
+    "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Accept: {}\r\n\r\n"
+)
+
+
+class HandshakeError(OperationalError):
+    """A request cannot be answered with a WebSocket. Nothing has changed."""
+
+
+def accepted(key: str) -> str:
+    """Return what a server answers to the key of a client."""
+    return b64encode(sha1(key.encode() + SALT, usedforsecurity=False).digest()).decode()
+
+
+def answer_to(headers: Mapping[str, str]) -> bytes:
+    """Return the whole answer to a request with these headers, by names in lower case. Raises `HandshakeError`.
+
+    An extension that the client offers is not taken up, nor is a subprotocol.
+    """
+    if headers.get("upgrade", "").strip().lower() != "websocket":
+        raise HandshakeError("this is for WebSockets: the request has no `Upgrade: websocket`")
+    if "upgrade" not in (token.strip().lower() for token in headers.get("connection", "").split(",")):
+        raise HandshakeError("the request has no `Connection: upgrade`: does a proxy take it out?")
+    if (version := headers.get("sec-websocket-version", "").strip()) not in VERSIONS:
+        raise HandshakeError(f"version {version[:20]!r} of the WebSocket protocol is not spoken here, but 13 is")
+    key = headers.get("sec-websocket-key", "").strip()
+    if not KEY.fullmatch(key):
+        raise HandshakeError(f"the Sec-WebSocket-Key {key[:40]!r} is not 16 bytes in base64")
+    return SWITCHING.format(accepted(key)).encode()
+
+
+def headers_of(head: bytes) -> dict[str, str] | None:
+    """Take apart the headers of a request, up to the empty line; names are in lower case.
+
+    None if there is anything unusual about them, such as a name twice: a full HTTP parser has to judge that.
+    """
+    if not HEADERS.fullmatch(head):
+        return None
+    lines = head.decode("latin-1").split("\r\n")[:-2]
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return headers if len(headers) == len(lines) else None

@@ -1,0 +1,151 @@
+"""One end of an open WebSocket, on a transport of asyncio: messages in and out, and a close that both ends hear of.
+
+It has no task and no queue. Messages are levels and not edges, so there is at most one unsent message: a newer one
+takes its place. A peer that reads slowly costs one message of memory, and gets the latest message when it does read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from coordinatord.runtime.patience import Patience
+from coordinatord.runtime.websocket.frames import BINARY, CLOSE, PING, PONG, CloseCode, FrameReader, framed
+
+UNSENT_BYTES_MAX = 4 * 1024
+"""Ten of the usual messages. This much, and one message more, is written ahead for a peer that does not read, and then
+nothing until it reads: by default asyncio would hold 64 KiB, and a session costs 2."""
+
+
+class WebSocket(asyncio.Protocol):
+    """One end of a WebSocket; a subclass says what is done with what arrives."""
+
+    __slots__ = ("_closing", "_deaf", "_last", "_parting", "_paused", "_pong", "_reader", "_transport", "_unsent")
+
+    def __init__(self, reader: FrameReader, parting: Patience[WebSocket]) -> None:
+        """Read by `reader`; once closed, have `parting` wait for the peer to close as well."""
+        self._transport: asyncio.Transport
+        self._reader = reader
+        self._parting = parting
+        self._unsent: bytes | None = None
+        self._pong: bytes | None = None
+        """What the last ping asks to be sent back; those before it need no answer (RFC 6455, 5.5.3)."""
+        self._paused = False
+        """The peer reads too slowly: nothing is written until it has caught up."""
+        self._closing = False
+        self._deaf = False
+        """What still arrives is read only so that the peer comes to read our close frame."""
+        self._last = b""
+        """The close frame that is sent after the unsent message."""
+
+    # What a subclass does
+
+    def received(self, kind: int, message: bytes) -> None:
+        """Take in one message, which is `TEXT` or `BINARY`."""
+        raise NotImplementedError
+
+    def ended(self, error: Exception | None) -> None:
+        """Take note that the connection has ended, by itself or by an error."""
+        raise NotImplementedError
+
+    def masked(self) -> bytes:
+        """Return the mask of the next frame to send: none, as servers have it."""
+        return b""
+
+    # What is sent
+
+    def put(self, message: bytes) -> None:
+        """Send this next, in place of anything unsent."""
+        if self._closing:
+            return
+        if self._paused:
+            self._unsent = message
+        else:
+            self._transport.write(framed(BINARY, message, self.masked()))
+
+    def put_if_empty(self, message: bytes) -> None:
+        """Send this next unless another message is unsent, which has more in it."""
+        if self._unsent is None:
+            self.put(message)
+
+    def close(self, code: CloseCode = CloseCode.GOING_AWAY, message: bytes | None = None) -> None:
+        """End the connection, after a last message if one is given; only the first call counts."""
+        if self._closing:
+            return
+        self._unsent = message
+        self._close(code.to_bytes(2))
+        self._parting.add(self)
+
+    def abort(self) -> None:
+        """End the connection at once: what is unsent is lost."""
+        self._transport.abort()
+
+    def _close(self, payload: bytes) -> None:
+        self._closing = True
+        self._last = framed(CLOSE, payload, self.masked())
+        if not self._paused:
+            self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        if self._pong is not None:
+            self._transport.write(framed(PONG, self._pong, self.masked()))
+        if self._unsent is not None:
+            self._transport.write(framed(BINARY, self._unsent, self.masked()))
+        if self._last:
+            self._transport.write(self._last)
+        self._pong = self._unsent = None
+        self._last = b""
+
+    # Callbacks of the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; the handshake is done."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what has arrived."""
+        if self._deaf:
+            return
+        reader = self._reader
+        for kind, payload in reader.feed(data):
+            if kind < CLOSE:
+                if not self._closing:
+                    self.received(kind, payload)
+            elif kind == CLOSE:
+                self._answer_close(payload)
+                return
+            elif kind == PING:
+                self._pong = payload
+                if not self._paused and not self._closing:
+                    self._send_unsent()
+        if reader.error is not None:
+            self._deaf = True
+            self.close(reader.error.code)
+
+    def eof_received(self) -> None:
+        """Note that the peer sends nothing more, and let the transport close."""
+        self._closing = True
+
+    def pause_writing(self) -> None:
+        """Write nothing more."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """Send what has waited."""
+        self._paused = False
+        self._send_unsent()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._closing = True
+        self._parting.discard(self)
+        self.ended(exc)
+
+    def _answer_close(self, payload: bytes) -> None:
+        self._deaf = True
+        if not self._closing:
+            self._unsent = None
+            self._close(payload[:2])
+            self._parting.add(self)
+        self._transport.close()

@@ -1,0 +1,172 @@
+"""Sessions and HTTP share one port: whoever asks for a session gets one, however the request arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from coordinatord.core.policy import Policy
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.messages import Desired, Goal
+from coordinatord.runtime.websocket.frames import BINARY
+from coordinatord.server import connections
+from coordinatord.server.app import serve
+from coordinatord.store.memory_store import MemoryStore
+from tests.coordinatord.server.conftest import Start
+from tests.support.programs import TIMEOUT_S
+from tests.support.raw_session import IDLE, connect, get, join, until
+from tests.support.raw_websocket import Wire, message, request, wire
+
+pytestmark = pytest.mark.asyncio
+
+JOIN = message(encode(join("a", nodes=2)))
+
+HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+BIG = f"X-Big: {'x' * connections.HEAD_BYTES_MAX}"
+
+
+async def joined(peer: Wire) -> None:
+    """Check that the node is let in."""
+    found = await peer.frame()
+    assert found is not None
+    assert (found[0], decode(found[1], Desired).goal) == (BINARY, Goal.WAIT)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param((), id="plain"),
+        pytest.param(
+            ("Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits",), id="compression offered"
+        ),
+        pytest.param(("Sec-WebSocket-Protocol: chat, superchat",), id="a subprotocol offered"),
+        pytest.param(("X-Forwarded-For: 10.0.0.7", "X-Request-ID: 1", "Forwarded: for=10.0.0.7"), id="from a proxy"),
+        pytest.param(("X-Forwarded-For: 10.0.0.7", "X-Forwarded-For: 10.0.0.8"), id="a header twice"),
+        pytest.param(("Accept-Language: en",), id="as a browser sends it"),
+        pytest.param(("User-Agent: Mozilla/5.0",), id="by a browser's name"),
+        pytest.param(("Content-Length: 0",), id="with an empty body"),
+        pytest.param(("Connection: keep-alive",), id="with two headers for the connection"),
+    ],
+)
+async def test_a_request_for_a_session_is_answered_with_one(start: Start, headers: tuple[str, ...]) -> None:
+    async with start() as server, wire(server.url, request(*headers) + JOIN) as peer:
+        await peer.upgraded()
+        await joined(peer)
+
+
+async def test_a_request_may_arrive_byte_by_byte_and_the_message_too(start: Start) -> None:
+    async with start() as server, wire(server.url) as peer:
+        await peer.trickle(request() + JOIN)
+        await peer.upgraded()
+        await joined(peer)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_proxy_reuses_a_connection_for_a_session(start: Start, at_once: bool) -> None:
+    async with start() as server, wire(server.url, HEALTHZ + HEALTHZ) as peer:
+        if at_once:
+            peer.send(request() + JOIN)
+        for _ in range(2):
+            assert b" 200 OK" in await peer.answer()
+        if not at_once:
+            peer.send(request())
+        await peer.upgraded()
+        if not at_once:
+            peer.send(JOIN)
+        await joined(peer)
+        peer.send(message(encode(IDLE)))
+        assert server.driver.machine.sessions == 1
+    assert not server.sessions._open
+
+
+async def test_the_end_of_a_reused_connection_leaves_nothing(start: Start) -> None:
+    async with start() as server:
+        tasks = len(asyncio.all_tasks())
+        async with wire(server.url, HEALTHZ + request() + JOIN) as peer:
+            await peer.answer()
+            await peer.upgraded()
+            await joined(peer)
+        await until(lambda: not server.driver.machine.sessions)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks)
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "words"),
+    [
+        (request("Origin: http://evil.example"), 403, b"no web page may send this request"),
+        (request(key="short"), 400, b"is not 16 bytes in base64"),
+        (request().replace(b"Upgrade: websocket", b"Upgrade: h2c"), 400, b"no `Upgrade: websocket`"),
+        (request().replace(b"Connection: Upgrade", b"Connection: close"), 400, b"no `Connection: upgrade`"),
+        (request().replace(b"Version: 13", b"Version: 12"), 400, b"version '12'"),
+        (request().replace(b"GET", b"POST"), 405, b"takes GET"),
+        (request().replace(b"Host: x\r\n", b""), 400, b"Missing 'Host' header"),
+        (request(path="/v1/sessions"), 404, b"nothing is served at /v1/sessions"),
+        (request(BIG), 400, b"more than 8190 bytes"),
+        (request("X: a\x01b"), 400, b"Invalid header value"),
+        (request(*(f"X-{number}: 1" for number in range(1_000))), 400, b"Too many headers"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, b"Bad Request"),
+    ],
+)
+async def test_a_request_that_is_no_good_is_refused_over_http(
+    start: Start, asked: bytes, status: int, words: bytes
+) -> None:
+    async with start() as server, wire(server.url, asked) as peer:
+        answer = await peer.answer()
+        assert answer.split(b" ", 2)[1] == str(status).encode()
+        assert words in answer
+        assert (await get(f"{server.url}/healthz"))[0] == 200
+
+
+async def test_a_head_without_an_end_is_bounded(start: Start) -> None:
+    async with start() as server, wire(server.url, request(BIG)[:-4]) as peer:
+        assert b" 400 " in await peer.answer()
+
+
+async def test_half_a_request_for_a_session_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "ASK_WITHIN_S", 0.05)
+    async with start() as server, wire(server.url, request()[:-2]) as peer:
+        await peer.end()
+        assert len(server.sessions._joining) == 0
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Make a certificate for localhost; return its file and that of its key."""
+    folder = tmp_path_factory.mktemp("certificate")
+    made, key = folder / "made.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    files = ["-out", str(made), "-keyout", str(key)]
+    names = ["-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run([*command, *files, *names], check=True, capture_output=True, timeout=TIMEOUT_S)
+    return made, key
+
+
+async def test_all_of_it_goes_over_tls_as_well(certificate: tuple[Path, Path]) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(*certificate)
+    trusting = ssl.create_default_context(cafile=str(certificate[0]))
+    async with (
+        serve("127.0.0.1", 0, Policy(), MemoryStore(), tls=tls) as server,
+        wire(server.url, request() + JOIN, tls=trusting) as peer,
+        wire(server.url, HEALTHZ + request(), tls=trusting) as other,
+    ):
+        await peer.upgraded()
+        await joined(peer)
+        assert b" 200 OK" in await other.answer()
+        await other.upgraded()
+        other.send(message(encode(join("b", nodes=2))))
+        found = await other.frame()
+        assert found is not None
+        assert decode(found[1], Desired).goal is Goal.RUN
+
+
+async def test_nodes_and_readers_share_the_port(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", nodes=2)) as node:
+        await node.receive_goal(Goal.WAIT)
+        status, _, answer = await get(f"{server.url}/healthz", "application/json")
+        assert (status, answer["sessions"]) == (200, 1)

@@ -1,0 +1,129 @@
+"""Peers that break the rules of WebSockets, or only stretch them, harm nobody else and cost a bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.messages import FRAME_BYTES_MAX, Desired, Goal
+from coordinatord.runtime.websocket.frames import BINARY, CLOSE, CONTINUATION, PING, PONG, CloseCode, framed
+from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
+from coordinatord.server import node_sessions
+from tests.coordinatord.server.conftest import Start
+from tests.support.raw_session import connect, get, join, until
+from tests.support.raw_websocket import MASK, message, request, wire
+
+pytestmark = pytest.mark.asyncio
+
+JOIN = encode(join("a", nodes=2))
+
+
+def in_pieces(payload: bytes, size: int) -> bytes:
+    """Return a message in frames of so many bytes of payload."""
+    pieces = [payload[at : at + size] for at in range(0, len(payload), size)]
+    frames = [framed(CONTINUATION if at else BINARY, piece, MASK) for at, piece in enumerate(pieces)]
+    return b"".join(bytes((frame[0] & 0x7F,)) + frame[1:] for frame in frames[:-1]) + frames[-1]
+
+
+async def test_a_message_in_pieces_is_a_message(start: Start) -> None:
+    async with start() as server, wire(server.url, request() + in_pieces(JOIN, 7)) as peer:
+        await peer.upgraded()
+        found = await peer.frame()
+        assert found is not None
+        assert decode(found[1], Desired).goal is Goal.WAIT
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        pytest.param(framed(BINARY, JOIN), CloseCode.PROTOCOL_ERROR, id="not masked"),
+        pytest.param(framed(0x40 | BINARY, JOIN, MASK), CloseCode.PROTOCOL_ERROR, id="compressed"),
+        pytest.param(framed(0x3, b"", MASK), CloseCode.PROTOCOL_ERROR, id="of an unknown kind"),
+        pytest.param(framed(CONTINUATION, JOIN, MASK), CloseCode.PROTOCOL_ERROR, id="a piece of nothing"),
+        pytest.param(framed(PING, bytes(126), MASK), CloseCode.PROTOCOL_ERROR, id="a long ping"),
+        pytest.param(message(bytes(FRAME_BYTES_MAX + 1)), CloseCode.TOO_BIG, id="too long"),
+        pytest.param(in_pieces(bytes(FRAME_BYTES_MAX + 1), 1_000), CloseCode.TOO_BIG, id="too long in pieces"),
+        pytest.param(framed(CLOSE, b"\x03\xe8bye", MASK), CloseCode.NORMAL, id="a close"),
+    ],
+)
+@pytest.mark.parametrize("first", [b"", message(JOIN)], ids=["as the first message", "of a node"])
+async def test_what_ends_a_session_is_said_by_a_code(start: Start, first: bytes, data: bytes, code: int) -> None:
+    async with start() as server, wire(server.url, request() + first) as peer:
+        await peer.upgraded()
+        if first:
+            await peer.frame()
+        peer.send(data)
+        assert await peer.frame() == (CLOSE, code.to_bytes(2))
+        peer.half_close()
+        await peer.end()
+        assert (await get(f"{server.url}/healthz"))[0] == 200
+
+
+async def test_a_peer_that_does_not_answer_a_close_is_cut_off(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_sessions, "CLOSE_WITHIN_S", 0.05)
+    async with start() as server, wire(server.url, request() + framed(BINARY, b"x") + bytes(100)) as peer:
+        await peer.upgraded()
+        await peer.end()
+        assert len(server.sessions._parting) == 0
+
+
+async def test_the_end_of_the_server_waits_for_no_peer_for_long(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_sessions, "CLOSE_WITHIN_S", 0.05)
+    async with (
+        start() as server,
+        wire(server.url, request() + message(JOIN)) as node,
+        wire(server.url, request()) as new,
+    ):
+        await node.upgraded()
+        await new.upgraded()
+        await until(lambda: server.driver.machine.sessions == 1)
+        server.sessions.close()
+        for peer in (node, new):
+            await peer.end()
+
+
+async def test_a_peer_that_sends_nothing_more_is_gone(start: Start) -> None:
+    async with start() as server, wire(server.url, request() + message(JOIN)) as peer:
+        await peer.upgraded()
+        await until(lambda: server.driver.machine.sessions == 1)
+        peer.half_close()
+        await peer.end()
+        await until(lambda: not server.driver.machine.sessions)
+
+
+async def test_pings_are_answered(start: Start) -> None:
+    async with start() as server, wire(server.url, request()) as peer:
+        await peer.upgraded()
+        for payload in (b"", b"once", bytes(125)):
+            peer.send(framed(PING, payload, MASK))
+            assert await peer.frame() == (PONG, payload)
+        peer.send(framed(PONG, b"unasked", MASK) + message(JOIN))
+        found = await peer.frame()
+        assert found is not None
+        assert found[0] == BINARY
+
+
+async def test_a_flood_of_pings_that_nobody_reads_costs_one_pong(start: Start) -> None:
+    flood = framed(PING, bytes(125), MASK) * 100
+    async with start() as server, wire(server.url, request() + message(JOIN), buffer_bytes=4096) as peer:
+        await until(lambda: server.driver.machine.sessions == 1)
+        [session] = server.sessions._open.values()
+        while session._pong is None:
+            peer.send(flood)
+            await asyncio.sleep(0)
+        peer.send(flood + framed(PING, b"last", MASK))
+        await until(lambda: session._pong == b"last")
+        assert session._transport.get_write_buffer_size() <= UNSENT_BYTES_MAX + len(flood), "asyncio counts what it has"
+        async with connect(server.url, join("b", nodes=2)) as other:
+            await other.receive_goal(Goal.RUN)
+        await peer.upgraded()
+        kinds = set()
+        while (found := await peer.frame()) != (PONG, b"last"):
+            assert found is not None
+            kinds.add(found[0])
+        assert kinds == {PONG, BINARY}
+        found = await peer.frame()
+        assert found is not None
+        assert found[0] == BINARY, "the latest word comes last"
