@@ -1,6 +1,6 @@
 """Train ResNet-18 on ImageNet, or on a folder like it, on however many workers there are.
 
-    nodeclient join --coord HOST -- python examples/imagenet.py DIR --checkpoint FOLDER
+    nodeclient join --coord HOST --job-id imagenet -- python examples/imagenet.py DIR --checkpoint FOLDER
 
 DIR has the images, at the same place on every host (`imagenet_data` says in which layout). tiny-imagenet-200 is a good
 one to begin with: 100,000 images of 64 x 64 pixels in 200 classes; use it with `--image-size 64`.

@@ -3,7 +3,7 @@
 torchrun's agent serves it. Here rank 0 does so in `init_process_group`; a script that connects without having called
 that, as torchft's `Manager` does, would wait for ever. Started by this module it is served before the script begins:
 
-    nodeclient join --coord HOST -- python -m workerlib.store train.py --lr 0.1
+    nodeclient join --coord HOST --job-id mnist -- python -m workerlib.store train.py --lr 0.1
 
 In rank 0's process the store is a thread of native code, so it ends with the round, and each round has a new one.
 """
