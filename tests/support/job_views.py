@@ -72,6 +72,7 @@ def a_node(number: int, **facts: Any) -> NodeStatus:
         "release": "0.1.0",
         "steps": (step,) * 8,
         "step_age_s": 0.2,
+        "behind": STEP - step,
     }
     return NodeStatus(**usual | facts)
 

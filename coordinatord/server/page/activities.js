@@ -5,7 +5,9 @@ import { h, keep, set, style } from "./dom.js";
 export const ACTIVITIES = [
   { key: "training", label: "Training", means: "all workers of a round were running, and reported their steps" },
   { key: "running", label: "Running", means: "all workers were running; whether they trained is not known, as no step was reported" },
+  { key: "redone", label: "Redone", means: "steps were done that an earlier round had done already" },
   { key: "stalled", label: "Stalled", means: "no worker did a step for much longer than is usual" },
+  { key: "silent", label: "Silent", means: "no node of the round could be heard" },
   { key: "waiting", label: "Waiting for nodes", means: "fewer nodes than the job needs were there" },
   { key: "rendezvous", label: "Rendezvous", means: "enough nodes were there, and a round was being formed" },
   { key: "starting", label: "Starting", means: "a round was formed, and its workers were coming up" },
@@ -13,7 +15,9 @@ export const ACTIVITIES = [
   { key: "stopping", label: "Stopping", means: "the workers of a round were being ended" },
 ];
 
-const IN_A_ROUND = ["waiting", "rendezvous", "starting", "running", "training", "stalled", "detecting", "stopping"];
+export const IN_A_ROUND = [
+  "waiting", "rendezvous", "starting", "running", "redone", "training", "stalled", "silent", "detecting", "stopping",
+];
 
 export function total(seconds) {
   return ACTIVITIES.reduce((sum, { key }) => sum + (seconds[key] ?? 0), 0);

@@ -4,7 +4,7 @@ import { h, set, setText, show } from "./dom.js";
 import { count, toneOfNode } from "./format.js";
 
 // The filters that make a difference, each with the number of its nodes.
-export function filtersOf(nodes, isBehind) {
+export function filtersOf(nodes) {
   const states = groups(nodes, (node) => node.state).map(([state, number]) => ({
     key: `state ${state}`, text: `${count(number)} ${state}`, tone: toneOfNode(state), has: (node) => node.state === state,
   }));
@@ -15,6 +15,10 @@ export function filtersOf(nodes, isBehind) {
   }));
   const found = [...states, ...late, ...(releases.length > 1 ? releases : [])];
   return found.length > 1 ? found : [];
+}
+
+function isBehind(node) {
+  return node.behind > 0;
 }
 
 function groups(nodes, keyOf) {

@@ -36,22 +36,33 @@ function missingText({ count: number, nodes }) {
 
 function metaText(view, elapsed) {
   const parts = [`Run ${view.run}`];
-  if (view.round) parts.push(`round ${count(view.round)}`);
+  if (view.round) parts.push(isInRound(view) ? `round ${count(view.round)}` : `no round (last: ${count(view.round)})`);
   if (ENDED.has(view.state)) parts.push(`took ${duration(view.opened_s)}`, `ended ${ago(view.state_s + elapsed)}`);
   else parts.push(`opened ${ago(view.opened_s + elapsed)}`, `${view.state} for ${duration(view.state_s + elapsed)}`);
   return parts.join(" · ");
 }
 
+function isInRound({ world_size: workers }) {
+  return workers > 0;
+}
+
 function figuresOf(view) {
   const { used, max } = view.restarts;
-  const { step, steps_per_s: stepsPerSecond } = view.progress;
+  const { step } = view.progress;
   const { goodput } = view.ledger;
   return [
-    { label: "Goodput", value: percent(goodput), note: goodputWords(view), main: true, none: !goodput || stateOf(view) !== view.state },
-    { label: "Step", value: count(step), note: step === null ? "none reported" : pace(stepsPerSecond), none: stateOf(view) !== view.state },
+    { label: "Goodput", value: percent(goodput), note: goodputWords(view), main: true, none: !goodput || toneOf(view) !== "good" },
+    { label: "Step", value: count(step), note: stepWords(view) },
     ...sizesOf(view),
     { label: "Restarts", value: max === null ? count(used) : `${count(used)} of ${count(max)}`, note: restartsWords(used, max) },
   ];
+}
+
+function stepWords({ health, progress, nodes }) {
+  if (progress.step === null) return "none reported";
+  if (health === "stalled") return `none for ${duration(progress.idle_s)}`;
+  const behind = nodes.filter((node) => node.behind).length;
+  return [pace(progress.steps_per_s), behind ? `${plural(behind, "node")} behind` : ""].filter(Boolean).join(", ");
 }
 
 function goodputWords({ ledger }) {

@@ -1,8 +1,8 @@
 // The run's seconds by activity: one bar, and the same in figures.
 
 import { bar, ACTIVITIES, swatch } from "./activities.js";
-import { h, setText, set } from "./dom.js";
-import { duration, NONE, percent } from "./format.js";
+import { h, setText, set, show } from "./dom.js";
+import { duration, percent } from "./format.js";
 
 export function ledgerPanel() {
   const stack = bar({ class: "bar tall", role: "img" });
@@ -17,7 +17,8 @@ export function ledgerPanel() {
     update(ledger) {
       setText(whole, `${duration(ledger.total)} in all`);
       stack.update(ledger.seconds);
-      set(stack.element, "aria-label", ACTIVITIES.map(({ key, label }) => `${label} ${percent(share(ledger, key))}`).join(", "));
+      set(stack.element, "aria-label", ACTIVITIES.filter(({ key }) => ledger.seconds[key] > 0)
+        .map(({ key, label }) => `${label} ${percent(share(ledger, key))}`).join(", "));
       for (const each of entries) each.update(ledger);
     },
   };
@@ -31,9 +32,9 @@ function entry({ key, label, means }) {
     element,
     update(ledger) {
       const spent = ledger.seconds[key] ?? 0;
-      setText(part, spent ? percent(share(ledger, key)) : NONE);
-      setText(seconds, spent ? duration(spent) : "");
-      set(element, "data-none", spent === 0);
+      show(element, spent > 0);
+      setText(part, percent(share(ledger, key)));
+      setText(seconds, duration(spent));
     },
   };
 }

@@ -3,7 +3,7 @@
 import { badge, h, keep, name, setText, set, show, style } from "./dom.js";
 import { filterChip, filtersOf, releaseOf } from "./filters.js";
 import { nodeDetail } from "./node.js";
-import { stragglerFrom, stepsCell } from "./steps.js";
+import { stepsCell } from "./steps.js";
 import { count, duration, spans, toneOfNode } from "./format.js";
 
 const ROW_PX = 36; // as in style.css
@@ -64,11 +64,11 @@ export function nodesPanel() {
   let chosen = null;
 
   const draw = () => {
-    const height = scroller.clientHeight || 600;
+    const height = Math.max(scroller.clientHeight, innerHeight); // it may be about to grow
     const from = Math.max(0, Math.floor(scroller.scrollTop / ROW_PX) - SPARE_ROWS);
     const upTo = Math.min(found.length, Math.ceil((scroller.scrollTop + height) / ROW_PX) + SPARE_ROWS);
     while (pool.length < upTo - from) pool.push(row(choose));
-    const context = { most: view.most, slack: view.slack, chosen };
+    const context = { most: view.most, chosen };
     pool.forEach((each, index) => {
       if (index < upTo - from) {
         if (each.element.parentNode === null) body.insertBefore(each.element, below.element);
@@ -85,7 +85,7 @@ export function nodesPanel() {
     found = view.nodes.filter((node) => (only?.has(node) ?? true) && matches(node, words));
     const column = COLUMNS.find((each) => each.key === sorting.key);
     if (column) found.sort(column.compare);
-    else found.sort((a, b) => behind(b, view) - behind(a, view)); // who is waited for longest
+    else found.sort((a, b) => b.behind - a.behind); // who is waited for longest
     if (sorting.down) found.reverse();
     headers.forEach((each) => each.update(sorting));
     setText(number, numberOf(found.length, view.nodes));
@@ -119,11 +119,10 @@ export function nodesPanel() {
       view = {
         nodes: job.nodes,
         most: reporting.length ? reporting.reduce((most, node) => Math.max(most, node.most), 0) : null,
-        slack: job.health === "stalled" ? 0 : stragglerFrom(job.progress.steps_per_s),
       };
       show(element, job.nodes.length > 0);
       show(filter, job.nodes.length >= FILTER_FROM || filter.value !== "");
-      const filters = filtersOf(job.nodes, (node) => behind(node, view) > 0);
+      const filters = filtersOf(job.nodes);
       only = filters.find((each) => each.key === only?.key) ?? null;
       keep(chips, filters.map((each) => ({ ...each, pressed: each === only })), (each) => each.key, () => filterChip((key) => {
         only = only?.key === key ? null : { key };
@@ -140,11 +139,6 @@ function numberOf(found, nodes) {
   if (found < nodes.length) return `${count(found)} of ${count(nodes.length)}`;
   const same = nodes.every((node) => releaseOf(node) === releaseOf(nodes[0]));
   return same && found ? `${count(found)}, ${found > 1 ? "all on" : "on"} ${releaseOf(nodes[0])}` : count(found);
-}
-
-// How many steps a node is behind; 0 if that may be chance of reporting.
-function behind(node, { most, slack }) {
-  return node.least !== null && most - node.least > slack ? most - node.least : 0;
 }
 
 function matches(node, words) {
@@ -194,7 +188,7 @@ function row(choose) {
   button.addEventListener("click", () => choose(shown));
   return {
     element,
-    update(node, index, { most, slack, chosen }) {
+    update(node, index, { most, chosen }) {
       shown = node.node;
       setText(title, node.node);
       set(button, "title", node.host === node.node ? null : `on host ${node.host}`);
@@ -206,7 +200,7 @@ function row(choose) {
       setText(reason, node.reason);
       set(reason, "title", node.reason);
       setText(ranks, spans(node.ranks));
-      steps.update(node, most, slack);
+      steps.update(node, most);
       setText(seen, node.last_seen_s < 2.5 ? "now" : `${duration(Math.floor(node.last_seen_s))}`);
       set(seen, "data-late", node.last_seen_s >= 2.5);
     },

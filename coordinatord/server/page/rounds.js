@@ -1,6 +1,6 @@
 // The history of a run: a band in proportion to time, and beneath it each round with the reasons of its changes.
 
-import { bar, swatch, total } from "./activities.js";
+import { bar, IN_A_ROUND, swatch, total } from "./activities.js";
 import { h, keep, setText, set, show, style } from "./dom.js";
 import { ago, clock, count, duration, ENDED, plural } from "./format.js";
 
@@ -118,8 +118,7 @@ function line(label) {
 }
 
 function spentOf(seconds) {
-  const keys = ["waiting", "rendezvous", "starting", "training", "detecting", "stopping"];
-  return keys.filter((key) => seconds[key] >= 0.05).map((key) => ({ key, seconds: seconds[key] }));
+  return IN_A_ROUND.filter((key) => seconds[key] >= 0.05).map((key) => ({ key, seconds: seconds[key] }));
 }
 
 function sum({ key }) {

@@ -70,11 +70,30 @@ def test_releases_are_told_and_where_they_differ_they_filter(coordinator: Coordi
 )
 def test_a_job_that_stands_is_not_green(coordinator: Coordinator, open_page: Open, health: str, reason: str) -> None:
     page = open_page(coordinator.url)
-    progress = ProgressStatus(step=LATE_STEP, steps_per_s=None)
+    progress = ProgressStatus(step=LATE_STEP, steps_per_s=None, idle_s=75.0, usual_s=0.06)
     show(page, a_job(health=health, reason=reason, progress=progress))
     page.wait_for_text(health, ".heading .badge")
     assert page.evaluate("document.querySelector('.heading .badge').dataset.tone") == "busy"
     assert page.text(".reason") == reason
     assert "a second" not in page.text(".figures")
+    assert ("none for 1 min 15 s" in page.text(".figures").replace("\xa0", " ")) == (health == "stalled")
     assert page.evaluate("document.querySelector('.figures .main').dataset.none") is not None
     assert "Stalled" in page.text(".legend")
+
+
+@pytest.mark.parametrize(
+    ("state", "world_size", "tone", "words"),
+    [
+        ("forming", 0, "wait", "no round (last: 4)"),
+        ("starting", 8, "busy", "round 4"),
+        ("left", 0, "off", "no round (last: 4)"),
+    ],
+)
+def test_a_state_has_its_colour_and_says_whether_there_is_a_round(
+    coordinator: Coordinator, open_page: Open, state: str, world_size: int, tone: str, words: str
+) -> None:
+    page = open_page(coordinator.url)
+    show(page, a_job(nodes=1, state=state, world_size=world_size, round=4))
+    page.wait_for_text(state, ".heading .badge")
+    assert page.evaluate("document.querySelector('.heading .badge').dataset.tone") == tone
+    assert f"· {words} ·" in page.text(".meta")
