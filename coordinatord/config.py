@@ -138,6 +138,7 @@ def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[st
 
 def _add_serve(parser: SettingsParser) -> None:
     defaults = Policy()
+    duration: dict[str, Any] = {"toml": NUMBER, "metavar": "S"}
     everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - nodes are on other hosts
     add = parser.add_setting
     add("--host", default=everywhere, help="address to listen at (default: all, IPv6 and IPv4)")
@@ -161,14 +162,14 @@ def _add_serve(parser: SettingsParser) -> None:
     add(
         "--settle",
         type=partial(seconds, least=SETTLE_S_MIN),
-        toml=NUMBER,
+        **duration,
         default=defaults.settle_s,
         help="seconds that a round with enough nodes waits for one more (default: 2)",
     )
     add(
         "--retry-pause",
         type=_pause,
-        toml=NUMBER,
+        **duration,
         default=defaults.retry_pause_s,
         help="seconds before the next round when the same error has come twice in a row without a step in between;"
         " doubled each time, up to 60; 0 for none (default: 4)",
@@ -176,19 +177,19 @@ def _add_serve(parser: SettingsParser) -> None:
     add(
         "--heartbeat",
         type=partial(seconds, least=HEARTBEAT_S_MIN),
-        toml=NUMBER,
+        **duration,
         default=defaults.heartbeat_s,
         help="least seconds between two heartbeats; a node is lost after five (default: 1)",
     )
     add(
         "--outage-grace",
         type=partial(seconds, least=OUTAGE_GRACE_S_MIN),
-        toml=NUMBER,
+        **duration,
         default=defaults.outage_grace_s,
-        help="seconds that workers go on without a coordinator (default: 300). For so long it may be gone and nothing"
-        " is lost; but a node that is cut off may have been replaced, and its old workers live on for as long",
+        help="seconds that workers go on without a coordinator (default: 300). While they do, nothing is lost. But a"
+        " node that is cut off may have been replaced, and its old workers live on for as long",
     )
-    add("--log-level", type=str.lower, choices=LEVELS, default="info", help="least level of log lines (default: info)")
+    add("--log-level", type=str.lower, choices=LEVELS, default="info", help="lowest level of log lines (default: info)")
     add(
         "--log-format",
         type=str.lower,

@@ -214,7 +214,7 @@ async def _restore(machine: Coordinator, store: Store) -> None:
     nodes = sum(len(run.members) for run in live)
     ended = len(machine.jobs) - len(live)
     names = fields("state_restored", live_jobs=len(live), nodes=nodes, ended_jobs=ended)
-    log.info("state restored: live jobs %d with nodes %d, ended jobs %d", len(live), nodes, ended, extra=names)
+    log.info("state restored", extra=names)
 
 
 def _listeners(host: str, port: int, passed: Sequence[socket.socket]) -> list[socket.socket]:

@@ -32,6 +32,6 @@ def linger_notice(rank: int, pid: int, exit_code: int) -> str:
     """Return the notice about a worker that is killed because it lingers."""
     return (
         f"rank {rank}: its program has been over for {LINGER_S:g} s, with exit code {exit_code}, but its process (pid "
-        f"{pid}) did not end: it is killed, and taken for ended with {exit_code}. A destructor or a library of native "
+        f"{pid}) did not end: it is killed, and counts as ended with {exit_code}. A destructor or a library of native "
         "code is stuck in it; py-spy dump --native shows where, the next time"
     )

@@ -99,8 +99,8 @@ def test_several_nodes_are_drained_at_once_and_such_as_are_not_there_only_ahead(
     code, said, errors = operator.ask("drain", "gpu71", "spare", "--ahead")
     assert (code, errors) == (0, "")
     first, second = said.splitlines()
-    assert first == "gpu71 is in no job, and none takes it in until it is undrained"
-    assert second == "spare is in no job, and none takes it in until it is undrained"
+    assert first == "gpu71 is in no job, and no job lets it in until it is undrained"
+    assert second == "spare is in no job, and no job lets it in until it is undrained"
     assert len(operator.ask("undrain", "gpu71", "spare")[1].splitlines()) == 2
 
 
@@ -287,5 +287,5 @@ def test_a_drained_node_that_joins_in_vain_says_what_would_let_it_in(operator: O
     operator.do("drain", "late", "--ahead")
     late = mnist.join("late", "--nnodes", "1", "--join-timeout", "0.5")
     assert late.wait() == 75
-    words = f"not let in within 0.5 s: late drained by {BY}; it is taken in after: nodeclient undrain late"
+    words = f"not let in within 0.5 s: late drained by {BY}; to let it in: nodeclient undrain late"
     assert f"ERROR   nodeclient: {words} job=" in late.lines[-1]

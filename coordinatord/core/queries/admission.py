@@ -37,7 +37,7 @@ def check_drained(cluster: DurableCluster, join: Join) -> None:
     why = cluster.why_drained(join.node, join.offer.host)
     if why is not None:
         name = join.node if join.node in cluster.drained else join.offer.host
-        text = f"{why}; it is taken in after: nodeclient undrain {name}"
+        text = f"{why}; to let it in: nodeclient undrain {name}"
         raise RefusedError(Refused(RefusalCode.DRAINED, clip(text), retry=True))
 
 
@@ -119,9 +119,8 @@ def check_size(run: Run, join: Join) -> None:
     known = run.members.get(join.node)
     others = run.workers - (known.offer.workers if known else 0)
     if others + join.offer.workers > RANKS_MAX:
-        text = (
-            f"job {join.job} has {others} workers: with {join.offer.workers} more it would pass {RANKS_MAX}, the limit"
-        )
+        more = join.offer.workers
+        text = f"job {join.job} has {others} workers: with {more} more it would exceed {RANKS_MAX}, the limit"
         raise RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
 
 

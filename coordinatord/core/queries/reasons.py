@@ -70,7 +70,7 @@ class Reasons:
     def budget(self) -> str:
         """How many restarts were used."""
         if self._run.spec.launcher is Launcher.TORCHRUN:
-            return f"restarts: {self._run.durable.restarts_used}, by torchrun's own count no more"
+            return f"restarts: {self._run.durable.restarts_used}, and by torchrun's own count none is left"
         return f"restarts used: {self._run.durable.restarts_used} of {self._run.spec.max_restarts}"
 
     def _names(self, *states: MemberState) -> str:
@@ -163,7 +163,7 @@ class Reasons:
         if ready >= least and self._run.pause_s:
             return pause_words(self._run.pause_s, self._run.durable.round + 1, self._run.durable.repeats)
         if ready >= least:
-            return f"{ready} joined, at least {least} needed: a moment for more to arrive"
+            return f"{ready} joined, at least {least} needed: waiting a moment for more"
         text = f"waiting for nodes: {ready} of {least} joined"
         present = f" ({self.ready})" if ready else ""
         missing = f"; missing: {name_some(self._run.missing, len(self._run.missing))}"

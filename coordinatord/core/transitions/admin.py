@@ -148,7 +148,7 @@ def _drain(request: DrainNode, decision: Decision) -> Reply:
     touched = apply_drains(cluster)
     inside = [run for run in cluster.live if _named(run, name)]
     if not inside:
-        return Reply(AdminResult.DONE, f"{name} is in no job, and none takes it in until it is undrained")
+        return Reply(AdminResult.DONE, f"{name} is in no job, and no job lets it in until it is undrained")
     more = f"; and {len(inside) - NAMES_MAX} jobs more" if len(inside) > NAMES_MAX else ""
     return Reply(AdminResult.DONE, "; ".join(_leaves(run, name) for run in inside[:NAMES_MAX]) + more, touched)
 
@@ -211,7 +211,7 @@ def _undrain(request: Request, decision: Decision) -> Reply:
         if not cluster.durable.drained:
             return Reply(AdminResult.NOTHING, f"{name} is not drained (nothing is)")
         known = ", ".join(islice(sorted(cluster.durable.drained), NAMES_MAX))
-        text = f"{name} is not drained; drained names are {known}, and that of a host holds for its nodes"
+        text = f"{name} is not drained. Drained are: {known} (the name of a host counts for its nodes)"
         return Reply(AdminResult.NOTHING, text)
     decision.record(NodeUndrained("", "", f"{name} {request.attribution('undrained')}", name))
     touched: list[Run] = []
@@ -225,7 +225,11 @@ def _undrain(request: Request, decision: Decision) -> Reply:
                 observations.stay(run, member)
                 touched.append(run)
     if kept:
-        return Reply(AdminResult.DONE, f"{name} is drained no more, but still kept out: {'; '.join(kept)}", touched)
+        return Reply(
+            AdminResult.DONE,
+            f"{name} is no longer drained under this name, but still kept out: {'; '.join(kept)}",
+            touched,
+        )
     if touched:
-        return Reply(AdminResult.DONE, f"{name} is drained no more, and stays", touched)
+        return Reply(AdminResult.DONE, f"{name} is no longer drained, and stays", touched)
     return Reply(AdminResult.DONE, f"{name} may join again. If its nodeclient has ended, start it again")

@@ -46,9 +46,7 @@ def test_a_drained_node_is_kept_out_by_the_next_coordinator_as_well() -> None:
     [refuse] = second.connect(3).effects
     assert isinstance(refuse, Refuse)
     assert (refuse.message.code, refuse.message.retry) == (RefusalCode.DRAINED, True)
-    assert (
-        refuse.message.message == "host-n3 drained by alice: broken; it is taken in after: nodeclient undrain host-n3"
-    )
+    assert refuse.message.message == "host-n3 drained by alice: broken; to let it in: nodeclient undrain host-n3"
     ask(second, UndrainNode("host-n3", "alice", ""))
     third = second.next_life()
     third.connect(3)
@@ -153,7 +151,7 @@ def test_what_a_drain_says_is_so_also_where_the_host_is_drained_already() -> Non
     ask(life, DrainNode("host-n1", "alice", ""))
     assert ask(life, DrainNode("n1", "alice", "")).text.startswith("node n1 will leave job default")
     undrained = ask(life, UndrainNode("n1", "alice", ""))
-    assert undrained.text == "n1 is drained no more, but still kept out: host-n1 drained by alice"
+    assert undrained.text == "n1 is no longer drained under this name, but still kept out: host-n1 drained by alice"
 
 
 def test_a_name_that_no_node_has_is_taken_for_a_slip() -> None:
@@ -170,7 +168,7 @@ def test_a_node_that_is_to_come_later_is_drained_ahead() -> None:
     life = a_running_pair()
     answer = ask(life, DrainNode("n7", "alice", "", ahead=True))
     assert answer.result is AdminResult.DONE
-    assert answer.text == "n7 is in no job, and none takes it in until it is undrained"
+    assert answer.text == "n7 is in no job, and no job lets it in until it is undrained"
     assert ask(life, DrainNode("n7", "alice", "")).result is AdminResult.NOTHING
 
 
@@ -180,7 +178,9 @@ def test_the_name_of_a_node_that_has_left_is_no_slip() -> None:
     for number in (1, 2):
         life.report(number, run="e-1", round=1, phase=Phase.STOPPED)
     ask(life, UndrainNode("n2", "alice", ""))
-    assert ask(life, DrainNode("n2", "alice", "")).text == "n2 is in no job, and none takes it in until it is undrained"
+    assert (
+        ask(life, DrainNode("n2", "alice", "")).text == "n2 is in no job, and no job lets it in until it is undrained"
+    )
 
 
 def test_to_undrain_what_is_not_drained_names_what_is() -> None:
@@ -188,4 +188,4 @@ def test_to_undrain_what_is_not_drained_names_what_is() -> None:
     assert ask(life, UndrainNode("n2", "alice", "")).text == "n2 is not drained (nothing is)"
     ask(life, DrainNode("host-n2", "alice", ""))
     said = ask(life, UndrainNode("n2", "alice", "")).text
-    assert said == "n2 is not drained; drained names are host-n2, and that of a host holds for its nodes"
+    assert said == "n2 is not drained. Drained are: host-n2 (the name of a host counts for its nodes)"
