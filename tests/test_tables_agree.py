@@ -108,7 +108,7 @@ def test_no_two_rows_of_a_run_are_the_same_transition() -> None:
 
 
 @pytest.mark.parametrize(("state", "standing"), [*itertools.product(State, MemberState)])
-def test_a_node_that_can_be_told_something_has_a_goal(state: State, standing: MemberState) -> None:
+def test_a_node_that_can_be_sent_something_has_a_goal(state: State, standing: MemberState) -> None:
     if state.ended:
         expected = Goal.EXIT
     elif standing in UNREACHABLE or (state is State.FORMING and standing in IN_ROUND):

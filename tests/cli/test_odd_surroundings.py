@@ -36,7 +36,7 @@ def test_status_says_of_an_impossible_host_name_in_one_line_that_nobody_answers(
 
 
 @pytest.mark.parametrize("address", ["nowhere", "@nobody-listens-here", "x" * 200, "folder"])
-def test_coordinatord_serves_though_systemd_cannot_be_told(tmp_path: Path, address: str) -> None:
+def test_coordinatord_serves_though_systemd_cannot_be_notified(tmp_path: Path, address: str) -> None:
     socket = str(tmp_path) if address == "folder" else str(tmp_path / address) if address == "nowhere" else address
     environ = clean_environ(NOTIFY_SOCKET=socket)
     program = Program(BIN / "coordinatord", "--host", "127.0.0.1", "--port", "0", "--ephemeral", environ=environ)

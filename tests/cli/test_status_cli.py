@@ -74,7 +74,7 @@ def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
         ({"state": "forming", "round": 0}, "run r-1, no round yet, restarts 0 of 3, 0 nodes\n  no nodes\n"),
     ],
 )
-def test_where_there_is_no_round_none_is_told_of(
+def test_where_there_is_no_round_none_is_shown(
     facts: dict[str, Any], said: str, here: Callable[..., tuple[int, str, str]]
 ) -> None:
     with canned({"GET /v1/jobs": packed({"jobs": [a_job(world_size=0, **facts)], "drained": []})}) as (endpoint, _):
@@ -83,7 +83,7 @@ def test_where_there_is_no_round_none_is_told_of(
     assert text.endswith(said)
 
 
-def test_status_tells_the_root_cause_of_the_last_failure(cluster: Cluster) -> None:
+def test_status_shows_the_root_cause_of_the_last_failure(cluster: Cluster) -> None:
     broken = ("sh", "-c", "exit $((3 + LOCAL_RANK))")
     node = cluster.join("a", "--nnodes", "1", command=broken)
     assert node.wait() == 3

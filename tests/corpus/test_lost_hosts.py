@@ -77,7 +77,7 @@ def test_survivors_that_are_blocked_in_a_collective_are_killed_and_not_waited_fo
     assert world.order == ["n1", "n2", "n3", "n4"]
 
 
-def test_when_the_node_of_rank_0_dies_everybody_is_told_of_another_master() -> None:
+def test_when_the_node_of_rank_0_dies_everybody_gets_another_master() -> None:
     world = begin(4)
     world.hosts["n1"].vanish()
     world.until(runs(world, 2))
@@ -121,7 +121,7 @@ def test_survivors_below_the_minimum_wait_without_workers_and_go_on_when_there_a
     world.until(runs(world, 2), within=AT_ONCE)
 
 
-def test_survivors_below_the_minimum_are_let_go_in_the_end_and_told_who_is_missing() -> None:
+def test_survivors_below_the_minimum_are_let_go_in_the_end_with_the_names_of_the_missing() -> None:
     world = begin(3, nodes_min=3)
     world.hosts["n3"].vanish()
     world.until(world.is_over, within=LEASE_S + AT_ONCE + world.scenario.join_timeout_s)

@@ -159,7 +159,7 @@ def test_a_node_that_comes_minutes_after_the_others_is_waited_for() -> None:
     world.until(runs(world, 1), within=AT_ONCE)
 
 
-def test_whoever_waits_is_told_for_whom() -> None:
+def test_whoever_waits_sees_for_whom() -> None:
     world = begin(3, nodes_min=3)
     world.hosts["n3"].kill()
     world.until(lambda: world.state is State.FORMING)

@@ -31,7 +31,7 @@ def test_every_item_is_listed_once() -> None:
 
 
 @pytest.mark.parametrize(("item", "bug", "threads", "held"), ROWS, ids=[row[0] for row in ROWS])
-def test_an_item_says_what_happened_where_it_is_told_and_what_holds_it(
+def test_an_item_says_what_happened_where_it_is_reported_and_what_holds_it(
     item: str, bug: str, threads: str, held: str
 ) -> None:
     assert bug.endswith("."), item

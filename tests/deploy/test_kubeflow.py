@@ -113,7 +113,7 @@ def test_its_job_is_that_of_the_other_trainings(runtime: Object) -> None:
     assert pod == usual_pod
 
 
-def test_nodeclient_understands_what_the_pods_of_a_train_job_are_told(runtime: Object, train_job: Object) -> None:
+def test_nodeclient_understands_the_commands_of_a_train_job(runtime: Object, train_job: Object) -> None:
     trainer = train_job["spec"]["trainer"]
     [template] = templates([runtime])
     box = container(template) | {"args": trainer["args"]}

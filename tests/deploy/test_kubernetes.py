@@ -106,7 +106,7 @@ def test_every_file_belongs_to_a_kustomization() -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_nodeclient_understands_what_the_pods_are_told(overlay: str) -> None:
+def test_nodeclient_understands_the_commands_of_the_pods(overlay: str) -> None:
     job = _job(overlay)
     node = _node(overlay)
     assert [(one.host, one.port) for one in node.coordinators] == [("coordinatord", DEFAULT_PORT)]
@@ -117,7 +117,7 @@ def test_nodeclient_understands_what_the_pods_are_told(overlay: str) -> None:
     assert node.stop_timeout_s + 20 < job["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
 
 
-def test_coordinatord_understands_what_its_pod_is_told() -> None:
+def test_coordinatord_understands_the_command_of_its_pod() -> None:
     objects = built("coordinator")
     box = container(only(objects, "Deployment")["spec"]["template"])
     program, *arguments = command_line(box)

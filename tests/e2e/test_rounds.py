@@ -79,7 +79,7 @@ def test_a_spare_waits_and_takes_the_place_of_a_lost_node(cluster: Cluster) -> N
     assert after.restarts == {0}
 
 
-def test_a_spare_is_told_of_the_success(cluster: Cluster) -> None:
+def test_a_spare_receives_the_success(cluster: Cluster) -> None:
     nodes = cluster.join_all("ab", "--nnodes", "1")
     only = cluster.await_round(1)
 

@@ -100,7 +100,7 @@ def test_two_seeds_give_two_histories() -> None:
     assert small_world(3, digested=True).trace.digest != small_world(4, digested=True).trace.digest
 
 
-def test_what_breaks_an_invariant_is_told_with_the_history_and_the_command_that_repeats_it() -> None:
+def test_what_breaks_an_invariant_is_reported_with_the_history_and_the_command_that_repeats_it() -> None:
     world = running_trio(seed=8)
     world.run.durable.restarts_used += 1
     world.hosts["n2"].workers.fail()
@@ -112,7 +112,7 @@ def test_what_breaks_an_invariant_is_told_with_the_history_and_the_command_that_
     assert text.splitlines()[-1].startswith("to repeat: make sim SEED=8 ")
 
 
-def test_what_does_not_come_in_time_is_told_with_where_everything_stands() -> None:
+def test_what_does_not_come_in_time_is_reported_with_where_everything_stands() -> None:
     world = World(5, replace(TRIO, hosts=2))
     world.boot()
     with pytest.raises(BrokenError, match="not so within 3 s; life1-1 is forming, round 0: waiting for nodes: 2 of 3"):

@@ -58,7 +58,7 @@ def test_a_seed_is_recorded_of_nearly_every_mutant_and_of_nothing_else() -> None
     assert len(seeds.recorded()) >= 0.8 * len(names)
 
 
-def test_an_old_text_that_is_gone_or_stands_twice_is_told() -> None:
+def test_an_old_text_that_is_gone_or_stands_twice_is_reported() -> None:
     mutant = Mutant("odd", VERDICT.module, "nothing", "return", "pass")
     with pytest.raises(MisfitError, match=r"mutant odd: its old text stands 2 times in .*root_cause, not once"):
         mutant.change("return\nreturn\n")

@@ -256,7 +256,7 @@ def test_a_worker_ends_although_a_model_outlives_the_context(port: int) -> None:
             assert process.returncode == 0, errors
 
 
-def test_a_process_without_a_launcher_is_told_what_to_do() -> None:
+def test_a_process_without_a_launcher_gets_an_error_with_what_to_do() -> None:
     environ = {name: value for name, value in os.environ.items() if name not in SOLO.to_environ()}
     program = "import workerlib; workerlib.init()"
     ended = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
@@ -264,7 +264,7 @@ def test_a_process_without_a_launcher_is_told_what_to_do() -> None:
     assert "nodeclient join --standalone -- python train.py" in ended.stderr.splitlines()[-1]
 
 
-def test_a_python_without_torch_is_told_so() -> None:
+def test_a_python_without_torch_gets_an_error_that_names_it() -> None:
     program = "import sys; sys.path[:0] = ['.']; import workerlib; workerlib.init()"
     # There are no installed packages without site, and so no torch.
     ended = subprocess.run(

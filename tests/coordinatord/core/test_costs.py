@@ -122,7 +122,7 @@ def test_to_form_again_is_two_messages_each_way_for_every_node_that_is_left(size
     assert (again, start) == ([RoundEnded, RoundFormed], [RoundStarted])
 
 
-def test_what_each_node_is_told_of_a_round_does_not_grow_with_their_number() -> None:
+def test_what_each_node_is_sent_of_a_round_does_not_grow_with_their_number() -> None:
     lengths = []
     for size in SIZES:
         cluster = Cluster(size).running()

@@ -246,7 +246,7 @@ def test_only_a_stop_is_planned() -> None:
     assert (sent[2].goal, sent[2].planned) == (Goal.WAIT, False)
 
 
-def test_a_straggler_is_told_why_it_is_to_stop() -> None:
+def test_a_straggler_is_sent_why_it_is_to_stop() -> None:
     coordinator = a_coordinator()
     running_pair(coordinator)
     straggler = an_observed(run="e-0", round=7, phase=Phase.RUNNING)

@@ -100,7 +100,7 @@ def test_a_window_that_is_over_by_now_forms_the_round_at_once() -> None:
     assert [type(record) for record in batch.records] == [RoundFormed]
 
 
-def test_nodes_that_train_are_told_of_another_outage_grace_at_once() -> None:
+def test_nodes_that_train_are_sent_another_outage_grace_at_once() -> None:
     coordinator = a_coordinator(settle_s=0.5)
     a_run(coordinator)
     let_pass(coordinator, 0.5)

@@ -74,7 +74,7 @@ class Job:
         return self.heard[session].report
 
 
-def test_the_root_cause_is_told_to_every_node_with_its_next_round_until_its_workers_run() -> None:
+def test_the_root_cause_is_sent_to_every_node_with_its_next_round_until_its_workers_run() -> None:
     job = Job()
     job.fail()
     for session in (1, 2):
@@ -91,7 +91,7 @@ def test_the_root_cause_is_told_to_every_node_with_its_next_round_until_its_work
     assert job.report(1) is None
 
 
-def test_a_run_that_ends_of_it_tells_the_root_cause_as_its_last_word() -> None:
+def test_a_run_that_ends_of_it_sends_the_root_cause_with_its_end() -> None:
     job = Job(max_restarts=0)
     job.fail()
     for session in (1, 2):
@@ -110,7 +110,7 @@ def test_later_failures_on_other_nodes_are_its_consequences() -> None:
     assert report.consequences_count == 1
 
 
-def test_workers_of_its_own_node_that_failed_later_are_consequences_too_though_told_of_later() -> None:
+def test_workers_of_its_own_node_that_failed_later_are_consequences_too_though_reported_later() -> None:
     job = Job()
     job.send(2, Phase.STOPPING, ERROR, now=10.0)
     grown = dataclasses.replace(ERROR, followers=(Follower(2, 1), Follower(3, 7)))
@@ -257,7 +257,7 @@ def test_a_coordinator_that_is_started_again_still_knows_it(session: int) -> Non
     assert sent.report.failure.error == "ValueError: no"
 
 
-def test_workers_that_were_never_started_are_told_of_as_that() -> None:
+def test_workers_that_were_never_started_are_reported_as_that() -> None:
     job = Job(max_restarts=0)
     job.send(2, Phase.FAILED, a_failure(pid=0, exit_code=127, message="no such program"), now=10.0)
     job.send(1, Phase.STOPPED, now=10.0)

@@ -220,7 +220,7 @@ def test_the_end_of_a_run_without_a_round_is_no_older_than_what_its_nodes_know()
     assert first.sent[1].round == second.sent[1].round == 7, "a node ignores a message of an earlier round"
 
 
-def test_a_node_that_was_let_go_is_told_so_by_the_next_life() -> None:
+def test_a_node_that_was_let_go_receives_that_from_the_next_life() -> None:
     first = Life()
     first.connect(1, leaving=False)
     first.report(1, leaving=True)

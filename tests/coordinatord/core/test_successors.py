@@ -163,7 +163,7 @@ def test_when_there_are_enough_the_wait_is_the_rest_of_the_settle_window() -> No
     assert told_to_wait(coordinator.handle(Reported(1, beat), 1.25), 1) == 1.75
 
 
-def test_a_join_timeout_that_ends_within_the_settle_window_is_what_is_told() -> None:
+def test_a_join_timeout_that_ends_within_the_settle_window_is_what_is_sent() -> None:
     coordinator = a_coordinator(settle_s=2.0)
     batch = connect(coordinator, 1, "n1", a_spec(1, 3), 0.0, offer=an_offer("n1", join_timeout_s=0.5))
     assert told_to_wait(batch, 1) == 0.5

@@ -211,7 +211,7 @@ AGAIN = """
 """
 
 
-def test_a_run_that_has_told_of_steps_starts_until_it_does_again() -> None:
+def test_a_run_that_has_reported_steps_starts_until_it_does_again() -> None:
     stage = play(PAIR, "step n1 0", "advance 6s", AGAIN)
     assert ledger(stage) == {"waiting": 3.0, "starting": 6.0, "training": 6.0}
     stage = play(PAIR, "step n1 0", "advance 6s", AGAIN, "fail n1 age=1s")
@@ -220,13 +220,13 @@ def test_a_run_that_has_told_of_steps_starts_until_it_does_again() -> None:
     assert ledger(stage) == {"waiting": 3.0, "starting": 4.0, "training": 8.0}
 
 
-def test_a_run_that_is_over_has_no_round_in_which_steps_were_told_of() -> None:
+def test_a_run_that_is_over_has_no_round_in_which_steps_were_reported() -> None:
     stage = play(PAIR, "step n1 0", "advance 1s", "succeed n1 n2")
     assert run_of(stage).durable.reports_steps
     assert not run_of(stage).durable.stepped, "of such a run not all records are read again"
 
 
-def test_a_round_is_told_to_train_once() -> None:
+def test_a_round_begins_to_train_once() -> None:
     stage = play(PAIR)
     stage.play("step n1 0")
     for step in range(1, 5):
@@ -267,7 +267,7 @@ def test_that_steps_are_to_come_is_said_again_to_a_coordinator_that_comes_back()
 # Rounds
 
 
-def test_the_timeline_tells_of_each_round_and_what_its_time_went_to() -> None:
+def test_the_timeline_has_each_round_and_what_its_time_went_to() -> None:
     stage = play(PAIR, "advance 6s", "fail n1 age=1s", "advance 2s", "stopped n1 n2", "advance 1s")
     view = rounds_view(run_of(stage), stage.now)
     first, second = view
@@ -371,12 +371,12 @@ def test_a_node_that_went_while_there_was_no_coordinator_trained_until_that_was_
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 36.0, "detecting": 15.0}
 
 
-def test_unless_a_peer_s_worker_tells_of_it() -> None:
+def test_unless_a_peer_s_worker_shows_it() -> None:
     stage = play(PAIR, "advance 6s", "die 30s", "reconnect n1", "fail n1 age=20s")
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 16.0, "detecting": 20.0}
 
 
-def test_that_a_round_has_told_of_steps_outlives_the_coordinator() -> None:
+def test_that_a_round_has_reported_steps_outlives_the_coordinator() -> None:
     stage = play(PAIR, "step n1 0", "advance 6s", "die 2s", "reconnect n1 n2", "step n1 20", "advance 1s")
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "training": 9.0}
     stage = play(PAIR, "step n1 0", AGAIN, "die 5s", "reconnect n1 n2", "advance 1s")

@@ -216,7 +216,7 @@ def test_where_a_round_stopped_stays_known_when_its_last_node_is_lost() -> None:
     assert job.progress() == (29, None)
 
 
-def test_another_node_that_tells_the_pace_makes_nobody_forget_who_is_gone() -> None:
+def test_another_node_that_reports_the_pace_makes_nobody_forget_who_is_gone() -> None:
     job = Job(3)
     job.send(2, 7, 8)
     job.send(3, 9, 9)

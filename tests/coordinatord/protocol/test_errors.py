@@ -33,7 +33,7 @@ def test_a_stimulus_that_the_agent_s_table_does_not_know(monkeypatch: pytest.Mon
     assert (bug.table, bug.state, bug.stimulus) == ("phases of a node", Phase.IDLE, Stimulus.RUN_NEXT)
 
 
-def test_a_node_that_cannot_be_told_anything_has_no_goal() -> None:
+def test_a_node_that_can_be_sent_nothing_has_no_goal() -> None:
     silent = a_member()
     silent.state = MemberState.SILENT
     with pytest.raises(InternalError) as caught:
@@ -68,7 +68,7 @@ def test_a_table_that_goes_round_in_circles(monkeypatch: pytest.MonkeyPatch) -> 
     assert caught.value.state is State.FORMING
 
 
-def test_the_report_of_a_bug_tells_all_three_and_bounds_them() -> None:
+def test_the_report_of_a_bug_names_all_three_and_bounds_them() -> None:
     bug = InternalError("no row", table="goals", state=Phase.IDLE, stimulus=["x" * STATE_MAX])
     *_, text, shown = traceback.format_exception(bug)
     assert text.endswith("InternalError: no row\n")

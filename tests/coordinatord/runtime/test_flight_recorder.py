@@ -120,7 +120,7 @@ def test_a_state_that_is_too_large_is_not_copied_and_the_last_stimuli_can_be_rea
         read(path, RECORDED, a_coordinator())
 
 
-def test_a_bug_is_told_though_its_file_cannot_be_written(tmp_path: Path) -> None:
+def test_a_bug_is_reported_though_its_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     recorder = FlightRecorder(RECORDED, a_coordinator())
     recorder.note(Tick(), 0.0)
@@ -132,7 +132,7 @@ def test_a_bug_is_told_though_its_file_cannot_be_written(tmp_path: Path) -> None
     "text",
     ["", "[]", "{}", '{"format": 1, "program": "coordinatord", "root": {"object": 7}, "objects": []}'],
 )
-def test_what_is_no_crash_file_is_told_in_one_line(text: str, tmp_path: Path) -> None:
+def test_what_is_no_crash_file_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
     path = tmp_path / "crash.json"
     path.write_text(text)
     with pytest.raises(CrashFileError) as caught:

@@ -31,7 +31,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_who_writes_never_waits_and_the_reader_is_told_how_many_were_lost(
+def test_who_writes_never_waits_and_the_reader_sees_how_many_were_lost(
     pipe: tuple[int, int], *, blocking: bool
 ) -> None:
     read, write = pipe

@@ -152,7 +152,7 @@ def test_all_that_a_program_says_at_its_end_is_in_the_form_that_was_asked_for(
 # Logs for systemd's journal
 
 
-def test_the_journal_is_told_how_urgent_each_line_is_and_not_the_time() -> None:
+def test_the_journal_gets_the_urgency_of_each_line_and_not_the_time() -> None:
     record = a_record("no room", "e", job="mnist")
     assert LineFormatter("program", for_journal=True).format(record) == "<4>WARNING program: no room job=mnist"
     assert JsonFormatter("program", for_journal=True).format(record).startswith('<4>{"ts": "')

@@ -248,7 +248,7 @@ def test_every_value_is_written_so_that_toml_reads_the_same(value: object) -> No
 # A slip in the name of a variable
 
 
-def test_a_variable_that_was_meant_for_a_setting_is_told_from_what_others_put_there() -> None:
+def test_a_variable_that_was_meant_for_a_setting_is_distinguished_from_what_others_put_there() -> None:
     slips = ["PROGRAM_MAX_RESTART", "PROGRAM_RPORT", "PROGRAM_MAXRESTARTS", "PROGRAM_CONFG"]
     others = ["PROGRAM_COMMAND", "PROGRAM_SERVICE_PORT", "PROGRAM_PORT_80_TCP", "PROGRAM_PORT", "OTHER_MAX_RESTART"]
     environ = dict.fromkeys([*slips, *others, "PROGRAM", "", "_", "PORTS"], "8") | {"PROGRAM_WAITS": ""}

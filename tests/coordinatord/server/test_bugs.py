@@ -44,7 +44,7 @@ async def test_an_exception_in_an_event_ends_the_server(
 @pytest.mark.parametrize(
     ("error", "status", "word"), [(ZeroDivisionError(), 500, "bug"), (StoreError("no room"), 503, "unavailable")]
 )
-async def test_an_exception_while_a_request_is_answered_is_told_as_any_error(
+async def test_an_exception_while_a_request_is_answered_is_reported_as_any_error(
     error: Exception,
     status: int,
     word: str,

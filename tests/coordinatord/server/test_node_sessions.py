@@ -201,7 +201,7 @@ async def test_a_refusal_is_heard_before_the_session_ends(start: Start) -> None:
             await b.receive_end()
 
 
-async def test_a_superseded_session_is_told_so_and_the_younger_one_goes_on(start: Start) -> None:
+async def test_a_superseded_session_is_refused_and_the_younger_one_goes_on(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", nodes=2)) as older:
         await older.receive(Desired)
         async with connect(server.url, join("a", nodes=2, incarnation=2)) as younger:

@@ -28,7 +28,7 @@ async def fail_once(server: Server) -> None:
         await a.receive_goal(Goal.RUN)
 
 
-async def test_the_page_is_told_how_a_job_has_been(start: Start) -> None:
+async def test_the_page_is_sent_how_a_job_has_been(start: Start) -> None:
     async with start() as server, connect(server.url, join("a")) as a, view(server, "?job=job") as viewer:
         run = await a.receive_goal(Goal.RUN)
         before = await viewer.next("job")

@@ -29,7 +29,7 @@ def test_a_missing_directory_is_made_for_this_user_alone(tmp_path: Path) -> None
     directory.release()
 
 
-def test_a_second_process_is_told_which_one_has_the_directory(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_one_that_has_the_directory(tmp_path: Path) -> None:
     directory = StateDirectory.claim(tmp_path)
     with pytest.raises(StoreError, match=rf"{tmp_path}: another coordinatord has it \(process {os.getpid()}\)"):
         StateDirectory.claim(tmp_path)

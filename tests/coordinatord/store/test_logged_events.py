@@ -52,7 +52,7 @@ async def test_only_of_some_kinds_and_of_some_age(
     await store.close()
 
 
-def test_the_newest_are_told_oldest_first() -> None:
+def test_the_newest_are_listed_oldest_first() -> None:
     database = Database.in_memory()
     database.append(made_at(5.0, an_opening(), *(a_join_of(f"n{number}") for number in range(10))))
     assert logged(database, after=9) == [(10, "NodeJoined"), (11, "NodeJoined")]
@@ -61,7 +61,7 @@ def test_the_newest_are_told_oldest_first() -> None:
     assert first == LoggedEvent(1, 5.0, JOB, RUN, "RunOpened", None, None, "opened by node n1")
 
 
-def test_of_one_job_only_what_is_its_own_is_told() -> None:
+def test_of_one_job_only_what_is_its_own_is_listed() -> None:
     database = Database.in_memory()
     database.append(made_at(0.0, an_opening("a"), an_opening("b", "e-2"), a_drain("n1")))
     assert logged(database, "b") == [(2, "RunOpened")]

@@ -243,7 +243,7 @@ BEFORE_LEFT = 9
 """The last version of the tables in which a run whose nodes had left on purpose was called stopped."""
 
 
-def test_a_run_whose_nodes_left_is_told_from_one_that_was_stopped(tmp_path: Path) -> None:
+def test_a_run_whose_nodes_left_is_distinguished_from_one_that_was_stopped(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     Database.open(path, migrations.STEPS[:BEFORE_LEFT]).close()
     with closing(sqlite3.connect(path)) as connection, connection:

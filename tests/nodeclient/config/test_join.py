@@ -145,7 +145,7 @@ def test_a_scheduler_wants_to_find_the_root_cause_in_a_file() -> None:
 SRUN = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "4", "SLURM_NODEID": "2"}
 
 
-def test_what_is_not_said_comes_from_the_scheduler_and_a_remark_says_so() -> None:
+def test_what_is_not_given_comes_from_the_scheduler_and_a_remark_says_so() -> None:
     config = join("--coord", "h", **SRUN)
     assert (config.job, config.spec, config.group_rank) == ("4711.0", JobSpec(4, 4, 0), 2)
     assert config.remarks == (

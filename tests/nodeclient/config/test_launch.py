@@ -183,7 +183,7 @@ def test_a_node_that_trains_alone_among_the_schedulers_many_says_so() -> None:
 # Rendezvous configuration
 
 
-def test_what_torchruns_backends_are_told_is_said_in_the_terms_of_here() -> None:
+def test_settings_of_torchruns_backends_are_explained_in_our_own_terms() -> None:
     conf = "join_timeout=90,last_call_timeout=5,keep_alive_interval=2,read_timeout=9"
     config = script(*AT, "--rdzv-conf", conf)
     assert config.join_timeout_s == 90

@@ -235,7 +235,7 @@ def test_a_reason_to_wait_is_shown_once_with_its_end() -> None:
 # Contact
 
 
-def test_news_is_told_once_and_a_heartbeat_in_any_case() -> None:
+def test_news_is_sent_once_and_a_heartbeat_in_any_case() -> None:
     bench = Bench()
     bench.open()
     bench.receive(Goal.WAIT, round=0, heartbeat_s=2.0, lease_s=10.0)

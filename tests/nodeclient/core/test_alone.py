@@ -29,7 +29,7 @@ def test_the_only_node_of_a_round_knows_that_the_job_is_done() -> None:
     assert bench.last(Exit) == Exit(0, f"{text}; the coordinator could not be notified: Connection refused", Level.INFO)
 
 
-def test_it_looks_no_longer_than_it_was_told_to() -> None:
+def test_it_looks_no_longer_than_its_settings_allow() -> None:
     bench = Bench(SETTINGS.__class__(workers=1, join_timeout_s=5.0, stop_timeout_s=1.0)).running()
     bench.close()
     succeed(bench)

@@ -246,7 +246,7 @@ def test_another_version_that_stays_ends_the_workers_after_the_grace_and_the_nod
 # What becomes of the workers meanwhile
 
 
-def test_whoever_waits_for_the_coordinator_is_told_what_becomes_of_the_workers() -> None:
+def test_whoever_waits_for_the_coordinator_sees_what_becomes_of_the_workers() -> None:
     bench = Bench()
     bench.close("no answer")
     assert bench.last(Waiting) == Waiting("looking for the coordinator: no answer", SETTINGS.join_timeout_s)

@@ -25,7 +25,7 @@ def test_a_failure_carries_what_is_known_of_it_within_the_bounds_of_the_protocol
     assert len(failure.last_lines) == 40
 
 
-def test_a_failure_from_before_the_stop_counts_though_it_is_told_of_after_it() -> None:
+def test_a_failure_from_before_the_stop_counts_though_it_is_reported_after_it() -> None:
     bench = Bench().running()
     bench.now = 10.0
     bench.receive(Goal.STOP)
@@ -41,7 +41,7 @@ def test_a_failure_from_before_the_stop_counts_though_it_is_told_of_after_it() -
     assert bench.observed.failure.followers == (Follower(1, 6),)
 
 
-def test_workers_that_ended_with_0_unasked_are_told_of_and_no_word_is_said_for_that_alone() -> None:
+def test_workers_that_ended_with_0_unasked_are_reported_and_no_message_is_sent_for_that_alone() -> None:
     bench = Bench().running(assignment=an_assignment(first_rank=4, world_size=8))
     assert SendObserved not in kinds(bench.exited(1, 0))
     bench.now += 0.5
@@ -85,7 +85,7 @@ def test_what_ends_after_it_was_asked_to_has_not_failed() -> None:
 
 
 @pytest.mark.parametrize(("exit_code", "followed"), [(1, True), (-6, True), (0, False), (-15, False), (137, False)])
-def test_workers_that_fail_after_the_first_are_told_of_unless_they_were_ended(exit_code: int, followed: bool) -> None:
+def test_workers_that_fail_after_the_first_are_reported_unless_they_were_ended(exit_code: int, followed: bool) -> None:
     bench = Bench().running(assignment=an_assignment(first_rank=4, world_size=8))
     bench.exited(1, 3)
     effects = bench.exited(0, exit_code)
@@ -103,7 +103,7 @@ def test_a_report_is_shown_once() -> None:
     assert Show in kinds(bench.receive(Goal.STOP, round=3, report=a_report(round=2)))
 
 
-def test_the_last_word_carries_the_report() -> None:
+def test_the_last_message_carries_the_report() -> None:
     bench = Bench()
     bench.open()
     outcome = Outcome(Result.FAILED, 3, "worker of rank 0 failed")
@@ -112,7 +112,7 @@ def test_the_last_word_carries_the_report() -> None:
     assert bench.last(Exit).report == a_report()
 
 
-def test_that_a_job_is_begun_anew_is_a_warning_said_once() -> None:
+def test_that_a_job_is_begun_anew_is_a_warning_shown_once() -> None:
     bench = Bench()
     bench.open()
     remark = "job mnist succeeded 12 s ago (run e-1); this begins run e-2"

@@ -225,7 +225,7 @@ def test_killed(tmp_path: Path) -> None:
     assert found.message == ("some process sent it, it was not the kernel's OOM killer" if known else "")
 
 
-def test_what_libraries_had_warned_of_is_not_told_of_a_program_that_was_killed(tmp_path: Path) -> None:
+def test_what_libraries_had_warned_of_is_not_reported_of_a_program_that_was_killed(tmp_path: Path) -> None:
     program = """
 import os, sys, warnings
 warnings.warn("this is old")

@@ -162,7 +162,7 @@ int nvmlDeviceGetPciInfo_v3(void *device, nvmlPciInfo_t *info) {
 """Two GPUs; the second has no address."""
 
 
-def test_nvml_tells_the_pci_address(tmp_path: Path) -> None:
+def test_nvml_has_the_pci_address(tmp_path: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler to build a library that speaks like NVML")
@@ -171,7 +171,7 @@ def test_nvml_tells_the_pci_address(tmp_path: Path) -> None:
     assert visible_gpus({}, Host(nvml=str(library))) == [Gpu("GPU-a", "0001:dc:03.0"), Gpu("GPU-b", None)]
 
 
-def test_without_nvml_the_driver_tells_the_pci_address(tmp_path: Path) -> None:
+def test_without_nvml_the_driver_has_the_pci_address(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia1"):
         (tmp_path / name).touch()
     write(tmp_path / "driver/nvidia/gpus/0000:17:00.0/information", "Model:\t\tH100\nDevice Minor: \t 1\n")

@@ -132,5 +132,5 @@ def test_nothing_in_these_variables_breaks_it(environ: dict[str, str]) -> None:
         ({}, False),
     ],
 )
-def test_who_has_several_nodes_and_starts_on_one_is_told_of_srun(environ: dict[str, str], said: bool) -> None:
+def test_who_has_several_nodes_and_starts_on_one_is_pointed_to_srun(environ: dict[str, str], said: bool) -> None:
     assert ("srun --ntasks-per-node=1" in (missed(environ) or "")) == said

@@ -258,7 +258,9 @@ async def test_workers_that_share_a_terminal_know_the_room_that_is_theirs() -> N
 
 @pytest.mark.usefixtures("bare_screen")
 @pytest.mark.parametrize("is_terminal", [False, True])
-async def test_where_nobody_sees_them_on_a_terminal_workers_are_told_of_none(is_terminal: bool, tmp_path: Path) -> None:
+async def test_where_nobody_sees_them_on_a_terminal_workers_get_the_size_of_none(
+    is_terminal: bool, tmp_path: Path
+) -> None:
     settings = OutputSettings(tmp_path, redirects=Choice(Streams.BOTH if is_terminal else Streams.NONE))
     async with on_stage(settings, is_terminal=is_terminal) as stage:
         stage.stderr.start_reading()

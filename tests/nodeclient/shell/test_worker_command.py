@@ -70,7 +70,7 @@ def commands(
     return CommandBuilder(config, inherited or {}, host).commands(begin or start(), files, nothing, nothing)
 
 
-def test_what_a_worker_is_told_of_its_screen_gives_way_to_the_user_s_own_words() -> None:
+def test_what_a_worker_gets_about_its_screen_gives_way_to_the_user_s_own_settings() -> None:
     files, screen = [Path("/logs/0/error.json")], {"COLUMNS": "70", "LINES": "24"}
     launcher = CommandBuilder(replace(CONFIG, workers=1), {"COLUMNS": "132"}, NOWHERE)
     [command] = launcher.commands(start(), files, [{}], [screen])
@@ -121,12 +121,12 @@ def test_each_worker_has_an_error_file_and_none_that_of_the_node() -> None:
     assert files == ["/logs/0/error.json", "/logs/1/error.json"]
 
 
-def test_the_signals_of_the_node_are_told_as_torchrun_does() -> None:
+def test_the_signals_of_the_node_are_passed_on_as_torchrun_does() -> None:
     found = values("TORCHELASTIC_SIGNALS_TO_HANDLE", signals=(Signals.SIGTERM, Signals.SIGUSR1))
     assert found == ["SIGTERM,SIGUSR1"] * 2
 
 
-def test_gloo_is_not_told_to_listen_on_loopback() -> None:
+def test_gloo_is_not_made_to_listen_on_loopback() -> None:
     assert values("GLOO_SOCKET_IFNAME") == [None, None]
 
 

@@ -70,7 +70,7 @@ async def test_exits_keep_their_order_while_an_account_is_given() -> None:
     assert facts(events) == [(0, 3, "error 3"), (1, 0, "")]
 
 
-async def test_what_ends_because_it_is_told_to_gives_no_account_but_what_had_ended_before_does() -> None:
+async def test_what_ends_because_it_is_asked_to_gives_no_account_but_what_had_ended_before_does() -> None:
     async with reporting(giving("error")) as (kept, events):
         kept.note(0, 3, pid=7)
         kept.expect_exits()

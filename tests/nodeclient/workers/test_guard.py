@@ -172,7 +172,7 @@ def test_no_worker_need_be_started_before_the_guard_is_up(mark: str) -> None:
     _await_end([pidfd])
 
 
-def test_a_guard_that_cannot_begin_is_told_in_one_line(
+def test_a_guard_that_cannot_begin_is_reported_in_one_line(
     mark: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("nodeclient.workers.guard.PACKAGE_PARENT", tmp_path)

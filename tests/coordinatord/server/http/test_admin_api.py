@@ -41,7 +41,7 @@ async def ask(url: str | URL, body: Any = ALICE, kind: str = "application/json")
         return answer.status, await answer.json()
 
 
-async def test_a_job_is_stopped_and_its_nodes_are_told_why(start: Start) -> None:
+async def test_a_job_is_stopped_and_its_nodes_receive_the_reason(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", job="mnist")) as a:
         run = await a.receive_goal(Goal.RUN)
         await a.report(Phase.RUNNING, run)

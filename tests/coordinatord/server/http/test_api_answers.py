@@ -211,7 +211,7 @@ async def test_a_server_answers_as_it_always_did(start: Start, *, rewrite: bool)
 
 
 @pytest.mark.asyncio
-async def test_a_page_is_told_what_it_always_was(start: Start, *, rewrite: bool) -> None:
+async def test_a_page_is_sent_what_it_always_was(start: Start, *, rewrite: bool) -> None:
     async with start() as server, connect(server.url, join("a", job="mnist", nodes=2, release="0.9.1")) as a:
         desired = await a.receive_goal(Goal.WAIT)
         recorder = Recorder(server.url, {desired.run: "RUN", __version__: "VERSION"})
@@ -229,7 +229,7 @@ def a_record_of(kind: type[Record]) -> Record:
 
 
 @pytest.mark.asyncio
-async def test_every_kind_of_event_is_told_as_it_always_was(start: Start, *, rewrite: bool) -> None:
+async def test_every_kind_of_event_is_sent_as_it_always_was(start: Start, *, rewrite: bool) -> None:
     store = MemoryStore()
     async with start(store) as server:
         await store.append(made_at(1_750_000_000.125, *(a_record_of(kind) for kind in KINDS.values())))

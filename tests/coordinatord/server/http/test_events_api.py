@@ -39,7 +39,7 @@ async def _events(answer: ClientResponse) -> AsyncIterator[dict[str, Any]]:
                 yield json.loads(line.removeprefix(b"data: "))
 
 
-async def test_a_list_tells_what_happened_in_words(start: Start) -> None:
+async def test_a_list_has_what_happened_in_words(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", job="mnist")) as a:
         run = await a.receive_goal(Goal.RUN)
         status, _, body = await get(f"{server.url}/v1/jobs/mnist/events", "application/json")
@@ -127,7 +127,7 @@ async def test_the_last_thing_that_is_heard_of_a_job_is_that_it_is_forgotten(sta
     await store.close()
 
 
-async def test_what_has_not_happened_yet_is_not_told(start: Start) -> None:
+async def test_what_has_not_happened_yet_is_not_listed(start: Start) -> None:
     async with start() as server:
         assert (await get(f"{server.url}/v1/jobs/nosuch/events"))[0] == 404
 

@@ -32,7 +32,7 @@ def click_chip(words: str) -> str:
 
 
 @pytest.mark.parametrize("width", [390, 800, 1_280])
-def test_a_straggler_among_many_is_found_by_one_click_and_told_whole(
+def test_a_straggler_among_many_is_found_by_one_click_and_shown_whole(
     coordinator: Coordinator, open_page: Open, width: int
 ) -> None:
     page = open_page(coordinator.url, width=width, height=844)
@@ -48,7 +48,7 @@ def test_a_straggler_among_many_is_found_by_one_click_and_told_whole(
     assert all("↕" in arrow for arrow in page.evaluate(arrows)), "what can be sorted by looks like it"
 
 
-def test_releases_are_told_and_where_they_differ_they_filter(coordinator: Coordinator, open_page: Open) -> None:
+def test_releases_are_shown_and_where_they_differ_they_filter(coordinator: Coordinator, open_page: Open) -> None:
     page = open_page(coordinator.url)
     job = a_job(nodes=3)
     show(page, job)

@@ -89,7 +89,7 @@ def timeless(received: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def test_a_viewer_is_told_all_at_once(start: Start) -> None:
+async def test_a_viewer_is_sent_all_at_once(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", job="mnist")) as a:
         run = await a.receive_goal(Goal.RUN)
         await a.report(Phase.RUNNING, run)
@@ -109,7 +109,7 @@ async def test_a_viewer_is_told_all_at_once(start: Start) -> None:
         assert (one["round"], one["formed"]) == (1, "formed of node a, its maximum")
 
 
-async def test_what_is_recorded_is_told_without_waiting_for_a_turn(
+async def test_what_is_recorded_is_sent_without_waiting_for_a_turn(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_updates, "TURN_S", NEVER_S)
@@ -122,7 +122,7 @@ async def test_what_is_recorded_is_told_without_waiting_for_a_turn(
             assert [node["node"] for node in nodes_of(received)] == ["a"]
 
 
-async def test_what_is_not_recorded_is_told_at_the_next_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_not_recorded_is_sent_at_the_next_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_updates, "TURN_S", 0.01)
     async with start() as server, connect(server.url, join("a")) as a, view(server, "?job=job") as viewer:
         run = await a.receive_goal(Goal.RUN)
@@ -133,7 +133,7 @@ async def test_what_is_not_recorded_is_told_at_the_next_turn(start: Start, monke
                 pass
 
 
-async def test_nothing_is_told_of_a_job_that_has_ended_but_that_the_connection_lives(
+async def test_of_a_job_that_has_ended_nothing_is_sent_but_that_the_connection_lives(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with start() as server:
@@ -167,7 +167,7 @@ async def test_a_state_is_made_once_for_all_viewers(start: Start, monkeypatch: p
                 blocks.add((await viewer.event())[2])
 
 
-async def test_nobody_is_told_what_is_not_durable(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_is_sent_what_is_not_durable(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "PATIENCE_S", NEVER_S)
     monkeypatch.setattr(live_updates, "TURN_S", 0.0)
     store = SlowStore()
