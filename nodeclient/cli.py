@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from coordinatord.runtime.early_signals import settle_signals
 
 if TYPE_CHECKING:
-    from nodeclient.config import CrashReplayConfig, JoinConfig, OperateConfig
+    from nodeclient.config.crash_replay import CrashReplayConfig
+    from nodeclient.config.join_config import JoinConfig
+    from nodeclient.config.operate import OperateConfig
 
 
 def main() -> None:
@@ -29,12 +31,12 @@ def _run() -> int:
 
     logs.replace_closed_streams()
     try:
-        from nodeclient import config  # noqa: PLC0415
+        from nodeclient.config.parse import parse  # noqa: PLC0415
 
-        chosen = config.parse()
-        if isinstance(chosen, config.CrashReplayConfig):
+        chosen = parse()
+        if chosen.PROGRAM == "replay":
             return _replay(chosen)
-        return _join(chosen) if isinstance(chosen, config.JoinConfig) else _operate(chosen)
+        return _join(chosen) if chosen.PROGRAM == "node" else _operate(chosen)
     except KeyboardInterrupt:  # after the node has handled its signals
         return ExitCode.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last resort, and it says all there is to know

@@ -19,7 +19,7 @@ from coordinatord.server.http.events_api import FOLLOWERS_MAX
 from coordinatord.server.http.live_updates import VIEWERS_MAX
 from coordinatord.store.retention import ROUNDS_KEPT, RUNS_KEPT
 from nodeclient.config.flag_values import _NAME_MAX
-from nodeclient.config.parse import _SUBCOMMANDS
+from nodeclient.config.parse import SUBCOMMANDS
 from nodeclient.config.parse import _make_parser as make_nodeclient
 from tests.support.source import ROOT
 from workerlib.env import WorkerEnvironment
@@ -34,7 +34,7 @@ OF_ALL = {"--help", "--version", "--print-completion", "--coord"}
 
 COORDINATORD: argparse.ArgumentParser
 COORDINATORD, OF_COORDINATORD = make_coordinatord({})
-OF_NODECLIENT: Mapping[str, argparse.ArgumentParser] = make_nodeclient(_SUBCOMMANDS, {})[1]
+OF_NODECLIENT: Mapping[str, argparse.ArgumentParser] = make_nodeclient(SUBCOMMANDS, {})[1]
 OPERATORS = sorted(OF_NODECLIENT.keys() - {"join", "run", "launch"})
 
 

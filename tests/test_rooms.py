@@ -58,6 +58,8 @@ def test_nothing_lies_beside_the_rooms(folder: str, names: set[str], tree: list[
 SMALL_LINES = 60
 
 SMALL_BOUNDARIES = {
+    "config/command_line": "what `parse` and the modules that it imports have in common",
+    "config/crash_replay": "a command line that needs nothing of a node",
     "core/agent_settings": "what the machine is told of the user's settings",
     "core/endings": "what a node concludes by itself, apart from the machine that asks",
     "core/lingering": "a small pure machine of its own, beside the agent",

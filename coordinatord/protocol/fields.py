@@ -7,6 +7,9 @@ from typing import Annotated
 from coordinatord.protocol.schema import Length, Range
 from coordinatord.protocol.text import TEXT_MAX
 
+DEFAULT_PORT = 29_400
+"""The port of a coordinator by default; the same as torchrun's c10d rendezvous, so firewalls know it."""
+
 RANKS_MAX = 1_000_000
 """Ten times the largest public training job (about 100,000 GPUs); bounds every rank, count and round size."""
 

@@ -35,9 +35,6 @@ from coordinatord.protocol.worker_ends import Ended, Killed
 PROTOCOL_VERSION = 5
 """Every change of a message raises it; `versions` has the changes, and which versions are spoken."""
 
-DEFAULT_PORT = 29_400
-"""The port of a coordinator by default; the same as torchrun's c10d rendezvous, so firewalls know it."""
-
 SESSION_PATH = "/v1/session"
 """Where a node opens its WebSocket."""
 

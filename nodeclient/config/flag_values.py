@@ -8,11 +8,10 @@ import re
 import signal
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from coordinatord.protocol.fields import COUNTER_MAX, DURATION_S_MAX, RANKS_MAX
-from coordinatord.protocol.messages import DEFAULT_PORT
-from nodeclient.config.join_config import Endpoint
+from coordinatord.protocol.fields import COUNTER_MAX, DEFAULT_PORT, DURATION_S_MAX, RANKS_MAX
 from nodeclient.output.output_settings import Choice, Streams
 
 _ENDPOINT = re.compile(
@@ -45,6 +44,17 @@ _NAME_MAX = 128
 _YES = frozenset({"1", "true", "t", "yes", "y"})
 _NO = frozenset({"0", "false", "f", "no", "n"})
 """The same values as in torch's `RendezvousParameters.get_as_bool`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a coordinator listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def endpoints(text: str) -> tuple[Endpoint, ...]:

@@ -9,6 +9,7 @@ from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.runtime.settings import SettingsParser, joined
 from nodeclient.config import flag_values, flags
 from nodeclient.config.build import FrontEnd, join_config
+from nodeclient.config.command_line import CommandLine
 from nodeclient.config.join_config import JoinConfig
 
 UNNAMED = "no --job-id: this is the job default, and all nodes without an id train together"
@@ -97,3 +98,6 @@ def explain(flag: str) -> str | None:
     if flag in TORCHRUN_FLAGS:
         return f"what torchrun calls {flag} is here {TORCHRUN_FLAGS[flag]}; or see nodeclient run"
     return MOVED.get(flag)
+
+
+COMMAND_LINES = {"join": CommandLine(add_join, read_join, explain)}

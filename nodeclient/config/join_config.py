@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar, Literal
 
 from coordinatord.protocol.messages import JobSpec
+from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
 from nodeclient.output.output_settings import OutputSettings
 
@@ -18,19 +20,10 @@ DEFAULT_JOB = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where a coordinator listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
 class JoinConfig:
     """All settings of a node, whichever command line set them; durations in seconds."""
+
+    PROGRAM: ClassVar[Literal["node"]] = "node"
 
     coordinators: tuple[Endpoint, ...]
     """They are tried in turn; empty with `standalone`."""

@@ -6,11 +6,13 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar, Literal
 
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.runtime.settings import SettingsParser, joined
 from nodeclient.config import flag_values
-from nodeclient.config.join_config import Endpoint
+from nodeclient.config.command_line import CommandLine
+from nodeclient.config.flag_values import Endpoint
 
 
 class Verb(StrEnum):
@@ -27,6 +29,8 @@ class Verb(StrEnum):
 class StatusConfig:
     """All settings of `nodeclient status`."""
 
+    PROGRAM: ClassVar[Literal["operate"]] = "operate"
+
     coordinators: tuple[Endpoint, ...]
     job: str | None
     """None for all jobs."""
@@ -39,6 +43,8 @@ class StatusConfig:
 @dataclass(frozen=True, slots=True)
 class EventsConfig:
     """All settings of `nodeclient events`."""
+
+    PROGRAM: ClassVar[Literal["operate"]] = "operate"
 
     coordinators: tuple[Endpoint, ...]
     job: str | None
@@ -57,6 +63,8 @@ class EventsConfig:
 class ReportConfig:
     """All settings of `nodeclient report`."""
 
+    PROGRAM: ClassVar[Literal["operate"]] = "operate"
+
     coordinators: tuple[Endpoint, ...]
     job: str | None
     """None for the only job."""
@@ -66,6 +74,8 @@ class ReportConfig:
 @dataclass(frozen=True, slots=True)
 class CommandConfig:
     """All settings of `nodeclient drain` and its like."""
+
+    PROGRAM: ClassVar[Literal["operate"]] = "operate"
 
     coordinators: tuple[Endpoint, ...]
     verb: Verb
@@ -208,3 +218,15 @@ def _sentence(text: str) -> str:
     if len(text) > MESSAGE_MAX or not text.isprintable():
         raise argparse.ArgumentTypeError(f"expected one line of at most {MESSAGE_MAX} characters")
     return text
+
+
+COMMAND_LINES = {
+    "status": CommandLine(add_status, read_status),
+    "events": CommandLine(add_events, read_events),
+    "report": CommandLine(add_report, read_report),
+    "drain": CommandLine(add_drain, read_command),
+    "undrain": CommandLine(add_for_nodes, read_command),
+    "stop": CommandLine(add_for_live_job, read_command),
+    "restart": CommandLine(add_for_live_job, read_command),
+    "forget": CommandLine(add_forget, read_command),
+}

@@ -5,75 +5,34 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from coordinatord.runtime import __version__
 from coordinatord.runtime.settings import SettingsParser, add_completion
-from nodeclient.config import join, operate, torchrun_flags
-from nodeclient.config.join_config import JoinConfig
-from nodeclient.config.operate import OperateConfig
+from nodeclient.config.command_line import CommandLine
 
+if TYPE_CHECKING:
+    from nodeclient.config.command_line import Config
 
-@dataclass(frozen=True, slots=True)
-class CrashReplayConfig:
-    """The settings of `nodeclient replay`."""
-
-    crash: Path
-    """A file that a bug of nodeclient left."""
-
-
-Config = JoinConfig | OperateConfig | CrashReplayConfig
-
-
-@dataclass(frozen=True, slots=True)
-class _Subcommand:
-    """A subcommand of `nodeclient`, and its functions."""
-
-    help: str
-    add_flags: Callable[[SettingsParser], None]
-    read: Callable[[SettingsParser, argparse.Namespace, Mapping[str, str]], Config]
-    explain: Callable[[str], str | None] = join.explain
-    """Returns a hint about a flag that is not understood."""
-    env_prefix: str = "NODECLIENT"
-
-
-def _add_replay(parser: SettingsParser) -> None:
-    parser.add_argument("--crash", type=Path, metavar="FILE", required=True, help="the crash file")
-
-
-def _read_replay(_: SettingsParser, given: argparse.Namespace, __: Mapping[str, str]) -> Config:
-    return CrashReplayConfig(given.crash)
-
-
-_SUBCOMMANDS = {
-    "join": _Subcommand("join a job and run its workers on this host", join.add_join, join.read_join),
-    "run": _Subcommand(
-        "the same, with the command line of torchrun",
-        torchrun_flags.add_run,
-        torchrun_flags.read_run,
-        torchrun_flags.explain,
-        env_prefix="PET",
-    ),
-    "launch": _Subcommand(
-        "the same, with that of torch.distributed.launch",
-        torchrun_flags.add_launch,
-        torchrun_flags.read_run,
-        torchrun_flags.explain,
-        env_prefix="PET",
-    ),
-    "status": _Subcommand("show the jobs of a coordinator", operate.add_status, operate.read_status),
-    "events": _Subcommand("show what happened to a job, when and why", operate.add_events, operate.read_events),
-    "report": _Subcommand("show why a job failed last", operate.add_report, operate.read_report),
-    "drain": _Subcommand("have nodes leave and stay out of all jobs", operate.add_drain, operate.read_command),
-    "undrain": _Subcommand("let drained nodes in again", operate.add_for_nodes, operate.read_command),
-    "stop": _Subcommand("end a job, with time for its workers to save", operate.add_for_live_job, operate.read_command),
-    "restart": _Subcommand("have a job begin a new round", operate.add_for_live_job, operate.read_command),
-    "forget": _Subcommand("drop a job that is over", operate.add_forget, operate.read_command),
-    "replay": _Subcommand("run the events that led to a bug of nodeclient again", _add_replay, _read_replay),
+SUBCOMMANDS = {
+    "join": ("join", "join a job and run its workers on this host"),
+    "run": ("torchrun_flags", "the same, with the command line of torchrun"),
+    "launch": ("torchrun_flags", "the same, with that of torch.distributed.launch"),
+    "status": ("operate", "show the jobs of a coordinator"),
+    "events": ("operate", "show what happened to a job, when and why"),
+    "report": ("operate", "show why a job failed last"),
+    "drain": ("operate", "have nodes leave and stay out of all jobs"),
+    "undrain": ("operate", "let drained nodes in again"),
+    "stop": ("operate", "end a job, with time for its workers to save"),
+    "restart": ("operate", "have a job begin a new round"),
+    "forget": ("operate", "drop a job that is over"),
+    "replay": ("crash_replay", "run the events that led to a bug of nodeclient again"),
 }
-
+"""Each with the module of this package whose `COMMAND_LINES` has it, and its help. A module is imported when one of its
+subcommands is used: people wait for `nodeclient status`, and a node needs ten times as much."""
 
 _OF_TORCHRUN = frozenset({"run", "launch"})
 """Subcommands that take all flags of torchrun."""
@@ -85,13 +44,20 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     environ = os.environ if environ is None else environ
     parser, commands = _make_parser(arguments[:1], environ)
     given, unknown = parser.parse_known_args(arguments)
-    chosen, own_parser = _SUBCOMMANDS[given.subcommand], commands[given.subcommand]
+    chosen, own_parser = _command_line(given.subcommand), commands[given.subcommand]
     unknown = unknown or _taken_for_the_program(given, arguments)
     if unknown:
         own_parser.error(_not_understood(own_parser, chosen, unknown))
     config = chosen.read(own_parser, given, environ)
     own_parser.show_if_requested(given)
     return config
+
+
+@cache
+def _command_line(word: str) -> CommandLine:
+    module = import_module(f"nodeclient.config.{SUBCOMMANDS[word][0]}")
+    found: CommandLine = module.COMMAND_LINES[word]
+    return found
 
 
 def _make_parser(
@@ -107,17 +73,19 @@ def _make_parser(
     parser.add_argument("--version", action="version", version=f"nodeclient {__version__}")
     commands = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
     add_completion(parser, _whole_parser)
-    for word, subcommand in _SUBCOMMANDS.items():
-        own = commands.add_parser(word, help=subcommand.help, env_prefix=subcommand.env_prefix, environ=environ)
-        if word in words:  # errors in the variables of other subcommands do not matter
-            subcommand.add_flags(own)
+    for word, (_, summary) in SUBCOMMANDS.items():
+        chosen = _command_line(word) if word in words else None  # errors in the variables of others do not matter
+        prefix = "NODECLIENT" if chosen is None else chosen.env_prefix
+        own = commands.add_parser(word, help=summary, env_prefix=prefix, environ=environ)
+        if chosen is not None:
+            chosen.add_flags(own)
             if word in _OF_TORCHRUN:
                 add_completion(own, _whole_parser)
     return parser, commands.choices
 
 
 def _whole_parser() -> SettingsParser:
-    return _make_parser(_SUBCOMMANDS, {})[0]
+    return _make_parser(SUBCOMMANDS, {})[0]
 
 
 def _taken_for_the_program(given: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
@@ -127,10 +95,10 @@ def _taken_for_the_program(given: argparse.Namespace, arguments: Sequence[str]) 
     return [word] if taken else []
 
 
-def _not_understood(parser: SettingsParser, subcommand: _Subcommand, unknown: Sequence[str]) -> str:
+def _not_understood(parser: SettingsParser, chosen: CommandLine, unknown: Sequence[str]) -> str:
     flag = unknown[0].partition("=")[0].replace("_", "-")
     words = f"not understood: {' '.join(unknown)}"
-    if why := subcommand.explain(flag):
+    if why := chosen.explain(flag):
         return f"{words}; {why}"
     meant = parser.nearest(flag) if flag.startswith("--") else None
     return f"{words}; did you mean {meant}?" if meant else words

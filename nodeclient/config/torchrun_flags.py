@@ -14,6 +14,7 @@ from pathlib import Path
 from coordinatord.runtime.settings import NUMBER, SettingsParser, seconds
 from nodeclient.config import flag_values, flags
 from nodeclient.config.build import FrontEnd, join_config
+from nodeclient.config.command_line import CommandLine
 from nodeclient.config.join import MOVED
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.torchrun_rendezvous import Rendezvous, add_rendezvous, check_conf, choose, read_conf
@@ -227,3 +228,9 @@ def _check_script(parser: SettingsParser, script: str) -> None:
     if not Path(script).exists():
         folder = "" if Path(script).is_absolute() else f" in {Path.cwd()}"
         parser.error(f"there is no script {script!r}{folder}: is it on this host, and is this the right folder?")
+
+
+COMMAND_LINES = {
+    "run": CommandLine(add_run, read_run, explain, env_prefix="PET"),
+    "launch": CommandLine(add_launch, read_run, explain, env_prefix="PET"),
+}

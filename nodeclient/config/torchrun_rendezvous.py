@@ -11,7 +11,7 @@ from typing import TypeVar
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.settings import WHOLE, SettingsParser, joined, port
 from nodeclient.config import flag_values
-from nodeclient.config.join_config import Endpoint
+from nodeclient.config.flag_values import Endpoint
 
 Value = TypeVar("Value")
 

@@ -14,7 +14,7 @@ import sys
 from coordinatord.protocol.api import AdminAnswer, AdminBody, DrainBody
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
-from nodeclient.config import CommandConfig, Verb
+from nodeclient.config.operate import CommandConfig, Verb
 from nodeclient.operate.client import Client, read
 from nodeclient.operate.job_lookup import job_path, node_path, only_job, unknown_job
 from nodeclient.operate.request_errors import RequestError, UnknownNameError

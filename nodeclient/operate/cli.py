@@ -1,12 +1,14 @@
-"""Runs an operator's command: from its settings to an exit code."""
+"""Runs an operator's command: from its settings to an exit code.
+
+It imports what the command needs, and no more: a person waits for it.
+"""
 
 from __future__ import annotations
 
 import io
 import sys
 
-from nodeclient.config import CommandConfig, EventsConfig, OperateConfig, ReportConfig, StatusConfig
-from nodeclient.operate import admin_commands, event_log, report, status
+from nodeclient.config.operate import CommandConfig, EventsConfig, OperateConfig, ReportConfig, StatusConfig
 
 
 def run(config: OperateConfig) -> int:
@@ -15,10 +17,18 @@ def run(config: OperateConfig) -> int:
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter shows the others
     match config:
         case StatusConfig():
+            from nodeclient.operate import status  # noqa: PLC0415
+
             return status.show(config)
         case EventsConfig():
+            from nodeclient.operate import event_log  # noqa: PLC0415
+
             return event_log.show(config)
         case ReportConfig():
+            from nodeclient.operate import report  # noqa: PLC0415
+
             return report.show(config)
         case CommandConfig():
+            from nodeclient.operate import admin_commands  # noqa: PLC0415
+
             return admin_commands.carry_out(config)

@@ -19,7 +19,7 @@ from coordinatord.protocol.api import AdminBody, DrainBody, ErrorAnswer
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.schema import SchemaError, fields_of, reader_for
-from nodeclient.config import Endpoint
+from nodeclient.config.flag_values import Endpoint
 from nodeclient.operate.request_errors import AnswerError, LostError, RequestError, UnknownNameError
 
 ANSWER_WITHIN_S = 10.0

@@ -17,7 +17,7 @@ from coordinatord.protocol.api import ApiEvent, EventsAnswer
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import local, moment
-from nodeclient.config import EventsConfig
+from nodeclient.config.operate import EventsConfig
 from nodeclient.operate.client import Client, read
 from nodeclient.operate.job_lookup import get_of_job, job_path, unknown_job
 from nodeclient.operate.request_errors import RequestError, UnknownNameError

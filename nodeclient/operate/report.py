@@ -7,7 +7,7 @@ import json
 from coordinatord.protocol.api import JobStatus
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.local_time import now
-from nodeclient.config import ReportConfig
+from nodeclient.config.operate import ReportConfig
 from nodeclient.diagnosis import report_text
 from nodeclient.operate.client import Client, read
 from nodeclient.operate.formatting import budget

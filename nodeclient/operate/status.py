@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from coordinatord.protocol.api import DrainedStatus, FailureStatus, JobStatus, NodeStatus
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.local_time import moment, now
-from nodeclient.config import StatusConfig
+from nodeclient.config.operate import StatusConfig
 from nodeclient.operate.client import Client
 from nodeclient.operate.formatting import budget, count, duration, listed
 from nodeclient.operate.job_lookup import Status, get_status

@@ -43,7 +43,7 @@ from coordinatord.protocol.schema import SchemaError
 from coordinatord.protocol.versions import SPOKEN
 from coordinatord.runtime.latest_frame import LatestFrame
 from coordinatord.runtime.tcp_options import keep_trying
-from nodeclient.config import Endpoint
+from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 
 CONNECT_WITHIN_S = 5.0

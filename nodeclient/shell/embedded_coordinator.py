@@ -27,7 +27,8 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode, describe_exit
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.runtime.logs import fields
-from nodeclient.config import Endpoint, JoinConfig
+from nodeclient.config.flag_values import Endpoint
+from nodeclient.config.join_config import JoinConfig
 from nodeclient.workers.spawn import die_with_parent
 from nodeclient.workers.syscalls import pidfd_open
 

@@ -16,7 +16,7 @@ from coordinatord.protocol.messages import Assignment, Join, Observed
 from coordinatord.runtime.local_time import now
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks
-from nodeclient.config import JoinConfig
+from nodeclient.config.join_config import JoinConfig
 from nodeclient.core import lingering, notices
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings

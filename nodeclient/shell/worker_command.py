@@ -11,7 +11,7 @@ from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
-from nodeclient.config import JoinConfig
+from nodeclient.config.join_config import JoinConfig
 from nodeclient.core.effects import Start
 from nodeclient.host.addresses import interface_towards
 from nodeclient.host.cpus import allowed_cpus, core_of, cpu_quota, format_cpus

@@ -13,8 +13,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.messages import JobSpec, Launcher
 from coordinatord.runtime.settings import seconds
-from nodeclient.config.flag_values import address, endpoints, name
-from nodeclient.config.join_config import Endpoint
+from nodeclient.config.flag_values import Endpoint, address, endpoints, name
 from nodeclient.config.torchrun_rendezvous import CONF, unknown_key
 from nodeclient.core.agent_settings import JOIN_TIMEOUT_S
 from nodeclient.host.addresses import fresh_node_id

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from nodeclient import config
-from nodeclient.config import JoinConfig
+from nodeclient.config.join_config import JoinConfig
+from nodeclient.config.parse import parse
 from nodeclient.core.agent import Agent
 from nodeclient.shell.node import Node
 from tests.support.programs import TIMEOUT_S
@@ -20,7 +20,7 @@ async def test_an_exception_in_the_agent_ends_the_node(monkeypatch: pytest.Monke
         raise ZeroDivisionError
 
     monkeypatch.setattr(Agent, "handle", stumble)
-    chosen = config.parse(["join", "--coord", "127.0.0.1:1", "--", "true"])
+    chosen = parse(["join", "--coord", "127.0.0.1:1", "--", "true"])
     assert isinstance(chosen, JoinConfig)
     with pytest.raises(ZeroDivisionError):
         await asyncio.wait_for(Node(chosen).run(), TIMEOUT_S)

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 import coordinatord.config
-import nodeclient.config
 from coordinatord.config import ServeConfig, StateConfig
 from coordinatord.protocol.messages import JobSpec
 from coordinatord.runtime.settings import SettingsError
-from nodeclient.config import Endpoint, JoinConfig
+from nodeclient.config.flag_values import Endpoint
+from nodeclient.config.join_config import JoinConfig
+from nodeclient.config.parse import parse
 from tests.support.programs import BIN, clean_environ, run
 
 SYSTEMD = Path(__file__).parents[2] / "systemd"
@@ -34,7 +35,7 @@ def serve(folder: Path, text: str, *flags: str, **environ: str) -> ServeConfig:
 def join(folder: Path, text: str, *arguments: str, front_end: str = "join", **environ: str) -> JoinConfig:
     (folder / "n.toml").write_text(text)
     names = {"PATH": os.defpath, "NODECLIENT_CONFIG": str(folder / "n.toml"), **environ}
-    found = nodeclient.config.parse([front_end, *arguments], names)
+    found = parse([front_end, *arguments], names)
     assert isinstance(found, JoinConfig)
     return found
 
@@ -147,7 +148,7 @@ def _as_coordinator(file: Path) -> object:
 
 
 def _as_node(file: Path) -> object:
-    return nodeclient.config.parse(["join", "--config", str(file)], {"PATH": os.defpath})
+    return parse(["join", "--config", str(file)], {"PATH": os.defpath})
 
 
 EXAMPLES = [("coordinatord.toml.example", _as_coordinator), ("nodeclient.toml.example", _as_node)]

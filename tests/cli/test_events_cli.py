@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from nodeclient import config
+from nodeclient.config.operate import EventsConfig
+from nodeclient.config.parse import parse
 from tests.support.canned_http import Answer, a_job, body, canned, hang_up, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.commands import run_command
@@ -109,8 +110,8 @@ def test_events_are_narrowed_to_the_newest_to_kinds_and_to_an_age(cluster: Clust
 def test_a_long_name_of_a_job_widens_the_column_for_nobody_else(capsys: pytest.CaptureFixture[str]) -> None:
     printed = [{**EVENT, "job": name} for name in ("mnist", "x" * 128)]
     with canned(packed({"job": None, "events": printed})) as (endpoint, _):
-        chosen = config.parse(["events", "--coord", endpoint], {})
-        assert isinstance(chosen, config.EventsConfig)
+        chosen = parse(["events", "--coord", endpoint], {})
+        assert isinstance(chosen, EventsConfig)
         assert run_command(chosen) == 0
     short, long = capsys.readouterr().out.splitlines()
     assert "  mnist  w  " in short
@@ -119,7 +120,7 @@ def test_a_long_name_of_a_job_widens_the_column_for_nobody_else(capsys: pytest.C
 
 def test_the_help_says_what_is_shown_without_a_job(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        config.parse(["events", "--help"], {})
+        parse(["events", "--help"], {})
     assert "JOB only events of this job (default: of all jobs)" in " ".join(capsys.readouterr().out.split())
 
 
@@ -264,16 +265,16 @@ def test_an_answer_that_is_no_stream_is_said_in_one_line(answer: Any, capsys: py
 
 def follow(endpoint: str) -> int:
     """Run `nodeclient events --follow` within this process."""
-    chosen = config.parse(["events", "--coord", endpoint, "--follow", "m"], {})
-    assert isinstance(chosen, config.EventsConfig)
+    chosen = parse(["events", "--coord", endpoint, "--follow", "m"], {})
+    assert isinstance(chosen, EventsConfig)
     return run_command(chosen)
 
 
 def test_an_event_cannot_move_the_cursor_nor_be_of_another_age(capsys: pytest.CaptureFixture[str]) -> None:
     evil = {**EVENT, "at": 1e18, "job": "\x1b[2J", "what": "\x1b]0;x\x07", "reason": "a\r\nb", "node": "\x9b2J"}
     with canned(packed({"job": None, "events": [evil]})) as (endpoint, _):
-        chosen = config.parse(["events", "--coord", endpoint], {})
-        assert isinstance(chosen, config.EventsConfig)
+        chosen = parse(["events", "--coord", endpoint], {})
+        assert isinstance(chosen, EventsConfig)
         assert run_command(chosen) == 0
     out, errors = capsys.readouterr()
     assert (errors, out.count("\n"), out[:-1].isprintable()) == ("", 1, True)

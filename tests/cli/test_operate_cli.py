@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from coordinatord.runtime.settings import SettingsError
-from nodeclient import config
+from nodeclient.config.crash_replay import CrashReplayConfig
+from nodeclient.config.join_config import JoinConfig
+from nodeclient.config.operate import CommandConfig
+from nodeclient.config.parse import parse
 from tests.support.canned_http import Answer, a_job, body, canned, hang_up, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.commands import run_command
@@ -30,8 +33,8 @@ class Operator:
 
     def ask(self, verb: str, *arguments: str) -> tuple[int, str, str]:
         """Run a command within this process; return its exit code, output and errors."""
-        chosen = config.parse([verb, "--coord", self.coordinator.endpoint, *arguments], {})
-        assert not isinstance(chosen, config.JoinConfig | config.CrashReplayConfig)
+        chosen = parse([verb, "--coord", self.coordinator.endpoint, *arguments], {})
+        assert not isinstance(chosen, JoinConfig | CrashReplayConfig)
         return (run_command(chosen), *self._capsys.readouterr())
 
     def do(self, verb: str, *arguments: str) -> str:
@@ -174,8 +177,8 @@ def test_a_person_without_a_name_is_named_by_number() -> None:
 def within(endpoint: str, *arguments: str) -> int:
     """Run a command within this process."""
     verb, *others = arguments
-    chosen = config.parse([verb, "--coord", endpoint, *others], {})
-    assert isinstance(chosen, config.CommandConfig)
+    chosen = parse([verb, "--coord", endpoint, *others], {})
+    assert isinstance(chosen, CommandConfig)
     return run_command(chosen)
 
 
@@ -277,8 +280,8 @@ def test_which_job_is_meant_where_none_is_named(
         for number in range(len(states))
     }
     with canned({"GET /v1/jobs": packed({"jobs": jobs, "drained": []}), **answers}) as (endpoint, _):
-        chosen = config.parse([verb, "--coord", endpoint], {})
-        assert not isinstance(chosen, config.JoinConfig | config.CrashReplayConfig)
+        chosen = parse([verb, "--coord", endpoint], {})
+        assert not isinstance(chosen, JoinConfig | CrashReplayConfig)
         assert run_command(chosen) == code
     assert capsys.readouterr() == ((f"{said}\n", "") if code == 0 else ("", f"nodeclient: {said}\n"))
 

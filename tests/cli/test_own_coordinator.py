@@ -17,7 +17,8 @@ import pytest
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Desired, Goal, Phase
-from nodeclient.config import JoinConfig, parse
+from nodeclient.config.join_config import JoinConfig
+from nodeclient.config.parse import parse
 from nodeclient.shell import embedded_coordinator
 from nodeclient.shell.embedded_coordinator import coordinator_for
 from tests.support.cluster import Coordinator

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from nodeclient import config
+from nodeclient.config.operate import ReportConfig
+from nodeclient.config.parse import parse
 from tests.support.canned_http import a_job, canned, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.commands import run_command
@@ -62,7 +63,7 @@ def test_where_nothing_has_failed_that_is_said(own_coordinator: Callable[..., Co
 def test_which_of_several_jobs_is_asked_back(capsys: pytest.CaptureFixture[str]) -> None:
     jobs = [a_job(job=name) for name in ("mnist", "cifar")]
     with canned({"GET /v1/jobs": packed({"jobs": jobs})}) as (endpoint, _):
-        chosen = config.parse(["report", "--coord", endpoint], {})
-        assert isinstance(chosen, config.ReportConfig)
+        chosen = parse(["report", "--coord", endpoint], {})
+        assert isinstance(chosen, ReportConfig)
         assert run_command(chosen) == 64
     assert capsys.readouterr() == ("", "nodeclient: there are 2 jobs, name one: mnist, cifar\n")

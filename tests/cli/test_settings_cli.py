@@ -10,12 +10,16 @@ from collections.abc import Callable
 import pytest
 
 import coordinatord.config
-import nodeclient.config
 from coordinatord.runtime.settings import SettingsError
+from nodeclient.config.join_config import JoinConfig
+from nodeclient.config.parse import parse
 from tests.support.programs import BIN, clean_environ, run
 
 JOIN = ("join", "--coord", "127.0.0.1", "--", "true")
 SCRIPT = __file__
+
+HEAVY = "aiohttp|asyncio|torch|numpy|uvloop|hypothesis"
+"""Modules that take a tenth of a second or more, which a person would wait for."""
 
 WRONG_COORDINATORD = [
     (("--nonsense",), "unrecognized arguments: --nonsense (see"),
@@ -166,7 +170,7 @@ def test_coordinatord_refuses_a_wrong_command_line_in_one_line(arguments: tuple[
 
 @pytest.mark.parametrize(("arguments", "words"), WRONG_NODECLIENT)
 def test_nodeclient_refuses_a_wrong_command_line_in_one_line(arguments: tuple[str, ...], words: str) -> None:
-    check_refusal(nodeclient.config.parse, arguments, words)
+    check_refusal(parse, arguments, words)
 
 
 @pytest.mark.parametrize(("program", "variable", "value"), WRONG_ENVIRONMENT)
@@ -178,7 +182,7 @@ def test_a_wrong_value_in_the_environment_is_refused_by_the_name_of_its_variable
         check_refusal(coordinatord.config.parse, (), name, **{variable: value})
     else:
         arguments = ("run", SCRIPT) if program == "nodeclient run" else JOIN
-        check_refusal(nodeclient.config.parse, arguments, name, **{variable: value})
+        check_refusal(parse, arguments, name, **{variable: value})
 
 
 @pytest.mark.slow
@@ -192,9 +196,13 @@ def test_the_programs_themselves_end_with_that_line_and_code(argv: tuple[str, ..
 @pytest.mark.parametrize(
     ("arguments", "foreign"),
     [
-        (["-m", "nodeclient", "--help"], "aiohttp|msgpack|torch|numpy|uvloop"),
-        (["-m", "nodeclient", "join", "--help"], "aiohttp|msgpack|torch|numpy|uvloop|asyncio"),
-        (["-m", "nodeclient", "run", "--help"], "aiohttp|msgpack|torch|numpy|uvloop|asyncio"),
+        (["-m", "nodeclient", "--help"], f"{HEAVY}|msgpack|nodeclient.config.join|coordinatord.protocol.messages"),
+        (["-m", "nodeclient", "join", "--help"], f"{HEAVY}|msgpack|nodeclient.config.operate"),
+        (["-m", "nodeclient", "run", "--help"], f"{HEAVY}|msgpack"),
+        (
+            ["-c", "from nodeclient import cli; from nodeclient.operate import status, client"],
+            f"{HEAVY}|nodeclient.config.join|coordinatord.protocol.messages|coordinatord.hints",
+        ),
         (
             [
                 "-c",
@@ -208,8 +216,8 @@ def test_the_programs_themselves_end_with_that_line_and_code(argv: tuple[str, ..
 def test_nothing_is_imported_that_is_not_needed(arguments: list[str], foreign: str) -> None:
     ended = run(sys.executable, "-X", "importtime", *arguments)
     assert ended.returncode == 0
-    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in ended.stderr.splitlines()}
-    assert imported >= {"argparse"}
+    imported = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
+    assert imported >= {"coordinatord.runtime"}
     assert not imported & set(foreign.split("|"))
 
 
@@ -268,7 +276,7 @@ def test_a_slip_in_the_name_of_a_variable_is_said_at_the_start() -> None:
     slip = "environment variable COORDINATORD_SETLE has no effect: did you mean COORDINATORD_SETTLE?"
     assert slip in first
     assert ended.stderr.count("has no effect") == 1
-    node = nodeclient.config.parse(["join", "--standalone", "--", "true"], {**os.environ, **environ})
-    assert isinstance(node, nodeclient.config.JoinConfig)
+    node = parse(["join", "--standalone", "--", "true"], {**os.environ, **environ})
+    assert isinstance(node, JoinConfig)
     [remark] = [remark for remark in node.remarks if "has no effect" in remark]
     assert remark == "environment variable NODECLIENT_MAX_RESTART has no effect: did you mean NODECLIENT_MAX_RESTARTS?"

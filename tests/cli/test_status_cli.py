@@ -12,7 +12,8 @@ import msgpack
 import pytest
 
 from coordinatord.runtime import __version__
-from nodeclient import config
+from nodeclient.config.operate import StatusConfig
+from nodeclient.config.parse import parse
 from tests.support.canned_http import a_job, a_node, body, canned, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.commands import run_command
@@ -35,8 +36,8 @@ def here(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
     """Run `nodeclient status` within this process; return its exit code, output and errors."""
 
     def ask(endpoint: str, *arguments: str) -> tuple[int, str, str]:
-        chosen = config.parse(["status", "--coord", endpoint, *arguments], {})
-        assert isinstance(chosen, config.StatusConfig)
+        chosen = parse(["status", "--coord", endpoint, *arguments], {})
+        assert isinstance(chosen, StatusConfig)
         return (run_command(chosen), *capsys.readouterr())
 
     return ask

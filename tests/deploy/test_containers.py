@@ -17,8 +17,9 @@ import pytest
 import yaml
 
 from coordinatord import config as coordinator_config
-from coordinatord.protocol.messages import DEFAULT_PORT
-from nodeclient import config as node_config
+from coordinatord.protocol.fields import DEFAULT_PORT
+from nodeclient.config.join_config import JoinConfig
+from nodeclient.config.parse import parse
 from tests.deploy.manifests import DEPLOY, INIT, KUBERNETES, ROOT
 from tests.support.cluster import Coordinator
 from tests.support.programs import BIN
@@ -150,8 +151,8 @@ def test_compose_starts_three_nodes_that_find_the_coordinator() -> None:
     nodes = {name: service for name, service in services.items() if name != "coordinatord"}
     assert [service["hostname"] for service in nodes.values()] == list(nodes)
     for service in nodes.values():
-        read = node_config.parse(service["command"], {"PATH": str(BIN)})
-        assert isinstance(read, node_config.JoinConfig)
+        read = parse(service["command"], {"PATH": str(BIN)})
+        assert isinstance(read, JoinConfig)
         [coordinator] = read.coordinators
         assert (coordinator.host in services, coordinator.port) == (True, DEFAULT_PORT)
         assert read.spec.nodes_max == len(nodes)

@@ -12,8 +12,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from coordinatord.protocol.messages import DEFAULT_PORT
-from nodeclient import config as node_config
+from coordinatord.protocol.fields import DEFAULT_PORT
+from nodeclient.config.join_config import JoinConfig
+from nodeclient.config.parse import parse
 from tests.deploy.manifests import DEPLOY, Object, built, command_line, container, environment, only, templates
 from tests.support.programs import BIN
 
@@ -122,8 +123,8 @@ def test_nodeclient_understands_the_commands_of_a_train_job(runtime: Object, tra
     program, *arguments = command_line(box)
     assert program == "nodeclient"
     assert variables.pop("NODECLIENT_NPROC_PER_NODE") == "gpu"
-    node = node_config.parse(arguments, variables | host)
-    assert isinstance(node, node_config.JoinConfig)
+    node = parse(arguments, variables | host)
+    assert isinstance(node, JoinConfig)
     assert [(one.host, one.port) for one in node.coordinators] == [("coordinatord", DEFAULT_PORT)]
     assert (node.job, node.node, node.group_rank) == (train_job["metadata"]["name"], POD["metadata.name"], 1)
     assert node.spec.nodes_max == trainer["numNodes"]

@@ -15,9 +15,10 @@ import pytest
 
 from coordinatord import config as coordinator_config
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import DEFAULT_PORT
+from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.runtime.settings import SettingsError
-from nodeclient import config as node_config
+from nodeclient.config.join_config import JoinConfig
+from nodeclient.config.parse import parse
 from tests.deploy.manifests import (
     KUBERNETES,
     KUSTOMIZATIONS,
@@ -66,7 +67,7 @@ def _job(overlay: str) -> Object:
     return only(built(overlay), "Job")
 
 
-def _node(overlay: str) -> node_config.JoinConfig:
+def _node(overlay: str) -> JoinConfig:
     """Have nodeclient read the settings of a pod of the overlay, on a host of this kind with GPUs or without."""
     objects = built(overlay)
     box = container(only(objects, "Job")["spec"]["template"])
@@ -75,8 +76,8 @@ def _node(overlay: str) -> node_config.JoinConfig:
     host = {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "train-1", "PATH": str(BIN), "NODECLIENT_NPROC_PER_NODE": "2"}
     program, *arguments = command_line(box)
     assert program == "nodeclient"
-    read = node_config.parse(arguments, variables | host)
-    assert isinstance(read, node_config.JoinConfig)
+    read = parse(arguments, variables | host)
+    assert isinstance(read, JoinConfig)
     return read
 
 
@@ -130,9 +131,9 @@ def test_coordinatord_understands_the_command_of_its_pod() -> None:
 
 def test_every_variable_that_is_set_is_read(capsys: pytest.CaptureFixture[str]) -> None:
     helps = ""
-    for parse, arguments in ((coordinator_config.parse, ["--help"]), (node_config.parse, ["join", "--help"])):
+    for read, arguments in ((coordinator_config.parse, ["--help"]), (parse, ["join", "--help"])):
         with pytest.raises(SystemExit):
-            parse(arguments, {})
+            read(arguments, {})
         helps += capsys.readouterr().out
     for directory in KUSTOMIZATIONS:
         for template in templates(built(directory)):

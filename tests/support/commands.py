@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from coordinatord.protocol.errors import OperationalError
-from nodeclient.config import OperateConfig
+from nodeclient.config.operate import OperateConfig
 from nodeclient.operate import cli
 
 

@@ -22,7 +22,7 @@ from typing import NoReturn
 import uvloop
 
 from coordinatord.protocol.messages import Goal, JobSpec, Join
-from nodeclient.config import Endpoint
+from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, SendObserved, Start, Sweep, Terminate

@@ -14,7 +14,7 @@ import pytest
 
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import DEFAULT_PORT
+from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.server.app import BACKLOG
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,20 @@ import pytest
 
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import JobSpec
-from nodeclient.config import Endpoint, JoinConfig, StatusConfig, parse
-from nodeclient.config.flag_values import endpoints, local_ranks, needles, node_range, pairs, signals, size, streams
+from nodeclient.config.flag_values import (
+    Endpoint,
+    endpoints,
+    local_ranks,
+    needles,
+    node_range,
+    pairs,
+    signals,
+    size,
+    streams,
+)
+from nodeclient.config.join_config import JoinConfig
+from nodeclient.config.operate import StatusConfig
+from nodeclient.config.parse import parse
 from nodeclient.output.output_settings import Choice, OutputSettings, Streams
 
 PYTHON = sys.executable

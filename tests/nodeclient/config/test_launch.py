@@ -14,7 +14,9 @@ import pytest
 
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import JobSpec
-from nodeclient.config import Endpoint, JoinConfig, parse
+from nodeclient.config.flag_values import Endpoint
+from nodeclient.config.join_config import JoinConfig
+from nodeclient.config.parse import parse
 
 SCRIPT = __file__
 PYTHON = sys.executable

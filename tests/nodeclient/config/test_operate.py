@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
-from nodeclient.config import CommandConfig, Endpoint, EventsConfig, ReportConfig, StatusConfig, Verb, parse
+from nodeclient.config.flag_values import Endpoint
+from nodeclient.config.operate import CommandConfig, EventsConfig, ReportConfig, StatusConfig, Verb
+from nodeclient.config.parse import parse
 from tests.support.programs import BIN, run
 
 HERE = (Endpoint("h", 29400),)
@@ -32,16 +32,6 @@ def test_the_environment_names_the_coordinator() -> None:
     environ = {"NODECLIENT_COORD": "h:29400", "NODECLIENT_REASON": "not read"}
     assert parse(["undrain", "a"], environ) == CommandConfig(HERE, Verb.UNDRAIN, None, ("a",), "")
     assert parse(["stop"], environ) == CommandConfig(HERE, Verb.STOP, None, (), "")
-
-
-@pytest.mark.slow
-def test_an_operators_command_begins_at_once() -> None:
-    imports = "import nodeclient.cli, nodeclient.config, nodeclient.operate.cli"
-    ended = run(sys.executable, "-X", "importtime", "-c", imports)
-    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in ended.stderr.splitlines()}
-    assert ended.returncode == 0
-    assert imported >= {"msgpack", "nodeclient"}
-    assert not imported & {"aiohttp", "asyncio", "torch", "numpy", "uvloop", "hypothesis"}
 
 
 @pytest.mark.slow

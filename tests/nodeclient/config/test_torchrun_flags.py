@@ -16,8 +16,10 @@ from torch.distributed import launch as torch_launch
 from torch.distributed import run as torch_run
 
 from coordinatord.runtime.settings import SettingsError, SettingsParser
-from nodeclient.config import Endpoint, JoinConfig, parse
+from nodeclient.config.flag_values import Endpoint
 from nodeclient.config.join import TORCHRUN_FLAGS, add_join
+from nodeclient.config.join_config import JoinConfig
+from nodeclient.config.parse import parse
 from nodeclient.config.torchrun_rendezvous import CONF
 from nodeclient.output.output_settings import Choice, Streams
 from tests.support.source import ROOT

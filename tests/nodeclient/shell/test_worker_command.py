@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from coordinatord.protocol.messages import Assignment, JobSpec
-from nodeclient.config import JoinConfig
+from nodeclient.config.join_config import JoinConfig
 from nodeclient.core.effects import Start
 from nodeclient.host.devices import Host
 from nodeclient.shell.worker_command import CommandBuilder, LaunchError

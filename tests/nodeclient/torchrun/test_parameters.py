@@ -9,7 +9,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.messages import JobSpec, Launcher
-from nodeclient.config.join_config import Endpoint
+from nodeclient.config.flag_values import Endpoint
 from nodeclient.torchrun.parameters import TorchrunConfig, read, with_torchrun_names
 
 

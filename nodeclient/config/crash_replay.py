@@ -1,0 +1,33 @@
+"""The flags of `nodeclient replay`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from coordinatord.runtime.settings import SettingsParser
+from nodeclient.config.command_line import CommandLine
+
+
+@dataclass(frozen=True, slots=True)
+class CrashReplayConfig:
+    """The settings of `nodeclient replay`."""
+
+    PROGRAM: ClassVar[Literal["replay"]] = "replay"
+
+    crash: Path
+    """A file that a bug of nodeclient left."""
+
+
+def _add_flags(parser: SettingsParser) -> None:
+    parser.add_argument("--crash", type=Path, metavar="FILE", required=True, help="the crash file")
+
+
+def _read(_: SettingsParser, given: argparse.Namespace, __: Mapping[str, str]) -> CrashReplayConfig:
+    return CrashReplayConfig(given.crash)
+
+
+COMMAND_LINES = {"replay": CommandLine(_add_flags, _read)}
