@@ -28,7 +28,7 @@ from coordinatord.protocol.api import (
     RoundStatus,
     SecondsStatus,
 )
-from coordinatord.protocol.messages import Launcher, Phase, Report
+from coordinatord.protocol.messages import Launcher, Observed, Phase, Report
 from coordinatord.protocol.page_events import JobSummary
 from coordinatord.protocol.schema import fields_of
 
@@ -39,8 +39,10 @@ STARTING = "starting"
 """The state of a node whose workers run, and have yet to do the first of their steps: they import or load, say."""
 
 STANDS_S = 5.0
-"""Five heartbeats. All ranks take the same steps, but their reports do not arrive at the same instant: a node that is
-behind for less than that may not be."""
+"""A node that is behind, and reports no step for so long, stands."""
+
+STANDS_STEPS = 2
+"""Nor does it stand before it took so many times as long as a step usually does."""
 
 
 def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
@@ -191,21 +193,24 @@ def _in_order(run: Run) -> list[Member]:
 class _Lead:
     """The worker that is furthest, and by how many steps another may lag because of reporting alone.
 
-    Nodes report once a second and not at the same time, so the last reports of two are up to two seconds apart.
+    All ranks take the same steps, but their reports do not arrive at the same instant. One that is some seconds old
+    lacks the steps of that time, and each way has its delay.
     """
 
     def __init__(self, run: Run, steps_per_s: float | None) -> None:
         self._step = furthest_step((member.observed for member in run.members.values()), run.id, run.durable.round)
-        self._slack = math.inf if steps_per_s is None else 2 + 2 * steps_per_s
+        self._per_s = math.inf if steps_per_s is None else steps_per_s
         self._all_stand = run.health is Health.STALLED
+        usual_s = run.progress.usual_s
+        self._stands_s = math.inf if usual_s is None else max(STANDS_S, STANDS_STEPS * usual_s)
 
-    def lag_of(self, steps: tuple[int | None, ...], age_s: float | None) -> int:
+    def lag_of(self, observed: Observed, seen_s: float) -> int:
         """Return how many steps the last worker of a node is behind; 0 if that may be chance."""
-        if self._step is None:
+        if self._step is None or observed.step_age_s is None:
             return 0
-        lag = self._step - min((step for step in steps if step is not None), default=self._step)
-        stands = self._all_stand or (age_s is not None and age_s > STANDS_S)
-        return lag if stands or lag > self._slack else 0
+        lag = self._step - min((step for step in observed.steps if step is not None), default=self._step)
+        stands = self._all_stand or observed.step_age_s > self._stands_s
+        return lag if stands or lag > 2 + (2 + seen_s) * self._per_s else 0
 
 
 def _node_status(run: Run, member: Member, ready: str, lead: _Lead, now: float) -> NodeStatus:
@@ -232,7 +237,7 @@ def _node_status(run: Run, member: Member, ready: str, lead: _Lead, now: float) 
         protocol=member.protocol,
         steps=steps,
         step_age_s=None if age_s is None else round(age_s, 3),
-        behind=lead.lag_of(steps, age_s),
+        behind=lead.lag_of(observed, seen_s) if steps else 0,
     )
 
 

@@ -19,8 +19,8 @@ PAIR = ("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2")
 class Job:
     """Two nodes that train, and report it each second."""
 
-    def __init__(self) -> None:
-        self.stage, self.step = Stage(), 0
+    def __init__(self, **policy: float) -> None:
+        self.stage, self.step = Stage(**policy), 0
         for line in PAIR:
             self.stage.play(line)
 
@@ -278,3 +278,27 @@ def test_a_round_that_breaks_in_a_stall_had_stalled_until_then() -> None:
 )
 def test_how_long_something_lasted_is_said_in_two_units_at_most(seconds: float, said: str) -> None:
     assert lasted(seconds) == said
+
+
+def test_a_report_that_is_old_by_habit_makes_no_node_a_straggler() -> None:
+    job = Job(heartbeat_s=10.0)
+    for node in (*("n2", "n1") * 4, "n2"):  # all beat at whole tens of seconds, and n2 also speaks in between
+        job.stage.play("advance 5s")
+        job.step += 50
+        job.stage.play(f"step {node} {job.step}")
+    assert [node.behind for node in job.view.nodes] == [0, 0]
+
+
+def test_a_node_that_is_in_the_middle_of_a_long_step_is_no_straggler() -> None:
+    job = Job()
+    for _ in range(4):
+        job.stage.play("advance 20s")
+        job.step += 1
+        job.stage.play(f"step n1 {job.step}")
+        assert [node.behind for node in job.view.nodes] == [0, 0], "the other one may be as far, and not have said so"
+        job.stage.play("advance 1s")
+        job.stage.play(f"step n2 {job.step}")
+    job.stage.play("advance 20s")
+    job.stage.play(f"step n1 {job.step + 1}")
+    job.stage.play("advance 25s")
+    assert [node.behind for node in job.view.nodes] == [0, 1]
