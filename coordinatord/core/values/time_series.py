@@ -10,6 +10,8 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 
+from coordinatord.core.values.training_progress import WINDOW_S
+
 POINTS_MAX = 240
 """The most points; there are at least half as many once the run is older than that in seconds. A chart that is 500
 pixels wide shows no more, and the points of one run take 8 KiB."""
@@ -56,13 +58,11 @@ class TimeSeries:
         while at > POINTS_MAX * self.span_s:
             self._halve()
         self._correct(sample.training_s)
-        self._fill(at, sample.training_s)
+        self._fill(at, sample)
         self.upto_s = at
         self.training_s[-1] = sample.training_s
         self.restarts[-1] = sample.restarts
-        if sample.steps_per_s is not None:
-            self._pace_sum[-1] += sample.steps_per_s
-            self._paces[-1] += 1
+        self._count(sample.steps_per_s)
 
     def _halve(self) -> None:
         """Make one point of each two."""
@@ -82,13 +82,23 @@ class TimeSeries:
                 return
             self.training_s[index] = training_s
 
-    def _fill(self, at: float, training_s: float) -> None:
+    def _fill(self, at: float, sample: Sample) -> None:
         """End all points before the one of `at`. Between two samples, training is taken to be spread evenly."""
         began_s, restarts = self.training_s[-1], self.restarts[-1]
-        per_s = (training_s - began_s) / (at - self.upto_s) if at > self.upto_s else 0.0
+        took_s = at - self.upto_s
+        per_s = (sample.training_s - began_s) / took_s if took_s else 0.0
+        pace = sample.steps_per_s if took_s <= WINDOW_S else None
         while (end := len(self.training_s) * self.span_s) < at:
             self.training_s[-1] = began_s + per_s * max(0.0, end - self.upto_s)
-            self._append(training_s, restarts)
+            if not self._paces[-1] and end > self.upto_s:
+                self._count(pace)
+            self._append(sample.training_s, restarts)
+
+    def _count(self, pace: float | None) -> None:
+        """Take a pace into the mean of the last point."""
+        if pace is not None:
+            self._pace_sum[-1] += pace
+            self._paces[-1] += 1
 
     def _append(self, training_s: float, restarts: int) -> None:
         self.training_s.append(training_s)

@@ -53,7 +53,7 @@ export function chartsPanel() {
       const stepped = series.steps_per_s.some((value) => value !== null) || view.ledger.seconds.training > 0;
       show(element, series.upto_s > 0 && (stepped || series.restarts.at(-1) > 0));
       charts.forEach((each) => show(each.element, stepped || !each.kind.needsSteps));
-      setText(about, `each point is a mean of ${duration(series.span_s)}`);
+      setText(about, `each point is a mean over ${series.span_s < 10 ? `${series.span_s} s` : duration(series.span_s)}`);
       const ended = ENDED.has(view.state);
       last = [series, { since: elapsed + (ended ? view.state_s : 0), ended }];
       draw(...last);

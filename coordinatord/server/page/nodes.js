@@ -9,6 +9,7 @@ import { count, duration, spans, toneOfNode } from "./format.js";
 const ROW_PX = 36; // as in style.css
 const SPARE_ROWS = 8; // above and below what is seen, so that quick scrolling shows no gap
 const FILTER_FROM = 10; // nodes: fewer are seen at a glance
+const NOW_S = 2.5; // a node that was seen since then counts as seen now: most speak once a second
 const NATURAL = new Intl.Collator(undefined, { numeric: true });
 
 const COLUMNS = [
@@ -68,7 +69,7 @@ export function nodesPanel() {
     const from = Math.max(0, Math.floor(scroller.scrollTop / ROW_PX) - SPARE_ROWS);
     const upTo = Math.min(found.length, Math.ceil((scroller.scrollTop + height) / ROW_PX) + SPARE_ROWS);
     while (pool.length < upTo - from) pool.push(row(choose));
-    const context = { most: view.most, chosen };
+    const context = { ...view, chosen };
     pool.forEach((each, index) => {
       if (index < upTo - from) {
         if (each.element.parentNode === null) body.insertBefore(each.element, below.element);
@@ -119,6 +120,7 @@ export function nodesPanel() {
       view = {
         nodes: job.nodes,
         most: reporting.length ? reporting.reduce((most, node) => Math.max(most, node.most), 0) : null,
+        late_s: lateFrom(job.nodes),
       };
       show(element, job.nodes.length > 0);
       show(filter, job.nodes.length >= FILTER_FROM || filter.value !== "");
@@ -133,6 +135,12 @@ export function nodesPanel() {
       arrange();
     },
   };
+}
+
+// From when on a node has not been seen for unusually long: ten thousand nodes speak more seldom than ten.
+function lateFrom(nodes) {
+  const ages = nodes.map((node) => node.last_seen_s).sort((a, b) => a - b);
+  return Math.max(NOW_S, 2.5 * (ages[Math.floor(ages.length / 2)] ?? 0));
 }
 
 function numberOf(found, nodes) {
@@ -188,7 +196,7 @@ function row(choose) {
   button.addEventListener("click", () => choose(shown));
   return {
     element,
-    update(node, index, { most, chosen }) {
+    update(node, index, { most, late_s: late, chosen }) {
       shown = node.node;
       setText(title, node.node);
       set(button, "title", node.host === node.node ? null : `on host ${node.host}`);
@@ -201,8 +209,8 @@ function row(choose) {
       set(reason, "title", node.reason);
       setText(ranks, spans(node.ranks));
       steps.update(node, most);
-      setText(seen, node.last_seen_s < 2.5 ? "now" : `${duration(Math.floor(node.last_seen_s))}`);
-      set(seen, "data-late", node.last_seen_s >= 2.5);
+      setText(seen, node.last_seen_s < NOW_S ? "now" : duration(Math.floor(node.last_seen_s)));
+      set(seen, "data-late", node.last_seen_s >= late);
     },
   };
 }

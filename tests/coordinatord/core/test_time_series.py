@@ -41,15 +41,20 @@ def test_a_young_run_has_a_point_for_each_second() -> None:
 
 
 def test_a_pace_that_is_not_known_is_not_taken_for_none_at_all() -> None:
-    series = a_series((0.4, 0.0, 0, None), (0.8, 0.0, 0, 6.0), (1.5, 0.0, 0, None))
-    assert series.steps_per_s == [6.0, None]
+    series = a_series((0.4, 0.0, 0, None), (0.8, 0.0, 0, 6.0), (3.5, 0.0, 0, None))
+    assert series.steps_per_s == [6.0, None, None, None]
 
 
-def test_time_without_a_look_is_filled_evenly_and_its_pace_is_not_known() -> None:
+def test_time_without_a_look_is_filled_evenly() -> None:
     series = a_series((1.0, 0.0, 0, 0.0), (5.0, 2.0, 1, 3.0))
     assert shares(series) == [0.0, 0.5, 0.5, 0.5, 0.5]
-    assert series.steps_per_s == [0.0, None, None, None, 3.0]
     assert list(series.restarts) == [0, 0, 0, 0, 1], "when it was is not known"
+
+
+@pytest.mark.parametrize(("gap_s", "pace"), [(30, 3.0), (31, None)])
+def test_a_pace_holds_for_the_time_that_it_is_a_mean_of(gap_s: int, pace: float | None) -> None:
+    series = a_series((1.0, 0.0, 0, 0.0), (1.0 + gap_s, 2.0, 0, 3.0))
+    assert series.steps_per_s == [0.0, *[pace] * (gap_s - 1), 3.0]
 
 
 def test_what_proves_to_be_no_training_is_taken_back() -> None:
@@ -76,8 +81,8 @@ def test_a_run_of_any_age_has_a_bounded_number_of_points(age_s: float) -> None:
 def test_points_that_become_one_keep_sums_and_ends() -> None:
     dice = random.Random(7)  # noqa: S311 - it makes a history, and no secret
     looks, at, training_s = [], 0.0, 0.0
-    for _ in range(700):
-        at += (span := dice.uniform(0.1, 1.5))
+    for _ in range(900):
+        at += (span := dice.uniform(0.1, 0.9))
         training_s += span * dice.random()
         looks.append(Sample(at, training_s, int(at) // 100, dice.random()))
     series = TimeSeries()
