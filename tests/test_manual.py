@@ -12,11 +12,13 @@ import pytest
 
 from coordinatord.config import _make_parser as make_coordinatord
 from coordinatord.core.policy import Policy
+from coordinatord.core.queries.log_sources import WORKERS_AT_ONCE_MAX
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DURATION_S_MAX, LAST_LINES_MAX, LINE_MAX, WORKERS_MAX
 from coordinatord.server.http.admin_api import ASKING_MAX
 from coordinatord.server.http.events_api import FOLLOWERS_MAX
 from coordinatord.server.http.live_updates import VIEWERS_MAX
+from coordinatord.server.http.logs_api import READERS_MAX
 from coordinatord.store.retention import ROUNDS_KEPT, RUNS_KEPT
 from nodeclient.config.flag_values import _NAME_MAX
 from nodeclient.config.parse import SUBCOMMANDS
@@ -99,6 +101,8 @@ def test_the_reference_has_the_limits() -> None:
         DURATION_S_MAX,
         VIEWERS_MAX,
         FOLLOWERS_MAX,
+        READERS_MAX,
+        WORKERS_AT_ONCE_MAX,
         LAST_LINES_MAX,
         LINE_MAX,
         RUNS_KEPT,

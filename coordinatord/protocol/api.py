@@ -282,6 +282,9 @@ class NodeStatus:
     """The release of nodeclient; None if not known."""
     protocol: Whole | None = None
     """The version of the protocol that it speaks."""
+    log_dir: AnyText | None = None
+    """The folder on its host with the logs of this job, in RUN/round_N/RANK below it; None if it keeps none, or it is
+    not known."""
     steps: Annotated[tuple[Whole | None, ...], Length(0, ITEMS_MAX)] = ()
     """The last step of each of its workers by local rank; empty if none reports any."""
     step_age_s: Number | None = None

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, overload
 
 import msgpack
 
+from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
@@ -19,11 +20,12 @@ from coordinatord.protocol.messages import (
 )
 from coordinatord.protocol.schema import SchemaError, check_for, fields_of
 from coordinatord.protocol.text import clip
-from coordinatord.protocol.versions import SPOKEN, differing, later_than
+from coordinatord.protocol.versions import SPOKEN, differing, is_spoken, later_than
 
 First = TypeVar("First", bound=Message)
 Second = TypeVar("Second", bound=Message)
 Third = TypeVar("Third", bound=Message)
+Fourth = TypeVar("Fourth", bound=Message)
 
 TYPES: dict[str, type[Any]] = {
     "join": Join,
@@ -31,6 +33,8 @@ TYPES: dict[str, type[Any]] = {
     "desired": Desired,
     "held": Degraded,
     "refused": Refused,
+    "read_log": ReadLog,
+    "log_chunk": LogChunk,
 }
 _NAMES = {message: name for name, message in TYPES.items()}
 
@@ -40,7 +44,8 @@ class _Dialect:
 
     def __init__(self, version: int) -> None:
         later = later_than(version)
-        self.checks = {message: check_for(message, later) for message in TYPES.values()}
+        spoken = (message for message in TYPES.values() if is_spoken(message, version))
+        self.checks = {message: check_for(message, later) for message in spoken}
         self.take_apart = partial(fields_of, without=later)
 
 
@@ -67,6 +72,17 @@ def decode(frame: bytes, expected: type[First], or_else: type[Second], /, *, ver
 def decode(
     frame: bytes, expected: type[First], or_else: type[Second], or_even: type[Third], /, *, version: int = ...
 ) -> First | Second | Third: ...
+@overload
+def decode(
+    frame: bytes,
+    expected: type[First],
+    or_else: type[Second],
+    or_even: type[Third],
+    or_as_well: type[Fourth],
+    /,
+    *,
+    version: int = ...,
+) -> First | Second | Third | Fourth: ...
 
 
 def decode(frame: bytes, *expected: type[Any], version: int = PROTOCOL_VERSION) -> Any:
@@ -79,12 +95,13 @@ def decode(frame: bytes, *expected: type[Any], version: int = PROTOCOL_VERSION) 
     body = _unpack(frame)
     name = body.pop("type", None)
     wanted = TYPES.get(name) if isinstance(name, str) else None
-    if wanted not in expected:
-        names = " or ".join(_NAMES[message] for message in expected)
-        raise SchemaError(f"expected a message of type {names}, not {str(name)[:40]!r}")
-    if wanted is Join:
+    if wanted is Join and wanted in expected:
         version = _version_of(body)
-    return _DIALECTS[version].checks[wanted](body, str(name))
+    checks = _DIALECTS[version].checks
+    if wanted not in expected or wanted not in checks:
+        names = " or ".join(_NAMES[message] for message in expected if message in checks)
+        raise SchemaError(f"expected a message of type {names}, not {str(name)[:40]!r}")
+    return checks[wanted](body, str(name))
 
 
 def _version_of(join: dict[Any, Any]) -> int:

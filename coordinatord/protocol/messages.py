@@ -1,7 +1,8 @@
 """Every message of the protocol, with its limits; how they become bytes is in `codec`.
 
 A session is one WebSocket: the node sends one `Join`, then an `Observed` whenever something changed and at each
-heartbeat; the coordinator answers with `Desired` or `Degraded`, or ends the session with a `Refused`.
+heartbeat; the coordinator answers with `Desired` or `Degraded`, or ends the session with a `Refused`. Beside that it
+may read the node's log files: see `log_messages`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from coordinatord.protocol.fields import (
     Text,
     WorkerExit,
 )
+from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.schema import Length, Range, SchemaError
 from coordinatord.protocol.worker_ends import Ended, Killed
 
@@ -40,7 +42,7 @@ SESSION_PATH = "/v1/session"
 
 FRAME_BYTES_MAX = 96 * 1024
 """A frame holds one message; the largest legal one (a `Join` with a failure, all texts at their limits in the widest
-letters, and a step of each of as many workers as a node may have) is below 90 KiB, and the largest `Desired` below 77.
+letters, and a step of each of as many workers as a node may have) is below 94 KiB, and the largest `Desired` below 77.
 What is usual is below 1 KiB, and 4 KiB with a report."""
 
 
@@ -153,6 +155,9 @@ class NodeOffer:
     """How long it is willing to wait for a round."""
     stop_timeout_s: Seconds
     """How long its workers get to end after SIGTERM at most, before SIGKILL."""
+    log_dir: Annotated[str, Length(0, LOG_MAX)] = ""
+    """The folder on its host with the logs of this job, in RUN/round_N/RANK below it; empty if it keeps none, or it is
+    not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,4 +391,4 @@ class Refused:
     """Whether the same node may be let in later."""
 
 
-Message = Join | Observed | Desired | Degraded | Refused
+Message = Join | Observed | Desired | Degraded | Refused | ReadLog | LogChunk

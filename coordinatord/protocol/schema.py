@@ -2,8 +2,9 @@
 
 A check is made once for each class, out of its type annotations, so that a message has one definition and no second
 list of rules. Nothing is coerced: a number in a text's place is an error. A field may hold `int`, `float`, `str`,
-`bool`, a `StrEnum` or another message class, a tuple of any one of these, and each of all this or None; `Length` and
-`Range` bound texts, tuples and numbers. `Clipped` texts are made fit instead of refused, `Token`s fit into a header.
+`bytes`, `bool`, a `StrEnum` or another message class, a tuple of any one of these, and each of all this or None;
+`Length` and `Range` bound texts, bytes, tuples and numbers. `Clipped` texts are made fit instead of refused, `Token`s
+fit into a header, and `Verbatim` texts may have any characters.
 
 `check_for` is strict: both sides of a session speak one version. `reader_for` is for the HTTP API, whose two sides may
 be of different releases.
@@ -45,7 +46,7 @@ class _WrongError(OperationalError):
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """Bounds of a text, in characters, all of them printable, or of a tuple, in items; both are included."""
+    """Bounds of a text, in characters, all of them printable, of bytes, or of a tuple, in items; both are included."""
 
     least: int
     most: int
@@ -62,6 +63,13 @@ class Range:
 @dataclass(frozen=True, slots=True)
 class Clipped:
     """The bound of a text for people, in characters: a longer one is cut, and unprintable characters become blanks."""
+
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verbatim:
+    """The bound of a text as it was written, in characters: with ends of lines and whatever else it has."""
 
     most: int
 
@@ -126,6 +134,8 @@ def _check_of(annotation: Any, of_message: Callable[[type[Any]], Check]) -> Chec
         kind, bound = get_args(annotation)
         if get_origin(kind) is tuple:
             return _several(_check_of(get_args(kind)[0], of_message), bound)
+        if kind is bytes:
+            return _bytes(bound)
         return _TEXTS[type(bound)](bound) if kind is str else _number(kind, bound)
     if get_origin(annotation) in {UnionType, Union}:
         (inner,) = [part for part in get_args(annotation) if part is not NoneType]
@@ -207,6 +217,30 @@ def _text(bound: Length) -> Check:
     return check
 
 
+def _bytes(bound: Length) -> Check:
+    least, most = bound.least, bound.most
+
+    def check(value: object) -> bytes:
+        if type(value) is not bytes:
+            raise _WrongError(f"must be of type bytes, not {_show(value)}")
+        if not least <= len(value) <= most:
+            raise _WrongError(f"must have {least} to {most} bytes, not {len(value)}")
+        return value
+
+    return check
+
+
+def _raw(bound: Verbatim) -> Check:
+    def check(value: object) -> str:
+        if type(value) is not str:
+            raise _WrongError(f"must be of type str, not {_show(value)}")
+        if len(value) > bound.most:
+            raise _WrongError(f"must have at most {bound.most} characters, not {len(value)}")
+        return value
+
+    return check
+
+
 def _clipped(bound: Clipped) -> Check:
     def check(value: object) -> str:
         if type(value) is not str:
@@ -227,7 +261,7 @@ def _token(bound: Token) -> Check:
     return check
 
 
-_TEXTS: dict[type, Callable[[Any], Check]] = {Length: _text, Clipped: _clipped, Token: _token}
+_TEXTS: dict[type, Callable[[Any], Check]] = {Length: _text, Verbatim: _raw, Clipped: _clipped, Token: _token}
 
 
 def _number(kind: type[int | float], bound: Range) -> Check:

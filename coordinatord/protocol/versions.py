@@ -4,10 +4,11 @@ Both sides speak the present version and the one before it, so that a cluster ca
 jobs train. Each session has one version: that of its first message. Its messages have the fields of that version, no
 more and no less.
 
-To raise the version: add one to `PROTOCOL_VERSION`, a row to `ADDED` for each new field, and a recording of the version
-that was (`tests/coordinatord/protocol`). A new field needs a default that means "not known", since that is what a
-session of the older version takes it for. Three things stay as they are in all versions, so that two sides that share
-none can still find that out: the `type` of each message, the `version` of a `Join`, and the whole of `Refused`.
+To raise the version: add one to `PROTOCOL_VERSION`, a row to `ADDED` for each new field or to `SINCE` for each new
+message, and a recording of the version that was (`tests/coordinatord/protocol`). A new field needs a default that means
+"not known", since that is what a session of the older version takes it for. Three things stay as they are in all
+versions, so that two sides that share none can still find that out: the `type` of each message, the `version` of a
+`Join`, and the whole of `Refused`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import (
     PROTOCOL_VERSION,
     Desired,
     Failure,
     Follower,
     Join,
+    NodeOffer,
     Observed,
     Report,
     SecondaryFailure,
@@ -31,6 +34,9 @@ from coordinatord.protocol.messages import (
 SPOKEN = (PROTOCOL_VERSION, PROTOCOL_VERSION - 1)
 """The present version comes first. A node begins with it, and takes the other if the coordinator does not speak
 this."""
+
+SINCE: Mapping[type[Any], int] = MappingProxyType({ReadLog: 5, LogChunk: 5})
+"""The version with which a message came, where that is not the first that is spoken."""
 
 Later = Mapping[type[Any], frozenset[str]]
 """The fields that a version lacks, by class."""
@@ -49,6 +55,7 @@ ADDED = (
     Added(5, Join, "release"),
     Added(5, Join, "age_s"),
     Added(5, Join, "command"),
+    Added(5, NodeOffer, "log_dir"),
     Added(5, Desired, "remark"),
     Added(5, Observed, "ended"),
     Added(5, Observed, "killed"),
@@ -69,6 +76,11 @@ def later_than(version: int) -> Later:
         if added.version > version:
             later[added.message] = later.get(added.message, frozenset()) | {added.field}
     return MappingProxyType(later)
+
+
+def is_spoken(message: type[Any], version: int) -> bool:
+    """Return whether a version has a message."""
+    return SINCE.get(message, version) <= version
 
 
 def differing(theirs: object) -> str:

@@ -1,12 +1,14 @@
 """The sending end of a session, for both programs.
 
 Messages are levels and not edges, so there is at most one unsent message: a newer one takes its place. A peer that
-reads slowly costs one message of memory, and gets the latest message when it does read.
+reads slowly costs one message of memory, and gets the latest message when it does read. Beside these go the messages
+that read logs. Each is sent, after a message that is waiting; the two sides have one of them on its way at most.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -29,6 +31,7 @@ class LatestFrame:
 
     def __init__(self) -> None:
         self._frame: bytes | None = None
+        self._beside: deque[tuple[bytes, Callable[[], None]]] = deque()
         self._closing = False
         self._attended = False
         """The caller that puts a message in also sends it, so no task has to be woken for it."""
@@ -65,6 +68,12 @@ class LatestFrame:
         if self._frame is None:
             self.put(frame)
 
+    def put_beside(self, frame: bytes, sent: Callable[[], None] = lambda: None) -> None:
+        """Send this as well, in its turn, and then call `sent`; the caller bounds how many there are."""
+        if not self._closing:
+            self._beside.append((frame, sent))
+            self._filled.set()
+
     def close(self, frame: bytes | None = None) -> None:
         """End the session, after a last message if one is given; only the first call counts."""
         if self._closing:
@@ -84,4 +93,10 @@ class LatestFrame:
             frame, self._frame = self._frame, None
             if frame is not None:
                 await socket.send_bytes(frame)
+            if self._beside and not closing:
+                frame, sent = self._beside.popleft()
+                await socket.send_bytes(frame)
+                sent()
+                if self._beside:
+                    self._filled.set()
         await socket.close(code=GOING_AWAY)

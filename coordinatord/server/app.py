@@ -38,6 +38,7 @@ from coordinatord.server.http.browser_guard import Browsers, Names
 from coordinatord.server.http.events_api import EventsApi
 from coordinatord.server.http.jobs_api import Api
 from coordinatord.server.http.live_updates import LiveUpdates
+from coordinatord.server.http.logs_api import LogsApi
 from coordinatord.server.http.responses import complain_alike
 from coordinatord.server.metrics.scrape import Metrics
 from coordinatord.server.node_sessions import NodeSessions
@@ -148,6 +149,7 @@ async def serve(
     events_api = EventsApi(driver, store, change_signal)
     sampler = SeriesSampler(driver)
     stream = LiveUpdates(driver, change_signal, sampler)
+    logs_api = LogsApi(driver, store, sessions.log_reads, change_signal)
     metrics = Metrics(driver, counters)
     names = Names([host, *allowed_hosts])
     names.learn()
@@ -155,7 +157,7 @@ async def serve(
     middlewares = [connections.note, Browsers(names).guard, complain_alike]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=middlewares)
     app.add_routes([web.get(SESSION_PATH, connections.take_over), *Api(driver, change_signal).routes()])
-    app.add_routes([*requests.routes(), *events_api.routes()])
+    app.add_routes([*requests.routes(), *events_api.routes(), *logs_api.routes()])
     app.add_routes([*page.routes(), *stream.routes(), *metrics.routes()])
     # aiohttp waits for a request once before it cancels it and once more after. Cancellation on disconnect is off by
     # default in production and on in aiohttp's test server; set here, it is on in both.

@@ -14,6 +14,7 @@ from coordinatord.core.effects import Close, Refuse, ReportDegraded, Send
 from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.core.queries.master_address import plain
 from coordinatord.protocol.codec import VersionError, decode, encode
+from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
@@ -31,6 +32,7 @@ from coordinatord.runtime.websocket.frames import BINARY, CloseCode, FrameReader
 from coordinatord.runtime.websocket.web_socket import WebSocket
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
+from coordinatord.server.log_reads import LogReads
 from coordinatord.server.refusal_log import LastLogged
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,7 @@ class NodeSessions:
         self._counters = counters
         self._open: dict[int, NodeSession] = {}
         """Those that have joined, by number."""
+        self.log_reads = LogReads()
         self._joining = Patience[NodeSession](JOIN_WITHIN_S, self._refuse_late)
         self._parting = Patience[WebSocket](CLOSE_WITHIN_S, WebSocket.abort)
         self._refused = LastLogged()
@@ -129,16 +132,19 @@ class NodeSessions:
     def note_report(self, session: NodeSession, kind: int, message: bytes) -> None:
         """Take in any further message."""
         try:
-            observed = decode(_binary(kind, message), Observed, version=session.version)
+            received = decode(_binary(kind, message), Observed, LogChunk, version=session.version)
         except SchemaError as error:
             names = fields("message_malformed", job=session.job, node=session.node)
             log.warning("malformed message: %s", error, extra=names)
             self._counters.refused[RefusalCode.MALFORMED] += 1
             refused = Refused(RefusalCode.MALFORMED, str(error), retry=False)
             session.close(message=encode(refused, session.version))
-        else:
-            self._counters.heartbeats += observed.beat
-            self._driver.submit(Reported(session.number, observed))
+            return
+        if isinstance(received, LogChunk):
+            self.log_reads.deliver(session.number, received)
+            return
+        self._counters.heartbeats += received.beat
+        self._driver.submit(Reported(session.number, received))
 
     def note_end(self, session: NodeSession, error: Exception | None) -> None:
         """Take note of the end of a connection."""
@@ -150,6 +156,7 @@ class NodeSessions:
                 names = fields("connection_lost", job=session.job, node=session.node)
                 log.debug("connection lost: %s", error, extra=names)
             del self._open[session.number]
+            self.log_reads.close(session.number)
             self._driver.submit(Disconnected(session.number))
 
     def _begin(self, session: NodeSession, join: Join) -> None:
@@ -160,6 +167,7 @@ class NodeSessions:
         self._refused.forget(peer)
         _note_versions(join)
         self._driver.submit(Connected(session.number, join, peer, session.address("sockname")))
+        self.log_reads.open(session.number, session.ask)
 
     def _refuse_late(self, session: NodeSession) -> None:
         self._turn_away(session, Refused(RefusalCode.MALFORMED, f"no join within {JOIN_WITHIN_S:g} s", retry=True))
@@ -201,6 +209,10 @@ class NodeSession(WebSocket):
         if self._sent is not message:
             self._sent, self._frame = message, encode(message, self.version)
         return self._frame
+
+    def ask(self, wanted: ReadLog) -> None:
+        """Send a request for a log."""
+        self.put_beside(encode(wanted, self.version))
 
     def address(self, which: str) -> str:
         """Return the address of either end: `peername` or `sockname`."""

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
+from coordinatord.core.values.records import Record
 from coordinatord.store import migrations, row_codec, sqlite_connections
 from coordinatord.store.error_texts import explained
 from coordinatord.store.interface import Entry, EventPage, LoggedEvent
@@ -173,6 +174,23 @@ class Database:
         whole = after is None or len(found) < most
         return EventPage(found, newest if whole else found[-1].number)
 
+    def read_round(self, job: str, run: str, number: int) -> list[Record]:
+        """Return the `RoundFormed` of a round, after the last `NodeJoined` of each node before it.
+
+        Raises `StoreError`.
+        """
+        formed = "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundFormed' AND round = ?"
+        with explained(self._where):
+            (seq,) = self._connection.execute(formed, (job, run, number)).fetchone()
+        if seq is None:
+            return []
+        entries = self._entries(
+            "SELECT * FROM records WHERE seq = ? OR seq IN (SELECT max(seq) FROM records"
+            " WHERE job = ? AND run = ? AND kind = 'NodeJoined' AND seq < ? GROUP BY node) ORDER BY seq",
+            (seq, job, run, seq),
+        )
+        return [entry.record for entry in entries]
+
     def count(self) -> int:
         """Return how many records there are. Raises `StoreError`."""
         with explained(self._where):
@@ -184,6 +202,6 @@ class Database:
         with explained(self._where):
             self._connection.close()
 
-    def _entries(self, query: str, arguments: Sequence[str] = ()) -> list[Entry]:
+    def _entries(self, query: str, arguments: Sequence[str | int] = ()) -> list[Entry]:
         with explained(self._where):
             return [row_codec.decode(row) for row in self._connection.execute(query, arguments)]

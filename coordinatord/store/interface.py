@@ -92,5 +92,12 @@ class Store(Protocol):
         It delays nothing that is being made durable.
         """
 
+    async def read_round(self, job: str, run: str, number: int) -> Sequence[Record]:
+        """Return who was in a round: its `RoundFormed`, after the last `NodeJoined` of each node before it.
+
+        Return nothing if there is no such round, or it is no longer kept. It delays nothing that is being made durable.
+        Raises `StoreError`.
+        """
+
     async def close(self) -> None:
         """Close it; another process may use it then."""

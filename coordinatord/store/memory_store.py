@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from itertools import count
 
-from coordinatord.core.values.records import Record
+from coordinatord.core.values.records import NodeJoined, Record, RoundFormed
 from coordinatord.store.interface import Entry, EventPage, LoggedEvent
 
 RECORDS_MAX = 1_000
@@ -46,6 +46,18 @@ class MemoryStore:
         newest = self._kept[-1][0] if self._kept else 0
         whole = after is None or len(found) < most
         return EventPage(tuple(_logged_event(*kept) for kept in found), newest if whole else found[-1][0])
+
+    async def read_round(self, job: str, run: str, number: int) -> Sequence[Record]:
+        """Return the `RoundFormed` of a round, after the last `NodeJoined` of each node before it."""
+        joined: dict[str, Record] = {}
+        for record in self.records:
+            if (record.job, record.run) != (job, run):
+                continue
+            if isinstance(record, NodeJoined):
+                joined[record.node] = record
+            if isinstance(record, RoundFormed) and record.round == number:
+                return [*joined.values(), record]
+        return ()
 
     async def close(self) -> None:
         """Do nothing: there is nothing to release."""

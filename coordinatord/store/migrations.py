@@ -135,6 +135,7 @@ STEPS: Steps = (
         WHERE kind = 'RunEnded' AND json_extract(body, '$.condition') = 'all_left'
         """,
     ),
+    ("UPDATE records SET body = json_set(body, '$.offer.log_dir', '') WHERE kind = 'NodeJoined'",),
 )
 """The statements that lead from version 0, which is empty, to version 1, and so on. Steps are added and never edited,
 since there are databases of every version."""

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
+from coordinatord.core.values.records import Record
 from coordinatord.store.database import Database
 from coordinatord.store.directory import StateDirectory
 from coordinatord.store.interface import Entry, EventPage
@@ -66,6 +67,14 @@ class SqliteStore:
         return await loop.run_in_executor(
             self._reading, partial(self._reader.read_events, job, after, most, kinds, since)
         )
+
+    async def read_round(self, job: str, run: str, number: int) -> Sequence[Record]:
+        """Return the `RoundFormed` of a round, after the last `NodeJoined` of each node before it.
+
+        Raises `StoreError`.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reading, partial(self._reader.read_round, job, run, number))
 
     async def close(self) -> None:
         """Release the directory when all calls are done."""

@@ -224,6 +224,7 @@ def output_settings(given: argparse.Namespace, remarks: list[str]) -> OutputSett
         prefix=given.log_line_prefix_template or None,
         rotate_bytes=given.log_rotate,
         rotations_kept=given.log_rotations_kept,
+        rounds_kept=given.log_keep,
     )
 
 

@@ -120,6 +120,15 @@ def count(text: str) -> int:
     return int(text)
 
 
+def rounds_kept(text: str) -> int | None:
+    """Read a number from 1 upward, or `all`, which is None."""
+    if text == "all":
+        return None
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= COUNTER_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of rounds, 1 or more, or all")
+    return int(text)
+
+
 def seconds_or_none(text: str) -> float:
     """Read a duration in seconds that may be 0."""
     try:
@@ -195,13 +204,13 @@ def needles_joined(parts: Sequence[str]) -> str:
     return ",".join(part.replace(",", ",,") for part in parts)
 
 
-def size(text: str) -> int:
+def size(text: str, least: int = ROTATE_BYTES_MIN) -> int:
     """Read a number of bytes, such as `100MB` or `64MiB`."""
     match = _SIZE.fullmatch(text)
     number = 0
     if match is not None:
         number = int(match["number"]) * (1024 if match["binary"] else 1000) ** _POWERS[match["unit"].lower()]
-    if number < ROTATE_BYTES_MIN:
+    if number < least:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a size, such as 100MB or 2G, of at least 10k")
     return number
 

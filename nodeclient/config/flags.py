@@ -141,6 +141,14 @@ def add_output(parser: SettingsParser, *, template_variable: str) -> None:
         metavar="N",
         help=f"old files kept of each (default: {ROTATIONS_KEPT})",
     )
+    add_own(
+        parser,
+        "--log-keep",
+        type=flag_values.rounds_kept,
+        toml=WHOLE_OR_TEXT,
+        metavar="N|all",
+        help="rounds of the job whose files stay on this host, the last failed one beside them (default: all)",
+    )
 
 
 def add_node(parser: SettingsParser) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Literal
 
 from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.log_messages import LOG_LINES_MAX
 from coordinatord.runtime.settings import SettingsParser, joined
 from nodeclient.config import flag_values
 from nodeclient.config.command_line import CommandLine
 from nodeclient.config.flag_values import Endpoint
+
+LAST_LINES = 100
+"""The lines of each log by default: some screens, with a long traceback."""
 
 
 class Verb(StrEnum):
@@ -23,6 +28,17 @@ class Verb(StrEnum):
     STOP = "stop"
     RESTART = "restart"
     FORGET = "forget"
+
+
+STREAMS = ("stdout", "stderr", "both")
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """How much of the end of a log is wanted: lines, or bytes, or all of it."""
+
+    lines: int | None = None
+    bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +76,27 @@ class EventsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LogsConfig:
+    """All settings of `nodeclient logs`."""
+
+    PROGRAM: ClassVar[Literal["operate"]] = "operate"
+
+    coordinators: tuple[Endpoint, ...]
+    job: str | None
+    """None for the only job."""
+    ranks: str
+    """The ranks as they are written, such as `0-3,7`; empty: all."""
+    nodes: tuple[str, ...]
+    """Names of nodes or hosts; empty: all."""
+    round: int | None
+    """None for the last one."""
+    stream: str
+    last: Last
+    follow: bool
+    json: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ReportConfig:
     """All settings of `nodeclient report`."""
 
@@ -88,7 +125,7 @@ class CommandConfig:
     """Whether to drain also nodes that join later."""
 
 
-OperateConfig = StatusConfig | EventsConfig | ReportConfig | CommandConfig
+OperateConfig = StatusConfig | EventsConfig | LogsConfig | ReportConfig | CommandConfig
 
 
 def add_status(parser: SettingsParser) -> None:
@@ -136,6 +173,56 @@ def read_events(parser: SettingsParser, given: argparse.Namespace, _: Mapping[st
     """Make the settings of `nodeclient events`."""
     job = _job(parser, given)
     return EventsConfig(given.coord, job, given.json, given.follow, given.last, given.since, given.kind)
+
+
+def add_logs(parser: SettingsParser) -> None:
+    """Add the flags of `nodeclient logs`."""
+    _add_coordinators(parser)
+    add = parser.add_setting
+    add(
+        "--rank",
+        type=_ranks,
+        variables=(),
+        default="",
+        metavar="RANKS",
+        help="only these ranks, such as 3 or 0-7,12 (default: all)",
+    )
+    add(
+        "--node",
+        type=flag_values.name,
+        variables=(),
+        action="append",
+        metavar="NODE",
+        help="only workers of this node, by its id or its host's name; may be given several times",
+    )
+    add("--round", type=flag_values.count, variables=(), metavar="N", help="the round (default: the last one)")
+    add("--stream", variables=(), choices=STREAMS, default="both", help="stdout, stderr or both (default: both)")
+    add(
+        "--last",
+        type=_last,
+        variables=(),
+        default=Last(lines=LAST_LINES),
+        metavar="N|SIZE|all",
+        help=f"how much of the end of each log: lines, or a size such as 64KB (default: {LAST_LINES} lines)",
+    )
+    add("--follow", "-f", action="store_true", help="go on as more is written, also in later rounds")
+    add("--json", action="store_true", help="print one JSON object a line, for programs")
+    _add_job(parser, "may be left out where there is only one")
+
+
+def read_logs(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> LogsConfig:
+    """Make the settings of `nodeclient logs`."""
+    return LogsConfig(
+        coordinators=given.coord,
+        job=_job(parser, given),
+        ranks=given.rank,
+        nodes=tuple(given.node or ()),
+        round=given.round,
+        stream=given.stream,
+        last=given.last,
+        follow=given.follow,
+        json=given.json,
+    )
 
 
 def add_report(parser: SettingsParser) -> None:
@@ -214,6 +301,26 @@ def _job(parser: SettingsParser, given: argparse.Namespace) -> str | None:
     return str(given.job) if given.job is not None else None
 
 
+def _ranks(text: str) -> str:
+    if not re.fullmatch(r"\d{1,7}(-\d{1,7})?(,\d{1,7}(-\d{1,7})?)*", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected ranks, such as 3 or 0-7,12")
+    return text
+
+
+def _last(text: str) -> Last:
+    if text == "all":
+        return Last()
+    if text.isascii() and text.isdecimal():
+        lines = int(text)
+        if lines > LOG_LINES_MAX:
+            raise argparse.ArgumentTypeError(f"{text!r}: at most {LOG_LINES_MAX} lines, or a size such as 10MB, or all")
+        return Last(lines=lines)
+    try:
+        return Last(bytes=flag_values.size(text, least=1))
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected lines, a size such as 64KB, or all") from None
+
+
 def _sentence(text: str) -> str:
     if len(text) > MESSAGE_MAX or not text.isprintable():
         raise argparse.ArgumentTypeError(f"expected one line of at most {MESSAGE_MAX} characters")
@@ -223,6 +330,7 @@ def _sentence(text: str) -> str:
 COMMAND_LINES = {
     "status": CommandLine(add_status, read_status),
     "events": CommandLine(add_events, read_events),
+    "logs": CommandLine(add_logs, read_logs),
     "report": CommandLine(add_report, read_report),
     "drain": CommandLine(add_drain, read_command),
     "undrain": CommandLine(add_for_nodes, read_command),

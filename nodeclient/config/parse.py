@@ -23,6 +23,7 @@ SUBCOMMANDS = {
     "launch": ("torchrun_flags", "the same, with that of torch.distributed.launch"),
     "status": ("operate", "show the jobs of a coordinator"),
     "events": ("operate", "show what happened to a job, when and why"),
+    "logs": ("operate", "show what the workers of a job have written"),
     "report": ("operate", "show why a job failed last"),
     "drain": ("operate", "have nodes leave and stay out of all jobs"),
     "undrain": ("operate", "let drained nodes in again"),

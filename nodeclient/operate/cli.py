@@ -8,7 +8,14 @@ from __future__ import annotations
 import io
 import sys
 
-from nodeclient.config.operate import CommandConfig, EventsConfig, OperateConfig, ReportConfig, StatusConfig
+from nodeclient.config.operate import (
+    CommandConfig,
+    EventsConfig,
+    LogsConfig,
+    OperateConfig,
+    ReportConfig,
+    StatusConfig,
+)
 
 
 def run(config: OperateConfig) -> int:
@@ -24,6 +31,10 @@ def run(config: OperateConfig) -> int:
             from nodeclient.operate import event_log  # noqa: PLC0415
 
             return event_log.show(config)
+        case LogsConfig():
+            from nodeclient.operate import worker_logs  # noqa: PLC0415
+
+            return worker_logs.show(config)
         case ReportConfig():
             from nodeclient.operate import report  # noqa: PLC0415
 

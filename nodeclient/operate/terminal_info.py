@@ -72,12 +72,17 @@ def terminal() -> TerminalInfo:
 
 
 def write(lines: Iterable[str]) -> None:
-    """Write lines to stdout at once. If its reader has gone this program ends silently, as `cat` does.
+    """Write lines to stdout at once, as `write_text` does."""
+    write_text("".join(f"{line}\n" for line in lines))
 
-    Raises `OutputError` if they cannot be written.
+
+def write_text(text: str) -> None:
+    """Write a text to stdout at once. If its reader has gone this program ends silently, as `cat` does.
+
+    Raises `OutputError` if it cannot be written.
     """
     try:
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python still flushes stdout when it ends

@@ -138,6 +138,10 @@ class Output:
                 await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(drained)), ANSWER_WITHIN_S)
         return tail.data
 
+    def when_settled(self, call: Callable[[], None]) -> None:
+        """Make a call in the loop once all that earlier rounds have written is in its files."""
+        self._pump.post(lambda: self._in_loop(call))
+
     async def close(self) -> None:
         """Write out what there is, unless its reader takes nothing, and close everything."""
         self._loop.remove_signal_handler(signal.SIGWINCH)

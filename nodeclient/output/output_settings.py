@@ -51,6 +51,8 @@ class OutputSettings:
     """The size in bytes at which a file is rotated; None: never."""
     rotations_kept: int = 5
     """How many old files are kept of each."""
+    rounds_kept: int | None = None
+    """How many rounds of the job this host keeps files of; None: all."""
 
     def is_shown(self, local_rank: int) -> bool:
         """Whether lines of a worker may reach the terminal and the filtered files."""

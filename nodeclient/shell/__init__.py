@@ -2,6 +2,6 @@
 
 `node` is the whole of one node, `agent_loop` gives the agent its events and its timer. `coordinator_connection` keeps
 the session, which begins with an `introduction`. `embedded_coordinator` starts a coordinator where the node brings one
-along. `master_probe` looks whether a round's master can be reached. `worker_command` is what each worker runs;
-`console` is what a user sees of the node.
+along. `log_service` lets the coordinator read log files, and keeps them in order. `master_probe` looks whether the
+master of a round can be reached. `worker_command` is what each worker runs; `console` is what a user sees of the node.
 """

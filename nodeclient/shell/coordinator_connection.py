@@ -13,6 +13,7 @@ import os
 import random
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from aiohttp import (
     ClientConnectorDNSError,
@@ -28,6 +29,7 @@ from aiohttp import (
 )
 
 from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
@@ -45,6 +47,7 @@ from coordinatord.runtime.latest_frame import LatestFrame
 from coordinatord.runtime.tcp_options import keep_trying
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
+from nodeclient.output.log_reader import refusal
 
 CONNECT_WITHIN_S = 5.0
 """One lease: a node whose attempt takes longer would be lost before its session began."""
@@ -62,19 +65,37 @@ TURNED_AWAY_MOST_S = 10.0
 """The longest pause where the coordinator has no place for this node: until a person makes one, which takes minutes."""
 
 
+AnswerLog = Callable[[LogChunk, Callable[[], None]], None]
+"""Sends a piece of a log, and then makes a call."""
+
+ReadLogs = Callable[[ReadLog, AnswerLog], None]
+"""Takes a request for a piece of a log, and what answers it."""
+
+
+def _without_logs(wanted: ReadLog, answer: AnswerLog) -> None:
+    """Answer as a node that keeps no log files."""
+    answer(refusal(wanted, "this node keeps no log files"), lambda: None)
+
+
 class CoordinatorConnection:
     """The connection to whichever coordinator answers, while `run` runs."""
 
     def __init__(
-        self, coordinators: Sequence[Endpoint], make_join: Callable[[], Join], submit: Callable[[Event], None]
+        self,
+        coordinators: Sequence[Endpoint],
+        make_join: Callable[[], Join],
+        submit: Callable[[Event], None],
+        read_log: ReadLogs = _without_logs,
     ) -> None:
         """Begin unconnected.
 
-        `make_join` returns the node's present `Join`, and the coordinator's messages go to `submit`.
+        `make_join` returns the node's present `Join`. The coordinator's messages go to `submit`, and its requests for
+        logs to `read_log`.
         """
         self._coordinators = coordinators
         self._make_join = make_join
         self._submit = submit
+        self._read_log = read_log
         self._latest_frame = LatestFrame()
         self._version = PROTOCOL_VERSION
         """The protocol version of the present session."""
@@ -157,7 +178,7 @@ class CoordinatorConnection:
             if message.type is not WSMsgType.BINARY:
                 return f"the coordinator sent a {message.type.name.lower()} frame"
             try:
-                received = decode(message.data, Desired, Degraded, Refused, version=self._version)
+                received = decode(message.data, Desired, Degraded, Refused, ReadLog, version=self._version)
             except SchemaError as error:
                 return f"the coordinator sent what is no message: {error}"
             if isinstance(received, Refused) and received.code is RefusalCode.VERSION:
@@ -166,9 +187,17 @@ class CoordinatorConnection:
                 self._turned_away = received.code in {RefusalCode.DRAINED, RefusalCode.LIMIT}
                 self._submit(TurnedAway(received))
                 return received.message
+            if isinstance(received, ReadLog):
+                self._read_log(received, partial(self._answer, self._latest_frame, self._version))
+                continue
             self._welcome = True
             self._submit(DesiredReceived(received) if isinstance(received, Desired) else CoordinatorDegraded(received))
         return "the coordinator closed the connection"
+
+    @staticmethod
+    def _answer(latest_frame: LatestFrame, version: int, chunk: LogChunk, sent: Callable[[], None]) -> None:
+        """Send a piece of a log in the session in which it was asked for; call `sent` when it is on its way."""
+        latest_frame.put_beside(encode(chunk, version), sent)
 
 
 def pause_after(pause_s: float, *, welcome: bool, turned_away: bool) -> float:

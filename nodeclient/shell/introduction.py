@@ -69,6 +69,7 @@ class Introduction:
         topology: str = "",
         group_rank: int | None = None,
         command: Sequence[str] = (),
+        log_dir: str = "",
     ) -> None:
         """Begin at `now`, by the clock of the event loop.
 
@@ -82,6 +83,7 @@ class Introduction:
         self._topology = topology
         self._group_rank = group_rank
         self._command = command_digest(command)
+        self._log_dir = log_dir
         self._incarnation = time.time_ns()
         self._began_at = now
 
@@ -113,4 +115,5 @@ class Introduction:
             probe_port=self._probe_port,
             join_timeout_s=self._settings.join_timeout_s,
             stop_timeout_s=self._stop_timeout_s,
+            log_dir=self._log_dir,
         )

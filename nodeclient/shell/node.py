@@ -57,6 +57,7 @@ from nodeclient.shell.console import REDRAW_S, Console
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
 from nodeclient.shell.embedded_coordinator import ALONE, EmbeddedCoordinator
 from nodeclient.shell.introduction import Introduction
+from nodeclient.shell.log_service import LogService
 from nodeclient.shell.master_probe import ProbeListener, look_for_master
 from nodeclient.shell.worker_command import LOCAL_RANK_MACRO, CommandBuilder
 from nodeclient.workers.exit_reporter import ExitReporter
@@ -109,8 +110,9 @@ class Node:
         self._kills = oom.OomKills()
         """Kills by the kernel's OOM killer, counted before the workers were started."""
         self._guard = Guard(mark, self._output.private_folder)
-        self._session = CoordinatorConnection(config.coordinators, self._join, self.submit)
         self._tasks = Tasks()
+        self._logs = LogService(config.output, config.job, config.node, self._complain, self._tasks.fail)
+        self._session = CoordinatorConnection(config.coordinators, self._join, self.submit, self._logs.read)
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[int] = self._loop.create_future()
         self._redrawing: asyncio.TimerHandle | None = None
@@ -124,6 +126,7 @@ class Node:
             topology=config.topology,
             group_rank=config.group_rank,
             command=config.command,
+            log_dir=self._logs.folder,
         )
 
     async def run(self) -> int:
@@ -139,6 +142,7 @@ class Node:
                     self._warn(Level.INFO, remark)
                 for name, run in (("preload", self._starter), ("accounts", self._exit_reporter)):
                     self._tasks.spawn(run.run(), name=name)
+                self._logs.start()
                 self._guard.start()  # takes a while; the imports below run meanwhile
                 self._systemd.notify("READY=1", status_of(self._status()))  # systemd expects no more than that it tries
                 self._tasks.spawn(self._systemd.keep_alive(), name="watchdog")
@@ -146,7 +150,9 @@ class Node:
                 self._tasks.spawn(self._attend(), name="session")
                 self._tasks.spawn(self._attend_embedded(), name="embedded coordinator")
                 self._tasks.spawn(self._output.watch(), name="output")
-                return await self._tasks.guard(self._exit)
+                code = await self._tasks.guard(self._exit)
+                await self._see_readers_off()
+                return code
             finally:
                 await self._tasks.cancel()
                 self._guard.close()
@@ -154,6 +160,13 @@ class Node:
                 self._slots.close()
                 self._port.close()
                 self._listener.close()
+
+    async def _see_readers_off(self) -> None:
+        """Let those who follow the workers' logs read the last lines."""
+        if self._logs.followed:
+            for local_rank in range(self._config.workers):
+                await self._output.end_of_stderr(local_rank)  # by then all of it is in the files
+            await self._logs.see_off()
 
     async def _attend(self) -> None:
         # The node joins only when its workers can start: while it imports, a job that it is to join trains on.
@@ -221,6 +234,7 @@ class Node:
                 self._console.notify(level, text, event)
             case Show(report):
                 self._console.show(report, now())
+                self._logs.fail_round(report.round)
             case Waiting(reason):
                 self._waiting_for = reason
                 self._console.wait(effect, self._loop.time())
@@ -243,6 +257,7 @@ class Node:
         own_ranks = range(assignment.first_rank, assignment.first_rank + self._config.workers)
         several = self._config.spec.nodes_max > 1  # the same in all rounds, however many nodes have come
         self._started_at = None
+        self._logs.begin_round(place, assignment.first_rank, self._config.workers)
         try:
             self._guard.await_ready()
             self._kills = oom.count()
@@ -265,6 +280,7 @@ class Node:
             self._console.notify(Level.INFO, self._started_words(place), "workers_started")
             self._started_at = self._loop.time()
             self.submit(WorkersStarted())
+            self._output.when_settled(self._logs.delete_old)
 
     def _started_words(self, place: LogPaths) -> str:
         number, log_dir = self._config.workers, self._config.output.log_dir

@@ -48,7 +48,7 @@ CORE_FLOORS = ("values", "state", "queries", "transitions", "machine")
 CORE_EDGES = ("effects", "events", "journal", "policy")
 """Its other modules. Any floor may import them, and they import no floor but the lowest."""
 
-SERVER_BASEMENT = ("driver", "node_sessions", "counters", "change_signal", "connections", "refusal_log")
+SERVER_BASEMENT = ("driver", "node_sessions", "counters", "change_signal", "connections", "refusal_log", "log_reads")
 """The modules of `coordinatord/server` that the rooms `http`, `metrics` and `page` stand on, and that know nothing of
 these."""
 

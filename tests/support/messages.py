@@ -10,10 +10,11 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
+from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import Assignment, Desired, Goal, JobSpec, Join, Message, Observed, Refused
 from coordinatord.protocol.schema import Length, Range
 
-MESSAGES: tuple[type[Any], ...] = (Join, Observed, Desired, Refused)
+MESSAGES: tuple[type[Any], ...] = (Join, Observed, Desired, Refused, ReadLog, LogChunk)
 
 WIDEST = "\N{GRINNING FACE}"
 """Four bytes in UTF-8, the most that a character can have."""
@@ -44,6 +45,8 @@ def _bounded_values(kind: Any, bound: Length | Range) -> st.SearchStrategy[Any]:
     if get_origin(kind) is tuple:
         item = values(get_args(kind)[0])
         return st.lists(item, min_size=int(bound.least), max_size=min(int(bound.most), 4)).map(tuple)
+    if kind is bytes:
+        return st.binary(min_size=int(bound.least), max_size=int(bound.most))
     if isinstance(bound, Length):
         return st.text(PRINTABLE, min_size=bound.least, max_size=bound.most)
     if kind is float:
@@ -108,6 +111,8 @@ def _largest(annotation: Any) -> Any:
         kind, bound = get_args(annotation)
         if get_origin(kind) is tuple:
             return tuple([_largest(get_args(kind)[0])] * bound.most)
+        if kind is bytes:
+            return b"x" * bound.most
         if isinstance(bound, Length):
             return WIDEST * bound.most
         # A float takes nine bytes whatever it is.

@@ -14,6 +14,7 @@ from aiohttp import AddrInfoType, ClientSession, ClientWebSocketResponse, TCPCon
 from yarl import URL
 
 from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import (
     PROTOCOL_VERSION,
     SESSION_PATH,
@@ -30,7 +31,7 @@ from coordinatord.protocol.messages import (
 )
 from tests.support.programs import TIMEOUT_S
 
-Kind = TypeVar("Kind", Desired, Degraded, Refused)
+Kind = TypeVar("Kind", Desired, Degraded, Refused, ReadLog)
 
 IDLE = Observed(run="", round=0, phase=Phase.IDLE, port=30_000, leaving=False, failure=None, heard_s=0.0, beat=False)
 
@@ -70,7 +71,7 @@ class Peer:
         self.socket = socket
         self._observed = IDLE
 
-    async def send(self, message: Join | Observed) -> None:
+    async def send(self, message: Join | Observed | LogChunk) -> None:
         """Send one message."""
         await self.socket.send_bytes(encode(message))
 

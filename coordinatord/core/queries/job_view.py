@@ -235,6 +235,7 @@ def _node_status(run: Run, member: Member, ready: str, lead: _Lead, now: float) 
         last_seen_s=round(seen_s, 3),
         release=member.release or None,
         protocol=member.protocol,
+        log_dir=offer.log_dir or None,
         steps=steps,
         step_age_s=None if age_s is None else round(age_s, 3),
         behind=lead.lag_of(observed, seen_s) if steps else 0,

@@ -2,6 +2,7 @@
 
 It has no task and no queue. Messages are levels and not edges, so there is at most one unsent message: a newer one
 takes its place. A peer that reads slowly costs one message of memory, and gets the latest message when it does read.
+Beside it may wait one message that reads a log; nothing takes its place, and a session has one on its way at most.
 """
 
 from __future__ import annotations
@@ -20,7 +21,18 @@ nothing until it reads: by default asyncio would hold 64 KiB, and a session cost
 class WebSocket(asyncio.Protocol):
     """One end of a WebSocket; a subclass says what is done with what arrives."""
 
-    __slots__ = ("_closing", "_deaf", "_last", "_parting", "_paused", "_pong", "_reader", "_transport", "_unsent")
+    __slots__ = (
+        "_beside",
+        "_closing",
+        "_deaf",
+        "_last",
+        "_parting",
+        "_paused",
+        "_pong",
+        "_reader",
+        "_transport",
+        "_unsent",
+    )
 
     def __init__(self, reader: FrameReader, parting: Patience[WebSocket]) -> None:
         """Read by `reader`; once closed, have `parting` wait for the peer to close as well."""
@@ -28,6 +40,7 @@ class WebSocket(asyncio.Protocol):
         self._reader = reader
         self._parting = parting
         self._unsent: bytes | None = None
+        self._beside: bytes | None = None
         self._pong: bytes | None = None
         """What the last ping asks to be sent back; those before it need no answer (RFC 6455, 5.5.3)."""
         self._paused = False
@@ -68,6 +81,15 @@ class WebSocket(asyncio.Protocol):
         if self._unsent is None:
             self.put(message)
 
+    def put_beside(self, message: bytes) -> None:
+        """Send this as well, after an unsent message; the caller sends the next one when this is answered."""
+        if self._closing:
+            return
+        if self._paused:
+            self._beside = message
+        else:
+            self._transport.write(framed(BINARY, message, self.masked()))
+
     def close(self, code: CloseCode = CloseCode.GOING_AWAY, message: bytes | None = None) -> None:
         """End the connection, after a last message if one is given; only the first call counts."""
         if self._closing:
@@ -91,9 +113,11 @@ class WebSocket(asyncio.Protocol):
             self._transport.write(framed(PONG, self._pong, self.masked()))
         if self._unsent is not None:
             self._transport.write(framed(BINARY, self._unsent, self.masked()))
+        if self._beside is not None and not self._closing:
+            self._transport.write(framed(BINARY, self._beside, self.masked()))
         if self._last:
             self._transport.write(self._last)
-        self._pong = self._unsent = None
+        self._pong = self._unsent = self._beside = None
         self._last = b""
 
     # Callbacks of the event loop

@@ -72,7 +72,8 @@ def wrong_values(annotation: Any) -> list[object]:
     if get_origin(kind) is tuple:
         return [b"bytes", {"a": 1}, {}, None, 1, True, "text", [0] * (bound.most + 1)]
     if isinstance(bound, Length):
-        return [*wrong, 1, True, "x" * (bound.most + 1), "x\0", *([""] if bound.least else [])]
+        texts = ["x" * (bound.most + 1), "x\0", *([""] if bound.least else [])]
+        return ["text", 1, None, b"x" * (bound.most + 1)] if kind is bytes else [*wrong, 1, True, *texts]
     wrong += ["1", True, False, bound.least - 1, bound.most + 1, math.nan, math.inf, -math.inf]
     return wrong if kind is float else [*wrong, float(bound.most)]
 

@@ -16,9 +16,10 @@ import msgpack
 import pytest
 
 from coordinatord.protocol.codec import TYPES, VersionError, decode, encode
+from coordinatord.protocol.log_messages import LogChunk, LogPlace
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Join, Observed, RefusalCode, Refused
 from coordinatord.protocol.schema import SchemaError
-from coordinatord.protocol.versions import ADDED, SPOKEN, Later, later_than
+from coordinatord.protocol.versions import ADDED, SPOKEN, Later, is_spoken, later_than
 from coordinatord.protocol.worker_ends import Killed
 from tests.support.builders import a_join, an_observed
 from tests.support.messages import as_map, inner_of
@@ -67,7 +68,8 @@ def classes_in(kind: type[Any], later: Later) -> Iterator[type[Any]]:
 def as_now(version: int) -> dict[str, dict[str, str]]:
     """Return the fields of each message of a version."""
     later = later_than(version)
-    kinds = {kind for message in TYPES.values() for kind in classes_in(message, later)}
+    spoken = [message for message in TYPES.values() if is_spoken(message, version)]
+    kinds = {kind for message in spoken for kind in classes_in(message, later)}
     return {
         kind.__name__: {
             name: described(annotation)
@@ -131,6 +133,13 @@ def test_versions_further_off_are_refused_in_words_that_say_which_side_speaks_wh
         decode(msgpack.packb(body), Join)
     spoken = f"the coordinator speaks {SPOKEN[0]} and {SPOKEN[1]} of the protocol, this node {version}"
     assert str(caught.value) == f"{spoken}: install the same release on all hosts"
+
+
+def test_a_message_that_came_later_is_none_in_an_older_version() -> None:
+    chunk = LogChunk(1, b"x", LogPlace(5, 1), more=False, gap=False, problem="")
+    assert decode(encode(chunk), Observed, LogChunk) == chunk
+    with pytest.raises(SchemaError, match="expected a message of type observed, not 'log_chunk'"):
+        decode(encode(chunk), Observed, LogChunk, version=4)
 
 
 def test_a_refusal_is_the_same_in_all_versions() -> None:

@@ -133,3 +133,21 @@ async def test_what_comes_after_the_answer_wakes_the_sender_again() -> None:
     latest_frame.close()
     await carrying
     assert socket.sent == [b"news"]
+
+
+async def test_what_goes_beside_is_sent_in_its_turn_and_then_reported() -> None:
+    latest_frame, socket = LatestFrame(), SlowSocket()
+    sent: list[int] = []
+    latest_frame.put_beside(b"piece 1", lambda: sent.append(1))
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_carry(latest_frame, socket))
+        await socket.sending.wait()
+        assert sent == []
+        latest_frame.put_beside(b"piece 2")
+        latest_frame.put(b"report")
+        socket.allowed.set()
+        while len(socket.sent) < 3:  # noqa: ASYNC110 - it announces nothing
+            await asyncio.sleep(0)
+        latest_frame.close()
+        latest_frame.put_beside(b"too late")
+    assert (socket.sent, sent) == ([b"piece 1", b"report", b"piece 2"], [1])

@@ -16,7 +16,7 @@ from coordinatord.store.interface import EventPage, LoggedEvent
 from coordinatord.store.memory_store import MemoryStore
 from coordinatord.store.retention import MARKS_KEPT
 from coordinatord.store.sqlite_store import SqliteStore
-from tests.support.histories import JOB, RUN, a_forgetting, a_join_of, an_opening, made_at
+from tests.support.histories import JOB, RUN, a_forgetting, a_join_of, a_round_of, an_opening, made_at
 
 
 def a_drain(name: str) -> NodeDrained:
@@ -167,3 +167,20 @@ def test_a_mark_more_costs_no_more_the_more_there_are() -> None:
         database._connection.set_progress_handler(None, 0)
         costs.append(len(steps))
     assert 0 < costs[0] <= costs[1] < 1.2 * costs[0]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("make", [MemoryStore, lambda: SqliteStore.open(Path("state"))], ids=["memory", "sqlite"])
+async def test_who_was_in_a_round_is_read_as_it_was_then(
+    make: Callable[[], MemoryStore | SqliteStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = make()
+    first, second = a_join_of("n1", incarnation=1), a_join_of("n2")
+    await store.append(made_at(5.0, an_opening(), first, second, a_round_of("n1", "n2", number=1)))
+    again = a_join_of("n1", incarnation=2)
+    await store.append(made_at(6.0, again, a_round_of("n1", number=2)))
+    assert set(await store.read_round(JOB, RUN, 1)) == {first, second, a_round_of("n1", "n2", number=1)}
+    assert set(await store.read_round(JOB, RUN, 2)) == {second, again, a_round_of("n1", number=2)}
+    assert list(await store.read_round(JOB, RUN, 3)) == list(await store.read_round(JOB, "other", 1)) == []
+    await store.close()

@@ -1,0 +1,59 @@
+"""The answers of `GET /v1/jobs/{job}/logs`, as records; `api` says what such records have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from coordinatord.protocol.api import ITEMS_MAX, AnyText, Whole
+from coordinatord.protocol.log_messages import LOG_CHUNK_BYTES_MAX
+from coordinatord.protocol.schema import Length, Verbatim
+
+LOG_TEXT_MAX = 1024 * 1024
+"""The text of one whole answer, in characters: what a browser or a script takes at once. A stream has more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPart:
+    """The data of the event `log` of a stream: the next piece of one log, or a note."""
+
+    round: Whole | None = None
+    """The fields up to `file` say which log it is; None and empty where a note is about more than one."""
+    rank: Whole | None = None
+    node: AnyText = ""
+    host: AnyText = ""
+    stream: AnyText = ""
+    """`stdout` or `stderr`."""
+    file: AnyText = ""
+    """The file on that host; empty if none is kept."""
+    text: Annotated[str, Verbatim(LOG_CHUNK_BYTES_MAX)] = ""
+    """What was written; a piece may end within a line. Bytes that are no UTF-8 are replaced."""
+    note: AnyText = ""
+    """What the reader has to know about it, such as what is missing and why; empty if all is well."""
+    over: bool = False
+    """It is the last part of the answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStatus:
+    """One stream of one worker; the fields mean what they do in `LogPart`."""
+
+    rank: Whole
+    node: AnyText
+    host: AnyText
+    stream: AnyText
+    file: AnyText
+    text: Annotated[str, Verbatim(LOG_TEXT_MAX)] = ""
+    note: AnyText = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogsAnswer:
+    """`GET /v1/jobs/{job}/logs`: the logs of a round, by rank."""
+
+    job: AnyText
+    run: AnyText
+    round: Whole
+    logs: Annotated[tuple[LogStatus, ...], Length(0, ITEMS_MAX)]
+    note: AnyText = ""
+    """What is left out; empty if nothing is."""

@@ -1,0 +1,79 @@
+"""The messages by which a coordinator reads the log files of a node, piece by piece, when a person asks for them.
+
+They are no levels as the other messages are: each `ReadLog` is answered by one `LogChunk`. A session has one of them on
+its way at most, so a log that is read holds up no heartbeat for longer than one chunk takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from coordinatord.protocol.fields import Count, Counter, Name, Sentence
+from coordinatord.protocol.schema import Length, Range
+
+LOG_CHUNK_BYTES_MAX = 16 * 1024
+"""The limit of one piece: on a line of 256 kbit/s, a heartbeat waits for half a second behind it."""
+
+LOG_BYTES_MAX = 2**62
+"""The limit of an offset in a file: more than any file system holds."""
+
+LOG_LINES_MAX = 100_000
+"""The limit of the last lines that are asked for: more than anybody reads. A log as a whole has no such limit."""
+
+FILE_MAX = 2**62 - 1
+"""The limit of a file's number; a greater inode number is cut to its lower bits."""
+
+Offset = Annotated[int, Range(0, LOG_BYTES_MAX)]
+
+
+class LogStream(StrEnum):
+    """A stream of a worker that has a file."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """A place in a log; where the log was rotated, it goes on in the next newer file."""
+
+    file: Annotated[int, Range(0, FILE_MAX)]
+    """The inode number of the file, which stays the same when the file is rotated."""
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """What the coordinator wants to read next of one worker's log; it names no path."""
+
+    request: Annotated[int, Range(1, LOG_BYTES_MAX)]
+    """A number that the answer repeats."""
+    run: Name
+    round: Counter
+    rank: Count
+    stream: LogStream
+    after: LogPlace | None
+    """Where the last piece ended; None to begin, with so many of the last bytes and lines as follows."""
+    last_bytes: Offset
+    last_lines: Annotated[int, Range(0, LOG_LINES_MAX)] | None
+    """None for any number."""
+    follow: bool
+    """Somebody waits for what will be written: a node that ends gives that reader a moment to come to the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    """The next piece of a log."""
+
+    request: Annotated[int, Range(1, LOG_BYTES_MAX)]
+    data: Annotated[bytes, Length(0, LOG_CHUNK_BYTES_MAX)]
+    place: LogPlace | None
+    """Where it ends; None if nothing could be read."""
+    more: bool
+    """There is more at once."""
+    gap: bool
+    """Something right before it was wanted and is left out: it was rotated away, or is too far back."""
+    problem: Sentence
+    """Why nothing could be read, for the reader; empty if all is well."""

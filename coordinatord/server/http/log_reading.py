@@ -1,0 +1,205 @@
+"""Reads the logs of some workers piece by piece, and goes on with what is written if the reader follows.
+
+Each piece is asked for when the reader has taken the one before, so nothing is kept here, and a slow reader costs
+nobody anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from coordinatord.core.queries.log_sources import LogSource, LogSources, NoLogError, log_sources
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.run import Run
+from coordinatord.protocol.log_answers import LogPart
+from coordinatord.protocol.log_messages import LogChunk, LogPlace, ReadLog
+from coordinatord.server.change_signal import ChangeSignal
+from coordinatord.server.driver import Driver
+from coordinatord.server.http.log_query import LogQuery
+from coordinatord.server.log_reads import LogReads, NoChunkError
+from coordinatord.store.interface import Store
+
+FOLLOW_EVERY_S = 1.0
+"""The interval of looks at logs that are followed, as `tail -f` has it."""
+
+TOTAL_BYTES_MAX = 1024**3
+"""The limit of one reading: somebody who wants more than a gigabyte copies the files on their hosts."""
+
+WITHIN_S = 24 * 3_600.0
+"""The limit of one reading in time: somebody who follows for longer than a day has forgotten it."""
+
+BEGINNING = LogPlace(0, 0)
+"""The place before the first byte of the oldest file."""
+
+
+def _decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-8")("replace")
+
+
+@dataclass(slots=True)
+class _Log:
+    """One log that is being read."""
+
+    source: LogSource
+    place: LogPlace | None
+    """Where to go on; None to begin with its last lines."""
+    session: int | None
+    """The session that was last known to be its node's."""
+    is_over: bool = False
+    """It is read no further, and the reader knows why."""
+    is_read: bool = False
+    """It was read to its end."""
+    decoder: codecs.IncrementalDecoder = field(default_factory=_decoder)
+
+    def part(self, text: str = "", note: str = "") -> LogPart:
+        """Return a part of this log."""
+        one = self.source
+        names = {"round": one.round, "rank": one.rank, "node": one.node, "host": one.host}
+        return LogPart(**names, stream=one.stream, file=one.file, text=text, note=note)  # type: ignore[arg-type]
+
+
+class LogReading:
+    """One reader's logs of one run."""
+
+    def __init__(
+        self, driver: Driver, store: Store, reads: LogReads, change_signal: ChangeSignal, run: Run, query: LogQuery
+    ) -> None:
+        self._driver = driver
+        self._store = store
+        self._reads = reads
+        self._change_signal = change_signal
+        self._run = run
+        self._query = query
+        self.round = run.durable.round if query.round is None else query.round
+        self._left = TOTAL_BYTES_MAX
+        self._until = driver.now + WITHIN_S
+        self._stopped = False
+        """A limit of this reading is reached."""
+
+    async def find(self) -> LogSources:
+        """Return the logs of the round. Raises `NoLogError` and `StoreError`."""
+        records = await self._store.read_round(self._run.job, self._run.id, self.round)
+        if not records and self._query.follow and self._query.round is None and not list(self._run.durable.rounds):
+            return LogSources((), 0)  # they come with the first round
+        return log_sources(self._run, self.round, records, self._query.choice)
+
+    async def parts(self, found: LogSources) -> AsyncGenerator[LogPart | None, None]:
+        """Yield what is read of these logs, and None now and then while there is nothing new."""
+        place = None
+        while True:
+            for note in _notes(found):
+                yield note
+            logs = [_Log(source, place, source.session) for source in found.sources if not source.problem]
+            async for part in self._parts_of_round(logs):
+                yield part
+            if self._stopped or not self._has_next:
+                return
+            self.round, place = self._run.durable.round, BEGINNING
+            text, found = await self._find_next()
+            yield LogPart(round=self.round, note=text)
+
+    async def _parts_of_round(self, logs: Sequence[_Log]) -> AsyncIterator[LogPart | None]:
+        """Yield what is read of these logs until no more is to come."""
+        while True:
+            # Looked at first: what was written until the end is read after it.
+            version, is_last = self._change_signal.version, self._is_over or self._has_next
+            for log in logs:
+                async for part in self._news(log):
+                    yield part
+            if is_last:
+                return
+            if self._left <= 0 or self._driver.now >= self._until:
+                self._stopped = True
+                yield LogPart(note="this is as much as one request reads: ask again, or look on the hosts")
+                return
+            yield None
+            await self._wait(version)
+
+    async def _find_next(self) -> tuple[str, LogSources]:
+        """Return what to note about the next round, and its logs."""
+        try:
+            return f"round {self.round} begins", await self.find()
+        except NoLogError as error:
+            return str(error), LogSources((), 0)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing more will be written that the reader wants."""
+        durable = self._run.durable
+        if not self._query.follow or self._change_signal.closed or durable.state.ended:
+            return True
+        if self._driver.machine.jobs.get(self._run.job) is not self._run:
+            return True
+        return self._query.round is not None and (durable.round != self.round or durable.state is State.FORMING)
+
+    @property
+    def _has_next(self) -> bool:
+        """Whether there is a later round to go on with."""
+        return self._query.follow and self._query.round is None and self._run.durable.round != self.round
+
+    async def _wait(self, version: int) -> None:
+        """Wait until there may be more: a while, or until something is recorded, such as the end of the run."""
+        try:
+            async with asyncio.timeout(FOLLOW_EVERY_S):
+                await self._change_signal.beyond(version)
+        except TimeoutError:
+            return
+
+    async def _news(self, log: _Log) -> AsyncIterator[LogPart]:
+        """Yield what there is of a log after its place, and set that."""
+        more = not log.is_over
+        while more and self._left > 0:
+            more = False
+            try:
+                chunk = await self._ask(log)
+            except NoChunkError as error:
+                if not self._is_over and log.source.node in self._run.members:
+                    return  # it may come back
+                log.is_over = True
+                if not (log.is_read and self._run.durable.state.ended):  # nodes let followers read to the end
+                    yield log.part(note=_elsewhere(log.source, str(error)))
+                return
+            log.place, more, log.is_over = chunk.place or log.place, chunk.more, bool(chunk.problem)
+            log.is_read = not more
+            self._left -= len(chunk.data)
+            if chunk.gap:
+                yield log.part(note="something is left out here: it was rotated away, or is too far back")
+            if text := log.decoder.decode(chunk.data):
+                yield log.part(text)
+            if chunk.problem:
+                yield log.part(note=_elsewhere(log.source, chunk.problem))
+
+    async def _ask(self, log: _Log) -> LogChunk:
+        """Return the next chunk. Raises `NoChunkError`."""
+        one, query, member = log.source, self._query, self._run.members.get(log.source.node)
+        if member is not None and member.session is not None:
+            log.session = member.session  # it may have come back; when the run ends, it is no member any more
+        if log.session is None:
+            raise NoChunkError("its node is not connected")
+        wanted = ReadLog(
+            request=1,  # it is numbered when its turn comes
+            run=one.run,
+            round=one.round,
+            rank=one.rank,
+            stream=one.stream,
+            after=log.place,
+            last_bytes=query.last_bytes,
+            last_lines=query.last_lines,
+            follow=query.follow,
+        )
+        return await self._reads.read(log.session, wanted)
+
+
+def _notes(found: LogSources) -> Iterator[LogPart]:
+    """Yield what the reader has to know of logs that are not read, once for each node."""
+    if found.omitted:
+        yield LogPart(note=f"{found.omitted} more workers are left out: choose some by rank or node")
+    for one in {source.node: source for source in found.sources if source.problem}.values():
+        yield LogPart(round=one.round, node=one.node, host=one.host, note=one.problem)
+
+
+def _elsewhere(source: LogSource, problem: str) -> str:
+    return f"{problem}: look on host {source.host} at {source.file}" if source.file else problem

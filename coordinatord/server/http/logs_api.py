@@ -1,0 +1,136 @@
+"""Workers' logs over plain HTTP, read from the nodes that wrote them when somebody asks.
+
+An answer is JSON of a bounded size, or a stream of server-sent events, which may follow what is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+
+from aiohttp import web
+
+from coordinatord.core.queries.log_sources import LogSources, NoLogError
+from coordinatord.protocol.log_answers import LOG_TEXT_MAX, LogPart, LogsAnswer, LogStatus
+from coordinatord.protocol.schema import fields_of
+from coordinatord.server.change_signal import ChangeSignal
+from coordinatord.server.driver import Driver
+from coordinatord.server.http.log_query import LogQuery, read_query
+from coordinatord.server.http.log_reading import LogReading
+from coordinatord.server.http.responses import SENDS, TurnedDownError, complain, respond, unknown_job
+from coordinatord.server.log_reads import LogReads
+from coordinatord.store.interface import Store
+
+READERS_MAX = 16
+"""Readers at one time, each with one piece in memory: so many people look at logs at once, and rarely."""
+
+QUIET_S = 15.0
+"""The interval of signs of life while nothing is written, as in the stream of events."""
+
+
+class LogsApi:
+    """All readers of logs."""
+
+    def __init__(self, driver: Driver, store: Store, reads: LogReads, change_signal: ChangeSignal) -> None:
+        self._driver = driver
+        self._store = store
+        self._reads = reads
+        self._change_signal = change_signal
+        self._readers = 0
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [web.get("/v1/jobs/{job:[^/]+}/logs", self._serve, allow_head=False)]
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        job, streams = request.match_info["job"], SENDS in request.headers.get("Accept", "")
+        query = _query(request, streams=streams)
+        if self._readers >= READERS_MAX:
+            return complain(request, 503, "busy", f"{READERS_MAX} others read logs already, the limit")
+        self._readers += 1
+        try:
+            await self._driver.written()
+            run = self._driver.machine.jobs.get(job)
+            if run is None:
+                return unknown_job(request, job)
+            reading = LogReading(self._driver, self._store, self._reads, self._change_signal, run, query)
+            found = await reading.find()
+            if streams:
+                return await self._stream(request, reading, found)
+            return respond(request, await _whole(reading, found, job, run.id))
+        except NoLogError as error:
+            return complain(request, 404, "unknown_log", str(error))
+        finally:
+            self._readers -= 1
+
+    async def _stream(self, request: web.Request, reading: LogReading, found: LogSources) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": SENDS, "Cache-Control": "no-store"})
+        loop = asyncio.get_running_loop()
+        try:
+            await response.prepare(request)
+            written_at = loop.time()
+            async with aclosing(reading.parts(found)) as parts:
+                async for part in parts:
+                    if part is not None:
+                        await response.write(_sent(part))
+                        written_at = loop.time()
+                    elif loop.time() - written_at >= QUIET_S:
+                        await response.write(b": nothing new\n\n")
+                        written_at = loop.time()
+            await response.write(_sent(LogPart(over=True)))
+        except ConnectionError:
+            pass  # the reader has gone
+        return response
+
+
+def _query(request: web.Request, *, streams: bool) -> LogQuery:
+    """Return what is asked for. Raises `TurnedDownError`."""
+    try:
+        query = read_query(request.query)
+    except ValueError as error:
+        raise TurnedDownError(400, "malformed", str(error)) from error
+    if query.follow and not streams:
+        raise TurnedDownError(400, "malformed", f"to follow, ask for a stream: Accept: {SENDS}")
+    return query
+
+
+def _sent(part: LogPart) -> bytes:
+    return f"event: log\ndata: {json.dumps(fields_of(part))}\n\n".encode()
+
+
+async def _whole(reading: LogReading, found: LogSources, job: str, run: str) -> LogsAnswer:
+    """Read as much as one answer may have."""
+    logs = {
+        (one.rank, str(one.stream)): LogStatus(
+            rank=one.rank, node=one.node, host=one.host, stream=one.stream, file=one.file
+        )
+        for one in found.sources
+    }
+    texts: dict[tuple[int, str], list[str]] = {key: [] for key in logs}
+    notes = {(one.rank, str(one.stream)): [one.problem] * bool(one.problem) for one in found.sources}
+    about_all, left = [], LOG_TEXT_MAX
+    async with aclosing(reading.parts(found)) as parts:
+        async for part in parts:
+            if part is None:
+                continue
+            if part.rank is None:
+                about_all.append(part.note)
+                continue
+            key = part.rank, part.stream
+            texts[key].append(part.text[:left])
+            notes[key] += [part.note] * bool(part.note)
+            left -= len(part.text)
+            if left < 0:
+                about_all.append(f"the rest is left out, beyond {LOG_TEXT_MAX:,} characters: ask for a stream of it")
+                break
+    return LogsAnswer(
+        job=job,
+        run=run,
+        round=reading.round,
+        logs=tuple(
+            LogStatus(**fields_of(log) | {"text": "".join(texts[key]), "note": "; ".join(notes[key])})
+            for key, log in logs.items()
+        ),
+        note="; ".join(about_all),
+    )

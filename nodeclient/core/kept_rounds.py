@@ -1,0 +1,72 @@
+"""Which rounds a node has log files of: what may be read of them, and what may be deleted.
+
+Both go by the list of rounds that this host's nodes have written themselves. What a request names is looked up in it,
+so no request can lead to any other file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Annotated
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.fields import Count, Counter, Name
+from coordinatord.protocol.log_messages import ReadLog
+from coordinatord.protocol.schema import Range
+
+AT_MAX = 1e11
+"""The limit of a time in seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRound:
+    """The log files that one node has written of its workers in one round."""
+
+    host: Name
+    job: Name
+    node: Name
+    run: Name
+    round: Counter
+    first_rank: Count
+    workers: Count
+    begun_at: Annotated[float, Range(0, AT_MAX)]
+    """The time in seconds since 1970 by the clock of the host."""
+    failed: bool = False
+    """The round failed by itself."""
+
+    @property
+    def ranks(self) -> range:
+        """The global ranks of its workers."""
+        return range(self.first_rank, self.first_rank + self.workers)
+
+
+class NotKeptError(OperationalError):
+    """The node has no such log; the text says why, for whoever wants to read it. Nothing has changed."""
+
+
+def find(wanted: ReadLog, rounds: Iterable[KeptRound], node: str) -> KeptRound:
+    """Return the round of a node that has the wanted log. Raises `NotKeptError`."""
+    for kept in rounds:
+        if (kept.node, kept.run, kept.round) == (node, wanted.run, wanted.round):
+            if wanted.rank in kept.ranks:
+                return kept
+            raise NotKeptError(f"rank {wanted.rank} of round {wanted.round} was not on node {node}")
+    raise NotKeptError(f"node {node} has no log files of round {wanted.round}: they were deleted, or it wrote none")
+
+
+def superfluous(rounds: Collection[KeptRound], keep: int, present: KeptRound | None) -> list[KeptRound]:
+    """Return the rounds to delete so that the newest `keep` are left, the last one that failed, and the present one.
+
+    Rounds count once, however many nodes of the host were in them.
+    """
+    begun_at: dict[tuple[str, int], float] = {}
+    for one in rounds:
+        key = one.run, one.round
+        begun_at[key] = max(begun_at.get(key, 0.0), one.begun_at)
+    newest = sorted(begun_at, key=lambda key: begun_at[key], reverse=True)
+    failed = {(one.run, one.round) for one in rounds if one.failed}
+    kept = {*newest[:keep], *[key for key in newest if key in failed][:1]}
+    if present is not None:
+        kept.add((present.run, present.round))  # it may not look like the newest, since clocks are set back
+    return [one for one in rounds if (one.run, one.round) not in kept]

@@ -1,0 +1,145 @@
+"""Reads a piece of one worker's log, over the files into which it was rotated.
+
+It belongs into a thread: a disk may hang. No symbolic link is followed, and nothing but a plain file is read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinatord.protocol.log_messages import FILE_MAX, LOG_CHUNK_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
+from coordinatord.protocol.text import clip
+from nodeclient.output.log_catalogue import opened, opened_in
+
+LOOK_BACK_BYTES_MAX = 8 * 1024 * 1024
+"""How far back the last lines are looked for: thousands of lines of thousands of characters."""
+
+BLOCK_BYTES = 64 * 1024
+
+ROTATED_MAX = 100
+"""The limit of rotated files that are read: each takes a descriptor meanwhile."""
+
+NOWHERE = LogPlace(0, 0)
+"""The place in a log of which there is no file yet: the beginning."""
+
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One of the files of a log."""
+
+    fd: int
+    number: int
+    start: int
+    """The place of its first byte in the whole log."""
+    size: int
+
+
+def read_chunk(log_dir: Path, parts: Sequence[str], wanted: ReadLog) -> LogChunk:
+    """Read the wanted piece; `parts` lead from the log directory to that of the round."""
+    try:
+        with opened(log_dir, *parts) as folder:
+            return _read(folder, wanted)
+    except FileNotFoundError:
+        return refusal(wanted, f"the files of round {wanted.round} were deleted")
+    except OSError as error:
+        return refusal(wanted, f"the log cannot be read: {error.strerror}")
+
+
+def refusal(wanted: ReadLog, problem: str) -> LogChunk:
+    """Return the answer that there is nothing to read."""
+    return LogChunk(wanted.request, b"", None, more=False, gap=False, problem=clip(problem, 512))
+
+
+def _read(folder: int, wanted: ReadLog) -> LogChunk:
+    with _files(folder, str(wanted.rank), wanted.stream) as files:
+        if not files:
+            return LogChunk(wanted.request, b"", NOWHERE, more=False, gap=False, problem="")
+        start, gap = _begin(files, wanted) if wanted.after is None else _resume(files, wanted.after)
+        data = _bytes(files, start, LOG_CHUNK_BYTES_MAX)
+        end = start + len(data)
+        more = end < files[-1].start + files[-1].size
+        return LogChunk(wanted.request, data, _place(files, end), more=more, gap=gap, problem="")
+
+
+@contextmanager
+def _files(folder: int, rank: str, stream: LogStream) -> Iterator[list[_File]]:
+    """Yield the files of a log, the oldest first; none if the worker has written nothing yet."""
+    with ExitStack() as stack:
+        try:
+            worker = stack.enter_context(opened_in(folder, rank))
+        except FileNotFoundError:
+            yield []
+            return
+        newest_first: list[tuple[int, os.stat_result]] = []
+        for count in range(ROTATED_MAX + 1):
+            try:
+                fd = os.open(f"{stream}.log" + (f".{count}" if count else ""), _FLAGS, dir_fd=worker)
+            except FileNotFoundError:
+                if count:
+                    break
+                continue  # it is being rotated
+            stack.callback(os.close, fd)
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise PermissionError(1, f"{stream}.log is no plain file")
+            newest_first.append((fd, found))
+        files: list[_File] = []
+        start = 0
+        for fd, found in reversed(newest_first):
+            files.append(_File(fd, found.st_ino & FILE_MAX, start, found.st_size))
+            start += found.st_size
+        yield files
+
+
+def _begin(files: Sequence[_File], wanted: ReadLog) -> tuple[int, bool]:
+    """Return where the last bytes and lines begin, and whether some of them are too far back."""
+    end = files[-1].start + files[-1].size
+    least = max(0, end - wanted.last_bytes)
+    if wanted.last_lines is None:
+        return least, False
+    bound = max(least, end - LOOK_BACK_BYTES_MAX)
+    missing = wanted.last_lines
+    if end and missing and _bytes(files, end - 1, 1) == b"\n":
+        missing += 1  # the end of the last line separates no lines
+    at = end
+    while at > bound and missing:
+        size = min(BLOCK_BYTES, at - bound)
+        block = _bytes(files, at - size, size)
+        found = block.count(b"\n")
+        if found >= missing:
+            place = len(block)
+            for _ in range(missing):
+                place = block.rfind(b"\n", 0, place)
+            return at - size + place + 1, False
+        missing, at = missing - found, at - size
+    return at, bool(missing) and bound > least
+
+
+def _resume(files: Sequence[_File], after: LogPlace) -> tuple[int, bool]:
+    """Return where to go on, and whether something in between is gone."""
+    for file in files:
+        if file.number == after.file:
+            return file.start + (after.offset if after.offset <= file.size else 0), False
+    return 0, after != NOWHERE
+
+
+def _place(files: Sequence[_File], at: int) -> LogPlace:
+    file = next(file for file in reversed(files) if file.start <= at)
+    return LogPlace(file.number, at - file.start)
+
+
+def _bytes(files: Sequence[_File], start: int, size: int) -> bytes:
+    """Return so many bytes from a place of the log, or as many as there are."""
+    found = b""
+    for file in files:
+        at = start + len(found) - file.start
+        if 0 <= at < file.size and len(found) < size:
+            found += os.pread(file.fd, min(size - len(found), file.size - at), at)
+    return found

@@ -1,0 +1,222 @@
+"""A node's log files, for whoever asks the coordinator for them, and their retention.
+
+What may be read or deleted is decided in `core/kept_rounds`. Reading and deleting happen in threads of their own: a
+disk that hangs holds up neither the event loop nor a round, and to delete holds up no reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from coordinatord.protocol.fields import LOG_MAX
+from coordinatord.protocol.log_messages import LogChunk, LogStream, ReadLog
+from coordinatord.runtime.local_time import now
+from nodeclient.core.kept_rounds import KeptRound, NotKeptError, find, superfluous
+from nodeclient.output.log_catalogue import LogCatalogue
+from nodeclient.output.log_paths import LogPaths, quoted
+from nodeclient.output.log_reader import read_chunk, refusal
+from nodeclient.output.output_settings import OutputSettings
+from nodeclient.shell.coordinator_connection import AnswerLog
+
+WAITING_MAX = 8
+"""The limit of reads that wait for the disk: a coordinator asks for one at a time, and a few may have asked in vain."""
+
+FOLLOWED_WITHIN_S = 3.0
+"""A log counts as followed if it was read so recently: a follower looks each second."""
+
+SEE_OFF_S = 2.0
+"""The limit for followers to read to the end before this process ends."""
+
+Key = tuple[str, int, int, LogStream]
+"""The run, round, rank and stream of a log."""
+
+
+class _DiskThread:
+    """A thread that makes calls in their order; it never keeps the process from ending."""
+
+    def __init__(self, name: str, failed: Callable[[Exception], None], most: int = 0) -> None:
+        """Prepare the thread; `failed` is called in it if a call meets a bug."""
+        self._failed = failed
+        self._calls: queue.Queue[Callable[[], object]] = queue.Queue(most)
+        self._name = name
+        self._thread: threading.Thread | None = None
+
+    def post(self, call: Callable[[], object]) -> bool:
+        """Let the thread make a call; return False if too many wait."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        try:
+            self._calls.put_nowait(call)
+        except queue.Full:
+            return False
+        return True
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._calls.get()()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends the node and not only this thread
+            self._failed(error)
+
+
+def _ignore() -> None:
+    """Do nothing when a piece was sent that nobody follows."""
+
+
+def _amend(kept: KeptRound, catalogue: LogCatalogue) -> None:
+    catalogue.amend(kept)
+
+
+class LogService:
+    """The log files of one node. Its methods are for the running event loop, and none of them waits for a disk."""
+
+    def __init__(
+        self,
+        settings: OutputSettings,
+        job: str,
+        node: str,
+        complain: Callable[[str], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        """Begin without rounds; `complain` gets warnings for the user, `fail` the error of a bug."""
+        self._keep = settings.rounds_kept
+        self._job = job
+        self._node = node
+        self._complain = complain
+        self._host = socket.gethostname()
+        self._loop = asyncio.get_running_loop()
+        self._log_dir = None if settings.log_dir is None else settings.log_dir.absolute()
+        self._catalogue = None if self._log_dir is None else LogCatalogue(self._log_dir, job, self._host)
+        self._rounds: tuple[KeptRound, ...] = ()
+        self._present: KeptRound | None = None
+        self._keeper = _DiskThread("log files", partial(self._in_loop, fail))
+        self._reader = _DiskThread("log reader", partial(self._in_loop, fail), WAITING_MAX)
+        self._followed: dict[Key, float] = {}
+        """When each log was last read by somebody who follows it."""
+        self._unread: set[Key] = set()
+        """Logs whose followers have not come to the end yet, while this node ends."""
+        self._all_read = asyncio.Event()
+        self._ends_at = math.inf
+        """When this node began to end."""
+
+    @property
+    def folder(self) -> str:
+        """The folder with this job's logs; empty if there is none, or its name cannot be sent."""
+        path = "" if self._log_dir is None else str(self._log_dir / quoted(self._job))
+        return path if path.isprintable() and len(path) <= LOG_MAX else ""
+
+    def start(self) -> None:
+        """Look for what nodes of this host have written before."""
+        if self._catalogue is not None:
+            scan = self._catalogue.scan
+            self._keeper.post(lambda: self._in_loop(self._found, scan()))
+
+    def begin_round(self, place: LogPaths, first_rank: int, workers: int) -> None:
+        """Note that the workers of this node write into a round's files."""
+        if self._catalogue is None:
+            return
+        begun_at = now().timestamp()
+        names = (self._host, self._job, self._node, place.run, place.round)
+        kept = KeptRound(*names, first_rank=first_rank, workers=workers, begun_at=begun_at)
+        self._rounds, self._present = (*self._rounds, kept), kept
+        self._keep_in_order(lambda catalogue: catalogue.note(kept))
+
+    def fail_round(self, number: int) -> None:
+        """Note that a round of the present run has failed: its files are kept until another one fails."""
+        run = next((one.run for one in reversed(self._rounds) if one.node == self._node), None)
+        for one in self._rounds:
+            if (one.node, one.run, one.round, one.failed) == (self._node, run, number, False):
+                failed = replace(one, failed=True)
+                self._rounds = tuple(failed if other is one else other for other in self._rounds)
+                self._keep_in_order(partial(_amend, failed))
+
+    def read(self, wanted: ReadLog, answer: AnswerLog) -> None:
+        """Answer a request for a piece of a log; `answer` takes the piece, and what to call when it was sent."""
+        asked_at = self._loop.time()
+
+        def respond(chunk: LogChunk) -> None:
+            answer(chunk, partial(self._note_read, wanted, asked_at, chunk) if wanted.follow else _ignore)
+
+        if self._log_dir is None or self._catalogue is None:
+            respond(refusal(wanted, f"node {self._node} keeps no log files: see --log-dir"))
+            return
+        try:
+            kept = find(wanted, self._rounds, self._node)
+        except NotKeptError as error:
+            respond(refusal(wanted, str(error)))
+            return
+        log_dir, parts = self._log_dir, self._catalogue.parts(kept)
+        if not self._reader.post(lambda: self._in_loop(respond, read_chunk(log_dir, parts, wanted))):
+            respond(refusal(wanted, "the disk does not answer"))
+
+    @property
+    def followed(self) -> set[Key]:
+        """The logs that somebody follows."""
+        recently = self._loop.time() - FOLLOWED_WITHIN_S
+        return {key for key, at in self._followed.items() if at >= recently}
+
+    async def see_off(self) -> None:
+        """Let those who follow read to the end of what is written by now; it takes no time if nobody does."""
+        self._ends_at, self._unread = self._loop.time(), self.followed
+        if self._unread:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SEE_OFF_S):
+                    await self._all_read.wait()
+
+    def _note_read(self, wanted: ReadLog, asked_at: float, chunk: LogChunk) -> None:
+        """Note that a piece was sent to somebody who follows."""
+        key = wanted.run, wanted.round, wanted.rank, wanted.stream
+        self._followed[key] = self._loop.time()
+        if asked_at >= self._ends_at and not chunk.more:
+            self._unread.discard(key)
+            if not self._unread:
+                self._all_read.set()
+
+    def _found(self, rounds: list[KeptRound]) -> None:
+        known = {(one.node, one.run, one.round) for one in self._rounds}
+        older = [one for one in rounds if (one.node, one.run, one.round) not in known]
+        self._rounds = (*older, *self._rounds)
+        self.delete_old()
+
+    def delete_old(self) -> None:
+        """Delete the files of rounds that are not kept any more; nothing may be written there."""
+        if self._keep is None:
+            return
+        for old in superfluous(self._rounds, self._keep, self._present):
+            self._rounds = tuple(one for one in self._rounds if one is not old)
+            self._keep_in_order(partial(self._delete, old))
+
+    def _delete(self, old: KeptRound, catalogue: LogCatalogue) -> None:
+        if not catalogue.delete(old):
+            self._in_loop(self._put_back, old)
+
+    def _put_back(self, old: KeptRound) -> None:
+        """Count a round again, which another process is still writing."""
+        self._rounds = (old, *self._rounds)
+
+    def _keep_in_order(self, work: Callable[[LogCatalogue], object]) -> None:
+        """Have the keeper's thread do something, and warn if that fails."""
+        catalogue = self._catalogue
+        if catalogue is None:
+            return
+
+        def call() -> None:
+            try:
+                work(catalogue)
+            except OSError as error:
+                self._in_loop(self._complain, f"log files cannot be kept in order: {error}")
+
+        self._keeper.post(call)
+
+    def _in_loop(self, call: Callable[..., None], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            self._loop.call_soon_threadsafe(call, *arguments)

@@ -1,0 +1,238 @@
+"""Logs over HTTP: asked of the nodes piece by piece, as JSON or as a stream, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from coordinatord.protocol.codec import decode
+from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
+from coordinatord.protocol.messages import Desired, Goal, Phase
+from coordinatord.server import log_reads
+from coordinatord.server.app import Server
+from coordinatord.server.http import log_reading, logs_api
+from tests.coordinatord.server.conftest import Start
+from tests.coordinatord.server.http.test_events_api import following
+from tests.support.raw_session import OFFER, Peer, connect, get, join
+
+pytestmark = pytest.mark.asyncio
+
+MORE_THAN_BUFFERS_HOLD = 4_000
+"""Pieces of 16 kB: 64 MB, of which the kernel holds a tenth for a reader that reads nothing."""
+
+KEEPS_LOGS = dataclasses.replace(OFFER, workers=2, log_dir="/logs/job")
+
+
+@asynccontextmanager
+async def in_round(server: Server) -> AsyncIterator[tuple[Peer, Desired]]:
+    """Join as the only node of a job with two workers."""
+    async with connect(server.url, join("a", offer=KEEPS_LOGS)) as a:
+        run = await a.receive_goal(Goal.RUN)
+        await a.report(Phase.RUNNING, run)
+        yield a, run
+
+
+def logs(server: Server, query: str = "") -> asyncio.Task[tuple[int, str, Any]]:
+    return asyncio.ensure_future(get(f"{server.url}/v1/jobs/job/logs?{query}"))
+
+
+async def send(a: Peer, data: bytes, *, more: bool = False, **changes: Any) -> ReadLog:
+    """Answer the next request with a piece; return the request."""
+    wanted = await a.receive(ReadLog)
+    chunk = LogChunk(wanted.request, data, LogPlace(5, len(data)), more=more, gap=False, problem="")
+    await a.send(dataclasses.replace(chunk, **changes))
+    return wanted
+
+
+async def test_json_has_all_that_was_chosen_with_the_place_of_each_file(start: Start) -> None:
+    async with start() as server, in_round(server) as (a, run):
+        answer = logs(server, "rank=1&last=2")
+        wanted = await send(a, b"\xc3", more=True)
+        assert wanted == ReadLog(
+            wanted.request, run.run, 1, 1, LogStream.STDOUT, None, last_bytes=LOG_BYTES_MAX, last_lines=2, follow=False
+        )
+        assert (await send(a, b"\xa4\xff\n")).after == LogPlace(5, 1)
+        await send(a, b"oh\n", gap=True)
+        assert await answer == (
+            200,
+            "application/json",
+            {
+                "job": "job",
+                "run": run.run,
+                "round": 1,
+                "logs": [
+                    {
+                        "rank": 1,
+                        "node": "a",
+                        "host": "host",
+                        "stream": stream,
+                        "file": f"/logs/job/{run.run}/round_1/1/{stream}.log",
+                        "text": text,
+                        "note": note,
+                    }
+                    for stream, text, note in (
+                        ("stdout", "ä\N{REPLACEMENT CHARACTER}\n", ""),
+                        ("stderr", "oh\n", "something is left out here: it was rotated away, or is too far back"),
+                    )
+                ],
+                "note": "",
+            },
+        )
+
+
+async def test_a_whole_answer_has_a_limit(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs_api, "LOG_TEXT_MAX", 5)
+    async with start() as server, in_round(server) as (a, _):
+        answer = logs(server, "stream=stdout&last=all")
+        await send(a, b"123")
+        await send(a, b"456")
+        _, _, body = await answer
+        assert [one["text"] for one in body["logs"]] == ["123", "45"]
+        assert body["note"] == "the rest is left out, beyond 5 characters: ask for a stream of it"
+
+
+async def test_a_problem_of_the_node_is_said_with_the_place_of_the_file(start: Start) -> None:
+    async with start() as server, in_round(server) as (a, run):
+        answer = logs(server, "rank=0&stream=stderr")
+        await send(a, b"", problem="the log cannot be read: Input/output error", place=None)
+        [one] = (await answer)[2]["logs"]
+        where = f"look on host host at /logs/job/{run.run}/round_1/0/stderr.log"
+        assert one["note"] == f"the log cannot be read: Input/output error: {where}"
+
+
+async def test_a_node_that_does_not_answer_is_waited_for_within_bounds(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reads, "ANSWER_WITHIN_S", 0.05)
+    async with start() as server, in_round(server) as (a, _):
+        answer = logs(server, "rank=0&stream=stderr")
+        late = await a.receive(ReadLog)
+        [one] = (await answer)[2]["logs"]
+        assert one["note"].startswith("the node has not answered within 0.05 s: does its disk hang?: look on host host")
+        monkeypatch.setattr(log_reads, "ANSWER_WITHIN_S", 10.0)
+        await a.send(LogChunk(late.request, b"late", LogPlace(5, 4), more=False, gap=False, problem=""))
+        answer = logs(server, "rank=0&stream=stderr")
+        await send(a, b"next")
+        assert (await answer)[2]["logs"][0]["text"] == "next"
+
+
+async def test_a_node_that_goes_meanwhile_is_named(start: Start) -> None:
+    async with start() as server:
+        async with in_round(server) as (a, _):
+            answer = logs(server, "rank=0&stream=stderr")
+            await a.receive(ReadLog)
+        [one] = (await answer)[2]["logs"]
+        assert one["note"].startswith("its node is not connected any more: look on host host at /logs/job/")
+
+
+async def test_a_node_is_asked_for_one_piece_at_a_time_and_heartbeats_go_on(start: Start) -> None:
+    async with start() as server, in_round(server) as (a, _):
+        answers = [logs(server, "rank=0&stream=stdout"), logs(server, "rank=1&stream=stdout")]
+        first = await a.receive(ReadLog)
+        await a.beat()
+        await a.receive(Desired)  # and no second request
+        for wanted in (first, None):
+            if wanted is None:
+                await send(a, b"x")
+            else:
+                await a.send(LogChunk(wanted.request, b"x", LogPlace(5, 1), more=False, gap=False, problem=""))
+        assert [(await answer)[2]["logs"][0]["text"] for answer in answers] == ["x", "x"]
+
+
+async def test_a_reader_that_goes_leaves_nothing_behind(start: Start) -> None:
+    async with start() as server, in_round(server) as (a, _):
+        answer = logs(server, "rank=0&stream=stdout")
+        await a.receive(ReadLog)
+        answer.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await answer
+        answer = logs(server, "rank=1&stream=stdout")
+        await send(a, b"x")
+        assert (await answer)[2]["logs"][0]["text"] == "x"
+
+
+async def test_a_slow_reader_has_the_node_asked_for_no_more(start: Start) -> None:
+    async with start() as server, in_round(server) as (a, _):
+        url = f"{server.url}/v1/jobs/job/logs?rank=0&stream=stdout&last=all"
+        headers = {"Accept": "text/event-stream"}
+        async with ClientSession(headers=headers, read_bufsize=1024) as client, client.get(url) as answer:
+            assert answer.status == 200
+            sent = 0
+            with suppress(TimeoutError):
+                while sent < MORE_THAN_BUFFERS_HOLD:
+                    async with asyncio.timeout(1.0):
+                        await send(a, b"x" * 16_000, more=True)
+                    sent += 1
+            assert sent < MORE_THAN_BUFFERS_HOLD
+
+
+async def keep(a: Peer, log: bytearray) -> None:
+    """Answer requests out of a log, as a node does."""
+    async for frame in a.socket:
+        wanted = decode(frame.data, ReadLog, Desired)
+        if isinstance(wanted, ReadLog):
+            at = 0 if wanted.after is None else wanted.after.offset
+            place = LogPlace(5, len(log))
+            await a.send(LogChunk(wanted.request, bytes(log[at:]), place, more=False, gap=False, problem=""))
+
+
+async def test_who_follows_hears_all_that_is_written_until_the_run_ends(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reading, "FOLLOW_EVERY_S", 0.01)
+    log = bytearray(b"one\n")
+    async with start() as server, in_round(server) as (a, run), asyncio.TaskGroup() as tasks:
+        node = tasks.create_task(keep(a, log))
+        async with following(f"{server.url}/v1/jobs/job/logs?rank=0&stream=stdout&follow=true") as parts:
+            part = await anext(parts)
+            assert (part["rank"], part["text"], part["over"]) == (0, "one\n", False)
+            log += b"two\n"
+            assert (await anext(parts))["text"] == "two\n"
+            log += b"last\n"
+            await a.report(Phase.SUCCEEDED, run)
+            assert [(part["text"], part["over"]) async for part in parts] == [("last\n", False), ("", True)]
+        node.cancel()
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("rank=x", "rank is a number or a range, such as 3 or 0-7, not 'x'"),
+        ("rank=7-3", "rank is a number or a range, such as 3 or 0-7, not '7-3'"),
+        ("last=x", "last is 0 to 100000 or all, not 'x'"),
+        ("last_bytes=-1", "last_bytes is 0 to 4611686018427387904, not '-1'"),
+        ("stream=stdin", "stream is stdout, stderr or both, not 'stdin'"),
+        ("follow=1", "follow is true or false, not '1'"),
+        ("follow=true", "to follow, ask for a stream: Accept: text/event-stream"),
+        ("path=/etc/passwd", "'path' selects nothing here: see /openapi.json"),
+    ],
+)
+async def test_a_wrong_query_is_named(start: Start, query: str, problem: str) -> None:
+    async with start() as server:
+        status, _, body = await logs(server, query)
+        assert (status, body) == (400, {"error": "malformed", "message": problem})
+
+
+async def test_what_there_is_not_is_said(start: Start) -> None:
+    async with start() as server:
+        assert (await logs(server))[2]["error"] == "unknown_job"
+        async with in_round(server):
+            status, _, body = await logs(server, "round=7")
+            assert (status, body["error"]) == (404, "unknown_log")
+
+
+async def test_no_more_read_at_once_than_people_do(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs_api, "READERS_MAX", 1)
+    async with start() as server, in_round(server) as (a, _):
+        answer = logs(server, "rank=0&stream=stdout")
+        wanted = await a.receive(ReadLog)
+        status, _, body = await logs(server)
+        assert (status, body["error"]) == (503, "busy")
+        await a.send(LogChunk(wanted.request, b"x", LogPlace(5, 1), more=False, gap=False, problem=""))
+        assert (await answer)[0] == 200

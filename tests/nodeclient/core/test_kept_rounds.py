@@ -1,0 +1,61 @@
+"""Which log files a node may read and delete: those of the rounds in its list, whatever a request names."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from coordinatord.protocol.log_messages import LogStream, ReadLog
+from nodeclient.core.kept_rounds import KeptRound, NotKeptError, find, superfluous
+
+WANTED = ReadLog(1, "e-1", 2, 5, LogStream.STDERR, None, last_bytes=100, last_lines=None, follow=False)
+
+
+def kept(number: int, run: str = "e-1", node: str = "a", *, at: float = 0.0, failed: bool = False) -> KeptRound:
+    return KeptRound("host", "job", node, run, number, 4, 2, at or float(number), failed)
+
+
+def test_a_log_is_found_by_run_round_and_rank_among_the_node_s_own() -> None:
+    rounds = [kept(1), kept(2, node="b"), kept(2), kept(2, run="e-0")]
+    assert find(WANTED, rounds, "a") is rounds[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"rank": 6}, "rank 6 of round 2 was not on node a"),
+        ({"round": 3}, "node a has no log files of round 3: they were deleted, or it wrote none"),
+        ({"run": "../e-1"}, "node a has no log files of round 2: they were deleted, or it wrote none"),
+    ],
+)
+def test_what_the_node_has_not_written_is_not_found(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(NotKeptError) as caught:
+        find(dataclasses.replace(WANTED, **changes), [kept(2), kept(3, node="b")], "a")
+    assert str(caught.value) == problem
+
+
+@pytest.mark.parametrize(
+    ("rounds", "keep", "deleted"),
+    [
+        ([kept(1), kept(2), kept(3)], 2, [1]),
+        ([kept(1), kept(2), kept(3)], 3, []),
+        ([kept(1, failed=True), kept(2, failed=True), kept(3), kept(4)], 1, [1, 3]),
+        ([kept(1, failed=True), kept(2)], 1, []),
+        ([kept(1), kept(2), kept(2, node="b")], 1, [1]),
+        ([kept(1), kept(1, node="b"), kept(2)], 1, [1, 1]),
+        ([kept(9, run="e-0", at=1.0), kept(1, at=2.0)], 1, [9]),
+        ([], 1, []),
+    ],
+    ids=["oldest", "room", "last failure", "only failure", "nodes share", "all nodes", "older run", "none"],
+)
+def test_the_newest_rounds_stay_and_the_last_one_that_failed(
+    rounds: list[KeptRound], keep: int, deleted: list[int]
+) -> None:
+    assert [one.round for one in superfluous(rounds, keep, None)] == deleted
+
+
+def test_the_present_round_stays_though_the_clock_was_set_back() -> None:
+    present = kept(3, at=0.5)
+    assert superfluous([kept(1), kept(2), present], 1, present) == [kept(1)]

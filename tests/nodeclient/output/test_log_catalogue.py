@@ -1,0 +1,109 @@
+"""The rounds on the disk are found again, and deleted without touching anything that is not ours."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from nodeclient.core.kept_rounds import KeptRound
+from nodeclient.output.log_catalogue import LogCatalogue
+
+ROUND = KeptRound("host", "my/job", "a", "e-1", 1, 0, 2, 1_000.0)
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path) -> LogCatalogue:
+    return LogCatalogue(tmp_path, "my/job", "host")
+
+
+def folder_of(catalogue: LogCatalogue, kept: KeptRound, tmp_path: Path) -> Path:
+    return tmp_path.joinpath(*catalogue.parts(kept))
+
+
+def fill(catalogue: LogCatalogue, kept: KeptRound, tmp_path: Path) -> Path:
+    """Write a round's note and log files; return its directory."""
+    catalogue.note(kept)
+    folder = folder_of(catalogue, kept, tmp_path)
+    for rank in kept.ranks:
+        (folder / str(rank)).mkdir()
+        for name in ("stdout.log", "stderr.log", "stderr.log.1"):
+            (folder / str(rank) / name).write_text("x")
+    (folder / "filtered_stderr.log").write_text("x")
+    return folder
+
+
+def test_what_was_noted_is_found_by_a_later_process(catalogue: LogCatalogue, tmp_path: Path) -> None:
+    later = dataclasses.replace(ROUND, run="e-2", round=7, node="b")
+    catalogue.note(ROUND)
+    catalogue.note(later)
+    failed = dataclasses.replace(ROUND, failed=True)
+    catalogue.amend(failed)
+    catalogue.amend(dataclasses.replace(ROUND, round=9))
+    again = LogCatalogue(tmp_path, "my/job", "host")
+    assert sorted(again.scan(), key=lambda kept: kept.run) == [failed, later]
+    assert LogCatalogue(tmp_path, "my/job", "other-host").scan() == [], "several hosts may share the directory"
+    assert LogCatalogue(tmp_path, "other", "host").scan() == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"host": 1}', "[" * 5_000, "\xff"])
+def test_a_note_that_says_nothing_is_no_round(catalogue: LogCatalogue, tmp_path: Path, text: str) -> None:
+    catalogue.note(ROUND)
+    [note] = folder_of(catalogue, ROUND, tmp_path).iterdir()
+    note.write_text(text, encoding="latin-1")
+    assert catalogue.scan() == []
+
+
+def test_a_note_of_another_place_is_not_believed(catalogue: LogCatalogue, tmp_path: Path) -> None:
+    catalogue.note(ROUND)
+    [note] = folder_of(catalogue, ROUND, tmp_path).iterdir()
+    elsewhere = folder_of(catalogue, dataclasses.replace(ROUND, round=2), tmp_path)
+    elsewhere.mkdir()
+    note.rename(elsewhere / note.name)
+    assert catalogue.scan() == []
+
+
+def test_a_round_is_deleted_with_its_directories(catalogue: LogCatalogue, tmp_path: Path) -> None:
+    fill(catalogue, ROUND, tmp_path)
+    catalogue.release()
+    assert catalogue.delete(ROUND)
+    assert list((tmp_path / "my%2Fjob").iterdir()) == []
+    assert catalogue.delete(ROUND), "it is gone already"
+
+
+def test_what_others_have_put_there_stays(catalogue: LogCatalogue, tmp_path: Path) -> None:
+    other = dataclasses.replace(ROUND, node="b", first_rank=2, workers=1)
+    fill(catalogue, ROUND, tmp_path)
+    folder = folder_of(catalogue, ROUND, tmp_path)
+    (folder / "0" / "checkpoint.pt").write_text("x")
+    (folder / "1" / "stdout.log").unlink()
+    (folder / "1" / "stdout.log").mkdir()
+    (folder / "2").mkdir()
+    (folder / "2" / "stdout.log").write_text("x")
+    catalogue.note(other)
+    (folder / "1" / "stdout.log").rmdir()
+    assert catalogue.delete(ROUND)
+    left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert left == {"0/checkpoint.pt", "2/stdout.log", "filtered_stderr.log", ".nodeclient-b.json"}
+
+
+def test_links_in_the_place_of_our_directories_lead_to_no_deletion(catalogue: LogCatalogue, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "stdout.log").write_text("x")
+    catalogue.note(ROUND)
+    catalogue.release()
+    folder = folder_of(catalogue, ROUND, tmp_path)
+    (folder / "0").symlink_to(precious)
+    assert catalogue.delete(ROUND)
+    assert (precious / "stdout.log").exists()
+    assert (folder / "0").readlink() == precious
+
+
+def test_a_round_that_is_being_written_is_left_alone(catalogue: LogCatalogue, tmp_path: Path) -> None:
+    fill(catalogue, ROUND, tmp_path)
+    other_process = LogCatalogue(tmp_path, "my/job", "host")
+    assert not other_process.delete(ROUND)
+    catalogue.note(dataclasses.replace(ROUND, round=2))
+    assert other_process.delete(ROUND)
