@@ -20,11 +20,14 @@ help:  ## show this list
 PIP := python -m pip --quiet --disable-pip-version-check install --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
-# Torch is installed by itself: resolved together with the rest, a newer one would come along. Whatever the first command
-# fails of, the second one fails of too, and shows it; or the build is merely in no index that pip is configured with.
+# Torch is installed by itself: resolved together with the rest, a newer one would come along. A build that was chosen
+# once stays. Whatever the first pip fails of, the second one fails of too, and shows it; or the build is merely in no
+# index that pip is configured with.
+HAS_TORCH = import sys; from importlib.metadata import version; sys.exit(version("torch").split("+")[0] not in "$(TORCH)")
 define install_torch
-	@echo 'installing $(TORCH): some 200 MB, and 3 GB where it is a build for CUDA'
-	@$(1)/bin/$(PIP) '$(TORCH)' 2>$(1)/pip.log \
+	@if [ '$(origin TORCH)' = file ] && $(1)/bin/python -c '$(HAS_TORCH)' 2>/dev/null; then exit; fi; \
+	  echo 'installing $(TORCH): some 200 MB, and 3 GB where it is a build for CUDA'; \
+	  $(1)/bin/$(PIP) '$(TORCH)' 2>$(1)/pip.log \
 	  || { echo "pip's own indexes do not have it: asking $(CPU_INDEX)"; \
 	    $(1)/bin/$(PIP) --index-url '$(CPU_INDEX)' '$(TORCH)'; } \
 	  || { echo "torch is not installed. For PyPI's build, with CUDA, add TORCH=torch==2.13.0"; exit 1; }
@@ -36,7 +39,7 @@ setup: $(VENV)/.complete  ## make .venv and install everything into it: some min
 
 $(VENV)/.complete: pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make setup PYTHON=python3.11")'
-	@echo 'making $(VENV)'
+	@echo 'setting up $(VENV)'
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/$(PIP) --upgrade pip
 	$(call install_torch,$(VENV))

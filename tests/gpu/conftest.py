@@ -36,7 +36,7 @@ def gpus() -> list[Gpu]:
         check=True,
     )
     if shown.stdout.strip() != "True":
-        pytest.skip("this torch cannot use the GPUs of this host: it is a CPU build, or the driver is too old for it")
+        pytest.skip("this torch cannot use these GPUs: make setup TORCH=torch==2.13.0 installs the build for CUDA")
     return found
 
 
