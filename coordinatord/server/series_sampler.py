@@ -23,7 +23,7 @@ LOOKS_PER_POINT = 4
 """How often each point is looked at. The pace is a mean over half a minute, so looks are never further apart."""
 
 PIECE = 1_000
-"""Nodes of jobs that are looked at without a pause: with `job_iteration.JOB_COST`, some 25 jobs, half a millisecond."""
+"""Nodes of jobs that are looked at without a pause: with `job_iteration.JOB_COST`, some 25 jobs, a millisecond."""
 
 
 @dataclass(slots=True)

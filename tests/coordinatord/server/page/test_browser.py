@@ -142,6 +142,8 @@ def test_it_keeps_up_without_a_reload_when_a_node_dies(cluster: Cluster, open_pa
     page.wait_for_text("lost node b", ".rounds")
     page.wait(f"{ROWS} === 1")
     page.wait_for_text("running", ".heading .badge")
+    page.wait_for_text("node lost", ".events")
+    page.wait("document.querySelector('.chart .line').getAttribute('d')")
     number = int(page.text(".rounds h3").removeprefix("Round "))
     assert number == int(last.removeprefix("Round ")) + 1
     assert page.evaluate("document.querySelectorAll('.band > div').length") == number

@@ -65,6 +65,17 @@ def test_releases_are_shown_and_where_they_differ_they_filter(coordinator: Coord
     assert page.text(f"{ROW} button.node") == a_node(2).node
 
 
+def test_nodes_that_all_speak_seldom_are_not_late(coordinator: Coordinator, open_page: Open) -> None:
+    page = open_page(coordinator.url)
+    job = a_job(nodes=5)
+    place = job.nodes.columns.index("last_seen_s")
+    for ages, late in (((1.0, 3.0, 5.0, 7.0, 9.0), []), ((0.1, 0.2, 0.4, 0.8, 9.0), ["9.0 s"])):
+        rows = [(*row[:place], age, *row[place + 1 :]) for row, age in zip(job.nodes.rows, ages, strict=True)]
+        show(page, replace(job, nodes=replace(job.nodes, rows=tuple(rows))))
+        found = page.evaluate("[...document.querySelectorAll('td[data-late]')].map((cell) => cell.innerText)")
+        assert [text.replace("\xa0", " ") for text in found] == late
+
+
 @pytest.mark.parametrize(
     ("health", "reason"), [("stalled", "no step for 1 min 15 s"), ("silent", "every node is silent")]
 )
