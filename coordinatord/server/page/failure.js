@@ -1,24 +1,28 @@
 // The last failure: the worker that failed first, its error, and the consequences.
 
+import { command, copyable } from "./commands.js";
 import { h, keep, setText, show } from "./dom.js";
 import { ago, clock, count } from "./format.js";
 
 export function failurePanel() {
   const facts = h("dl", { class: "facts" });
   const lines = h("pre", { tabindex: "0", "aria-label": "The worker's last lines" });
+  const logs = copyable();
   const title = h("h2", { id: "failure-title" });
   const when = h("span", { class: "aside" });
   const element = h("section", { class: "panel failure", "aria-labelledby": "failure-title" },
-    h("header", {}, title, when), facts, lines);
+    h("header", {}, title, when), facts, logs.element, lines);
   return {
     element,
-    update(failure, elapsed) {
+    update({ job, failure }, elapsed) {
       show(element, failure !== null);
       if (failure === null) return;
       setText(title, `Round ${count(failure.round)} failed: rank ${failure.rank} on ${failure.host}`);
       setText(when, ago(failure.age_s + elapsed));
       when.title = clock(failure.age_s + elapsed);
       keep(facts, factsOf(failure), (fact) => fact.label, fact);
+      show(logs.element, Boolean(failure.log));
+      logs.update(command("logs", job, ` --rank ${failure.rank} --round ${failure.round}`));
       show(lines, failure.last_lines.length > 0);
       setText(lines, failure.last_lines.join("\n"));
     },

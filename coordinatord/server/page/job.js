@@ -34,7 +34,7 @@ export function jobPage() {
       ledger.update(view.ledger);
       nodes.update(view);
       rounds.update(view, elapsed);
-      failure.update(view.failure, elapsed);
+      failure.update(view, elapsed);
       const before = isUrgent(view, elapsed) ? top.element : rounds.element;
       if (failure.element.previousSibling !== before) before.after(failure.element);
       events.update(view, data.revision);

@@ -1,6 +1,6 @@
 // One node, chosen in the table: all that is known of it, and the commands for it.
 
-import { command, copyable } from "./commands.js";
+import { command, copyable, quoted } from "./commands.js";
 import { badge, h, keep, name, setText, show } from "./dom.js";
 import { releaseOf } from "./filters.js";
 import { count, duration, toneOfNode } from "./format.js";
@@ -11,19 +11,22 @@ export function nodeDetail(close) {
   const title = name();
   const state = badge();
   const facts = h("dl", { class: "facts" });
+  const logs = copyable();
   const drain = copyable();
   const button = h("button", { type: "button", class: "quiet" }, "Close");
   button.addEventListener("click", close);
   const element = h("section", { class: "detail", "aria-label": "The chosen node" },
-    h("div", { class: "row" }, h("h3", {}, title), state.element, button), facts, drain.element);
+    h("div", { class: "row" }, h("h3", {}, title), state.element, button), facts, logs.element, drain.element);
   return {
     element,
-    update(node, most) {
+    update(node, { job, most }) {
       show(element, node !== null);
       if (node === null) return;
       setText(title, node.node);
       state.update(node.state, toneOfNode(node.state));
       keep(facts, factsOf(node, most), (each) => each.label, fact);
+      show(logs.element, node.log_dir !== null);
+      logs.update(command("logs", job, ` --node=${quoted(node.node)}`));
       drain.update(command(node.drained ? "undrain" : "drain", node.node));
     },
   };
@@ -38,6 +41,7 @@ function factsOf(node, most) {
     { label: "Group rank", text: node.group_rank === null ? "" : count(node.group_rank) },
     { label: "Steps", text: stepsOf(node, most) },
     { label: "Version", text: releaseOf(node) },
+    { label: "Logs", text: node.log_dir === null ? "" : `${node.log_dir} (on ${node.host})` },
   ];
   return facts.filter((each) => each.text);
 }

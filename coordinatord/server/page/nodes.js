@@ -93,7 +93,7 @@ export function nodesPanel() {
     set(table, "aria-rowcount", found.length + 1);
     show(none, found.length === 0 && view.nodes.length > 0);
     show(scroller, found.length > 0);
-    detail.update(view.nodes.find((node) => node.node === chosen) ?? null, view.most);
+    detail.update(view.nodes.find((node) => node.node === chosen) ?? null, view);
     draw();
   };
   const choose = (node) => {
@@ -118,6 +118,7 @@ export function nodesPanel() {
       last = job;
       const reporting = job.nodes.filter((node) => node.most !== null);
       view = {
+        job: job.job,
         nodes: job.nodes,
         most: reporting.length ? reporting.reduce((most, node) => Math.max(most, node.most), 0) : null,
         late_s: lateFrom(job.nodes),

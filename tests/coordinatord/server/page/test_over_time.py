@@ -113,6 +113,8 @@ def test_a_recent_failure_is_above_the_fold_with_its_hint_and_log(
     assert page.evaluate(TOP_OF_FAILURE) < 700
     assert "the GPU is full: use a smaller batch" in page.text(".failure")
     assert "/var/log/training/mnist/r-1/round_1/1/stderr.log (on gpu2)" in page.text(".failure")
+    command = f"nodeclient logs --coord {coordinator.endpoint} --rank 1 --round 1 mnist"
+    assert page.text(".failure .command code") == command
 
 
 def test_an_old_failure_comes_after_what_goes_on(coordinator: Coordinator, open_page: Open) -> None:

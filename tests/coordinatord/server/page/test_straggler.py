@@ -65,6 +65,18 @@ def test_releases_are_shown_and_where_they_differ_they_filter(coordinator: Coord
     assert page.text(f"{ROW} button.node") == a_node(2).node
 
 
+def test_a_chosen_node_says_where_its_logs_are(coordinator: Coordinator, open_page: Open) -> None:
+    page = open_page(coordinator.url)
+    job = a_job(nodes=1)
+    place = job.nodes.columns.index("log_dir")
+    [row] = job.nodes.rows
+    show(page, replace(job, nodes=replace(job.nodes, rows=((*row[:place], "/var/log/mnist", *row[place + 1 :]),))))
+    page.evaluate("document.querySelector('button.node').click()")
+    name = a_node(0).node
+    assert f"/var/log/mnist (on {name})" in page.text(".detail .facts")
+    assert page.text(".detail .command code") == f"nodeclient logs --coord {coordinator.endpoint} --node={name} mnist"
+
+
 def test_nodes_that_all_speak_seldom_are_not_late(coordinator: Coordinator, open_page: Open) -> None:
     page = open_page(coordinator.url)
     job = a_job(nodes=5)
