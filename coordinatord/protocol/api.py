@@ -126,9 +126,13 @@ class SecondsStatus:
     """Where the time of a run or round went, in seconds by activity."""
 
     training: Number = 0.0
+    redone: Number = 0.0
+    """Steps that an earlier round of the run had done were done again."""
     running: Number = 0.0
     """All workers run, and whether they train is not known."""
     stalled: Number = 0.0
+    silent: Number = 0.0
+    """No node of the round was heard, so nothing is known of its workers."""
     waiting: Number = 0.0
     rendezvous: Number = 0.0
     starting: Number = 0.0
@@ -145,7 +149,8 @@ class LedgerStatus:
     total: Number = 0.0
     """Seconds; the sum of the above."""
     goodput: Number | None = None
-    """The share that went into training, 0 to 1; None where no step was ever reported."""
+    """The share that went into training, 0 to 1; None where no step was ever reported. Steps that were done again are
+    no part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +161,8 @@ class ProgressStatus:
     """The last step that all workers have done."""
     steps_per_s: Number | None = None
     """None where the round does no steps at present."""
+    reached: Whole | None = None
+    """The furthest step that earlier rounds of the run have come to; None if they reported none."""
     idle_s: Number | None = None
     """How long no worker has done a step; None before the first step of the round, and without a round."""
     usual_s: Number | None = None

@@ -136,6 +136,15 @@ STEPS: Steps = (
         """,
     ),
     ("UPDATE records SET body = json_set(body, '$.offer.log_dir', '') WHERE kind = 'NodeJoined'",),
+    (
+        """
+        UPDATE records SET body = json_set(body, '$.spent.redone', 0.0, '$.spent.silent', 0.0)
+        WHERE json_type(body, '$.spent') = 'object'
+        """,
+        "UPDATE records SET body = json_set(body, '$.spent', NULL) WHERE kind IN ('NodesSilent', 'NodesHeard')",
+        "UPDATE records SET body = json_set(body, '$.step', NULL) WHERE kind = 'TrainingBegan'",
+        "UPDATE records SET body = json_set(body, '$.reached', NULL) WHERE kind = 'RoundEnded'",
+    ),
 )
 """The statements that lead from version 0, which is empty, to version 1, and so on. Steps are added and never edited,
 since there are databases of every version."""

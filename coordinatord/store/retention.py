@@ -25,6 +25,7 @@ from coordinatord.core.values.records import (
     RoundStopped,
     RunOpened,
     TrainingBegan,
+    TrainingCaughtUp,
     TrainingResumed,
     TrainingStalled,
 )
@@ -57,6 +58,7 @@ _OF_ROUNDS = (
     RoundsMissed,
     RoundStarted,
     TrainingBegan,
+    TrainingCaughtUp,
     *_TURNS,
     RoundStopped,
     RoundEnded,

@@ -50,8 +50,17 @@ class Training:
         """The spans in which it did no step, though nothing was broken."""
         self.exited_well = 0
         """Workers that exited with 0."""
+        self.first_step = self._checkpoint()
+        """The step from which the script goes on."""
         self._left_s = world.work_left.get(key[0], world.scenario.workers.work_s)
         world.queue.plan(self._left_s, self._done)
+
+    def _checkpoint(self) -> int:
+        """Return a step that was saved: what comes between it and the last one that was done is done again."""
+        run, number = self.key
+        stepped = [one.stepped() for key, one in self._world.trainings.items() if key[0] == run]
+        reached = max((one[0] for one in stepped if one is not None), default=0)
+        return reached * (number % 3) // 2
 
     def join(self, host: Host) -> None:
         """Take in the workers that a host has started."""
@@ -75,11 +84,11 @@ class Training:
         until = min(now, self.broken_at, self.done_at)
         if until < self.whole_at + first_s:
             return None
-        step = (until - self.whole_at - first_s - self.stalled_s(until)) // STEP_S
-        at = self.whole_at + first_s + step * STEP_S
+        steps = (until - self.whole_at - first_s - self.stalled_s(until)) // STEP_S
+        at = self.whole_at + first_s + steps * STEP_S
         for begin, end in self.stalls:
             at += end - begin if at > begin else 0.0
-        return int(step), now - at
+        return self.first_step + int(steps), now - at
 
     def stalled_s(self, until: float) -> float:
         """Return how long it had stalled by then."""

@@ -129,13 +129,22 @@ def outage(run: Run) -> float | None:
 
 def stalled(run: Run) -> float | None:
     """Workers of the round have reported steps, and have reported none for too long."""
-    return _when(run.durable.ledger.activity is Activity.TRAINING and run.progress.is_idle)
+    activity = run.durable.ledger.activity
+    return _when((activity is Activity.TRAINING or activity is Activity.REDONE) and run.progress.is_idle)
 
 
 def resumed(run: Run) -> float | None:
     """A worker of the round has done a step since the stall was recorded."""
     newest, ledger = run.progress.stepped_at, run.durable.ledger
     return _when(ledger.activity is Activity.STALLED and newest is not None and newest > ledger.settled_at)
+
+
+def caught_up(run: Run) -> float | None:
+    """Workers of the round have come to the furthest step of the rounds before it, or count their steps anew."""
+    reached, ledger = run.durable.reached, run.durable.ledger
+    if reached is None or ledger.activity is not Activity.REDONE:
+        return None
+    return _when(run.progress.reached_at(reached) is not None)
 
 
 def fell_silent(run: Run) -> float | None:
@@ -215,6 +224,7 @@ NAMES: dict[Condition, str] = {
     outage: "outage",
     stalled: "stalled",
     resumed: "resumed",
+    caught_up: "caught_up",
     fell_silent: "fell_silent",
     heard_again: "heard_again",
     node_leaving: "node_leaving",

@@ -131,7 +131,9 @@ def _progress(run: Run, steps_per_s: float | None) -> ProgressStatus:
     known, on = run.progress, run.durable.state in {State.STARTING, State.RUNNING}
     idle_s = round(known.idle_s, 3) if on and known.stepped_at is not None else None
     usual_s = None if known.usual_s is None or not on else round(known.usual_s, 6)
-    return ProgressStatus(step=run.step, steps_per_s=steps_per_s, idle_s=idle_s, usual_s=usual_s)
+    return ProgressStatus(
+        step=run.step, steps_per_s=steps_per_s, reached=run.durable.reached, idle_s=idle_s, usual_s=usual_s
+    )
 
 
 def _situation(run: Run, store_error: str | None) -> str:
@@ -146,7 +148,8 @@ def _ledger(run: Run, now: float) -> LedgerStatus:
     seconds = _seconds(spent(run, now))
     total = round(sum(fields_of(seconds).values()), 3)  # the parts that are shown add up to the total to the last digit
     trained = seconds.training
-    goodput = round(trained / total, 6) if trained else None  # goodput is not known where no step was ever reported
+    stepped = trained or seconds.redone or seconds.stalled
+    goodput = round(trained / total, 6) if stepped else None  # goodput is not known where no step was ever reported
     return LedgerStatus(seconds=seconds, total=total, goodput=goodput)
 
 

@@ -196,6 +196,11 @@ class Reasons:
         return text
 
     @property
+    def reached(self) -> str:
+        """The furthest step that earlier rounds have come to."""
+        return str(self._run.durable.reached)
+
+    @property
     def _ending(self) -> str:
         run = self._run
         parts = [run.durable.reason]

@@ -22,7 +22,7 @@ def spent(run: Run, now: float) -> Spent:
     if run.durable.state is State.FORMING and run.enough_since is not None:
         return _split(run, run.enough_since, Activity.RENDEZVOUS, now)
     if run.health is Health.SILENT:
-        return spent_when_broken(run, now)  # as far as is known: a node that is heard again may have gone on
+        return spent_in_silence(run, now)
     return run.durable.ledger.split(now, run.activity, run.activity, now)
 
 
@@ -33,12 +33,31 @@ def spent_when_broken(run: Run, now: float) -> Spent:
     signs += [member.heard_at - member.observed.idle_s for member in run.members_in(MemberState.STOPPED)]
     if min(signs) == math.inf:  # a node in doubt may only have been out of reach, so any other sign is better
         signs += [member.lived_at for member in run.doubtful]
-    return _split(run, min(signs), Activity.DETECTING, now)
+    if run.activity is Activity.SILENT:
+        signs = [sign for sign in signs if sign > run.durable.ledger.settled_at]  # since before that it was silent
+    return _split(run, min(signs, default=now), Activity.DETECTING, now)
 
 
-def spent_with_steps(run: Run, first_step_at: float, now: float) -> Spent:
+def spent_in_silence(run: Run, now: float) -> Spent:
+    """Return the time spent by a run of which no node is heard: nothing is known since the last one was."""
+    last = max((member.lived_at for member in run.members_in(MemberState.SILENT)), default=now)
+    return _split(run, max(last, run.heard_at), Activity.SILENT, now)
+
+
+def spent_with_steps(run: Run, first_step_at: float, step: int, now: float) -> Spent:
     """Return the time spent by a run whose round has its first step now: until then its workers were starting."""
-    return run.durable.ledger.split(first_step_at, Activity.STARTING, Activity.TRAINING, now)
+    if run.activity is Activity.SILENT:
+        return spent_at_the_end(run, now)
+    repeats = run.durable.reached is not None and step < run.durable.reached
+    since = Activity.REDONE if repeats else Activity.TRAINING
+    return run.durable.ledger.split(first_step_at, Activity.STARTING, since, now)
+
+
+def spent_with_new_steps(run: Run, now: float) -> Spent:
+    """Return the time spent by a run whose round has come to the step that rounds before it had reached."""
+    reached = run.durable.reached
+    at = None if reached is None else run.progress.reached_at(reached)
+    return _split(run, now if at is None else at, Activity.TRAINING, now)
 
 
 def spent_at_the_end(run: Run, now: float) -> Spent:
@@ -53,9 +72,9 @@ def spent_without_steps(run: Run, now: float) -> Spent:
 
 
 def spent_with_steps_again(run: Run, now: float) -> Spent:
-    """Return the time spent by a run that had stalled, and trains again since its newest step."""
+    """Return the time spent by a run that had stalled, and goes on since its newest step."""
     newest = now if run.progress.stepped_at is None else run.progress.stepped_at
-    return _split(run, newest, Activity.TRAINING, now)
+    return _split(run, newest, run.durable.activity_at_work, now)
 
 
 def _split(run: Run, turn: float, since: Activity, now: float) -> Spent:

@@ -16,7 +16,7 @@ from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.records import Reason
 from coordinatord.core.values.root_cause import LostNode, WorkerFailure
 from coordinatord.core.values.round_history import RoundHistory
-from coordinatord.core.values.time_ledger import Ledger
+from coordinatord.core.values.time_ledger import Activity, Ledger
 from coordinatord.protocol.messages import Assignment, JobSpec, NodeOffer, Outcome, Report
 
 FORGOTTEN_MAX = 1_000
@@ -114,6 +114,10 @@ class DurableRun:
     """How long workers of the round may take to end, by the node that grants them the most."""
     stepped: bool = False
     """Whether a worker has reported a step of the current round."""
+    reached: int | None = None
+    """The furthest step that a worker of any earlier round of this run has reported."""
+    repeats_steps: bool = False
+    """Whether the current round does steps again, up to that one."""
     silent: bool = False
     """Whether it is recorded that no node of the current round can be heard."""
     superseded_reason: str = ""
@@ -143,6 +147,14 @@ class DurableRun:
     """Whether the run ended with the job: its workers succeeded or failed for good, or an operator wanted that."""
     last_step: int | None = None
     """The step that all workers had come to when the run ended, as far as any was known."""
+
+    @property
+    def activity_at_work(self) -> Activity:
+        """What the time of the current round goes to while nothing is wrong with it."""
+        if self.stepped:
+            return Activity.REDONE if self.repeats_steps else Activity.TRAINING
+        awaited = self.state is State.STARTING or self.reports_steps
+        return Activity.STARTING if awaited else Activity.RUNNING
 
     @property
     def inside(self) -> Iterator[DurableMember]:

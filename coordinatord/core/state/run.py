@@ -18,7 +18,13 @@ from coordinatord.core.values.deadline_heap import DeadlineHeap
 from coordinatord.core.values.ranks import order
 from coordinatord.core.values.root_cause import RoundVerdict, WorkerFailure, find_root_cause
 from coordinatord.core.values.time_ledger import Activity
-from coordinatord.core.values.training_progress import StragglingWorker, TrainingProgress, find_straggler, least_step
+from coordinatord.core.values.training_progress import (
+    StragglingWorker,
+    TrainingProgress,
+    find_straggler,
+    furthest_step,
+    least_step,
+)
 from coordinatord.protocol.messages import Failure
 
 MAY_HAVE_WORKERS = tuple(state for state in MemberState if state.may_have_workers)
@@ -277,7 +283,7 @@ class Run:
         """The health of the round, as far as it can be seen."""
         if self.durable.state not in {State.STARTING, State.RUNNING}:
             return Health.WELL
-        if self.all_silent:
+        if self.all_silent or (self.durable.silent and not self.connected):
             return Health.SILENT
         return Health.STALLED if self.durable.ledger.activity is Activity.STALLED else Health.WELL
 
@@ -307,6 +313,13 @@ class Run:
         if self.durable.last_step is not None:
             return self.durable.last_step
         return self._step_of(self.members.values())
+
+    @property
+    def furthest(self) -> int | None:
+        """The furthest step that any worker of this round or an earlier one is known to have done."""
+        here = furthest_step((member.observed for member in self.members.values()), self.id, self.durable.round)
+        known = [step for step in (self.durable.reached, self.progress.furthest, here) if step is not None]
+        return max(known, default=None)
 
     def _step_of(self, members: Iterable[Member]) -> int | None:
         """Return the least step of these members, and of those that are no longer members."""

@@ -10,7 +10,9 @@ from coordinatord.core.queries.report_builder import repeats_of, report_on
 from coordinatord.core.queries.time_attribution import (
     spent,
     spent_at_the_end,
+    spent_in_silence,
     spent_when_broken,
+    spent_with_new_steps,
     spent_with_steps_again,
     spent_without_steps,
 )
@@ -33,6 +35,7 @@ from coordinatord.core.values.records import (
     RoundStarted,
     RoundStopped,
     RunEnded,
+    TrainingCaughtUp,
     TrainingResumed,
     TrainingStalled,
 )
@@ -85,14 +88,23 @@ def resume(run: Run, reason: Reason, decision: Decision) -> None:
     )
 
 
+def catch_up(run: Run, reason: Reason, decision: Decision) -> None:
+    """Count the time as training again from when the round came to where an earlier one had been."""
+    decision.record(
+        TrainingCaughtUp(run.job, run.id, reason.sentence, run.durable.round, spent_with_new_steps(run, decision.now))
+    )
+
+
 def note_silent(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that no node is heard; the round stands."""
-    decision.record(NodesSilent(run.job, run.id, reason.sentence, run.durable.round))
+    decision.record(
+        NodesSilent(run.job, run.id, reason.sentence, run.durable.round, spent_in_silence(run, decision.now))
+    )
 
 
 def note_heard(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that a node is heard again."""
-    decision.record(NodesHeard(run.job, run.id, reason.sentence, run.durable.round))
+    decision.record(NodesHeard(run.job, run.id, reason.sentence, run.durable.round, spent(run, decision.now)))
 
 
 def stop_planned(run: Run, reason: Reason, decision: Decision) -> None:
@@ -122,6 +134,7 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
             report=report,
             spent=spent(run, decision.now),
             repeats=repeats,
+            reached=run.furthest,
         )
     )
     for member in leaving:

@@ -41,6 +41,7 @@ from coordinatord.core.values.records import (
     RunEnded,
     RunOpened,
     TrainingBegan,
+    TrainingCaughtUp,
     TrainingResumed,
     TrainingStalled,
 )
@@ -199,11 +200,11 @@ def _round_remembered(run: DurableRun, record: RoundRemembered, at: float) -> No
 def _begin_round(run: DurableRun, record: RoundFormed | RoundRemembered, nodes: int, workers: int, at: float) -> None:
     """Begin a round of so many nodes and workers; nothing is known against any of them yet."""
     run.round, run.superseded_reason, run.losses, run.first_failure = record.round, "", [], None
-    run.stepped = run.silent = False
+    run.stepped = run.repeats_steps = run.silent = False
     run.formed_at = at
     run.rounds.form(record.round, nodes, workers, record.reason, record.spent)
     _enter(run, State.STARTING, record.reason, at)
-    _spend(run, record.spent, Activity.STARTING, at)
+    _work_on(run, record.spent, at)
 
 
 def _rounds_missed(run: DurableRun, record: RoundsMissed, at: float) -> None:
@@ -215,13 +216,19 @@ def _round_started(run: DurableRun, record: RoundStarted, at: float) -> None:
     run.reports_steps = record.steps_awaited
     run.rounds.start(record)
     _enter(run, State.RUNNING, record.reason, at)
-    _spend(run, record.spent, Activity.STARTING if record.steps_awaited else Activity.RUNNING, at)
+    _work_on(run, record.spent, at)
 
 
 def _training_began(run: DurableRun, record: TrainingBegan, at: float) -> None:
     run.reports_steps = run.stepped = True
+    run.repeats_steps = record.step is not None and run.reached is not None and record.step < run.reached
     run.entered_at = at
-    _spend(run, record.spent, Activity.TRAINING, at)
+    _work_on(run, record.spent, at)
+
+
+def _training_caught_up(run: DurableRun, record: TrainingCaughtUp, at: float) -> None:
+    run.repeats_steps = False
+    _work_on(run, record.spent, at)
 
 
 def _training_stalled(run: DurableRun, record: TrainingStalled, at: float) -> None:
@@ -229,17 +236,19 @@ def _training_stalled(run: DurableRun, record: TrainingStalled, at: float) -> No
 
 
 def _training_resumed(run: DurableRun, record: TrainingResumed, at: float) -> None:
-    _spend(run, record.spent, Activity.TRAINING, at)
+    _work_on(run, record.spent, at)
 
 
 def _nodes_silent(run: DurableRun, record: NodesSilent, at: float) -> None:
-    del record, at
     run.silent = True
+    if record.spent is not None:
+        _spend(run, record.spent, Activity.SILENT, at)
 
 
 def _nodes_heard(run: DurableRun, record: NodesHeard, at: float) -> None:
-    del record, at
     run.silent = False
+    if record.spent is not None:
+        _work_on(run, record.spent, at)
 
 
 def _round_stopped(run: DurableRun, record: RoundStopped, at: float) -> None:
@@ -255,6 +264,7 @@ def _round_stopped(run: DurableRun, record: RoundStopped, at: float) -> None:
 def _round_ended(run: DurableRun, record: RoundEnded, at: float) -> None:
     _keep_report(run, record.report, at)
     run.round, run.restarts_used, run.repeats = record.round, record.restarts_used, record.repeats
+    run.reached = record.reached
     run.last_end_reason = record.reason if record.report is None else in_brief(record.report)
     for member in list(run.inside):
         _leave_round(run, member)
@@ -277,7 +287,7 @@ def _let_go_of_rounds(run: DurableRun) -> None:
     """Drop all that only another round would need: the store does not restore that for a run that has ended."""
     run.members, run.released, run.order, run.losses = {}, {}, {}, []
     run.last_left, run.emptied_at = False, None
-    run.stepped = run.silent = run.planned = False
+    run.stepped = run.repeats_steps = run.silent = run.planned = False
     run.formed_reason = run.superseded_reason = run.last_end_reason = ""
     run.stop_reason, run.first_failure, run.slowest_s = Reason("", ""), None, 0.0
     if not any(True for _ in run.rounds):
@@ -308,6 +318,11 @@ def _spend(run: DurableRun, spent: Spent, activity: Activity | None, at: float) 
     run.ledger = Ledger(at, spent, activity)
 
 
+def _work_on(run: DurableRun, spent: Spent, at: float) -> None:
+    """Settle what the run has spent so far; from now on its round goes on, as far as is known."""
+    _spend(run, spent, run.activity_at_work, at)
+
+
 def _keep_report(run: DurableRun, report: Report | None, at: float) -> None:
     """Remember why a round failed, until another round fails."""
     if report is not None:
@@ -326,6 +341,7 @@ _CHANGES |= {
     RoundsMissed: _rounds_missed,
     RoundStarted: _round_started,
     TrainingBegan: _training_began,
+    TrainingCaughtUp: _training_caught_up,
     TrainingStalled: _training_stalled,
     TrainingResumed: _training_resumed,
     NodesSilent: _nodes_silent,

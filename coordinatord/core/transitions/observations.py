@@ -100,7 +100,9 @@ def note_steps(run: Run, member: Member, observed: Observed) -> None:
 
 
 def turns(run: Run) -> bool:
-    """Whether the steps that were just noted show that training has stalled, or that it goes on."""
+    """Whether the steps that were just noted show that training has stalled, that it goes on, or that it gets on."""
+    if run.durable.repeats_steps and conditions.caught_up(run) is not None:
+        return True
     return conditions.stalled(run) is not None or conditions.resumed(run) is not None
 
 
@@ -164,11 +166,11 @@ def _note_first_step(run: Run, members: list[Member], decision: Decision) -> Non
     if not members:
         return
     began_at, who = min((member.heard_at - (member.observed.step_age_s or 0.0), member.node) for member in members)
-    spent = spent_with_steps(run, began_at, decision.now)
     step = max(step for step in run.members[who].observed.steps if step is not None)
+    spent = spent_with_steps(run, began_at, step, decision.now)
     reason = f"a worker of node {who} has reported step {step}"
     run.progress.note_start(run.durable.entered_at)
-    decision.record(TrainingBegan(run.job, run.id, reason, run.durable.round, spent))
+    decision.record(TrainingBegan(run.job, run.id, reason, run.durable.round, spent, step))
 
 
 def _let_leave(run: Run, member: Member, decision: Decision) -> None:

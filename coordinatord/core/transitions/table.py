@@ -92,6 +92,7 @@ def _rows() -> list[Transition]:
             Transition(state, when.heard_again, state, do.note_heard, "nodes are heard again"),
         ]
     rows += [
+        Transition(running, when.caught_up, running, do.catch_up, "step {reasons.reached} is reached again"),
         Transition(running, when.stalled, running, do.stall, "{reasons.idle}"),
         Transition(running, when.resumed, running, do.resume, "workers do steps again"),
         Transition(stopping, when.exhausted, failed, do.fail_workers, "{reasons.verdict}"),

@@ -189,6 +189,18 @@ class TrainingBegan(Record):
 
     round: Counter
     spent: Spent
+    step: Step | None = None
+    """The step; None in old records."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingCaughtUp(Record):
+    """The workers of a round have come to the furthest step of the rounds before; what they did so far was redone."""
+
+    KIND = "TrainingCaughtUp"
+
+    round: Counter
+    spent: Spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +230,8 @@ class NodesSilent(Record):
     KIND = "NodesSilent"
 
     round: Counter
+    spent: Spent | None = None
+    """The time up to when the last of them was heard; None in old records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +241,8 @@ class NodesHeard(Record):
     KIND = "NodesHeard"
 
     round: Counter
+    spent: Spent | None = None
+    """The time of the run so far; None in old records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +284,8 @@ class RoundEnded(Record):
     spent: Spent
     repeats: Counter
     """How often the same error had come right before, round after round, without a step in between."""
+    reached: Step | None = None
+    """The furthest step that any worker of this round or an earlier one has reported, as far as it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +354,7 @@ KINDS: dict[str, type[Record]] = {
         RoundsMissed,
         RoundStarted,
         TrainingBegan,
+        TrainingCaughtUp,
         TrainingStalled,
         TrainingResumed,
         NodesSilent,

@@ -26,11 +26,15 @@ class Activity(StrEnum):
     """What a second of a run's wall time went to."""
 
     TRAINING = "training"
-    """All its workers are started, and they report their steps."""
+    """All its workers are started, and they do steps that no round of the run has done before."""
+    REDONE = "redone"
+    """They do steps again that an earlier round of the run had done, as after a restart from a checkpoint."""
     RUNNING = "running"
     """All its workers are started; whether they train is not known, since no step is reported."""
     STALLED = "stalled"
     """No worker has done a step for much longer than steps have taken recently."""
+    SILENT = "silent"
+    """No node of the round is heard, so nothing is known of its workers."""
     WAITING = "waiting"
     """No round, and fewer nodes are ready than it needs."""
     RENDEZVOUS = "rendezvous"
@@ -48,8 +52,10 @@ class Spent:
     """Seconds by activity, of a run or of one round."""
 
     training: Span = 0.0
+    redone: Span = 0.0
     running: Span = 0.0
     stalled: Span = 0.0
+    silent: Span = 0.0
     waiting: Span = 0.0
     rendezvous: Span = 0.0
     starting: Span = 0.0
@@ -64,7 +70,7 @@ class Spent:
     @property
     def at_work(self) -> float:
         """The seconds in which all workers of a round were started, and nothing was known to be wrong."""
-        return self.training + self.running + self.stalled
+        return self.training + self.redone + self.running + self.stalled
 
     def by_activity(self) -> dict[str, float]:
         """Return them as plain data."""

@@ -77,6 +77,10 @@ class TrainingProgress:
         """How long that node has reported no other; other nodes may be quiet by habit."""
         self._first_s: float | None = None
         """How long the first step of the round took, until there is a second one."""
+        self.furthest: int | None = None
+        """The furthest step that was reported by the nodes that set the pace."""
+        self._counts_anew = False
+        """The script has begun to count its steps anew within the round."""
 
     def note(self, group_rank: int, observed: Observed, heard_at: float) -> None:
         """Take in a report of a node of the round that has steps, or will have."""
@@ -129,12 +133,29 @@ class TrainingProgress:
     def _sample(self, at: float, step: int) -> None:
         samples = self._samples
         if samples and step < samples[-1][1]:
-            samples.clear()  # the script counts anew
+            samples.clear()
+            self._counts_anew = True
+        if self.furthest is None or step > self.furthest:
+            self.furthest = step
         if samples:
             at = max(at, samples[-1][0])  # the message before took its time to arrive
         if len(samples) > 1 and at - samples[-2][0] < SPACING_S:
             samples.pop()
         samples.append((at, step))
+
+    def reached_at(self, step: int) -> float | None:
+        """Return when the round came to a step, worked out between two reports; None if it has not.
+
+        A script that counts anew has nothing left to come to: the time is that of its newest step.
+        """
+        if self._counts_anew:
+            return self._samples[-1][0]
+        after: tuple[float, int] | None = None
+        for at, known in reversed(self._samples):
+            if known < step:
+                return None if after is None else at + (after[0] - at) * (step - known) / (after[1] - known)
+            after = at, known
+        return None if after is None else after[0]
 
     @property
     def steps_per_s(self) -> float | None:

@@ -158,7 +158,7 @@ class RoundMeter:
             tally.formed = None  # in the first round of a run it may show only later that its workers report steps
         if tally.trained is not None and tally.planned is not None:
             since = record.spent.minus(tally.trained)
-            self._recovery(planned=tally.planned).observe(since.total - since.at_work)
+            self._recovery(planned=tally.planned).observe(since.total - since.at_work - since.silent)
         tally.trained, tally.planned = record.spent, None
 
     def _recovery(self, *, planned: bool) -> Histogram:

@@ -127,10 +127,10 @@ def test_while_all_nodes_are_silent_nothing_counts_as_training() -> None:
     assert (view.state, view.health, view.progress.steps_per_s) == ("running", "silent", None)
     assert "every node is silent" in view.reason
     job.stage.play("advance 98s")
-    assert job.seconds() == {"running": 20.0, "detecting": 100.0}
+    assert job.seconds() == {"running": 20.0, "silent": 100.0}
     job.stage.play("reconnect n1 n2")
     assert (job.view.health, job.summaries()) == (Health.WELL, ["every node is silent", "nodes are heard again"])
-    assert job.seconds() == {"running": 120.0}, "they have gone on, as far as is known"
+    assert job.seconds() == {"running": 20.0, "silent": 100.0}, "whether they have gone on is not known"
 
 
 def test_a_stall_outlives_the_coordinator_and_ends_with_the_next_step() -> None:

@@ -5,60 +5,22 @@ The simulation's invariants have the rest.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from coordinatord.core.policy import Policy
-from coordinatord.core.queries.job_view import job_view, rounds_view
+from coordinatord.core.queries.job_view import rounds_view
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.round_history import REASON_MAX, ROUNDS_KEPT
 from coordinatord.core.values.time_ledger import SPAN_MAX, Activity, Ledger, Spent
-from coordinatord.protocol.api import JobStatus
 from coordinatord.protocol.schema import fields_of
 from coordinatord.store import retention
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
 from tests.support.histories import Life as RandomLife
 from tests.support.histories import a_join_of, a_round_of, a_start_of, a_stop_of, an_end_of, an_opening, replay
-from tests.support.script import Stage
-
-PAIR = """
-    join n1 min=2 max=2
-    advance 3s
-    join n2 min=2 max=2
-    advance 1s
-    running n1 n2
-"""
-"""The second node comes after 3 s, and the workers are up after another."""
-
-
-def play(*scripts: str, **policy: float) -> Stage:
-    stage = Stage(**policy)
-    for line in "\n".join(scripts).split("\n"):
-        if line.strip():
-            stage.play(line.strip())
-    return stage
-
-
-def run_of(stage: Stage) -> Run:
-    return stage.coordinator.jobs["default"]
-
-
-def shown(stage: Stage) -> JobStatus:
-    return job_view(run_of(stage), stage.now, stage.coordinator.store_error)
-
-
-def ledger(stage: Stage) -> dict[str, float]:
-    """Return the status's ledger, without the zeros; it adds up to the time since the run was opened."""
-    view = shown(stage)
-    seconds = fields_of(view.ledger.seconds)
-    assert sum(seconds.values()) == pytest.approx(view.ledger.total) == view.opened_s
-    assert set(seconds) == {str(activity) for activity in Activity}
-    return {activity: took for activity, took in seconds.items() if took}
-
+from tests.support.ledgers import PAIR, ledger, play, run_of, shown
 
 # The causes
 
@@ -141,43 +103,9 @@ def test_a_stop_on_purpose_needs_no_detecting() -> None:
     assert ledger(stage) == {"rendezvous": 2.0, "running": 5.0, "stopping": 4.0}
 
 
-def test_but_nobody_has_trained_for_sure_since_all_fell_silent() -> None:
-    stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 90s", "ask stop default", "advance 1s")
-    seconds = ledger(stage)
-    assert (seconds["running"], seconds["detecting"]) == (6.0, 90.0)
-
-
-def test_nor_does_a_newcomer_prove_that_nodes_which_fell_silent_have_trained() -> None:
-    trio = [f"join n{number} min=2 max=3" for number in (1, 2)]
-    stage = play(*trio, "advance 2s", "running n1 n2", "advance 6s", "silence n1 n2", "advance 90s")
-    stage.play("join n3 min=2 max=3")
-    assert run_of(stage).durable.reason == "node n3 arrived"
-    assert ledger(stage) == {"rendezvous": 2.0, "running": 6.0, "detecting": 90.0}
-
-
 def test_nor_has_a_node_that_is_silent_since_before_nothing_could_be_recorded() -> None:
     stage = play(PAIR, "advance 6s", "silence n2", "trouble 60s", "ask restart default")
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0, "detecting": 60.0}
-
-
-def test_the_end_of_a_run_that_has_not_been_heard_of_is_detecting_too() -> None:
-    stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 400s")
-    assert run_of(stage).durable.state is State.FAILED
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0, "detecting": 375.0}
-
-
-def test_nodes_that_come_back_have_trained_on() -> None:
-    stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 90s", "heal n1 n2", "advance 10s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 106.0}
-
-
-def test_nodes_that_come_back_and_had_ended_their_workers_trained_until_then() -> None:
-    stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 24s")
-    puppet = stage.puppets["n1"]
-    puppet.observed = replace(puppet.observed, idle_s=4.0)
-    stage.play("stopped n1")
-    assert run_of(stage).durable.state is State.STOPPING
-    assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 26.0, "detecting": 4.0}
 
 
 def test_a_run_that_succeeds_has_trained_to_the_end() -> None:

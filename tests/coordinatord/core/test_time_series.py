@@ -107,7 +107,7 @@ def a_job() -> Stage:
     stage.play("stopped n1 n2")
     stage.play("advance 2s")
     stage.play("running n1 n2")
-    steps(stage, 20, 20)
+    steps(stage, 61, 20)
     return stage
 
 

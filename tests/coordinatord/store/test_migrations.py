@@ -11,7 +11,7 @@ import pytest
 
 from coordinatord.core.state.durable import DurableRun
 from coordinatord.core.values.ranks import Ranks
-from coordinatord.core.values.records import RoundEnded, RoundStopped
+from coordinatord.core.values.records import NodesHeard, NodesSilent, RoundEnded, RoundStopped, TrainingBegan
 from coordinatord.core.values.time_ledger import Spent
 from coordinatord.protocol.messages import Follower, SecondaryFailure
 from coordinatord.protocol.schema import fields_of
@@ -254,6 +254,30 @@ def test_a_run_whose_nodes_left_is_distinguished_from_one_that_was_stopped(tmp_p
     Database.open(path).close()
     bodies = ask(path, "SELECT body FROM records ORDER BY seq")
     assert [json.loads(str(body))["outcome"]["result"] for (body,) in bodies] == ["left", "stopped"]
+
+
+BEFORE_SILENT = 11
+"""The last version of the tables in which no time was silent or redone."""
+
+
+def test_records_from_before_time_could_be_silent_or_redone_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    Database.open(path, migrations.STEPS[:BEFORE_SILENT]).close()
+    spent = {name: seconds for name, seconds in fields_of(Spent()).items() if name not in {"silent", "redone"}}
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for kind in ("NodesSilent", "NodesHeard", "TrainingBegan"):
+            body = {"reason": "r"} | ({"spent": spent} if kind == "TrainingBegan" else {})
+            values = (1.0, "job", "e-1", kind, 1, json.dumps(body))
+            connection.execute(
+                "INSERT INTO records (at, job, run, kind, round, body) VALUES (?, ?, ?, ?, ?, ?)", values
+            )
+    database = Database.open(path)
+    assert [entry.record for entry in database.history("job", "e-1")] == [
+        NodesSilent("job", "e-1", "r", 1),
+        NodesHeard("job", "e-1", "r", 1),
+        TrainingBegan("job", "e-1", "r", 1, Spent()),
+    ]
+    database.close()
 
 
 BEFORE_LOGS = 5

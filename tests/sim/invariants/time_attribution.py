@@ -26,9 +26,10 @@ from coordinatord.core.values.records import (
     RunEnded,
     RunOpened,
     TrainingBegan,
+    TrainingCaughtUp,
     TrainingStalled,
 )
-from coordinatord.core.values.time_ledger import Spent
+from coordinatord.core.values.time_ledger import Activity, Spent
 from coordinatord.core.values.training_progress import STALL_S_MIN
 from coordinatord.protocol.messages import Goal, Phase, Result
 from tests.sim.invariants.time_ledger import EXACT_S, Accounted, LedgerInvariants, Page
@@ -74,6 +75,8 @@ class TimeInvariants(LedgerInvariants):
         """Rounds that broke while the nodeclient which could have reported it was stopped, or cut off."""
         self._broken_twice: set[Round] = set()
         """Rounds of which a worker failed by itself when another was gone and that was not known yet."""
+        self._reached: dict[str, int] = {}
+        """The furthest step that the rounds of each run have come to, by their records."""
         self._replaces = False
         """What is decided follows from a node that was replaced: what broke the round before may not be known yet."""
         self._upset_at = 0.0
@@ -91,7 +94,7 @@ class TimeInvariants(LedgerInvariants):
 
     def hears(self, event: Event) -> None:
         """Note an event that the coordinator is about to handle."""
-        del event
+        super().hears(event)
         now, machine = self.world.queue.now, self.world.daemon.machine
         asleep = now - self._event_seen_at > 2 * self.world.scenario.policy.heartbeat_s
         self._event_seen_at = now
@@ -167,6 +170,8 @@ class TimeInvariants(LedgerInvariants):
         self._upset_at = self._event_seen_at = self.world.queue.now
         self._enough_from.clear()
         self._known_after.clear()  # events that were only in memory are forgotten
+        reached = {run.id: run.reached for run in self.replica.jobs.values()}
+        self._reached = {run: step for run, step in reached.items() if step is not None}
 
     # Seconds
 
@@ -181,6 +186,7 @@ class TimeInvariants(LedgerInvariants):
 
     def _judge_spent(self, page: Page | None, record: Accounted) -> None:
         super()._judge_spent(page, record)
+        assert record.spent is not None
         now = self.world.queue.now
         if page is not None and isinstance(record, RoundFormed):
             self._judge_wait(page, record)
@@ -191,14 +197,23 @@ class TimeInvariants(LedgerInvariants):
                 self._started_at[record.run, record.round] = now
                 if not record.steps_awaited and not self.world.scenario.workers.announces:
                     self._running_at[record.run, record.round] = now
-            case TrainingBegan():
-                self._judge_first_step(record)
-            case TrainingStalled():
-                self._judge_stall(record)
+            case TrainingBegan() | TrainingCaughtUp() | TrainingStalled() | RoundEnded():
+                self._judge_steps(record)
             case RoundStopped():
                 self._judge_round_time((record.run, record.round), record)
             case RunEnded() if page is not None and page.kind not in {RunOpened, RoundStopped, RoundEnded}:
                 self._judge_round_time((record.run, page.round), record)
+
+    def _judge_steps(self, record: TrainingBegan | TrainingCaughtUp | TrainingStalled | RoundEnded) -> None:
+        match record:
+            case TrainingBegan():
+                self._judge_first_step(record)
+            case TrainingCaughtUp():
+                self._judge_new_steps(record)
+            case TrainingStalled():
+                self._judge_stall(record)
+            case RoundEnded():
+                self._judge_reached(record)
 
     def _judge_wait(self, page: Page, record: RoundFormed) -> None:
         """Check that a run that waits for nodes has too few, and one that waits for more has enough."""
@@ -229,14 +244,39 @@ class TimeInvariants(LedgerInvariants):
         first_s = self.world.scenario.workers.first_step_s
         stepped = training.whole_at is not None and first_s is not None
         self.check(stepped, "round %d trains, and no worker has taken a step", record.round)
+        grew = record.spent.redone > self._formed_at[key][1].redone
+        repeats = any(training.first_step < step for step in self._reached_before(key))
+        self.check(repeats or not grew, "round %d is said to repeat steps, and begins with new ones", record.round)
         assert training.whole_at is not None
         assert first_s is not None
         stepped_at = training.whole_at + first_s
         self._running_at[key] = max(self._started_at.get(key, 0.0), stepped_at)
-        trained = record.spent.training - self._formed_at[key][1].training
+        before = self._formed_at[key][1]
+        trained = record.spent.training + record.spent.redone - before.training - before.redone
         most = (self.world.queue.now - stepped_at) * (1 + self.world.scenario.skew) + TIGHT_S
         most += self._odd_s.get(record.run, 0.0)
         self.check(trained <= most, "round %d trained for %.3f s, and stepped for %.3f", record.round, trained, most)
+
+    def _reached_before(self, key: Round) -> list[int]:
+        """Return the last step of each earlier round of the run."""
+        trainings = [one for round_, one in self.world.trainings.items() if round_[0] == key[0] and round_[1] < key[1]]
+        return [stepped[0] for stepped in (one.stepped() for one in trainings) if stepped is not None]
+
+    def _judge_new_steps(self, record: TrainingCaughtUp) -> None:
+        """Check that a round whose time is no longer redone has come to where one before it had been."""
+        stepped, reached = self.world.trainings[record.run, record.round].stepped(), self._reached.get(record.run)
+        known = stepped is not None and reached is not None and stepped[0] >= reached
+        late = self.world.scenario.network.harsh  # an old report that comes late looks like steps that count anew
+        self.check(known or late, "round %d has come to step %s again, and is at %s", record.round, reached, stepped)
+
+    def _judge_reached(self, record: RoundEnded) -> None:
+        """Check that the end of a round has the furthest step that is known of it, and of the rounds before."""
+        here = [member.observed for member in self.world.run.members.values()]
+        steps = [step for one in here if (one.run, one.round) == (record.run, record.round) for step in one.steps]
+        known = max([-1, self._reached.get(record.run, -1), *(step for step in steps if step is not None)])
+        self.check((record.reached or 0) >= known, "round %d has come to step %d, and %s", record.round, known, record)
+        if record.reached is not None:
+            self._reached[record.run] = record.reached
 
     def _judge_stall(self, record: TrainingStalled) -> None:
         """Check that training that is recorded as stalled has done no step for long."""
@@ -264,6 +304,21 @@ class TimeInvariants(LedgerInvariants):
         # Nor is there a step between the end of the training and that of its workers.
         usual = training.done_at == math.inf and (longest_s < STALL_S_MIN - CALM_S or over)
         self.check(not stalled or not usual, "round %d does steps, and is said to have stalled", key[1])
+        self._look_at_repeated_steps(run, stepped[0])
+
+    def _look_at_repeated_steps(self, run: Run, step: int) -> None:
+        """Check that steps which are done again are known to be, and that others are not taken for such."""
+        reached, repeats = self._reached.get(run.id), run.durable.activity_at_work is Activity.REDONE
+        late = CALM_S / STEP_S
+        self.check(
+            not repeats or (reached is not None and step < reached + late), "step %d is new, and counts as redone", step
+        )
+        self.check(
+            repeats or reached is None or step >= reached,
+            "step %d is done again, up to %s, and counts as new",
+            step,
+            reached,
+        )
 
     def _is_plain(self, key: Round) -> bool:
         """Whether the reports of a round's nodes come at once, and have ever since it was formed."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from coordinatord.core.events import Event, Reported
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.job_view import job_view, rounds_view
@@ -19,6 +20,7 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import (
     NodeLost,
+    NodesHeard,
     NodesSilent,
     Record,
     RoundEnded,
@@ -28,6 +30,7 @@ from coordinatord.core.values.records import (
     RunEnded,
     RunOpened,
     TrainingBegan,
+    TrainingCaughtUp,
     TrainingResumed,
     TrainingStalled,
 )
@@ -36,6 +39,8 @@ from coordinatord.protocol.api import RoundStatus
 from coordinatord.protocol.messages import Result
 from coordinatord.protocol.schema import fields_of
 from coordinatord.server.driver import PATIENCE_S
+from coordinatord.server.metrics.jobs import figures_of
+from coordinatord.server.metrics.rounds import JobTally
 from tests.sim.invariants.rounds import RoundInvariants
 from tests.sim.workers import Round
 
@@ -49,30 +54,40 @@ SHOWN_S = 0.004
 """The tolerance of the status, which is rounded to milliseconds for each activity by itself."""
 
 _DETECTED = {Activity.DETECTING}
+
+_GOES_TO: dict[type[Record], set[Activity]] = {
+    RoundFormed: {Activity.STARTING},
+    RoundStarted: {Activity.STARTING, Activity.RUNNING},
+    TrainingBegan: {Activity.TRAINING, Activity.REDONE},
+    TrainingCaughtUp: {Activity.TRAINING},
+    TrainingStalled: {Activity.STALLED},
+    TrainingResumed: {Activity.TRAINING, Activity.REDONE},
+    NodesSilent: {Activity.SILENT},
+    NodesHeard: {Activity.STARTING, Activity.RUNNING, Activity.TRAINING, Activity.REDONE},
+}
+"""The activities to which the time after a record of a round goes, until it is known better."""
+
+_KNOWN_BY: dict[type[Record], set[Activity]] = {
+    RoundStarted: set(),
+    TrainingBegan: {Activity.STARTING, Activity.TRAINING, Activity.REDONE},
+    TrainingCaughtUp: {Activity.TRAINING},
+    TrainingStalled: {Activity.STALLED},
+    TrainingResumed: {Activity.TRAINING, Activity.REDONE},
+    NodesSilent: {Activity.SILENT},
+    NodesHeard: set(),
+    RoundStopped: _DETECTED,
+    RunEnded: _DETECTED,
+}
+"""The activities to which the next record of the round may find that it went instead."""
+
 MAY_GROW: dict[type[Record], dict[type[Record], set[Activity]]] = {
     RunOpened: {RoundFormed: {Activity.WAITING, Activity.RENDEZVOUS}, RunEnded: {Activity.WAITING}},
-    RoundFormed: {
-        RoundStarted: {Activity.STARTING},
-        RoundStopped: {Activity.STARTING} | _DETECTED,
-        RunEnded: {Activity.STARTING} | _DETECTED,
-    },
-    RoundStarted: {
-        TrainingBegan: {Activity.STARTING, Activity.TRAINING},
-        RoundStopped: {Activity.STARTING, Activity.RUNNING} | _DETECTED,
-        RunEnded: {Activity.STARTING, Activity.RUNNING} | _DETECTED,
-    },
     **{
-        kind: {
-            TrainingStalled: {Activity.TRAINING, Activity.STALLED},
-            RoundStopped: {Activity.TRAINING} | _DETECTED,
-            RunEnded: {Activity.TRAINING} | _DETECTED,
+        before: {
+            after: (goes_to - ({Activity.RUNNING} if after is TrainingBegan else set())) | known
+            for after, known in _KNOWN_BY.items()
         }
-        for kind in (TrainingBegan, TrainingResumed)
-    },
-    TrainingStalled: {
-        TrainingResumed: {Activity.TRAINING, Activity.STALLED},
-        RoundStopped: {Activity.STALLED} | _DETECTED,
-        RunEnded: {Activity.STALLED} | _DETECTED,
+        for before, goes_to in _GOES_TO.items()
     },
     RoundStopped: {RoundEnded: {Activity.STOPPING}, RunEnded: {Activity.STOPPING}},
     RoundEnded: {RoundFormed: {Activity.WAITING, Activity.RENDEZVOUS}, RunEnded: {Activity.WAITING}},
@@ -83,8 +98,11 @@ Accounted = (
     RoundFormed
     | RoundStarted
     | TrainingBegan
+    | TrainingCaughtUp
     | TrainingStalled
     | TrainingResumed
+    | NodesSilent
+    | NodesHeard
     | RoundStopped
     | RoundEnded
     | RunEnded
@@ -120,6 +138,10 @@ class LedgerInvariants(RoundInvariants):
         """The error in the time of a run because a clock was set while there was no coordinator; by run."""
         self._silent: set[Round] = set()
         """Rounds of which all nodes were silent at some time."""
+        self._heard_at = self._heard_before = 0.0
+        """When a member last sent something, and when the last one before the present event did."""
+        self._tally = JobTally()
+        """What the present coordinator has shown in metrics."""
         self._life_began = (0.0, 0.0, 0.0)
         """When the coordinator last started by its clock and by the queue, and the offset of its wall clock."""
 
@@ -131,12 +153,19 @@ class LedgerInvariants(RoundInvariants):
         daemon = self.world.daemon
         self._pages = dict(self._durable_pages)  # what was not durable has never been
         self._written.clear()
+        self._tally = JobTally()
         self._life_began = daemon.clock.read(), self.world.queue.time, daemon.wall_offset
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
         """Note that the store holds these records alone."""
         super().set_back(records, now)
         self._durable_pages.clear()
+
+    def hears(self, event: Event) -> None:
+        """Note an event that the coordinator is about to handle."""
+        self._heard_before = self._heard_at
+        if isinstance(event, Reported) and event.session in self.world.daemon.machine._sessions:
+            self._heard_at = self.world.queue.now
 
     # Records
 
@@ -149,9 +178,11 @@ class LedgerInvariants(RoundInvariants):
             if isinstance(record, RunOpened):
                 self._turn_page(record, Spent())
             elif isinstance(record, Accounted):
+                assert record.spent is not None
                 page = self._pages.get(record.run)
                 if page is not None:
                     self._judge_sum(page, record)
+                    self._judge_silence(page, record)
                     self._judge_causes(page, record, silent=lost or self._is_unheard(record.run, page.round))
                 self._judge_spent(page, record)
                 self._turn_page(record, record.spent)
@@ -185,8 +216,17 @@ class LedgerInvariants(RoundInvariants):
         self._pages[record.run] = page
         self._written.append(page)
 
+    def _judge_silence(self, page: Page, record: Accounted) -> None:
+        """Check that no time was silent in which a member was heard."""
+        assert record.spent is not None
+        silent_s = record.spent.silent - page.spent.silent
+        if page.life == self.world.daemon.life:
+            most = (self.world.queue.now - self._heard_before) * (1 + self.world.scenario.skew) + EXACT_S
+            self.check(silent_s <= most, "%s has %.3f s of silence, of %.3f", record, silent_s, most)
+
     def _judge_sum(self, page: Page, record: Accounted) -> None:
         """Check that all time since the last record is counted, to the microsecond while the coordinator lives."""
+        assert record.spent is not None
         daemon, took = self.world.daemon, record.spent.total - page.spent.total
         clock = daemon.clock.read()
         if page.life == daemon.life:
@@ -212,6 +252,7 @@ class LedgerInvariants(RoundInvariants):
 
     def _judge_causes(self, page: Page, record: Accounted, *, silent: bool) -> None:
         """Check that no second is taken from an activity again, and that each activity fits the state of the run."""
+        assert record.spent is not None
         may_grow = MAY_GROW[page.kind].get(type(record), set())
         planned = isinstance(record, RoundStopped) and record.planned and not silent
         well = isinstance(record, RunEnded) and record.outcome.result is Result.SUCCEEDED
@@ -245,6 +286,16 @@ class LedgerInvariants(RoundInvariants):
                 self.check(abs(known - passed) < EXACT_S, "%.6f s are known of %s, of %.6f", known, run.id, passed)
                 self.check(abs(total - passed) < SHOWN_S, "%.3f s are shown of %s, of %.3f", total, run.id, passed)
             self._judge_timeline(run, rounds_view(run, now))
+            self._judge_metrics(run, now)
+
+    def _judge_metrics(self, run: Run, now: float) -> None:
+        """Check that metrics never go back within a run, and have as many seconds as have passed."""
+        before = self._tally.shown if self._tally.shown_of == run.id else {}
+        figures = dict(zip(Activity, figures_of(run, self._tally, now).seconds, strict=True))
+        fell = [activity for activity, seconds in before.items() if figures[Activity(activity)] < seconds]
+        self.check(not fell, "metrics of %s go back: %s", run.id, fell)
+        shown, passed = sum(figures.values()), spent(run, now).total
+        self.check(abs(shown - passed) < EXACT_S, "metrics of %s have %.6f s, of %.6f", run.id, shown, passed)
 
     def _judge_timeline(self, run: Run, rounds: Sequence[RoundStatus]) -> None:
         took = [sum(fields_of(one.seconds).values()) for one in rounds]

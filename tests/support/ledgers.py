@@ -1,0 +1,49 @@
+"""Plays scripts of one job and reads where its time went, for the tests of the ledger."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinatord.core.queries.job_view import job_view
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.time_ledger import Activity
+from coordinatord.protocol.api import JobStatus
+from coordinatord.protocol.schema import fields_of
+from tests.support.script import Stage
+
+PAIR = """
+    join n1 min=2 max=2
+    advance 3s
+    join n2 min=2 max=2
+    advance 1s
+    running n1 n2
+"""
+"""The second node comes after 3 s, and the workers are up after another."""
+
+
+def play(*scripts: str, **policy: float) -> Stage:
+    """Play scripts of a coordinator, one line after another."""
+    stage = Stage(**policy)
+    for line in "\n".join(scripts).split("\n"):
+        if line.strip():
+            stage.play(line.strip())
+    return stage
+
+
+def run_of(stage: Stage) -> Run:
+    """Return the run of the default job."""
+    return stage.coordinator.jobs["default"]
+
+
+def shown(stage: Stage) -> JobStatus:
+    """Return its status."""
+    return job_view(run_of(stage), stage.now, stage.coordinator.store_error)
+
+
+def ledger(stage: Stage) -> dict[str, float]:
+    """Return the status's ledger, without the zeros; it adds up to the time since the run was opened."""
+    view = shown(stage)
+    seconds = fields_of(view.ledger.seconds)
+    assert sum(seconds.values()) == pytest.approx(view.ledger.total) == view.opened_s
+    assert set(seconds) == {str(activity) for activity in Activity}
+    return {activity: took for activity, took in seconds.items() if took}
