@@ -65,8 +65,7 @@ class AdminBody:
 
     by: Name
     """The person who asks, by the person's own account."""
-    reason: Sentence
-    """The reason; may be left out."""
+    reason: Sentence = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +73,9 @@ class DrainBody:
     """The body of a drain; the first two fields mean what they do in `AdminBody`."""
 
     by: Name
-    reason: Sentence
-    ahead: bool
-    """The name may be one that no node has yet; may be left out."""
+    reason: Sentence = ""
+    ahead: bool = False
+    """The name may be one that no node has yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.connections import Connections
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
+from coordinatord.server.http import openapi
 from coordinatord.server.http.admin_api import Requests
 from coordinatord.server.http.browser_guard import Browsers, Names
 from coordinatord.server.http.events_api import EventsApi
@@ -157,7 +158,7 @@ async def serve(
     middlewares = [connections.note, Browsers(names).guard, complain_alike]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=middlewares)
     app.add_routes([web.get(SESSION_PATH, connections.take_over), *Api(driver, change_signal).routes()])
-    app.add_routes([*requests.routes(), *events_api.routes(), *logs_api.routes()])
+    app.add_routes([*requests.routes(), *events_api.routes(), *logs_api.routes(), *openapi.routes()])
     app.add_routes([*page.routes(), *stream.routes(), *metrics.routes()])
     # aiohttp waits for a request once before it cancels it and once more after. Cancellation on disconnect is off by
     # default in production and on in aiohttp's test server; set here, it is on in both.

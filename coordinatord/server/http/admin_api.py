@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from itertools import count
 
@@ -39,11 +39,11 @@ PARSERS = {"application/json": json.loads, "application/msgpack": msgpack.unpack
 these, and gets none. (`browser_guard` refuses requests of such pages in any case.)"""
 
 _PATHS: dict[str, type[Request]] = {
-    "/v1/jobs/{target:[^/]+}/stop": StopJob,
-    "/v1/jobs/{target:[^/]+}/restart": RestartJob,
-    "/v1/jobs/{target:[^/]+}/forget": ForgetJob,
-    "/v1/nodes/{target:[^/]+}/drain": DrainNode,
-    "/v1/nodes/{target:[^/]+}/undrain": UndrainNode,
+    "/v1/jobs/{job:[^/]+}/stop": StopJob,
+    "/v1/jobs/{job:[^/]+}/restart": RestartJob,
+    "/v1/jobs/{job:[^/]+}/forget": ForgetJob,
+    "/v1/nodes/{node:[^/]+}/drain": DrainNode,
+    "/v1/nodes/{node:[^/]+}/undrain": UndrainNode,
 }
 """aiohttp's own pattern for a part of a path allows no braces, which a name may have."""
 
@@ -134,7 +134,8 @@ async def _read(request: web.Request, kind: type[Request]) -> Request:
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
             body = parse(await request.read())
-        target = _check_target(dict(request.match_info), "request").target
+        (name,) = request.match_info.values()
+        target = _check_target({"target": name}, "request").target
         return _wanted(kind, target, body)
     except web.HTTPRequestEntityTooLarge as error:
         raise TurnedDownError(413, "too_large", f"a request has at most {request.client_max_size} bytes") from error
@@ -148,12 +149,13 @@ async def _read(request: web.Request, kind: type[Request]) -> Request:
 def _wanted(kind: type[Request], target: str, body: object) -> Request:
     """Make a request from its body. Raises `SchemaError`."""
     if issubclass(kind, DrainNode):
-        drain = _check_drain_body(_completed(body, reason="", ahead=False), "request")
+        drain = _check_drain_body(_completed(body, DrainBody), "request")
         return kind(target, drain.by, drain.reason, drain.ahead)
-    asked = _check_body(_completed(body, reason=""), "request")
+    asked = _check_body(_completed(body, AdminBody), "request")
     return kind(target, asked.by, asked.reason)
 
 
-def _completed(body: object, **missing: object) -> object:
+def _completed(body: object, kind: type[AdminBody | DrainBody]) -> object:
     """Return a body with its optional fields filled in."""
+    missing = {one.name: one.default for one in fields(kind) if one.default is not MISSING}
     return missing | body if type(body) is dict else body

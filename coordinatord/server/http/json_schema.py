@@ -1,0 +1,119 @@
+"""Makes JSON Schemas (draft 2020-12) of the records of `protocol`, so that each record has one definition.
+
+Bounds come from the annotations, and descriptions from the docstrings, which stand in the source below each field.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from coordinatord.protocol.schema import Clipped, Length, Range, Token, Verbatim
+
+Schema = dict[str, Any]
+
+WHERE = "#/components/schemas/"
+
+
+class Schemas:
+    """The schemas of records, each made once, and of all records within them."""
+
+    def __init__(self, omitted: Mapping[type[Any], frozenset[str]]) -> None:
+        """Begin with none; the fields in `omitted` may be missing in an answer."""
+        self._omitted = omitted
+        self.made: dict[str, Schema] = {}
+
+    def of_answer(self, kind: type[Any]) -> Schema:
+        """Return a reference to the schema of a record that is sent: all of its fields are there."""
+        return self._of(kind, _fields_without(kind, self._omitted.get(kind, frozenset())))
+
+    def of_body(self, kind: type[Any]) -> Schema:
+        """Return a reference to the schema of a record that is received: fields with a default may be left out."""
+        needed = [one.name for one in fields(kind) if one.default is one.default_factory is MISSING]
+        reference = self._of(kind, needed)
+        self.made[kind.__name__]["additionalProperties"] = False
+        return reference
+
+    def _of(self, kind: type[Any], required: Collection[str]) -> Schema:
+        if kind.__name__ not in self.made:
+            self.made[kind.__name__] = {}  # a record may be within itself
+            hints, notes = get_type_hints(kind, include_extras=True), _notes(kind)
+            self.made[kind.__name__] |= {
+                "type": "object",
+                "description": _plain(kind.__doc__ or ""),
+                "properties": {name: _described(self._of_field(hint), notes.get(name)) for name, hint in hints.items()},
+                "required": sorted(required),
+            }
+        return {"$ref": f"{WHERE}{kind.__name__}"}
+
+    def _of_field(self, annotation: Any) -> Schema:
+        if get_origin(annotation) is Annotated:
+            kind, bound = get_args(annotation)
+            return self._of_field(kind) | (_items(bound) if get_origin(kind) is tuple else _bounds(bound))
+        if get_origin(annotation) in {UnionType, Union}:
+            (inner,) = [part for part in get_args(annotation) if part is not NoneType]
+            return {"anyOf": [self._of_field(inner), {"type": "null"}]}
+        if get_origin(annotation) is tuple:
+            return {"type": "array", "items": self._of_field(get_args(annotation)[0])}
+        if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+            return {"type": "string", "enum": list(annotation)}
+        if is_dataclass(annotation) and isinstance(annotation, type):
+            return self.of_answer(annotation)
+        return {"type": _TYPES[annotation]}
+
+
+_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def _bounds(bound: object) -> Schema:
+    match bound:
+        case Length(least, most):
+            return {"minLength": least, "maxLength": most}
+        case Range(least, most):
+            return {"minimum": least, "maximum": most}
+        case Token(most):
+            return {"pattern": "^[!-~]+$", "maxLength": most}
+        case Verbatim(most):
+            return {"maxLength": most}
+        case Clipped():
+            return {}  # a text is cut where it is read
+    raise TypeError(bound)
+
+
+def _items(bound: Length) -> Schema:
+    return {"minItems": bound.least, "maxItems": bound.most}
+
+
+def _fields_without(kind: type[Any], omitted: Collection[str]) -> list[str]:
+    return [one.name for one in fields(kind) if one.name not in omitted]
+
+
+def _described(schema: Schema, note: str | None) -> Schema:
+    return schema if note is None else schema | {"description": note}
+
+
+def _notes(kind: type[Any]) -> dict[str, str]:
+    """Return the docstring of each field that has one; none where the source is not at hand."""
+    try:
+        source = textwrap.dedent(inspect.getsource(kind))
+    except OSError:
+        return {}
+    [definition] = ast.parse(source).body
+    assert isinstance(definition, ast.ClassDef)  # noqa: S101 - the source of a class
+    found: dict[str, str] = {}
+    for field, note in zip(definition.body, definition.body[1:], strict=False):
+        text = note.value if isinstance(note, ast.Expr) else None
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Constant):
+            found[field.target.id] = _plain(str(text.value))
+    return found
+
+
+def _plain(docstring: str) -> str:
+    """Return a docstring as a text without ends of lines within a paragraph."""
+    return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(docstring).split("\n\n"))

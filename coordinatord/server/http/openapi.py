@@ -1,0 +1,253 @@
+"""`GET /openapi.json`: the HTTP API as an OpenAPI document, for people, generators of clients and gateways.
+
+The table has each path with its parameters and answers; the schemas are made of the records that are sent and received.
+A test compares the table with the routes of the server, and real answers with the schemas.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from aiohttp import web
+
+from coordinatord.core.values.records import KINDS
+from coordinatord.protocol.api import (
+    IN_LIST,
+    AdminAnswer,
+    AdminBody,
+    ApiEvent,
+    DrainBody,
+    ErrorAnswer,
+    EventsAnswer,
+    HealthAnswer,
+    JobsAnswer,
+    JobStatus,
+)
+from coordinatord.protocol.log_answers import LogPart, LogsAnswer
+from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LOG_LINES_MAX, LogStream
+from coordinatord.runtime import __version__
+from coordinatord.server.http.events_api import AT_ONCE_MAX
+from coordinatord.server.http.json_schema import Schema, Schemas
+from coordinatord.server.http.log_query import ALL, BOTH, LAST_LINES
+from coordinatord.server.http.responses import JSON, MSGPACK, SENDS
+
+OF_READS = {
+    403: "A web page of another site sent it, or a browser that asks by a name that is not this coordinator's.",
+    500: "A bug of coordinatord.",
+    503: "It cannot be answered now: too many ask, or the records cannot be read.",
+}
+"""The errors that any request may meet, with what they mean."""
+
+OF_REQUESTS = {
+    400: "The body is not understood.",
+    404: "There is no such job or node.",
+    408: "The rest of the body did not come.",
+    409: "It is refused as things are.",
+    413: "The body is too long.",
+    415: "The body is neither JSON nor msgpack.",
+}
+"""The errors that an operator's request may meet beside these."""
+
+UNKNOWN_JOB = {404: "There is no such job."}
+MALFORMED = {400: "A parameter is wrong."}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter in the query or in a header."""
+
+    name: str
+    about: str
+    schema: Schema
+    place: str = "query"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What one request does."""
+
+    method: str
+    path: str
+    summary: str
+    answer: type[Any] | None = None
+    """The record of the answer, as JSON or msgpack; None for other kinds of content."""
+    content: str = ""
+    """The kind of content, where that is no record."""
+    event: type[Any] | None = None
+    """The data of each server-sent event, for those who accept a stream."""
+    parameters: tuple[Parameter, ...] = ()
+    body: type[Any] | None = None
+    errors: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+_LAST_EVENTS: Schema = {"type": "integer", "minimum": 1, "maximum": AT_ONCE_MAX, "default": AT_ONCE_MAX}
+
+OF_EVENTS = (
+    Parameter(
+        "after", "Only events after the one of this id; then the next ones, and not the newest.", {"type": "string"}
+    ),
+    Parameter("last", "So many of the newest.", _LAST_EVENTS),
+    Parameter("since", "Only events of this age in seconds at most.", {"type": "number", "minimum": 0}),
+    Parameter(
+        "kind",
+        "Only events of these kinds, separated by commas or given several times, also as `node-lost`.",
+        {"type": "array", "items": {"type": "string", "examples": sorted(KINDS)}},
+    ),
+    Parameter("Last-Event-ID", "The same as `after`, as browsers send it.", {"type": "string"}, "header"),
+)
+
+_NUMBER_OF_LINES: Schema = {"type": "integer", "minimum": 0, "maximum": LOG_LINES_MAX}
+
+OF_LOGS = (
+    Parameter("rank", "Only these ranks, such as `3` or `0-7,12`.", {"type": "array", "items": {"type": "string"}}),
+    Parameter("node", "Only workers of these nodes or hosts.", {"type": "array", "items": {"type": "string"}}),
+    Parameter("round", "The round; by default the last one.", {"type": "integer", "minimum": 0}),
+    Parameter("stream", "Which stream.", {"enum": [*LogStream, BOTH], "default": BOTH}),
+    Parameter(
+        "last",
+        f"So many of the last lines of each log, or `{ALL}`.",
+        {"anyOf": [_NUMBER_OF_LINES, {"const": ALL}], "default": LAST_LINES},
+    ),
+    Parameter(
+        "last_bytes",
+        "So many of the last bytes of each log at most; without `last`, whatever the number of lines.",
+        {"type": "integer", "minimum": 0, "maximum": LOG_BYTES_MAX},
+    ),
+    Parameter(
+        "follow",
+        f"Go on with what is written, also in later rounds, until the run ends. It needs `Accept: {SENDS}`.",
+        {"type": "boolean", "default": False},
+    ),
+)
+
+
+def _request(path: str, summary: str, body: type[Any] = AdminBody) -> Operation:
+    return Operation("post", path, summary, AdminAnswer, body=body, errors=OF_REQUESTS)
+
+
+OPERATIONS = (
+    Operation("get", "/healthz", "Whether the coordinator does its work; 503 says why not.", HealthAnswer),
+    Operation("get", "/v1/jobs", "All jobs, each without its rounds.", JobsAnswer),
+    Operation("get", "/v1/jobs/{job}", "One job, with its last rounds.", JobStatus, errors=UNKNOWN_JOB),
+    Operation(
+        *("get", "/v1/events", "What happened to all jobs and to none, oldest first; as a stream also what comes."),
+        answer=EventsAnswer,
+        event=ApiEvent,
+        parameters=OF_EVENTS,
+        errors=MALFORMED,
+    ),
+    Operation(
+        *("get", "/v1/jobs/{job}/events", "What happened to one job, oldest first; as a stream also what comes."),
+        answer=EventsAnswer,
+        event=ApiEvent,
+        parameters=OF_EVENTS,
+        errors=MALFORMED | UNKNOWN_JOB,
+    ),
+    Operation(
+        *("get", "/v1/jobs/{job}/logs", "What the workers of a round have written, read from their nodes."),
+        answer=LogsAnswer,
+        event=LogPart,
+        parameters=OF_LOGS,
+        errors=MALFORMED | {404: "There is no such job, round, node or rank."},
+    ),
+    _request("/v1/jobs/{job}/stop", "Workers save their state, and the run ends."),
+    _request("/v1/jobs/{job}/restart", "Workers save their state, and a new round begins."),
+    _request("/v1/jobs/{job}/forget", "Drop a job that is over, and its history."),
+    _request("/v1/nodes/{node}/drain", "A node, or all nodes of a host, save, leave and stay out.", DrainBody),
+    _request("/v1/nodes/{node}/undrain", "Let a node or a host in again."),
+    Operation("get", "/metrics", "Metrics for Prometheus.", content="text/plain"),
+    Operation("get", "/openapi.json", "This document.", content=JSON),
+    Operation("get", "/", "The live page.", content="text/html"),
+    Operation("get", "/v1/stream", "The data of the live page, which may change with each release.", content=SENDS),
+)
+"""All that is served, but for the files of the page and the sessions of nodes."""
+
+ABOUT = """What coordinatord serves over HTTP. Answers are JSON, or msgpack if the request has
+`Accept: application/msgpack`; errors too. There is no authentication: whoever reaches the port may send any request.
+Fields may be added; none changes its meaning, and none goes away."""
+
+
+@cache
+def document() -> dict[str, Any]:
+    """Return the OpenAPI document."""
+    schemas = Schemas(IN_LIST)
+    paths: dict[str, Any] = {}
+    for one in OPERATIONS:
+        paths.setdefault(one.path, {})[one.method] = _described(one, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "coordinatord", "version": __version__, "description": " ".join(ABOUT.split())},
+        "paths": paths,
+        "components": {"schemas": dict(sorted(schemas.made.items()))},
+    }
+
+
+def routes() -> list[web.RouteDef]:
+    """Return the route of the document."""
+    return [web.get("/openapi.json", _serve)]
+
+
+async def _serve(_: web.Request) -> web.Response:
+    return web.Response(body=_text(), content_type=JSON)
+
+
+@cache
+def _text() -> bytes:
+    return f"{json.dumps(document(), indent=1)}\n".encode()
+
+
+def _described(one: Operation, schemas: Schemas) -> dict[str, Any]:
+    content: dict[str, Any] = {one.content: {}} if one.content else {}
+    if one.answer is not None:
+        content = _of_record(schemas.of_answer(one.answer))
+    if one.event is not None:
+        about = "Each event has one of these as its data, in JSON."
+        content[SENDS] = {"schema": {"type": "string", "description": about}, "x-data": schemas.of_answer(one.event)}
+    errors = _of_record(schemas.of_answer(ErrorAnswer))
+    answers = {200: {"description": one.summary, "content": content}}
+    for status, meaning in sorted((OF_READS | dict(one.errors)).items()):
+        kept = content if (one.answer, status) == (HealthAnswer, 503) else errors
+        answers[status] = {"description": meaning, "content": kept}
+    described: dict[str, Any] = {
+        "summary": one.summary,
+        "operationId": _name(one),
+        "parameters": [*map(_of_path, _names_in(one.path)), *map(_of_parameter, one.parameters)],
+        "responses": {str(status): answer for status, answer in answers.items()},
+    }
+    if one.body is not None:
+        described["requestBody"] = {"required": True, "content": _of_record(schemas.of_body(one.body))}
+    return described
+
+
+def _of_record(schema: Schema) -> dict[str, Any]:
+    return {JSON: {"schema": schema}, MSGPACK: {"schema": schema}}
+
+
+def _name(one: Operation) -> str:
+    """Return a name for generated clients: `get_v1_jobs_job_events`."""
+    parts = [part.strip("{}").replace(".", "_") for part in one.path.split("/") if part]
+    return "_".join([one.method, *(parts or ["page"])])
+
+
+def _names_in(path: str) -> list[str]:
+    return [part.strip("{}") for part in path.split("/") if part.startswith("{")]
+
+
+def _of_path(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "minLength": 1, "maxLength": 128},
+    }
+
+
+def _of_parameter(one: Parameter) -> dict[str, Any]:
+    described = {"name": one.name, "in": one.place, "description": one.about, "schema": one.schema}
+    # A list may be given as several parameters, or as one with commas.
+    return described | ({"explode": True, "style": "form"} if one.schema.get("type") == "array" else {})

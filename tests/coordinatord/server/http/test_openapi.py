@@ -1,0 +1,202 @@
+"""The OpenAPI document is held to the server: paths, parameters, statuses, and the bodies of real answers."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, ClientTimeout
+from jsonschema import Draft202012Validator
+from multidict import MultiDict
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
+
+from coordinatord.protocol.log_messages import LogChunk, LogPlace, ReadLog
+from coordinatord.protocol.messages import SESSION_PATH, Goal, Phase
+from coordinatord.server.http import admin_api
+from coordinatord.server.http.log_query import read_query
+from coordinatord.server.http.openapi import OF_EVENTS, OF_LOGS, OF_REQUESTS, OPERATIONS, document
+from tests.coordinatord.server.conftest import Start
+from tests.coordinatord.server.http.test_events_api import following
+from tests.coordinatord.server.http.test_logs_api import KEEPS_LOGS
+from tests.coordinatord.server.test_durability import SlowStore
+from tests.support.raw_session import Peer, connect, join, until
+from tests.support.source import Source
+
+ALICE = {"by": "alice"}
+
+FOREIGN = {"Origin": "http://evil.example"}
+
+NOT_HERE = {SESSION_PATH, "/page/{name}"}
+"""Paths of nodes and of the page's own files."""
+
+SEEN_ELSEWHERE = {(500, "a bug"), (408, "a slow body"), (413, "a long body")}
+"""Statuses that other tests bring about."""
+
+
+def closed(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the document with schemas that allow no field that they do not name."""
+    spec = copy.deepcopy(spec)
+    for schema in spec["components"]["schemas"].values():
+        schema["additionalProperties"] = False
+    return spec
+
+
+SPEC = closed(document())
+
+REGISTRY: Registry[Any] = Registry().with_resource("spec", DRAFT202012.create_resource(SPEC))
+
+
+def check(value: Any, schema: dict[str, Any]) -> None:
+    """Validate a value; references within the schema are those of the document."""
+    absolute = json.loads(json.dumps(schema).replace('"#/', '"spec#/'))
+    Draft202012Validator(absolute, registry=REGISTRY).validate(value)
+
+
+def paths_in(source: Source) -> Iterator[str]:
+    """Yield the texts of a file that are paths of the API."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.match(r"/(?!$)\w", node.value):
+            yield re.sub(r":\[\^/\]\+", "", node.value)
+
+
+def test_every_path_of_the_server_is_described_and_no_other(tree: list[Source]) -> None:
+    own = [one for one in tree if one.is_python and one.is_in("coordinatord/server")]
+    served = {path for one in own if one.path.name != "openapi.py" for path in paths_in(one) if " " not in path}
+    served -= {path for path in served if path.startswith(("/page/", "/dev/", "/proc/"))}
+    assert served | {"/", "/openapi.json"} == {one.path for one in OPERATIONS}
+
+
+def test_every_schema_is_one_and_every_reference_leads_somewhere() -> None:
+    for schema in SPEC["components"]["schemas"].values():
+        Draft202012Validator.check_schema(schema)
+    used = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(SPEC)))
+    assert used == set(SPEC["components"]["schemas"])
+    names = [one["operationId"] for methods in SPEC["paths"].values() for one in methods.values()]
+    assert len(set(names)) == len(names)
+
+
+def test_a_field_is_described_by_its_docstring() -> None:
+    job = SPEC["components"]["schemas"]["JobStatus"]
+    assert job["properties"]["world_size"] == {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": 2**62,
+        "description": "0 without a round.",
+    }
+    assert "rounds" not in job["required"], "a list of jobs does not have them"
+    assert SPEC["components"]["schemas"]["DrainBody"]["required"] == ["by"]
+
+
+def test_the_parameters_of_logs_are_those_that_are_read() -> None:
+    examples = {"rank": "0-7,12", "node": "gpu1", "round": "2", "stream": "both", "last": "all", "last_bytes": "9"}
+    assert {one.name for one in OF_LOGS} == {*examples, "follow"}
+    for name, example in examples.items():
+        read_query(MultiDict({name: example}))
+    with pytest.raises(ValueError, match="selects nothing"):
+        read_query(MultiDict({"other": "1"}))
+
+
+class Client:
+    """A client that checks each answer against the document."""
+
+    def __init__(self, url: str, session: ClientSession) -> None:
+        self.url = url
+        self.session = session
+        self.seen: set[tuple[str, str, int]] = set()
+
+    async def ask(self, method: str, path: str, status: int, *, at: str = "", **more: Any) -> None:
+        """Send a request to `at` (default: the path itself), and check its status and its body."""
+        async with self.session.request(method, f"{self.url}{at or path}", **more) as answer:
+            assert answer.status == status, await answer.text()
+            described = SPEC["paths"][path][method]["responses"][str(status)]["content"]
+            assert answer.content_type in described
+            schema = described[answer.content_type].get("schema")
+            if schema is not None:
+                check(await answer.json(), schema)
+            elif answer.content_type == "application/json":
+                assert await answer.json() == document()
+        self.seen.add((method, path, status))
+
+
+async def _reads(client: Client, a: Peer) -> None:
+    for path in ("/healthz", "/v1/jobs", "/v1/events", "/openapi.json", "/metrics", "/"):
+        await client.ask("get", path, 200)
+        browser = {"User-Agent": "Mozilla/5.0", "Host": "evil.example"}
+        await client.ask("get", path, 403, headers=browser)
+    for rest in ("", "/events", "/logs"):
+        await client.ask("get", f"/v1/jobs/{{job}}{rest}", 404, at=f"/v1/jobs/no{rest}")
+    for parameter in OF_EVENTS:
+        if parameter.name != "Last-Event-ID":
+            for path, at in (("/v1/events", "/v1/events"), ("/v1/jobs/{job}/events", "/v1/jobs/job/events")):
+                await client.ask("get", path, 400, at=f"{at}?{parameter.name}=x,y")
+    await client.ask("get", "/v1/jobs/{job}/logs", 400, at="/v1/jobs/job/logs?rank=x")
+    for rest in ("", "/events"):
+        await client.ask("get", f"/v1/jobs/{{job}}{rest}", 200, at=f"/v1/jobs/job{rest}")
+    async with client.session.get(f"{client.url}/v1/jobs/job/logs?rank=0&stream=stderr") as answer:
+        wanted = await a.receive(ReadLog)
+        await a.send(LogChunk(wanted.request, b"x\n", LogPlace(1, 2), more=False, gap=False, problem=""))
+        schema = SPEC["paths"]["/v1/jobs/{job}/logs"]["get"]["responses"]["200"]["content"]["application/json"]
+        check(await answer.json(), schema["schema"])
+
+
+async def _requests(client: Client) -> None:
+    paths = [one.path for one in OPERATIONS if one.body is not None]
+    for path in paths:
+        at = path.format(job="job", node="a")
+        await client.ask("post", path, 415, at=at, data=b"{}")
+        await client.ask("post", path, 400, at=at, json={})
+        await client.ask("post", path, 403, at=at, json=ALICE, headers=FOREIGN)
+    for path in paths:
+        if path.startswith("/v1/jobs/"):
+            await client.ask("post", path, 404, at=path.format(job="no"), json=ALICE)
+    await client.ask("post", "/v1/nodes/{node}/drain", 404, at="/v1/nodes/no/drain", json=ALICE)
+    await client.ask("post", "/v1/jobs/{job}/forget", 409, at="/v1/jobs/job/forget", json=ALICE)
+    await client.ask("post", "/v1/nodes/{node}/drain", 200, at="/v1/nodes/no/drain", json=ALICE | {"ahead": True})
+    await client.ask("post", "/v1/nodes/{node}/undrain", 200, at="/v1/nodes/no/undrain", json=ALICE)
+    for verb in ("restart", "stop"):
+        await client.ask("post", f"/v1/jobs/{{job}}/{verb}", 200, at=f"/v1/jobs/job/{verb}", json=ALICE)
+
+
+@pytest.mark.asyncio
+async def test_real_answers_are_as_they_are_described(start: Start) -> None:
+    async with start(heartbeat_s=600.0) as server, ClientSession(timeout=ClientTimeout(60)) as session:
+        client = Client(server.url, session)
+        async with connect(server.url, join("a", offer=KEEPS_LOGS)) as a:
+            run = await a.receive_goal(Goal.RUN)
+            await a.report(Phase.RUNNING, run)
+            await _reads(client, a)
+            async with following(f"{server.url}/v1/jobs/job/events") as events:
+                check(await anext(events), {"$ref": "#/components/schemas/ApiEvent"})
+            await _requests(client)
+            await a.report(Phase.STOPPED, run)
+            await a.receive_goal(Goal.EXIT)
+        async with following(f"{server.url}/v1/jobs/job/logs?follow=true") as parts:
+            for part in [part async for part in parts]:
+                check(part, {"$ref": "#/components/schemas/LogPart"})
+        await client.ask("post", "/v1/jobs/{job}/forget", 200, at="/v1/jobs/job/forget", json=ALICE)
+        good = {(one.method, one.path) for one in OPERATIONS if one.path not in {"/v1/stream", "/v1/jobs/{job}/logs"}}
+        assert {(method, path) for method, path, status in client.seen if status == 200} == good
+        met = {status for method, _, status in client.seen if method == "post"} - {200, 403}
+        assert met == OF_REQUESTS.keys() - {status for status, _ in SEEN_ELSEWHERE}
+
+
+@pytest.mark.asyncio
+async def test_a_coordinator_that_cannot_record_is_described_too(start: Start) -> None:
+    store = SlowStore()
+    store.broken = True
+    async with start(store) as server, ClientSession() as session, connect(server.url, join("a")):
+        store.allowed.release()
+        await until(lambda: server.driver.machine.store_error is not None)
+        client = Client(server.url, session)
+        await client.ask("get", "/healthz", 503)
+        await client.ask("post", "/v1/nodes/{node}/drain", 503, at="/v1/nodes/a/drain", json=ALICE)
+
+
+def test_the_statuses_of_requests_are_those_that_the_handlers_give() -> None:
+    assert set(admin_api._STATUSES.values()) <= {*OF_REQUESTS, 503}
