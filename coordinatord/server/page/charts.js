@@ -76,11 +76,11 @@ function shares(series) {
   });
 }
 
-// The next of 1, 2, 5, 10, 20 ..., so that the scale does not change with every step.
+// The next of 1, 2, 3, 5, 10, 20 ..., so that the scale does not change with every step.
 function roundUp(value) {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((round) => round >= value);
+  return [1, 2, 3, 5, 10].map((factor) => factor * power).find((round) => round >= value);
 }
 
 function chart(kind, point) {
