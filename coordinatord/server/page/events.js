@@ -15,7 +15,10 @@ const GROUPS = [
   },
   {
     name: "Rounds",
-    kinds: ["RunOpened", "RoundFormed", "RoundStarted", "TrainingBegan", "RoundStopped", "RoundEnded", "RoundsMissed", "RunEnded"],
+    kinds: [
+      "RunOpened", "RoundFormed", "RoundStarted", "TrainingBegan", "TrainingCaughtUp", "TrainingStalled", "TrainingResumed",
+      "RoundStopped", "RoundEnded", "RoundsMissed", "RunEnded",
+    ],
   },
   { name: "Nodes", kinds: ["NodeJoined", "NodeLost", "NodeReleased", "NodeSucceeded", "NodeLeftBehind", "NodesSilent", "NodesHeard"] },
 ];

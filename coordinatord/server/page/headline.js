@@ -48,18 +48,18 @@ function isInRound({ world_size: workers }) {
 
 function figuresOf(view) {
   const { used, max } = view.restarts;
-  const { step } = view.progress;
+  const { step, reached } = view.progress;
   const { goodput } = view.ledger;
   return [
     { label: "Goodput", value: percent(goodput), note: goodputWords(view), main: true, none: !goodput || toneOf(view) !== "good" },
-    { label: "Step", value: count(step), note: stepWords(view) },
+    { label: "Step", value: count(step ?? reached), note: stepWords(view) },
     ...sizesOf(view),
     { label: "Restarts", value: max === null ? count(used) : `${count(used)} of ${count(max)}`, note: restartsWords(used, max) },
   ];
 }
 
 function stepWords({ health, progress, nodes }) {
-  if (progress.step === null) return "none reported";
+  if (progress.step === null) return progress.reached === null ? "none reported" : "none yet in this round";
   if (health === "stalled") return `none for ${duration(progress.idle_s)}`;
   const behind = nodes.filter((node) => node.behind).length;
   return [pace(progress.steps_per_s), behind ? `${plural(behind, "node")} behind` : ""].filter(Boolean).join(", ");

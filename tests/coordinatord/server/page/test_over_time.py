@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from coordinatord.core.values.records import KINDS
+from coordinatord.core.values.records import KINDS, ClusterRecord
 from tests.coordinatord.server.page.conftest import Open
 from tests.coordinatord.server.page.test_files import FOLDER
 from tests.support.browser import Page
@@ -98,10 +98,11 @@ def test_events_are_found_by_kind_and_by_words(coordinator: Coordinator, open_pa
     assert "gpu2" in page.text(".events li")
 
 
-def test_the_page_names_only_kinds_of_events_that_exist() -> None:
+def test_each_kind_of_event_of_a_job_is_in_a_group() -> None:
     text = (FOLDER / "events.js").read_text()
     named = set(re.findall(r'"([A-Z][a-z]+[A-Z]\w+)"', text))
-    assert {"NodeLost", "RoundFormed"} <= named <= KINDS.keys()
+    of_no_job = {kind for kind, record in KINDS.items() if issubclass(record, ClusterRecord)}
+    assert named == KINDS.keys() - of_no_job - {"JobForgotten"}, "a job that is forgotten has no page"
 
 
 @pytest.mark.parametrize("width", [390, 1_280])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -102,6 +103,18 @@ def test_a_job_that_stands_is_not_green(coordinator: Coordinator, open_page: Ope
     assert ("none for 1 min 15 s" in page.text(".figures").replace("\xa0", " ")) == (health == "stalled")
     assert page.evaluate("document.querySelector('.figures .main').dataset.none") is not None
     assert "Stalled" in page.text(".legend")
+
+
+@pytest.mark.parametrize(
+    ("reached", "value", "note"),
+    [(None, "\u2013", "none reported"), (5_000, "5,000", "none yet in this round")],
+)
+def test_a_round_without_a_step_shows_how_far_the_run_had_come(
+    coordinator: Coordinator, open_page: Open, reached: int | None, value: str, note: str
+) -> None:
+    page = open_page(coordinator.url)
+    show(page, a_job(nodes=1, state="starting", progress=ProgressStatus(step=None, reached=reached)))
+    assert re.search(f"Step\\s+{value}\\s+{note}", page.text(".figures"))
 
 
 @pytest.mark.parametrize(
