@@ -24,7 +24,7 @@ from aiohttp.typedefs import Handler
 
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.runtime.patience import Patience
-from coordinatord.runtime.websocket.handshake import END_OF_HEAD, HandshakeError, answer_to, headers_of
+from coordinatord.runtime.websocket.handshake import END_OF_HEAD, HEAD_BYTES_MAX, HandshakeError, answer_to, headers_of
 from coordinatord.server.node_sessions import NodeSessions
 
 ASK_WITHIN_S = 30.0
@@ -35,9 +35,6 @@ SHARE = 2
 """One in so many descriptors may be such a connection: the rest is for nodes and their requests."""
 
 SESSION_REQUEST = f"GET {SESSION_PATH} HTTP/1.1\r\n".encode()
-
-HEAD_BYTES_MAX = 8 * 1024
-"""A request for a session has some 250 bytes, and a proxy may add as many. aiohttp has limits of its own."""
 
 UNUSUAL = frozenset({"content-length", "expect", "origin", "transfer-encoding"})
 """Headers that the plain request of a program for a session does not have. A browser always sends `Origin` with a

@@ -11,22 +11,9 @@ import asyncio
 import dataclasses
 import os
 import random
+import re
 import socket
 from collections.abc import Callable, Sequence
-from functools import partial
-
-from aiohttp import (
-    ClientConnectorDNSError,
-    ClientError,
-    ClientOSError,
-    ClientResponseError,
-    ClientSession,
-    ClientTimeout,
-    ClientWebSocketResponse,
-    ClientWSTimeout,
-    WSMsgType,
-    WSServerHandshakeError,
-)
 
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
@@ -43,8 +30,12 @@ from coordinatord.protocol.messages import (
 )
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.protocol.versions import SPOKEN
-from coordinatord.runtime.latest_frame import LatestFrame
+from coordinatord.runtime.patience import Patience
 from coordinatord.runtime.tcp_options import keep_trying
+from coordinatord.runtime.websocket.frames import BINARY
+from coordinatord.runtime.websocket.handshake import HandshakeError
+from coordinatord.runtime.websocket.web_socket import WebSocket
+from coordinatord.runtime.websocket.web_socket_client import WebSocketClient
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 from nodeclient.output.log_reader import refusal
@@ -61,6 +52,9 @@ PAUSE_MOST_S = 1.0
 """The longest pause between attempts. The first pause fits a restart of the daemon; with this one nodes are back within
 about a second."""
 
+NEXT_ADDRESS_S = 0.25
+"""Where a name has several addresses, the next one is tried after this time as well (RFC 8305, 5)."""
+
 TURNED_AWAY_MOST_S = 10.0
 """The longest pause where the coordinator has no place for this node: until a person makes one, which takes minutes."""
 
@@ -75,6 +69,9 @@ ReadLogs = Callable[[ReadLog, AnswerLog], None]
 def _without_logs(wanted: ReadLog, answer: AnswerLog) -> None:
     """Answer as a node that keeps no log files."""
     answer(refusal(wanted, "this node keeps no log files"), lambda: None)
+
+
+ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 class CoordinatorConnection:
@@ -96,7 +93,8 @@ class CoordinatorConnection:
         self._make_join = make_join
         self._submit = submit
         self._read_log = read_log
-        self._latest_frame = LatestFrame()
+        self._session: _Session | None = None
+        """The open session."""
         self._version = PROTOCOL_VERSION
         """The protocol version of the present session."""
         self._why_closed = ""
@@ -107,97 +105,123 @@ class CoordinatorConnection:
 
     def send(self, observed: Observed) -> None:
         """Send the state of the node. Without a connection nothing is sent; the next `Join` carries it."""
-        self._latest_frame.put(encode(observed, self._version))
+        if self._session is not None:
+            self._session.put(encode(observed, self._version))
 
     def close(self, reason: str) -> None:
         """End the present connection; another follows."""
         self._why_closed = reason
-        self._latest_frame.close()
+        if self._session is not None:
+            self._session.close()
 
     async def run(self) -> None:
         """Connect and carry messages until cancelled."""
         pause, place = PAUSE_FIRST_S, 0
-        async with ClientSession(timeout=ClientTimeout(total=None, sock_connect=CONNECT_WITHIN_S)) as client:
-            while True:
-                reason = await self._attend(client, self._coordinators[place])
-                self._submit(SessionClosed(reason))
-                pause = pause_after(pause, welcome=self._welcome, turned_away=self._turned_away)
-                if not self._welcome:
-                    place = (place + 1) % len(self._coordinators)
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
+        parting = Patience[WebSocket](CLOSE_WITHIN_S, WebSocket.abort)
+        while True:
+            reason = await self._attend(self._coordinators[place], parting)
+            self._submit(SessionClosed(reason))
+            pause = pause_after(pause, welcome=self._welcome, turned_away=self._turned_away)
+            if not self._welcome:
+                place = (place + 1) % len(self._coordinators)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
 
-    async def _attend(self, client: ClientSession, coordinator: Endpoint) -> str:
+    async def _attend(self, coordinator: Endpoint, parting: Patience[WebSocket]) -> str:
         """Hold a session in the newest version that both sides know; return why it ended or did not begin."""
         self._welcome = self._turned_away = False
         refused: Refused | None = None
         try:
             for self._version in SPOKEN:
-                async with asyncio.timeout(CONNECT_WITHIN_S):
-                    connection = await self._connect(client, coordinator)
-                ended = await self._carry(connection, coordinator)
+                ended = await self._carry(_Session(self, coordinator, self._version, parting), coordinator)
                 if isinstance(ended, str):
                     return ended
                 refused = refused or ended  # the first refusal names the versions of both sides
-        except (ClientError, OSError, TimeoutError, UnicodeError) as error:
+        except (HandshakeError, OSError, TimeoutError, UnicodeError) as error:
             return explain(coordinator, error)
         assert refused is not None  # noqa: S101 - a session ends with a reason, or with a refusal of its version
         self._submit(TurnedAway(refused))
         return refused.message
 
-    async def _connect(self, client: ClientSession, coordinator: Endpoint) -> ClientWebSocketResponse:
-        connection = await client.ws_connect(
-            f"ws://{coordinator}{SESSION_PATH}",
-            max_msg_size=FRAME_BYTES_MAX,
-            compress=0,
-            autoping=False,
-            timeout=ClientWSTimeout(ws_close=CLOSE_WITHIN_S),
-        )
-        keep_trying(connection.get_extra_info("socket"))
-        return connection
-
-    async def _carry(self, connection: ClientWebSocketResponse, coordinator: Endpoint) -> str | Refused:
+    async def _carry(self, session: _Session, coordinator: Endpoint) -> str | Refused:
         """Carry messages both ways until the session ends; return why, or the refusal of the version."""
-        self._latest_frame, self._why_closed = LatestFrame(), ""
-        reason: str | Refused
+        self._why_closed = ""
+        loop = asyncio.get_running_loop()
         try:
-            join = dataclasses.replace(self._make_join(), version=self._version)
-            await connection.send_bytes(encode(join, self._version))
-            self._submit(SessionOpened(str(coordinator)))
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._latest_frame.empty_into(connection), name="send to the coordinator")
-                reason = await self._receive(connection)
-                self._latest_frame.close()
-        except* OSError as errors:
-            reason = str(errors.exceptions[0])
+            async with asyncio.timeout(CONNECT_WITHIN_S):
+                await loop.create_connection(
+                    lambda: session, coordinator.host, coordinator.port, happy_eyeballs_delay=NEXT_ADDRESS_S
+                )
+                await session.agreed
+            await session.lost.wait()
         finally:
-            await connection.close()
-        return self._why_closed or reason
+            self._session = None
+            await session.finish()
+        if session.bug is not None:
+            raise session.bug
+        return self._why_closed or session.ending or session.reason or "the coordinator closed the connection"
 
-    async def _receive(self, connection: ClientWebSocketResponse) -> str | Refused:
-        async for message in connection:
-            if message.type is not WSMsgType.BINARY:
-                return f"the coordinator sent a {message.type.name.lower()} frame"
-            try:
-                received = decode(message.data, Desired, Degraded, Refused, ReadLog, version=self._version)
-            except SchemaError as error:
-                return f"the coordinator sent what is no message: {error}"
-            if isinstance(received, Refused) and received.code is RefusalCode.VERSION:
-                return received
-            if isinstance(received, Refused):
-                self._turned_away = received.code in {RefusalCode.DRAINED, RefusalCode.LIMIT}
-                self._submit(TurnedAway(received))
-                return received.message
-            if isinstance(received, ReadLog):
-                self._read_log(received, partial(self._answer, self._latest_frame, self._version))
-                continue
-            self._welcome = True
-            self._submit(DesiredReceived(received) if isinstance(received, Desired) else CoordinatorDegraded(received))
-        return "the coordinator closed the connection"
+    # What the session calls
 
-    @staticmethod
-    def _answer(latest_frame: LatestFrame, version: int, chunk: LogChunk, sent: Callable[[], None]) -> None:
+    def begin(self, session: _Session, coordinator: Endpoint) -> None:
+        """Send the first message of a session that is open now."""
+        self._session = session
+        session.put(encode(dataclasses.replace(self._make_join(), version=self._version), self._version))
+        self._submit(SessionOpened(str(coordinator)))
+
+    def receive(self, session: _Session, kind: int, message: bytes) -> str | Refused | None:
+        """Take in a message; return why the session ends by it, if it does."""
+        if kind != BINARY:
+            return "the coordinator sent a text frame"
+        try:
+            received = decode(message, Desired, Degraded, Refused, ReadLog, version=self._version)
+        except SchemaError as error:
+            return f"the coordinator sent what is no message: {error}"
+        if isinstance(received, Refused) and received.code is RefusalCode.VERSION:
+            return received
+        if isinstance(received, Refused):
+            self._turned_away = received.code in {RefusalCode.DRAINED, RefusalCode.LIMIT}
+            self._submit(TurnedAway(received))
+            return received.message
+        if isinstance(received, ReadLog):
+            self._read_log(received, session.answer_log)
+            return None
+        self._welcome = True
+        self._submit(DesiredReceived(received) if isinstance(received, Desired) else CoordinatorDegraded(received))
+        return None
+
+
+class _Session(WebSocketClient):
+    """One connection to a coordinator."""
+
+    def __init__(
+        self, owner: CoordinatorConnection, coordinator: Endpoint, version: int, parting: Patience[WebSocket]
+    ) -> None:
+        super().__init__(str(coordinator), SESSION_PATH, FRAME_BYTES_MAX, parting)
+        self._owner = owner
+        self._coordinator = coordinator
+        self.version = version
+        """The protocol version of this session."""
+        self.ending: str | Refused | None = None
+        """Why this side has ended it."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        keep_trying(transport.get_extra_info("socket"))
+        super().connection_made(transport)
+
+    def opened(self) -> None:
+        """Join."""
+        self._owner.begin(self, self._coordinator)
+
+    def received(self, kind: int, message: bytes) -> None:
+        """Take in one message."""
+        self.ending = self._owner.receive(self, kind, message)
+        if self.ending is not None:
+            self.close()
+
+    def answer_log(self, chunk: LogChunk, sent: Callable[[], None]) -> None:
         """Send a piece of a log in the session in which it was asked for; call `sent` when it is on its way."""
-        latest_frame.put_beside(encode(chunk, version), sent)
+        self.put_beside(encode(chunk, self.version), sent)
 
 
 def pause_after(pause_s: float, *, welcome: bool, turned_away: bool) -> float:
@@ -212,13 +236,20 @@ def explain(coordinator: Endpoint, error: BaseException) -> str:
     match error:
         case TimeoutError():
             return f"no answer from {coordinator} within {CONNECT_WITHIN_S:g} s"
-        case ClientConnectorDNSError() | socket.gaierror() | UnicodeError():  # UnicodeError: not a host name at all
+        case socket.gaierror() | UnicodeError():  # UnicodeError: not a host name at all
             return f"the host name {coordinator.host} cannot be resolved"
-        case WSServerHandshakeError():
-            return f"{coordinator} answers with HTTP {error.status}: is it a coordinatord?"
-        case ClientResponseError():
+        case HandshakeError(status=None):
             return f"{coordinator} does not answer in HTTP: is it a coordinatord?"
-        case ClientOSError() | OSError():
-            return f"{coordinator}: {os.strerror(error.errno) if error.errno else error}"
+        case HandshakeError():
+            return f"{coordinator} answers with HTTP {error.status}: is it a coordinatord?"
+        case OSError():
+            number = error.errno or _first_number(str(error))
+            return f"{coordinator}: {os.strerror(number) if number else error}"
         case _:
             return f"{coordinator}: {error}"
+
+
+def _first_number(text: str) -> int:
+    """Return the first of several errors, one for each address of a name; asyncio gives them as a text."""
+    found = ERRNO.search(text)
+    return int(found[1]) if found else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from base64 import b64encode
 from collections.abc import Mapping
@@ -20,6 +21,11 @@ KEY = re.compile(r"[A-Za-z0-9+/]{21}[AQgw]==")
 
 END_OF_HEAD = b"\r\n\r\n"
 
+HEAD_BYTES_MAX = 8 * 1024
+"""A request for a session has some 250 bytes, and so has its answer; proxies may add as many."""
+
+SWITCHED = 101
+
 HEADERS = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n)+\r\n")
 """The headers of a request, each on a line of its own (RFC 9110, 5.5 and 5.6.2), and the empty line."""
 
@@ -28,8 +34,17 @@ SWITCHING = (
 )
 
 
+STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
+"""The beginning of an answer."""
+
+
 class HandshakeError(OperationalError):
-    """A request cannot be answered with a WebSocket. Nothing has changed."""
+    """A request is not, or was not, answered with a WebSocket. Nothing has changed."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        """Say why, with the status of the answer over HTTP if there was one."""
+        super().__init__(text)
+        self.status = status
 
 
 def accepted(key: str) -> str:
@@ -64,3 +79,35 @@ def headers_of(head: bytes) -> dict[str, str] | None:
     lines = head.decode("latin-1").split("\r\n")[:-2]
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return headers if len(headers) == len(lines) else None
+
+
+def new_key() -> str:
+    """Return the key of a client's request."""
+    return b64encode(os.urandom(16)).decode()
+
+
+def request_for(host: str, path: str, key: str) -> bytes:
+    """Return a client's whole request; `host` has the port."""
+    lines = (
+        f"GET {path} HTTP/1.1",
+        f"Host: {host}",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13",
+        f"Sec-WebSocket-Key: {key}",
+        "",
+        "",
+    )
+    return "\r\n".join(lines).encode()
+
+
+def check_answer(head: bytes, key: str) -> None:
+    """Check the head of the answer to a request with this key. Raises `HandshakeError`."""
+    found = STATUS.match(head)
+    if found is None:
+        raise HandshakeError("the answer is not HTTP")
+    status, headers = int(found[1]), headers_of(head[head.find(b"\r\n") + 2 :]) or {}
+    if status != SWITCHED:
+        raise HandshakeError(f"the answer has the status {status}", status)
+    if headers.get("upgrade", "").lower() != "websocket" or headers.get("sec-websocket-accept") != accepted(key):
+        raise HandshakeError("the answer is that to another request", status)

@@ -1,13 +1,14 @@
 """One end of an open WebSocket, on a transport of asyncio: messages in and out, and a close that both ends hear of.
 
-It has no task and no queue. Messages are levels and not edges, so there is at most one unsent message: a newer one
-takes its place. A peer that reads slowly costs one message of memory, and gets the latest message when it does read.
-Beside it may wait one message that reads a log; nothing takes its place, and a session has one on its way at most.
+It has no task. Messages are levels and not edges, so there is at most one unsent message: a newer one takes its place.
+A peer that reads slowly costs one message of memory, and gets the latest message when it does read. Beside it may wait
+one message that reads a log, or answers that: a session has one of these on its way at most.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import cast
 
 from coordinatord.runtime.patience import Patience
@@ -40,7 +41,7 @@ class WebSocket(asyncio.Protocol):
         self._reader = reader
         self._parting = parting
         self._unsent: bytes | None = None
-        self._beside: bytes | None = None
+        self._beside: tuple[bytes, Callable[[], None]] | None = None
         self._pong: bytes | None = None
         """What the last ping asks to be sent back; those before it need no answer (RFC 6455, 5.5.3)."""
         self._paused = False
@@ -81,14 +82,13 @@ class WebSocket(asyncio.Protocol):
         if self._unsent is None:
             self.put(message)
 
-    def put_beside(self, message: bytes) -> None:
-        """Send this as well, after an unsent message; the caller sends the next one when this is answered."""
+    def put_beside(self, message: bytes, sent: Callable[[], None] = lambda: None) -> None:
+        """Send this as well, after an unsent message, and then call `sent`; the caller waits for that or an answer."""
         if self._closing:
             return
-        if self._paused:
-            self._beside = message
-        else:
-            self._transport.write(framed(BINARY, message, self.masked()))
+        self._beside = message, sent
+        if not self._paused:
+            self._send_unsent()
 
     def close(self, code: CloseCode = CloseCode.GOING_AWAY, message: bytes | None = None) -> None:
         """End the connection, after a last message if one is given; only the first call counts."""
@@ -113,12 +113,14 @@ class WebSocket(asyncio.Protocol):
             self._transport.write(framed(PONG, self._pong, self.masked()))
         if self._unsent is not None:
             self._transport.write(framed(BINARY, self._unsent, self.masked()))
-        if self._beside is not None and not self._closing:
-            self._transport.write(framed(BINARY, self._beside, self.masked()))
         if self._last:
             self._transport.write(self._last)
-        self._pong = self._unsent = self._beside = None
+        self._pong = self._unsent = None
         self._last = b""
+        if self._beside is not None and not self._closing:
+            (message, sent), self._beside = self._beside, None
+            self._transport.write(framed(BINARY, message, self.masked()))
+            sent()
 
     # Callbacks of the event loop
 

@@ -13,6 +13,7 @@ from coordinatord.core.policy import Policy
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, Goal
 from coordinatord.runtime.websocket.frames import BINARY
+from coordinatord.runtime.websocket.handshake import HEAD_BYTES_MAX
 from coordinatord.server import connections
 from coordinatord.server.app import serve
 from coordinatord.store.memory_store import MemoryStore
@@ -27,7 +28,7 @@ JOIN = message(encode(join("a", nodes=2)))
 
 HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
-BIG = f"X-Big: {'x' * connections.HEAD_BYTES_MAX}"
+BIG = f"X-Big: {'x' * HEAD_BYTES_MAX}"
 
 
 async def joined(peer: Wire) -> None:

@@ -1,0 +1,107 @@
+"""The client's end of a WebSocket: it asks for the upgrade, masks what it sends, and says why it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from coordinatord.runtime.patience import Patience
+from coordinatord.runtime.websocket.frames import MASK_BYTES, FrameReader
+from coordinatord.runtime.websocket.handshake import (
+    END_OF_HEAD,
+    HEAD_BYTES_MAX,
+    HandshakeError,
+    check_answer,
+    new_key,
+    request_for,
+)
+from coordinatord.runtime.websocket.web_socket import WebSocket
+
+HTTP = b"HTTP/1."
+
+
+class WebSocketClient(WebSocket):
+    """A client's end; a subclass says what is done once it is `opened`, and with what arrives."""
+
+    __slots__ = ("_connected", "_head", "_host", "_key", "_path", "agreed", "bug", "lost", "reason")
+
+    def __init__(self, host: str, path: str, most: int, parting: Patience[WebSocket]) -> None:
+        """Ask the server at `host`, with its port, for a WebSocket; its messages have at most so many bytes."""
+        super().__init__(FrameReader(masked=False, most=most), parting)
+        self._host, self._path, self._key = host, path, new_key()
+        self._head: bytes | None = None
+        """The head of the answer, as far as it has come; None before the connection, and once the head is complete."""
+        self.agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the server has agreed to a WebSocket. Raises `HandshakeError` or `OSError`."""
+        self.lost = asyncio.Event()
+        """The connection has ended."""
+        self.reason = ""
+        """Why, unless the server has closed it in order."""
+        self._connected = False
+        self.bug: Exception | None = None
+        """What the subclass has raised, which has ended the connection."""
+
+    def opened(self) -> None:
+        """Take note that the server has agreed."""
+        raise NotImplementedError
+
+    def masked(self) -> bytes:
+        """Return four bytes that nobody can predict, as proxies in between need it (RFC 6455, 10.3)."""
+        return os.urandom(MASK_BYTES)
+
+    def ended(self, error: Exception | None) -> None:
+        """Take note that the connection has ended."""
+        self.reason = str(self._reader.error or error or "")
+        if not self.agreed.done():
+            self.agreed.set_exception(error or ConnectionResetError("it closed the connection without an answer"))
+        self.lost.set()
+
+    async def finish(self) -> None:
+        """End the connection if there is one, and wait until it has ended."""
+        if not self._connected:
+            return
+        if self._head is None:
+            self.close()
+        else:
+            self.abort()
+        await self.lost.wait()
+
+    # Callbacks of the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        super().connection_made(transport)
+        self._connected, self._head = True, b""
+        self._transport.write(request_for(self._host, self._path, self._key))
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what has arrived."""
+        try:
+            if self._head is not None:
+                data = self._read_answer(self._head + data)
+            if data:
+                super().data_received(data)
+        except HandshakeError as error:
+            if not self.agreed.done():
+                self.agreed.set_exception(error)
+            self.abort()
+        except Exception as error:  # noqa: BLE001 - whoever waits for the end raises it again
+            self.bug = error
+            self.abort()
+
+    def _read_answer(self, data: bytes) -> bytes:
+        """Check the answer once it is complete; return what came after it. Raises `HandshakeError`."""
+        self._head = data
+        end = data.find(END_OF_HEAD, 0, HEAD_BYTES_MAX) + len(END_OF_HEAD)
+        if end >= len(END_OF_HEAD):
+            check_answer(data[:end], self._key)
+            self._head = None
+            if not self.agreed.done():
+                self.agreed.set_result(None)
+            self.opened()
+            return data[end:]
+        if not data.startswith(HTTP[: len(data)]):
+            raise HandshakeError("the answer is not HTTP")
+        if len(data) >= HEAD_BYTES_MAX:
+            raise HandshakeError(f"the answer begins with more than {HEAD_BYTES_MAX} bytes of headers")
+        return b""
