@@ -1,7 +1,8 @@
 """A WebSocket client that costs little, so that the server is measured: frames out, frames in, nothing else.
 
 A load of ten thousand clients shares a few cores with the server. With aiohttp's client, a node's part in a join is
-0.33 ms of processor time, and with this 0.19 ms. The request to upgrade has the headers that a nodeclient's has.
+0.33 ms of processor time, and with this 0.19 ms. The request to upgrade has the headers that a nodeclient's has. What
+is taken apart here is not what the server has for it, so a mistake in that shows.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ import asyncio
 import socket
 from collections.abc import Callable
 from typing import cast
-
-from aiohttp import __version__ as aiohttp_version
 
 BINARY = 0x2
 """The code of the frames that matter; the servers send no pings, and do not fragment."""
@@ -30,9 +29,6 @@ Upgrade: websocket\r
 Connection: Upgrade\r
 Sec-WebSocket-Version: 13\r
 Sec-WebSocket-Key: 7pdLRBZXvJPTVbovd9G57Q==\r
-Accept: */*\r
-Accept-Encoding: gzip, deflate\r
-User-Agent: Python/3.11 aiohttp/{version}\r
 \r
 """
 
@@ -73,7 +69,7 @@ class Link(asyncio.Protocol):
         host, _, port = url.removeprefix("http://").rpartition(":")
         loop = asyncio.get_running_loop()
         _, link = await loop.create_connection(lambda: cls(receive), host, int(port))
-        request = UPGRADE.format(path=path, host=host, port=port, version=aiohttp_version)
+        request = UPGRADE.format(path=path, host=host, port=port)
         await link.upgrade(request.encode())
         return link
 
