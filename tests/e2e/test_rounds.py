@@ -139,7 +139,7 @@ def test_the_last_node_that_leaves_ends_the_run(cluster: Cluster) -> None:
     only.signal(signal.SIGINT)
     assert only.wait() == 130
     assert only.leftovers() == []
-    assert cluster.await_state(state="stopped")["world_size"] == 0
+    assert cluster.await_state(state="left")["world_size"] == 0
 
 
 def test_a_leaver_whose_workers_ignore_sigterm_leaves_after_its_stop_timeout(cluster: Cluster) -> None:
