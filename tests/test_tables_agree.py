@@ -58,11 +58,13 @@ def test_each_stimulus_by_which_a_node_knows_a_goal_can_come_from_the_coordinato
     assert {stimulus_of(goal, round_) for goal in SENT for round_ in ROUNDS} == set(node.GOALS)
 
 
-def test_a_node_without_workers_starts_them_only_for_a_round_that_it_is_not_in() -> None:
+def test_a_node_that_is_prepared_and_has_no_workers_starts_them_only_for_a_round_that_it_is_not_in() -> None:
     probes = {key for key, row in TABLE.items() if row.act is Act.PROBE}
     starts = {key for key, row in TABLE.items() if row.act is Act.START}
     assert starts == {(Phase.STARTING, Stimulus.REACHED)}
-    assert probes == {(phase, Stimulus.RUN_NEXT) for phase in Phase if not phase.has_workers}
+    assert probes == {
+        (phase, Stimulus.RUN_NEXT) for phase in Phase if not phase.has_workers and phase is not Phase.PREPARING
+    }
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -113,7 +115,7 @@ def test_a_node_that_can_be_sent_something_has_a_goal(state: State, standing: Me
         expected = Goal.EXIT
     elif standing in UNREACHABLE or (state is State.FORMING and standing in IN_ROUND):
         expected = None
-    elif standing is MemberState.READY:
+    elif standing in {MemberState.PREPARING, MemberState.READY}:
         expected = Goal.WAIT
     elif standing is MemberState.STALE or state is State.STOPPING:
         expected = Goal.STOP

@@ -49,6 +49,8 @@ What is usual is below 1 KiB, and 4 KiB with a report."""
 class Phase(StrEnum):
     """What a node's local worker group is doing."""
 
+    PREPARING = "preparing"
+    """No worker can start yet: the node imports the modules of `--preload`. It comes before all others, and once."""
     IDLE = "idle"
     """No worker lives, and the last round is over here: the node can be given a new one."""
     STARTING = "starting"
@@ -271,7 +273,8 @@ class Observed:
     step_age_s: Seconds | None = None
     """How long before this message the newest of them was: as with failures, two hosts' clocks are never compared."""
     idle_s: Seconds = 0.0
-    """How long before this message the last of its workers was gone; 0 while any may live."""
+    """How long before this message the last of its workers was gone, or the node began if it has had none; 0 while any
+    may live."""
     ended: Annotated[tuple[Ended, ...], Length(0, CONSEQUENCES_MAX)] = ()
     """The first workers of the round that exited with 0 before they were asked to end. They are sent with the next
     message that has another reason: they matter only when a round is judged, and each node sends one before that."""

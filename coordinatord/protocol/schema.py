@@ -82,10 +82,13 @@ class Token:
 
 
 Without = Mapping[type[Any], frozenset[str]]
-"""The fields that the data lacks, by class: a message then holds their defaults."""
+"""The fields that the data lacks, by class: a message then holds their defaults. The values that an enumeration lacks
+are errors."""
+
+_WITHOUT_NOTHING: Without = MappingProxyType({})
 
 
-def check_for(message: type[MessageT], without: Without = MappingProxyType({})) -> Callable[[object, str], MessageT]:
+def check_for(message: type[MessageT], without: Without = _WITHOUT_NOTHING) -> Callable[[object, str], MessageT]:
     """Build the check that turns a decoded map into `message`.
 
     Fields that are missing or unknown are errors: the data was written in exactly one version. That version may be
@@ -102,7 +105,7 @@ def reader_for(message: type[MessageT]) -> Callable[[object, str], MessageT]:
     return _placed(_leniently(message))  # type: ignore[arg-type] # classes are hashable
 
 
-def fields_of(message: Any, without: Without = MappingProxyType({})) -> dict[str, Any]:
+def fields_of(message: Any, without: Without = _WITHOUT_NOTHING) -> dict[str, Any]:
     """Take a message apart, the way back from `check_for`; for a subclass, this gives the fields of its own.
 
     A message without slots costs a quarter of one with: it is a copy of a map that exists.
@@ -128,20 +131,20 @@ def _placed(check_fields: Callable[[object], MessageT]) -> Callable[[object, str
     return check
 
 
-def _check_of(annotation: Any, of_message: Callable[[type[Any]], Check]) -> Check:
+def _check_of(annotation: Any, of_message: Callable[[type[Any]], Check], without: Without = _WITHOUT_NOTHING) -> Check:
     """Return the check of a field; `of_message` makes those of the messages within."""
     if get_origin(annotation) is Annotated:
         kind, bound = get_args(annotation)
         if get_origin(kind) is tuple:
-            return _several(_check_of(get_args(kind)[0], of_message), bound)
+            return _several(_check_of(get_args(kind)[0], of_message, without), bound)
         if kind is bytes:
             return _bytes(bound)
         return _TEXTS[type(bound)](bound) if kind is str else _number(kind, bound)
     if get_origin(annotation) in {UnionType, Union}:
         (inner,) = [part for part in get_args(annotation) if part is not NoneType]
-        return _optional(_check_of(inner, of_message))
+        return _optional(_check_of(inner, of_message, without))
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
-        return _member(annotation)
+        return _member(annotation, without.get(annotation, frozenset()))
     return _boolean if annotation is bool else of_message(annotation)
 
 
@@ -149,7 +152,7 @@ def _exactly(message: type[MessageT], without: Without) -> Callable[[object], Me
     hints = get_type_hints(message, include_extras=True)
     left_out = without.get(message, frozenset())
     kept = [field.name for field in fields(message) if field.name not in left_out]  # type: ignore[arg-type]
-    checks = [(name, _check_of(hints[name], lambda inner: _exactly(inner, without))) for name in kept]
+    checks = [(name, _check_of(hints[name], lambda inner: _exactly(inner, without), without)) for name in kept]
     names = frozenset(kept)
     build = _by_name(message, kept) if left_out else message
 
@@ -300,8 +303,8 @@ def _optional(check_inner: Check) -> Check:
     return lambda value: None if value is None else check_inner(value)
 
 
-def _member(choices: type[StrEnum]) -> Check:
-    members = {choice.value: choice for choice in choices}
+def _member(choices: type[StrEnum], left_out: frozenset[str]) -> Check:
+    members = {choice.value: choice for choice in choices if choice not in left_out}
 
     def check(value: object) -> StrEnum:
         member = members.get(value) if type(value) is str else None

@@ -6,9 +6,10 @@ more and no less.
 
 To raise the version: add one to `PROTOCOL_VERSION`, a row to `ADDED` for each new field or to `SINCE` for each new
 message, and a recording of the version that was (`tests/coordinatord/protocol`). A new field needs a default that means
-"not known", since that is what a session of the older version takes it for. Three things stay as they are in all
-versions, so that two sides that share none can still find that out: the `type` of each message, the `version` of a
-`Join`, and the whole of `Refused`.
+"not known", since that is what a session of the older version takes it for. A new value of a field has a row too, and
+must not be sent in a session of the older version: see `has_phase`. Three things stay as they are in all versions, so
+that two sides that share none can still find that out: the `type` of each message, the `version` of a `Join`, and the
+whole of `Refused`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from coordinatord.protocol.messages import (
     Join,
     NodeOffer,
     Observed,
+    Phase,
     Report,
     SecondaryFailure,
 )
@@ -39,12 +41,12 @@ SINCE: Mapping[type[Any], int] = MappingProxyType({ReadLog: 5, LogChunk: 5})
 """The version with which a message came, where that is not the first that is spoken."""
 
 Later = Mapping[type[Any], frozenset[str]]
-"""The fields that a version lacks, by class."""
+"""The fields that a version lacks, by class, and the values of enumerations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A field that came with a version."""
+    """A field that came with a version, or a value of an enumeration."""
 
     version: int
     message: type[Any]
@@ -59,6 +61,7 @@ ADDED = (
     Added(5, Desired, "remark"),
     Added(5, Observed, "ended"),
     Added(5, Observed, "killed"),
+    Added(5, Phase, Phase.PREPARING),
     Added(5, Follower, "same_error"),
     Added(5, Failure, "log"),
     Added(5, SecondaryFailure, "same_error"),
@@ -81,6 +84,11 @@ def later_than(version: int) -> Later:
 def is_spoken(message: type[Any], version: int) -> bool:
     """Return whether a version has a message."""
     return SINCE.get(message, version) <= version
+
+
+def has_phase(version: int, phase: Phase) -> bool:
+    """Whether a node in this phase can be described in a version."""
+    return phase not in later_than(version).get(Phase, frozenset())
 
 
 def differing(theirs: object) -> str:

@@ -30,7 +30,7 @@ class Agent:
     def __init__(self, settings: Settings, port: int, now: float) -> None:
         """Begin without workers and without a connection; `port` is reserved for the first round."""
         self._settings = settings
-        self.phase = Phase.IDLE
+        self.phase = Phase.PREPARING if settings.preloads else Phase.IDLE
         self.run = ""
         self.round = 0
         self._port = port
@@ -52,6 +52,7 @@ class Agent:
         self._effects: list[effects.Effect] = []
         self._handlers: dict[type[events.Event], Callable[[Any, float], None]] = {
             events.SearchBegan: lambda _, now: self._connection.begin(now),
+            events.Prepared: lambda _, now: self._step(Stimulus.PREPARED, now),
             events.SessionOpened: self._opened,
             events.SessionClosed: self._closed,
             events.DesiredReceived: self._directed,

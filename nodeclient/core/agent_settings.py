@@ -23,5 +23,7 @@ class Settings:
     """How long workers get to end in a planned stop."""
     abort_timeout_s: float = ABORT_TIMEOUT_S
     """How long workers get to end in any other stop."""
+    preloads: bool = False
+    """It prepares before it can start workers: see `Prepared`."""
     kills: bool = True
     """This node kills workers that do not end in time. torchrun kills its own."""

@@ -164,6 +164,7 @@ def _is_change(before: Observed, observed: Observed) -> bool:
     return (
         (observed.phase not in ON_THE_WAY and _place(before) != _place(observed))
         or (before.phase.has_workers and not observed.phase.has_workers)
+        or (before.phase is Phase.PREPARING and observed.phase is not Phase.PREPARING)
         or before.port != observed.port
         or before.leaving is not observed.leaving
         or (observed.killed is not None and before.killed != observed.killed)

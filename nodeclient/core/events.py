@@ -13,6 +13,11 @@ class SearchBegan:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """Workers can be started from now on: the modules of `--preload` are imported, or will not be."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionOpened:
     """The coordinator was reached, and the node has sent its `Join`."""
 
@@ -143,6 +148,7 @@ class Tick:
 
 Event = (
     SearchBegan
+    | Prepared
     | SessionOpened
     | SessionClosed
     | DesiredReceived

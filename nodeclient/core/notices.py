@@ -35,6 +35,8 @@ def ranks(assignment: Assignment, workers: int) -> str:
 
 def status(observed: Observed, assignment: Assignment | None, workers: int, waiting_for: str) -> str:
     """Return where the node stands: what it waits for, or its `assignment` in the present round once it has one."""
+    if observed.phase is Phase.PREPARING:
+        return f"preparing: the modules of --preload are being imported; {waiting_for}"
     if assignment is None or observed.phase is Phase.IDLE:
         return waiting_for
     return f"round {observed.round}, {ranks(assignment, workers)}: {observed.phase}"

@@ -23,6 +23,7 @@ class Stimulus(StrEnum):
     STOP_NEXT = "the goal is to stop a round that this node has not begun"
     EXIT = "the goal is to exit"
 
+    PREPARED = "the modules of --preload are imported, or will not be"
     REACHED = "the master of the round can be reached"
     STARTED = "all workers are started"
     FAILED = "a worker failed"
@@ -88,6 +89,13 @@ WORKING = (Phase.STARTING, Phase.RUNNING)
 
 def _table() -> dict[tuple[Phase, Stimulus], Row]:
     table: dict[tuple[Phase, Stimulus], Row] = {}
+    table |= {(Phase.PREPARING, goal): Row(Act.STAY, Phase.PREPARING, "it cannot have workers yet") for goal in GOALS}
+    table |= {
+        (Phase.PREPARING, Stimulus.WAIT): Row(Act.REST, Phase.PREPARING, "it takes part as soon as it is ready"),
+        (Phase.PREPARING, Stimulus.EXIT): Row(Act.LEAVE, Phase.PREPARING, "the goal is to exit"),
+        (Phase.PREPARING, Stimulus.ABANDONED): Row(Act.STAY, Phase.PREPARING, "no worker lives"),
+        (Phase.PREPARING, Stimulus.PREPARED): Row(Act.STAY, Phase.IDLE, "its workers can be started"),
+    }
     for phase in _RESTING:
         table |= {
             (phase, Stimulus.WAIT): Row(Act.REST, Phase.IDLE, "ready for a round"),

@@ -29,7 +29,7 @@ from coordinatord.protocol.messages import (
     Refused,
 )
 from coordinatord.protocol.schema import SchemaError
-from coordinatord.protocol.versions import SPOKEN
+from coordinatord.protocol.versions import SPOKEN, has_phase
 from coordinatord.runtime.patience import Patience
 from coordinatord.runtime.tcp_options import keep_trying
 from coordinatord.runtime.websocket.frames import BINARY
@@ -132,6 +132,8 @@ class CoordinatorConnection:
         refused: Refused | None = None
         try:
             for self._version in SPOKEN:
+                if not has_phase(self._version, self._make_join().observed.phase):
+                    return f"{coordinator} is of the release before, and this node joins it when it is prepared"
                 ended = await self._carry(_Session(self, coordinator, self._version, parting), coordinator)
                 if isinstance(ended, str):
                     return ended

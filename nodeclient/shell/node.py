@@ -40,6 +40,7 @@ from nodeclient.core.events import (
     EmbeddedCoordinatorEnded,
     Event,
     LeaveRequested,
+    Prepared,
     SearchBegan,
     StartFailed,
     SweepFailed,
@@ -84,7 +85,7 @@ class Node:
         `embedded` is the coordinator that was brought along; `systemd` is notified of the node's status.
         """
         self._systemd = systemd or SystemdNotifier({}, os.getpid())
-        self._waiting_for = "importing the modules of --preload" if config.preload else notices.LOOKING
+        self._waiting_for = notices.LOOKING
         self._assignment: tuple[int, Assignment] | None = None
         """The last round that it was given ranks in, with the assignment."""
         self._config = config
@@ -92,7 +93,13 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._port = PortReservation()
         self._listener = ProbeListener(config.node)
-        settings = Settings(config.workers, config.join_timeout_s, config.stop_timeout_s, config.abort_timeout_s)
+        settings = Settings(
+            config.workers,
+            config.join_timeout_s,
+            config.stop_timeout_s,
+            config.abort_timeout_s,
+            preloads=bool(config.preload),
+        )
         self._agent = Agent(settings, self._port.port, self._loop.time())
         mark = secrets.token_hex(16)
         self._launcher = CommandBuilder(config, os.environ)
@@ -142,6 +149,8 @@ class Node:
                     self._warn(Level.INFO, remark)
                 for name, run in (("preload", self._starter), ("accounts", self._exit_reporter)):
                     self._tasks.spawn(run.run(), name=name)
+                if self._config.preload:
+                    self._tasks.spawn(self._prepare(), name="prepare")
                 self._logs.start()
                 self._guard.start()  # takes a while; the imports below run meanwhile
                 self._systemd.notify("READY=1", status_of(self._status()))  # systemd expects no more than that it tries
@@ -169,12 +178,13 @@ class Node:
             await self._logs.see_off()
 
     async def _attend(self) -> None:
-        # The node joins only when its workers can start: while it imports, a job that it is to join trains on.
-        await self._starter.settled()
         await self._await_guard()
-        self._waiting_for = notices.LOOKING
         self.submit(SearchBegan())  # from here on the agent's deadlines count
         await self._session.run()
+
+    async def _prepare(self) -> None:
+        await self._starter.settled()
+        self.submit(Prepared())
 
     async def _await_guard(self) -> None:
         """Wait until the guard is up. Raises `GuardError`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from coordinatord.core.values.admin_requests import UndrainNode
 from tests.sim.faults import FAULTS, strike
@@ -26,7 +27,8 @@ FAULT_EVERY_S = 60.0
 def small_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
     """Play the history of a few nodes. Raises `BrokenError` if an invariant is broken."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
-    world = World(seed, draw_scenario(chance), loud=loud, digested=digested)
+    scenario = replace(draw_scenario(chance), prepares_within_s=_draw_preparing(seed))
+    world = World(seed, scenario, loud=loud, digested=digested)
     world.boot()
     world.comes_back = chance.choice([0.3, 0.7, 1.0])
     names = chance.sample(list(FAULTS), chance.randint(1, len(FAULTS)))
@@ -36,6 +38,11 @@ def small_world(seed: int, *, loud: bool = False, digested: bool = False) -> Wor
     world.go_on(chance.uniform(0.0, LAST_S))
     come_to_rest(world)
     return world
+
+
+def _draw_preparing(seed: int) -> float:
+    """Draw how long nodes prepare, by itself: so the other histories are what they were before nodes did."""
+    return random.Random(~seed).choice([0.0, 0.0, 1.0, 6.0, 20.0])  # noqa: S311 - repeatable on purpose
 
 
 def large_world(seed: int, nodes: int, hours: float, *, loud: bool = False) -> World:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Degraded, Desired, Join, NodeOffer, Observed, Refused
 from nodeclient.core.agent import Agent
-from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, SendObserved, Start, Sweep, Terminate
 from nodeclient.core.events import (
     CoordinatorDegraded,
     DesiredReceived,
     Event,
     LeaveRequested,
+    Prepared,
     Reached,
     SessionClosed,
     SessionOpened,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:  # the world imports its hosts
 
 BIRTH_NS = 10**15
 """Incarnations count from here, so that a clock may be behind."""
-
 
 LINGERS_CHANCE = 0.1
 LINGERS_S = 0.8
@@ -76,6 +75,8 @@ class Host:
         """How the last nodeclient ended, if by itself."""
         self.gone = False
         """Its last nodeclient was killed, and nobody means to start another."""
+        self.prepared = False
+        """It has imported all that its workers need."""
         self._offer = NodeOffer(
             host=f"host-{name}",
             host_id=f"boot-{name}",
@@ -106,21 +107,21 @@ class Host:
         """Start a nodeclient, unless one is running."""
         if self.agent is not None:
             return
-        world = self._world
-        scenario = world.scenario
+        world, within_s = self._world, self._world.scenario.prepares_within_s
         self.incarnation = BIRTH_NS + int(self._queue.time * 1e9) + self._wall_skew_ns + self._number
         world.trace.note("%s: nodeclient starts, incarnation %d", self.name, self.incarnation)
         world.touch()
-        self.exit, self.gone, self._asleep = None, False, None
+        self.exit, self.gone, self._asleep, self.prepared = None, False, None, not within_s
         self.booted_at, self._booted_at = self._queue.now, self.clock.read()
         self._begun = ("", 0)
-        settings = Settings(scenario.workers.each, scenario.join_timeout_s, scenario.stop_timeout_s)
-        agent = Agent(settings, self.draw_port(), self.clock.read())
+        agent = Agent(world.scenario.agent_settings, self.draw_port(), self.clock.read())
         self.agent = agent
         self._alarm = Alarm(self._queue, self.clock, agent.next_deadline, lambda: self._ring(agent))
         self._alarm.arm()
         self._pause_s = PAUSE_FIRST_S
         self._spec = world.spec
+        if within_s:
+            self._queue.after(world.chance.random() * within_s, self._prepare, agent)
         self._dial(agent)
 
     def kill(self) -> None:
@@ -306,6 +307,11 @@ class Host:
                 events.popleft()
         if self.agent is agent:
             self._alarm.arm()
+
+    def _prepare(self, agent: Agent) -> None:
+        if self.agent is agent:
+            self.prepared = True
+            self.submit(Prepared())
 
     def _ring(self, agent: Agent) -> None:
         if self.agent is agent and self._asleep is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.messages import JobSpec
+from nodeclient.core.agent_settings import Settings
 
 POLICY = Policy(outage_grace_s=20.0, stop_limit_s=16.0)
 """The policy of life, except the two longest waits, so that a history soon comes to its end."""
@@ -89,6 +90,8 @@ class Scenario:
     """Whether quiet time is skipped: see `idle_skip`."""
     commit_s: float = 0.005
     """How long the disk takes for a commit at most, unless it hangs."""
+    prepares_within_s: float = 0.0
+    """How long a nodeclient imports before it can start workers; 0: it has nothing to import."""
     policy: Policy = POLICY
     network: Network = field(default_factory=Network)
     workers: Workers = field(default_factory=Workers)
@@ -97,6 +100,13 @@ class Scenario:
     def spec(self) -> JobSpec:
         """The settings that the nodes agree on."""
         return JobSpec(self.nodes_min, self.nodes_max, self.max_restarts)
+
+    @property
+    def agent_settings(self) -> Settings:
+        """The settings of each nodeclient."""
+        return Settings(
+            self.workers.each, self.join_timeout_s, self.stop_timeout_s, preloads=self.prepares_within_s > 0
+        )
 
 
 def draw_scenario(chance: random.Random) -> Scenario:

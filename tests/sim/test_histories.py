@@ -49,11 +49,15 @@ RARE_ROWS = frozenset(
         "stopped: the coordinator is out of reach for too long, or the node leaves without it",
         "idle: the goal is to run the round that this node is in",
         "succeeded: the goal is to stop a round that this node has not begun",
+        "preparing: the goal is to run the round that this node is in",
+        "preparing: the goal is to run a round that this node is not in yet",
+        "preparing: the goal is to stop the round that this node is in",
+        "preparing: the goal is to stop a round that this node has not begun",
         "stopping -> failed: given_up",
     }
 )
 """Rows that it takes a message out of order, or two faults at the same moment, to reach: not within these few seeds.
-The last one is of torchrun's jobs, which are not simulated."""
+A node that prepares is only asked to wait or to exit. The last row is of torchrun's jobs, which are not simulated."""
 
 DIGEST = "from tests.sim.history import small_world; print(small_world({seed}, digested=True).trace.digest)"
 

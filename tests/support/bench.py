@@ -19,6 +19,7 @@ from nodeclient.core.events import (
     DesiredReceived,
     Event,
     LeaveRequested,
+    Prepared,
     Reached,
     SessionClosed,
     SessionOpened,
@@ -68,6 +69,10 @@ class Bench:
             if isinstance(effect, Probe) and self.reaches:
                 effects += self.submit(Reached(effect.run, effect.round))
         return effects
+
+    def prepared(self) -> list[Effect]:
+        """Have all modules imported."""
+        return self.submit(Prepared())
 
     def open(self) -> list[Effect]:
         """Reach the coordinator."""

@@ -40,6 +40,7 @@ from coordinatord.protocol.messages import Desired, Goal, JobSpec, Join, Launche
 from tests.support.builders import EPOCH, a_failure, a_join, an_observed, an_offer
 
 PHASES = {
+    "prepared": Phase.IDLE,
     "running": Phase.RUNNING,
     "stopping": Phase.STOPPING,
     "stopped": Phase.STOPPED,
@@ -138,11 +139,12 @@ class Stage:
         )
         top: dict[str, Any] = {"job": options.pop("job", "default"), "spec": spec}
         top["incarnation"] = int(options.pop("incarnation", 1))
+        phase = Phase(options.pop("phase", Phase.IDLE))
         offer: dict[str, Any] = {
             name: int(value) if name.endswith(("workers", "_s")) else value for name, value in options.items()
         }
         join = a_join(node, offer=an_offer(node, **offer), **top)
-        puppet = Puppet(join, session=0, observed=an_observed(port=40_000 + _number(node)))
+        puppet = Puppet(join, session=0, observed=an_observed(port=40_000 + _number(node), phase=phase))
         self.puppets[puppet.name] = puppet
         self._connect(puppet)
 

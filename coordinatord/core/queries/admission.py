@@ -54,9 +54,9 @@ def begins_anew(run: Run, join: Join, now: float) -> bool:
 
     A node that was in this run comes back for the run's outcome. So does a node whose process was running before the
     run ended, if the job itself ended and did not only lack nodes: that process was on its way to the run, still
-    importing, say. If it trained everything anew, it would overwrite the job's result. If it is not known when the run
-    ended, that may have been long ago. Then the node begins another run, since to end it as if it had trained would be
-    worse.
+    looking for the coordinator, say. If it trained everything anew, it would overwrite the job's result. If it is not
+    known when the run ended, that may have been long ago. Then the node begins another run, since to end it as if it
+    had trained would be worse.
     """
     if not run.durable.state.ended or join.observed.run == run.id:
         return False

@@ -76,10 +76,17 @@ def _by_patience(run: Run, at: float) -> float:
 
 
 def _settle_end(run: Run) -> float:
-    if run.arrived_first is None or run.arrived_last is None:
+    """Return when nobody waits for more nodes any longer.
+
+    A node arrives when it joins, so that this time passes while it prepares. Nodes that prepare at the same time are
+    not ready at the same instant: while one prepares, the last one that became ready counts as an arrival.
+    """
+    if run.ready_first is None:
         return NOW
-    policy = run.policy
-    return min(run.arrived_last + policy.settle_s, run.arrived_first + policy.settle_max_s)
+    policy, last = run.policy, run.arrived_last
+    if run.count(MemberState.PREPARING):
+        last = max(last, run.ready_last)
+    return min(last + policy.settle_s, run.ready_first + policy.settle_max_s)
 
 
 def all_started(run: Run) -> float | None:

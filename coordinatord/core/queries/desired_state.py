@@ -15,6 +15,7 @@ from coordinatord.protocol.messages import Desired, Goal, Outcome, Result
 from coordinatord.protocol.text import clip
 
 _OUTSIDE = {
+    MemberState.PREPARING: Goal.WAIT,
     MemberState.READY: Goal.WAIT,
     MemberState.STALE: Goal.STOP,
 }
@@ -132,7 +133,8 @@ def _wait_until(run: Run, member: Member) -> float | None:
 
 
 def _reason(run: Run, member: Member) -> str:
-    if member.state is MemberState.READY and run.durable.state in {State.STARTING, State.RUNNING}:
+    waits = member.state in {MemberState.PREPARING, MemberState.READY}
+    if waits and run.durable.state in {State.STARTING, State.RUNNING}:
         if run.round_size >= run.spec.nodes_max:
             return f"spare: round {run.durable.round} has its maximum of nodes, {run.spec.nodes_max}"
         return f"round {run.durable.round} is running; the next one will include this node"

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from itertools import islice
 
-from coordinatord.core.queries.reasons import NAMES_MAX, Reasons
+from coordinatord.core.queries.reasons import NAMES_MAX, Reasons, lasted
 from coordinatord.core.queries.report_builder import current
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.durable import DurableCluster, State
@@ -231,7 +231,7 @@ def _node_status(run: Run, member: Member, ready: str, lead: _Lead, now: float) 
         host=offer.host,
         address=offer.advertise_address or member.peer_address,
         state=state,
-        reason="its workers run, and have done no step yet" if state == STARTING else _reason(member),
+        reason="its workers run, and have done no step yet" if state == STARTING else _reason(member, now),
         drained=bool(member.drained),
         group_rank=None if assignment is None else assignment.group_rank,
         ranks=() if assignment is None else tuple(range(assignment.first_rank, assignment.first_rank + offer.workers)),
@@ -262,7 +262,7 @@ def _ready(run: Run) -> str:
     return SPARE if run.round_size >= run.spec.nodes_max else "arrived"
 
 
-def _reason(member: Member) -> str:
+def _reason(member: Member, now: float) -> str:
     if member.durable.outcome is not None:
         return member.durable.outcome.summary
     if member.drained:
@@ -273,10 +273,13 @@ def _reason(member: Member) -> str:
         return "disconnected"
     if member.state is MemberState.ASSIGNED:
         return "its workers are to start"
-    return _WORKERS[member.observed.phase]
+    since = member.preparing_since if member.state is MemberState.PREPARING else None
+    so_far = "" if since is None else f", for {lasted(now - since)} so far"
+    return _WORKERS[member.observed.phase] + so_far
 
 
 _WORKERS = {
+    Phase.PREPARING: "imports the modules of --preload",
     Phase.IDLE: "has no workers",
     Phase.STARTING: "its workers are starting",
     Phase.RUNNING: "its workers are running",

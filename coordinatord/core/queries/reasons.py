@@ -159,15 +159,20 @@ class Reasons:
     @property
     def waiting_for(self) -> str:
         """What a run that is forming waits for."""
-        ready, least = self._run.count(MemberState.READY), self._run.spec.nodes_min
-        if ready >= least and self._run.pause_s:
-            return pause_words(self._run.pause_s, self._run.durable.round + 1, self._run.durable.repeats)
+        run, least = self._run, self._run.spec.nodes_min
+        ready, preparing = run.count(MemberState.READY), run.count(MemberState.PREPARING)
+        joined = ready + preparing
+        if ready >= least and run.pause_s:
+            return pause_words(run.pause_s, run.durable.round + 1, run.durable.repeats)
+        still = f"; preparing: {self._names(MemberState.PREPARING)}" if preparing else ""
         if ready >= least:
-            return f"{ready} joined, at least {least} needed: waiting a moment for more"
-        text = f"waiting for nodes: {ready} of {least} joined"
-        present = f" ({self.ready})" if ready else ""
-        missing = f"; missing: {name_some(self._run.missing, len(self._run.missing))}"
-        return text + present + (missing if self._run.missing else "")
+            return f"{joined} joined, at least {least} needed: waiting a moment for more{still}"
+        if joined >= least:
+            return f"{joined} joined, at least {least} needed{still}"
+        text = f"waiting for nodes: {joined} of {least} joined"
+        present = f" ({self._names(MemberState.READY, MemberState.PREPARING)})" if joined else ""
+        missing = f"; missing: {name_some(run.missing, len(run.missing))}" if run.missing else ""
+        return text + present + still + missing
 
     @property
     def situation(self) -> str:

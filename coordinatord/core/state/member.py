@@ -15,6 +15,8 @@ from coordinatord.protocol.messages import Desired, NodeOffer, Observed, Phase
 class MemberState(StrEnum):
     """What a node is doing in its run; exactly one of these at any time."""
 
+    PREPARING = "preparing"
+    """The node is outside the round, and can have no workers yet: it still imports what they need."""
     READY = "ready"
     """The node is outside the round and has no workers: it can be given the next round."""
     STALE = "stale"
@@ -69,6 +71,8 @@ class Member:
     """When it last came to be ready from outside, in the coordinator's clock."""
     arrived: bool = field(init=False)
     """Whether it was ready before, or in a round: when it is ready again, it is back and is no arrival."""
+    preparing_since: float | None = None
+    """When it began to prepare, if it is known to have done that."""
     observed: Observed = UNHEARD
     protocol: int | None = None
     """The version of the protocol that it last spoke; not known before it has."""
@@ -136,6 +140,8 @@ class Member:
             return MemberState.RELEASED
         if self.expired or self.session is None:
             return MemberState.DISCONNECTED
+        if self.observed.phase is Phase.PREPARING:
+            return MemberState.PREPARING
         return MemberState.STALE if self.observed.phase.has_workers else MemberState.READY
 
     def _state_inside(self, run: str, round_number: int) -> MemberState:
@@ -151,6 +157,7 @@ class Member:
 
 _STATE_OF = Table[Phase, MemberState]("states of a node in its round")
 _STATE_OF |= {
+    Phase.PREPARING: MemberState.ASSIGNED,
     Phase.IDLE: MemberState.STOPPED,
     Phase.STARTING: MemberState.ASSIGNED,
     Phase.RUNNING: MemberState.RUNNING,

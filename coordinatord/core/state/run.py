@@ -77,9 +77,12 @@ class Run:
         """When the run lost its last member, put off by the time in which no node could come."""
         self.give_up = DeadlineHeap[str]()
         """When to let go of each node that waits in vain."""
-        self.arrived_first: float | None = None
-        """When the first node arrived that had not been expected."""
-        self.arrived_last: float | None = None
+        self.arrived_last = -math.inf
+        """When the last node came that had not been expected, ready or not."""
+        self.ready_first: float | None = None
+        """When the first node became ready that had not been expected, and was not needed."""
+        self.ready_last = -math.inf
+        """When the last such node became ready."""
         self.newcomer = False
         """Whether a nodeclient has arrived that joined after the last round was formed."""
         self.enough_since: float | None = None
@@ -153,7 +156,7 @@ class Run:
         self.progress.clear()
         self.steps_announced = False
         self.failures, self.lost_at, self.restart_asked = {}, math.inf, ""
-        self.arrived_first = self.arrived_last = None
+        self.ready_first = None
         self.newcomer = False
         self.give_up.clear()
         for member in members:
@@ -166,17 +169,25 @@ class Run:
         slowest_s = max((member.offer.stop_timeout_s for member in self.inside), default=0.0)
         self.stop_overdue_at = at + slowest_s + self.policy.stop_limit_s
 
+    def prepare(self, member: Member, now: float) -> None:
+        """Note that a member has come, and prepares: from here on it counts as arrived, and later it will be ready."""
+        if member.preparing_since is None:
+            member.preparing_since = now - member.observed.idle_s
+            self.arrived_last = now
+
     def arrive(self, member: Member, now: float) -> None:
         """Note that a member became ready, coming from outside."""
         if member.arrived:
             member.arrived_at = now  # a new member arrived when it joined, whatever restarts
         self.newcomer |= member.durable.joined_at > self.durable.formed_at
+        if member.arrived or member.preparing_since is None:
+            self.arrived_last = now
         member.arrived = True
-        self.arrived_last = now
+        self.ready_last = now
         alone = self.count(MemberState.READY) == 1
         just_enough = self.durable.state is State.FORMING and self.count(MemberState.READY) <= self.spec.nodes_min
-        if self.arrived_first is None or alone or just_enough:
-            self.arrived_first = now
+        if self.ready_first is None or alone or just_enough:
+            self.ready_first = now
         self.wait(member, now)
 
     def wait(self, member: Member, now: float) -> None:

@@ -196,7 +196,8 @@ def _leaves(run: Run, name: str) -> str:
     how = f": round {run.durable.round} is being stopped, its workers save their state" if working else ""
     staying = [member for member in run.members.values() if not member.leaves and member.durable.outcome is None]
     spares = sum(member.state is MemberState.READY for member in staying)
-    left = sum(member.durable.in_round for member in staying) + spares
+    preparing = sum(member.state is MemberState.PREPARING for member in staying)
+    left = sum(member.durable.in_round for member in staying) + spares + preparing
     after = "; a spare takes over" if working and spares else ""
     if not left:
         after = "; no node is left then, so the job ends"

@@ -111,6 +111,8 @@ def observe(run: Run, member: Member, observed: Observed) -> None:
     was, now = member.state, member.heard_at
     member.observed, member.expired = observed, False
     run.place(member)
+    if member.state is MemberState.PREPARING:
+        run.prepare(member, now)
     if member.state is MemberState.READY and was is not MemberState.READY:
         if was is MemberState.DISCONNECTED and member.arrived:
             run.wait(member, now)  # a member that was out of sight for a moment does not arrive anew
@@ -177,7 +179,7 @@ def _let_leave(run: Run, member: Member, decision: Decision) -> None:
     if member.durable.outcome is not None:
         return  # it was released, and sent this heartbeat before it knew
     stopped = member.state is MemberState.STOPPED and run.durable.state is State.STOPPING
-    if stopped or member.state in {MemberState.READY, MemberState.SUCCEEDED}:
+    if stopped or member.state in {MemberState.PREPARING, MemberState.READY, MemberState.SUCCEEDED}:
         actions.release_node(run, member, actions.left(member), decision)
     elif member.durable.in_round:
         run.leaving.add(member.node)

@@ -17,9 +17,9 @@ import pytest
 
 from coordinatord.protocol.codec import TYPES, VersionError, decode, encode
 from coordinatord.protocol.log_messages import LogChunk, LogPlace
-from coordinatord.protocol.messages import PROTOCOL_VERSION, Join, Observed, RefusalCode, Refused
+from coordinatord.protocol.messages import PROTOCOL_VERSION, Join, Observed, Phase, RefusalCode, Refused
 from coordinatord.protocol.schema import SchemaError
-from coordinatord.protocol.versions import ADDED, SPOKEN, Later, is_spoken, later_than
+from coordinatord.protocol.versions import ADDED, SPOKEN, Later, has_phase, is_spoken, later_than
 from coordinatord.protocol.worker_ends import Killed
 from tests.support.builders import a_join, an_observed
 from tests.support.messages import as_map, inner_of
@@ -39,18 +39,18 @@ FRAMES = [
 KILLED = Killed((0, 1), 2, 30.0)
 
 
-def described(annotation: Any) -> str:
+def described(annotation: Any, later: Later) -> str:
     """Return a text about what a field may hold."""
     inner = inner_of(annotation)
     if inner is not annotation:
-        return f"nothing or {described(inner)}"
+        return f"nothing or {described(inner, later)}"
     if get_origin(annotation) is Annotated:
         kind, bound = get_args(annotation)
         bounds = f"{bound.least:.0f} to {bound.most:.0f}"
         several = get_origin(kind) is tuple
-        return f"{bounds} of: {described(get_args(kind)[0])}" if several else f"{kind.__name__} {bounds}"
+        return f"{bounds} of: {described(get_args(kind)[0], later)}" if several else f"{kind.__name__} {bounds}"
     if issubclass(annotation, StrEnum):
-        return " ".join(sorted(annotation))
+        return " ".join(sorted(set(annotation) - later.get(annotation, frozenset())))
     return str(annotation.__name__)
 
 
@@ -72,7 +72,7 @@ def as_now(version: int) -> dict[str, dict[str, str]]:
     kinds = {kind for message in spoken for kind in classes_in(message, later)}
     return {
         kind.__name__: {
-            name: described(annotation)
+            name: described(annotation, later)
             for name, annotation in get_type_hints(kind, include_extras=True).items()
             if name not in later.get(kind, frozenset())
         }
@@ -99,6 +99,9 @@ def test_the_present_version_and_the_one_before_it_are_spoken() -> None:
 def test_each_field_that_came_later_is_one_and_need_not_be_given() -> None:
     for added in ADDED:
         assert added.version <= PROTOCOL_VERSION
+        if issubclass(added.message, StrEnum):
+            assert added.field in list(added.message), "an older version is spoken without it: see `has_phase`"
+            continue
         (field,) = [field for field in dataclasses.fields(added.message) if field.name == added.field]
         assert field.default is not dataclasses.MISSING, f"{added.field} has no default that means: not known"
 
@@ -124,6 +127,15 @@ def test_a_version_is_read_strictly(version: int, claimed: str, error: str) -> N
     del body["observed"]["killed"]
     with pytest.raises(SchemaError, match=error):
         decode(msgpack.packb(body), Join)
+
+
+def test_a_node_that_prepares_has_no_place_in_a_version_that_knows_no_such_phase() -> None:
+    assert [phase for phase in Phase if not has_phase(4, phase)] == [Phase.PREPARING]
+    assert all(has_phase(5, phase) for phase in Phase)
+    preparing = an_observed(phase=Phase.PREPARING)
+    assert decode(encode(preparing, 5), Observed, version=5) == preparing
+    with pytest.raises(SchemaError, match=r"observed.phase must be one of idle, starting, .*, not 'preparing'"):
+        decode(encode(preparing, 4), Observed, version=4)
 
 
 @pytest.mark.parametrize("version", [SPOKEN[-1] - 1, PROTOCOL_VERSION + 1])

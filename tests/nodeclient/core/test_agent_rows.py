@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from coordinatord.protocol.messages import Goal
+from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.table import TABLE
-from tests.support.bench import Bench
+from tests.support.bench import SETTINGS, Bench
 from tests.support.rows import node_rows_taken
 
 SEEDS = 150
@@ -33,6 +34,8 @@ def possible(bench: Bench, chance: random.Random) -> list[Callable[[], object]]:
     if chance.random() < 0.1:
         moves += [bench.leave, lambda: bench.refused(retry=chance.random() < 0.8), lambda: bench.advance(40.0)]
         moves += [lambda: bench.receive(Goal.RUN, run=f"{run}+", round=1)]
+    if bench.agent.phase is Phase.PREPARING:
+        moves += [bench.prepared]
     if bench.starting:
         # They are started one after the other, so a worker that has ended had been started, and so had those before.
         begun = max(set(range(bench.settings.workers)) - bench.alive, default=-1) + 1
@@ -48,7 +51,7 @@ def possible(bench: Bench, chance: random.Random) -> list[Callable[[], object]]:
 
 def explore(seed: int) -> Bench:
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
-    bench = Bench()
+    bench = Bench(replace(SETTINGS, preloads=seed % 2 == 0))
     for _ in range(STEPS):
         if bench.agent.exited:
             break

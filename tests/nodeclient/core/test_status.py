@@ -13,11 +13,16 @@ PART = an_assignment(first_rank=8, world_size=64)
 WAITING = "waiting for nodes: 3 of 4 joined"
 
 
-@pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.IDLE])
+@pytest.mark.parametrize("phase", [*set(Phase) - {Phase.PREPARING, Phase.IDLE}], ids=str)
 def test_a_node_with_a_part_of_a_round_has_ranks(phase: Phase) -> None:
     observed = an_observed(round=3, phase=phase)
     assert notices.status(observed, PART, 8, WAITING) == f"round 3, ranks 8 to 15 of 64: {phase.value}"
     assert notices.status(observed, PART, 1, WAITING) == f"round 3, rank 8 of 64: {phase.value}"
+
+
+def test_a_node_that_prepares_says_so_and_what_it_waits_for() -> None:
+    text = "preparing: the modules of --preload are being imported; waiting for nodes: 3 of 4 joined"
+    assert notices.status(an_observed(phase=Phase.PREPARING), None, 8, WAITING) == text
 
 
 def test_a_node_without_one_waits() -> None:

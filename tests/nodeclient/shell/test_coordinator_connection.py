@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+import msgpack
 import pytest
 from aiohttp import web
 
-from coordinatord.protocol.codec import encode
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.messages import Join, Phase, RefusalCode, Refused
+from coordinatord.protocol.versions import SPOKEN
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.config.flag_values import endpoints
-from nodeclient.core.events import Event
+from nodeclient.core.events import DesiredReceived, Event, SessionClosed
 from nodeclient.shell.coordinator_connection import CoordinatorConnection, pause_after
-from tests.support.builders import a_join
+from tests.support.builders import a_join, an_observed
 from tests.support.raw_session import until
 from tests.support.strange_coordinator import WAIT, strange_coordinator
 
@@ -31,10 +34,10 @@ async def turn_away(socket: web.WebSocketResponse) -> None:
 
 
 @asynccontextmanager
-async def attending(addresses: Sequence[str]) -> AsyncIterator[list[Event]]:
+async def attending(addresses: Sequence[str], make_join: Callable[[], Join] = a_join) -> AsyncIterator[list[Event]]:
     """Hold sessions with whichever of these answers; yield the events."""
     heard: list[Event] = []
-    session = CoordinatorConnection(endpoints(",".join(addresses)), a_join, heard.append)
+    session = CoordinatorConnection(endpoints(",".join(addresses)), make_join, heard.append)
     tasks = Tasks()
     tasks.spawn(session.run(), name="session")
     try:
@@ -61,6 +64,29 @@ async def test_one_that_did_not_is_followed_by_the_others_in_turn() -> None:
     ):
         await until(lambda: len(joins_of_second) == 2)
         assert len(joins_of_first) == 2
+
+
+async def test_a_node_that_prepares_joins_a_coordinator_of_the_release_before_once_it_is_ready() -> None:
+    """It would be given a round at once: that release takes it for ready."""
+    newest, older = SPOKEN
+    phase = Phase.PREPARING
+
+    async def speak_older(socket: web.WebSocketResponse) -> None:
+        version = msgpack.unpackb(joins[-1])["version"]
+        refused = Refused(RefusalCode.VERSION, "another version", retry=False)
+        await socket.send_bytes(encode(WAIT, older) if version == older else encode(refused))
+
+    def join() -> Join:
+        return a_join(observed=an_observed(phase=phase))
+
+    async with strange_coordinator(speak_older) as (address, joins), attending([address], join) as heard:
+        await until(lambda: len(heard) >= 4)
+        assert {decode(frame, Join).version for frame in joins} == {newest}
+        (reason,) = {event.reason for event in heard if isinstance(event, SessionClosed)}
+        assert reason == f"{address} is of the release before, and this node joins it when it is prepared"
+        phase = Phase.IDLE
+        await until(lambda: any(isinstance(event, DesiredReceived) for event in heard))
+        assert decode(joins[-1], Join).version == older
 
 
 @pytest.mark.parametrize(("turned_away", "most_s"), [(False, 1.0), (True, 10.0)])

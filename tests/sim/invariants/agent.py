@@ -231,6 +231,8 @@ def _ageless(observed: Observed) -> tuple[object, ...]:
 
 def _is_due(news: tuple[object, ...], said: tuple[object, ...]) -> bool:
     """Whether a node has to report this at once after the last report: it may wait where it only does as asked."""
+    if said[2] == Phase.PREPARING != news[2]:
+        return True
     if news[2] in {Phase.IDLE, Phase.STARTING, Phase.STOPPING}:
         failed = bool(news[5]) and (*news[:2], news[5]) != (*said[:2], said[5])
         return failed or news[3:5] != said[3:5]  # port, leaving

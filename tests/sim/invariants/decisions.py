@@ -28,8 +28,9 @@ from coordinatord.core.values.records import (
     RunEnded,
     RunOpened,
 )
-from coordinatord.protocol.messages import Join, RefusalCode, Refused, Result
+from coordinatord.protocol.messages import Join, Phase, RefusalCode, Refused, Result
 from tests.sim.invariants.messages import MessageInvariants
+from tests.sim.invariants.preparing_nodes import PreparingNodes
 from tests.sim.invariants.retry_pause import RetryPauses
 from tests.sim.invariants.root_cause import REMEMBERED_S, ROUGHLY, RootCauseInvariants
 from tests.sim.invariants.rounds import WELL_FOR_S
@@ -53,6 +54,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._pauses = RetryPauses(world)
+        self._preparing = PreparingNodes(world)
         self._joins: dict[tuple[str, int], tuple[Join, float]] = {}
         """The first `Join` and its time, by node and incarnation."""
         self._came: dict[tuple[str, int], float] = {}
@@ -106,6 +108,8 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
             self._dozed_at = now
         self._outages.hears(event, now, troubled=machine.store_error is not None)
         self._pauses.hears(event)
+        late = self._preparing.hears(event)
+        self.check(late is None, "enough nodes are ready, and wait for %.2f s too long", late)
         self._event_at = now
         self._judge_forgiven()
         if isinstance(event, Connected):
@@ -206,6 +210,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
             observed = run.members[node].observed
             self.check(not observed.phase.has_workers, "%s is given a round over its workers", node)
             self.check(not observed.leaving, "%s is given a round, and wants to leave", node)
+            self.check(observed.phase is not Phase.PREPARING, "%s is given a round while it prepares", node)
         if len(nodes) < run.spec.nodes_max:
             self.check(not run.count(MemberState.DISCONNECTED), "a round is formed without a node that may be back")
             if new:
@@ -215,6 +220,8 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
     def _judge_settled(self, run: Run, new: set[str]) -> None:
         now, policy, scenario = self.world.queue.now, self.world.scenario.policy, self.world.scenario
         came = [self._joins[node, run.members[node].incarnation][1] for node in new]
+        if run.count(MemberState.PREPARING):  # those that became ready wait for it as if they had just arrived
+            came = [self._preparing.ready_at(run.members[node]) for node in new]
         last, first = now - max(came), now - min(*came, self._arrived_at.get(run.id, now))
         waited = max(first, now - self._ended_at.get(run.id, now))
         settled = last >= ROUGHLY * policy.settle_s or first >= ROUGHLY * policy.settle_max_s
@@ -225,6 +232,8 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         key = (record.run, record.round)
         self._stopped[key] = self.world.queue.now
         self._life_of_stop[key] = self.world.daemon.life
+        arrived = record.condition != "arrived" or run.count(MemberState.READY) > 0
+        self.check(arrived, "round %d is stopped for nodes that are not ready", record.round)
         if record.planned and not run.leaving and not run.durable.stop_asked:
             done = any(member.durable.in_round and member.durable.succeeded for member in run.members.values())
             self.check(not done, "round %d is stopped for arrivals, and about to succeed", record.round)

@@ -54,6 +54,7 @@ class NodeInvariants:
         """Check that a node may start a round."""
         key = (start.run, start.round)
         alive = host.workers.alive
+        self.check(host.prepared, "%s starts round %d, and still imports", host.name, start.round)
         self.check(not alive, "%s starts round %d over workers of %s", host.name, start.round, host.workers.round)
         latest = self._told[host.name, host.incarnation, start.run]
         self.check(start.round == latest, "%s starts round %d, and heard of %d", host.name, start.round, latest)

@@ -193,6 +193,13 @@ MUTANTS = (
         "frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING, Phase.STOPPED, Phase.FAILED})",
     ),
     Mutant(
+        "node-readiness-held-back",
+        "nodeclient.core.connection_state",
+        "that it has imported all, a node tells only with its next heartbeat",
+        "        or (before.phase is Phase.PREPARING and observed.phase is not Phase.PREPARING)\n",
+        "",
+    ),
+    Mutant(
         "node-failure-held-back",
         "nodeclient.core.connection_state",
         "that a worker failed, a node tells only once all of them have ended",

@@ -1,0 +1,176 @@
+"""Nodes that prepare: they count as arrived, no round has them, and none waits for them longer than it helps.
+
+`tests/golden/preparing.txt` shows what is usual; here are the corners.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.queries.job_view import job_view
+from coordinatord.core.state.durable import State
+from coordinatord.core.values.records import NodeReleased, Record, RoundFormed, RoundStopped
+from coordinatord.protocol.messages import Goal, Result
+from tests.support.script import Stage
+
+SPEC = "min=2 max=4"
+
+
+def play(script: str, **policy: float) -> Stage:
+    stage = Stage(**({"settle_s": 2.0, "settle_max_s": 10.0} | policy))
+    for line in script.strip().splitlines():
+        stage.play(line.strip())
+    return stage
+
+
+def running(*names: str) -> str:
+    """Return the script of a job of these nodes that runs."""
+    joins = [f"join {name} {SPEC}" for name in names]
+    return "\n".join([*joins, "advance 2s", f"running {' '.join(names)}"])
+
+
+def formed(stage: Stage) -> list[tuple[float, list[str]]]:
+    """Return when each round was formed, and of which nodes."""
+    return [(at, [ranks.node for ranks in one.nodes]) for at, one in stage.past if isinstance(one, RoundFormed)]
+
+
+def of_kind(stage: Stage, kind: type[Record]) -> list[float]:
+    return [at for at, record in stage.past if isinstance(record, kind)]
+
+
+def state(stage: Stage) -> State:
+    return stage.coordinator.jobs["default"].durable.state
+
+
+def test_the_settle_window_passes_while_nodes_prepare() -> None:
+    stage = play(f"join n1 {SPEC} phase=preparing\njoin n2 {SPEC}\nadvance 5s\nprepared n1")
+    assert formed(stage) == [(5.0, ["n1", "n2"])]
+
+
+def test_a_node_that_is_ready_sooner_than_the_window_is_over_waits_for_its_end() -> None:
+    stage = play(f"join n1 {SPEC}\njoin n2 {SPEC} phase=preparing\nadvance 1s\nprepared n2\nadvance 5s")
+    assert formed(stage) == [(2.0, ["n1", "n2"])]
+
+
+def test_enough_nodes_wait_for_one_that_prepares_as_if_it_had_just_arrived() -> None:
+    script = (
+        f"join n1 {SPEC} phase=preparing\njoin n2 {SPEC} phase=preparing\njoin n3 {SPEC} phase=preparing\nadvance 9s"
+    )
+    stage = play(f"{script}\nprepared n1\nprepared n2\nadvance 1s\nprepared n3")
+    assert formed(stage) == [(10.0, ["n1", "n2", "n3"])]
+    late = play(f"{script}\nprepared n1\nprepared n2\nadvance 5s")
+    assert formed(late) == [(11.0, ["n1", "n2"])]
+    assert late.play("prepared n3")[0].endswith("RoundStopped e-1 round 1, planned: node n3 arrived")
+
+
+def test_nodes_that_become_ready_one_after_the_other_cannot_hold_a_round_up_for_ever() -> None:
+    names = [f"n{number}" for number in range(1, 9)]
+    stage = Stage(settle_s=2.0, settle_max_s=5.0)
+    for name in names:
+        stage.play(f"join {name} min=2 max=8 phase=preparing")
+    for name in names:
+        stage.play("advance 1s")
+        stage.play(f"prepared {name}")
+    assert formed(stage)[0] == (7.0, names[:6]), "5 s after the second node, the last that was needed"
+
+
+def test_a_full_round_is_formed_at_once_though_others_prepare() -> None:
+    stage = play("join n1 min=1 max=1 phase=preparing\njoin n2 min=1 max=1 phase=preparing\nadvance 5s\nprepared n2")
+    assert formed(stage) == [(5.0, ["n2"])]
+
+
+def test_survivors_do_not_wait_for_a_node_that_prepares() -> None:
+    stage = play(f"{running('n1', 'n2', 'n3')}\njoin n4 {SPEC} phase=preparing\ndrop n3\nadvance 2s\nstopped n1 n2")
+    assert formed(stage)[1:] == [(4.0, ["n1", "n2"])]
+
+
+def test_survivors_that_are_too_few_wait_for_a_node_that_prepares() -> None:
+    stage = play(f"{running('n1', 'n2')}\njoin n3 {SPEC} phase=preparing\ndrop n2\nadvance 2s\nstopped n1\nadvance 20s")
+    reason = "2 joined, at least 2 needed; preparing: node n3"
+    assert job_view(stage.coordinator.jobs["default"], stage.now, None).reason == reason
+    stage.play("prepared n3")
+    assert formed(stage)[1:] == [(24.0, ["n1", "n3"])]
+
+
+def test_a_running_round_is_left_alone_until_a_newcomer_is_ready() -> None:
+    stage = play(f"{running('n1', 'n2')}\njoin n3 {SPEC} phase=preparing\nadvance 60s")
+    assert state(stage) is State.RUNNING
+    stage.play("prepared n3")
+    assert of_kind(stage, RoundStopped) == [62.0], "it has waited for others long enough"
+
+
+def test_newcomers_that_prepare_together_stop_a_running_round_once() -> None:
+    script = f"{running('n1', 'n2')}\njoin n3 {SPEC} phase=preparing\njoin n4 {SPEC} phase=preparing\nadvance 8s"
+    stage = play(f"{script}\nprepared n3\nadvance 1s\nprepared n4\nstopped n1 n2")
+    assert of_kind(stage, RoundStopped) == [11.0]
+    assert formed(stage)[1:] == [(11.0, ["n1", "n2", "n3", "n4"])]
+
+
+def test_a_node_that_prepared_long_ago_arrives_again_as_any_other() -> None:
+    stage = play(f"join n1 {SPEC} phase=preparing\njoin n2 {SPEC}\nadvance 5s\nprepared n1\nrunning n1 n2")
+    for line in ("fail n2", "stopped n2", "advance 90s", "stopped n1"):
+        stage.play(line)
+    assert stage.coordinator.jobs["default"].arrived_last == stage.now, "it was left behind, and has come back"
+
+
+def test_to_prepare_is_no_waiting_in_vain() -> None:
+    stage = play(f"join n1 {SPEC} phase=preparing join_timeout_s=5\nadvance 60s")
+    assert of_kind(stage, NodeReleased) == []
+    stage.play("prepared n1")
+    stage.play("advance 6s")
+    assert of_kind(stage, NodeReleased) == [65.0], "it waits for others from when it is ready"
+
+
+def test_a_node_waits_no_longer_than_it_wants_to_for_one_that_prepares() -> None:
+    stage = play(f"join n1 {SPEC} join_timeout_s=5\njoin n2 {SPEC} phase=preparing\nadvance 6s")
+    outcome = stage.puppets["n1"].desired.outcome  # type: ignore[union-attr] # it has received something
+    assert outcome is not None
+    assert outcome.result is Result.TIMED_OUT
+    assert "2 joined, at least 2 needed; preparing: node n2" in outcome.summary
+
+
+@pytest.mark.parametrize("way", ["leave n1", "ask drain n1"])
+def test_a_node_may_leave_while_it_prepares(way: str) -> None:
+    stage = play(f"join n1 {SPEC} phase=preparing\n{way}")
+    desired = stage.puppets["n1"].desired
+    assert desired is not None
+    assert desired.goal is Goal.EXIT
+
+
+def test_a_drain_knows_that_a_node_which_prepares_is_left() -> None:
+    stage = play(f"{running('n1', 'n2')}\njoin n3 {SPEC} phase=preparing")
+    stage.play("ask drain n1")
+    answer = stage.play("ask drain n2")[-1]
+    assert answer.endswith(
+        "node n2 will leave job default; 1 of at least 2 nodes are left, so the job waits for others"
+    )
+
+
+def test_a_node_that_prepares_hears_how_the_job_ends() -> None:
+    stage = play(f"{running('n1', 'n2')}\njoin n3 {SPEC} phase=preparing\nsucceed n1 n2")
+    desired = stage.puppets["n3"].desired
+    assert desired is not None
+    assert (desired.goal, desired.outcome and desired.outcome.result) == (Goal.EXIT, Result.SUCCEEDED)
+
+
+def test_how_long_a_node_has_prepared_does_not_begin_anew_with_its_session() -> None:
+    stage = play(f"join n1 {SPEC} phase=preparing\nadvance 5s\ndrop n1\nreconnect n1\nadvance 7s")
+    (node,) = job_view(stage.coordinator.jobs["default"], stage.now, None).nodes
+    assert (node.state, node.reason) == ("preparing", "imports the modules of --preload, for 12 s so far")
+
+
+def test_a_coordinator_that_starts_again_learns_it_from_the_node() -> None:
+    stage = play(f"join n1 {SPEC} phase=preparing\njoin n2 {SPEC}\nadvance 5s")
+    coordinator = Coordinator(stage.coordinator.policy, "f")
+    coordinator.restore(stage.past, stage.now)
+    stage.coordinator = coordinator
+    for line in ("reconnect n1 n2", "advance 30s"):
+        stage.play(line)
+    assert formed(stage) == []
+    assert {node.state for node in job_view(coordinator.jobs["default"], stage.now, None).nodes} == {
+        "preparing",
+        "ready",
+    }
+    stage.play("prepared n1")
+    assert [nodes for _, nodes in formed(stage)] == [["n1", "n2"]]

@@ -1,0 +1,81 @@
+"""What must be true of rounds that wait for nodes which prepare: for none of them longer than for any other arrival.
+
+By the coordinator's own clock, and by what it heard. What others might need more time for (a pause after an error, a
+node that may be back, a store that fails) is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from coordinatord.core.events import Connected, Event, Reported
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.member import Member, MemberState
+from coordinatord.core.state.run import Run
+from coordinatord.core.transitions.table import next_row
+from coordinatord.protocol.messages import Phase
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.world import World
+
+ALIKE_S = 0.05
+"""Two readings of the coordinator's clock in the same moment differ by less."""
+
+
+class PreparingNodes:
+    """Watches when nodes come, and when they are ready."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._life = 0
+        self._came_at = self._ready_at = -math.inf
+        """When a node last came, and when one that had prepared was ready, in this life of the coordinator."""
+        self._first_ready: dict[tuple[str, int], float] = {}
+        """When the coordinator first heard that a node does not prepare, in the world's time; by node and
+        incarnation."""
+
+    def ready_at(self, member: Member) -> float:
+        """Return when a node became ready for the first time, in the world's time."""
+        return self._first_ready[member.node, member.incarnation]
+
+    def hears(self, event: Event) -> float | None:
+        """Take in an event that the coordinator is about to handle.
+
+        Return by how many seconds more than they may enough nodes wait until then, if they do.
+        """
+        daemon = self._world.daemon
+        machine, now = daemon.machine, daemon.clock.read()
+        if self._life != daemon.life:
+            self._life, self._came_at = daemon.life, now
+        late = self._judge(machine)
+        if isinstance(event, Connected):
+            self._came_at = self._ready_at = now
+            node, incarnation, observed = event.join.node, event.join.incarnation, event.join.observed
+        elif isinstance(event, Reported) and event.session in machine._sessions:
+            member, observed = machine._sessions[event.session][1], event.observed
+            node, incarnation = member.node, member.incarnation
+            if member.state is MemberState.PREPARING and not member.arrived:
+                self._ready_at = now
+            elif member.state is not MemberState.READY:  # also one whose messages overtook each other
+                self._came_at = now
+        else:
+            return late
+        if observed.phase is not Phase.PREPARING:
+            self._first_ready.setdefault((node, incarnation), self._world.queue.now)
+        return late
+
+    def _judge(self, machine: Coordinator) -> float | None:
+        run = machine.jobs.get("job")
+        if run is None or machine.store_error is not None or not _may_form(run):
+            return None
+        due = next_row(run, -math.inf)[1]
+        last = max(self._came_at, self._ready_at) if run.count(MemberState.PREPARING) else self._came_at
+        late_s = math.inf if due is None else due - last - machine.policy.settle_s
+        return late_s if late_s > ALIKE_S else None
+
+
+def _may_form(run: Run) -> bool:
+    enough = run.count(MemberState.READY) >= run.spec.nodes_min
+    return run.durable.state is State.FORMING and enough and not run.count(MemberState.DISCONNECTED) and not run.pause_s
