@@ -33,6 +33,8 @@ STDERR = 2
 PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.NOTSET, 7))
 """The priority of syslog from each level upward (RFC 5424, 6.2.1)."""
 
+END = "\n"
+
 OTHER_EVENT = "other"
 """The name of an event that was logged without one, mostly by the libraries in use."""
 
@@ -94,6 +96,12 @@ def leads_to_journal(fd: int) -> bool:
     return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
 
 
+def prioritized(text: str, level: int) -> str:
+    """Put the priority of a level before each line, as sd-daemon(3) has it."""
+    priority = next(priority for least, priority in PRIORITIES if level >= least)
+    return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
+
+
 def is_for_machines() -> bool:
     """Whether this process logs as JSON: then nothing else may be written to standard error."""
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
@@ -108,7 +116,12 @@ def complain(program: str, text: str) -> None:
 
 
 def write_last_lines(text: str) -> None:
-    """Write the program's last lines to standard error as they are, below all that was logged, within bounds."""
+    """Write the program's last lines to standard error, below all that was logged, within bounds.
+
+    They say why it ends, so they are errors for systemd's journal.
+    """
+    if leads_to_journal(STDERR):
+        text = f"{prioritized(text.removesuffix(END), logging.ERROR)}{END}"
     handler = _handler_of_stderr()
     if handler is not None:
         handler.writer.put(_encoded(text))
@@ -165,8 +178,7 @@ class _Formatter(logging.Formatter):
         text = self._render(record)
         if not self._for_journal:
             return text
-        priority = next(priority for level, priority in PRIORITIES if record.levelno >= level)
-        return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
+        return prioritized(text, record.levelno)
 
     def _render(self, record: logging.LogRecord) -> str:
         raise NotImplementedError

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.messages import Report
-from coordinatord.runtime.logs import fields, install
+from coordinatord.runtime.logs import STDERR, fields, install, leads_to_journal, prioritized
 from nodeclient.core.effects import Level, Waiting
 from nodeclient.diagnosis import report_text
 
@@ -66,7 +66,8 @@ class Console:
             self._log(logging.ERROR, f"round {report.round} failed", "round_failed", **facts)
         else:
             self._waiting = None
-            self._terminal.write_lines("\n".join(report_text.lines(failure_status(report), seen_at)))
+            text = "\n".join(report_text.lines(failure_status(report), seen_at))
+            self._terminal.write_lines(prioritized(text, logging.ERROR) if leads_to_journal(STDERR) else text)
 
     def wait(self, waiting: Waiting, now: float) -> None:
         """Show what is waited for, and until when in the clock of `now`: live on a terminal, else as a log line."""

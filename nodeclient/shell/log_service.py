@@ -167,6 +167,7 @@ class LogService:
     async def see_off(self) -> None:
         """Let those who follow read to the end of what is written by now; it takes no time if nobody does."""
         self._ends_at, self._unread = self._loop.time(), self.followed
+        self._all_read.clear()
         if self._unread:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SEE_OFF_S):

@@ -177,3 +177,13 @@ def test_the_journal_is_where_its_variable_says_so(monkeypatch: pytest.MonkeyPat
         os.close(read)
         os.close(write)
     assert not logs.leads_to_journal(write)
+
+
+@pytest.mark.parametrize("in_journal", [True, False])
+def test_why_a_program_ends_is_an_error_for_the_journal(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *, in_journal: bool
+) -> None:
+    found = os.fstat(2)
+    monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino if in_journal else 0}")
+    logs.write_last_lines("Traceback\nprogram: no\n")
+    assert capfd.readouterr().err == ("<3>Traceback\n<3>program: no\n" if in_journal else "Traceback\nprogram: no\n")

@@ -267,5 +267,5 @@ def plain(text: str) -> str:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".json")
     return {"/".join(path.relative_to(folder).parts[2:]): plain(path.read_text()) for path in paths}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -116,3 +117,15 @@ def test_levels_below_the_one_that_was_asked_for_are_not_written() -> None:
     console.notify(Level.WARNING, "hm", "trouble")
     console.notify(Level.ERROR, "oh", "trouble")
     assert [one["message"] for one in screen.objects] == ["oh"]
+
+
+def test_why_a_round_failed_is_an_error_for_the_journal(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    del capfd  # its files are in the place of this process's own
+    found = os.fstat(2)
+    monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
+    screen = Screen(is_live=False)
+    a_console("text", screen).show(a_report(), NOON)
+    assert screen.lines
+    assert all(line.startswith("<3>") for line in screen.lines)

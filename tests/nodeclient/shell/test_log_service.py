@@ -1,0 +1,119 @@
+"""A node's log files are read and deleted beside the event loop, and a node that ends lets its readers finish."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
+from nodeclient.output.log_paths import LogPaths
+from nodeclient.output.output_settings import OutputSettings
+from nodeclient.shell import log_service
+from nodeclient.shell.log_service import LogService
+
+pytestmark = pytest.mark.asyncio
+
+ROUND = LogPaths("job", "e-1", 1)
+
+WANTED = ReadLog(1, "e-1", 1, 0, LogStream.STDOUT, None, last_bytes=LOG_BYTES_MAX, last_lines=None, follow=False)
+
+
+def a_service(log_dir: Path | None, *, keep: int | None = None) -> LogService:
+    def fail(error: Exception) -> None:
+        raise error
+
+    return LogService(OutputSettings(log_dir=log_dir, rounds_kept=keep), "job", "a", pytest.fail, fail)
+
+
+def write(log_dir: Path, text: str, place: LogPaths = ROUND) -> None:
+    file = place.folder(log_dir) / "0" / "stdout.log"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as log:
+        log.write(text)
+
+
+async def read(service: LogService, wanted: ReadLog = WANTED) -> LogChunk:
+    """Ask for a piece, and note that it was sent."""
+    answer: asyncio.Future[LogChunk] = asyncio.get_running_loop().create_future()
+
+    def take(chunk: LogChunk, sent: Callable[[], None]) -> None:
+        answer.set_result(chunk)
+        sent()
+
+    service.read(wanted, take)
+    async with asyncio.timeout(60):
+        return await answer
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():  # noqa: ASYNC110 - what is looked at announces nothing
+            await asyncio.sleep(0.001)
+
+
+async def test_a_round_is_read_as_soon_as_it_has_begun(tmp_path: Path) -> None:
+    service = a_service(tmp_path)
+    assert service.folder == str(tmp_path / "job")
+    assert (await read(service)).problem == "node a has no log files of round 1: they were deleted, or it wrote none"
+    service.begin_round(ROUND, 0, 1)
+    write(tmp_path, "one\n")
+    assert (await read(service)).data == b"one\n"
+    elsewhere = dataclasses.replace(WANTED, run="../../etc")
+    assert (await read(service, elsewhere)).data == b""
+
+
+async def test_a_node_without_a_directory_says_so(tmp_path: Path) -> None:
+    service = a_service(None)
+    service.start()
+    service.begin_round(ROUND, 0, 1)
+    assert service.folder == ""
+    assert (await read(service)).problem == "node a keeps no log files: see --log-dir"
+    assert a_service(tmp_path / "line\nend").folder == "", "a name that cannot be sent"
+
+
+async def test_a_later_process_of_the_node_reads_and_deletes_what_an_earlier_one_has_written(tmp_path: Path) -> None:
+    earlier = a_service(tmp_path)
+    for number in (1, 2, 3):
+        earlier.begin_round(LogPaths("job", "e-1", number), 0, 1)
+        write(tmp_path, f"round {number}\n", LogPaths("job", "e-1", number))
+    earlier.fail_round(1)
+    rounds = tmp_path / "job" / "e-1"
+    await until((rounds / "round_3" / ".nodeclient-a.json").exists)
+    await until(lambda: '"failed": true' in (rounds / "round_1" / ".nodeclient-a.json").read_text())
+    later = a_service(tmp_path, keep=1)
+    later.start()
+    await until(lambda: {path.name for path in rounds.iterdir()} == {"round_1", "round_3"})
+    assert (await read(later)).data == b"round 1\n"
+
+
+async def test_a_node_that_ends_waits_for_those_who_follow_and_for_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_service, "SEE_OFF_S", 3_600.0)
+    service = a_service(tmp_path)
+    service.begin_round(ROUND, 0, 1)
+    write(tmp_path, "one\n")
+    await read(service)
+    await service.see_off()
+    follows = dataclasses.replace(WANTED, follow=True)
+    await read(service, follows)
+    write(tmp_path, "last\n")
+    leaving = asyncio.ensure_future(service.see_off())
+    await asyncio.sleep(0)
+    assert not leaving.done()
+    assert (await read(service, dataclasses.replace(follows, after=LogPlace(0, 0)))).data == b"one\nlast\n"
+    await leaving
+
+
+async def test_a_reader_that_is_gone_is_waited_for_within_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_service, "SEE_OFF_S", 0.01)
+    service = a_service(tmp_path)
+    service.begin_round(ROUND, 0, 1)
+    await read(service, dataclasses.replace(WANTED, follow=True))
+    await service.see_off()
