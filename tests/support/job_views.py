@@ -158,6 +158,6 @@ def a_series(points: int = 232) -> SeriesStatus:
         span_s=16.0,
         upto_s=16.0 * points - 7.0,
         steps_per_s=tuple(None if each < 4 else 0.0 if each in broken else 3.0 for each in range(points)),
-        training_s=tuple(16.0 * max(0, each - 1 - 2 * (each > points // 2)) for each in range(points)),
+        training_s=tuple(16.0 * max(0, each - sum(other <= each for other in broken)) for each in range(points)),
         restarts=tuple(int(each > points // 2) for each in range(points)),
     )

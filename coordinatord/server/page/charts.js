@@ -92,12 +92,12 @@ function chart(kind, point) {
   const cursor = s("path", { class: "cursor" });
   const grid = s("path", { class: "grid", d: `M0 0H${WIDTH}M0 ${HEIGHT / 2}H${WIDTH}M0 ${HEIGHT}H${WIDTH}` });
   const drawing = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" }, grid, area, line, cursor);
-  const plot = h("div", { class: "plot" }, drawing, most);
+  const plot = h("div", { class: "plot" }, drawing);
   const from = h("span");
   const until = h("span");
   const element = h("figure", { class: "chart" },
-    h("figcaption", {}, h("span", {}, kind.title), reading, when),
-    plot, h("div", { class: "axis", "aria-hidden": "true" }, from, until));
+    h("figcaption", {}, h("span", {}, kind.title), reading, most),
+    plot, h("div", { class: "axis", "aria-hidden": "true" }, from, when, until));
   plot.addEventListener("pointermove", (event) => {
     const { left, width } = plot.getBoundingClientRect();
     point(Math.min(1, Math.max(0, (event.clientX - left) / width)));
