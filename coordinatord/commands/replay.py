@@ -80,14 +80,16 @@ def _print_steps(entries: Sequence[Entry], *, pausing: bool) -> None:
         _write(f"(rounds up to {forgotten} are no longer kept)")
     if pausing:
         _write("(Enter for the next one, q to end)")
-    before = entries[0].at
+    before, formed_of = entries[0].at, 0
     for entry, run in replayed(entries):
+        if isinstance(entry.record, RoundFormed):
+            formed_of = len(entry.record.nodes)
         since = f"+{max(0.0, entry.at - before):.3f} s"
         before = entry.at
         _write(
             f"\n{moment(local(entry.at), 'milliseconds')}  {since:>12}  {_title(entry.record)}: {entry.record.reason}"
         )
-        _write(f"{'=>':>40}  {_state_text(run)}")
+        _write(f"{'=>':>40}  {_state_text(run, formed_of)}")
         sys.stdout.flush()
         if pausing and _quits():
             return
@@ -106,10 +108,9 @@ def _title(record: Record) -> str:
     return " ".join([thing, str(name), *what] if name is not None else [thing, *what])
 
 
-def _state_text(run: DurableRun) -> str:
-    inside = sum(1 for _ in run.inside)
-    if run.state.ended:  # it has no members any more
-        inside = max(run.rounds, key=lambda one: one.number).nodes if run.round else 0
+def _state_text(run: DurableRun, formed_of: int) -> str:
+    """Describe a run whose last round was formed of so many nodes: once it has ended, it has no members any more."""
+    inside = formed_of if run.state.ended else sum(1 for _ in run.inside)
     where = f"round {run.round} of {counted(inside, 'node')}" if run.round else "no round yet"
     return f"{run.state}, {where}, restarts {run.restarts_used} of {run.spec.max_restarts}"
 

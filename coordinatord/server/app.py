@@ -43,6 +43,7 @@ from coordinatord.server.http.logs_api import LogsApi
 from coordinatord.server.http.responses import complain_alike
 from coordinatord.server.metrics.scrape import Metrics
 from coordinatord.server.node_sessions import NodeSessions
+from coordinatord.server.rounds_reader import RoundsReader
 from coordinatord.server.series_sampler import SeriesSampler
 from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import Store, UnreadableStoreError
@@ -147,9 +148,9 @@ async def serve(
     requests = Requests(driver)
     change_signal = ChangeSignal()
     driver.watchers.append(change_signal.note)
-    events_api = EventsApi(driver, store, change_signal)
+    rounds_reader = RoundsReader(driver, store)
     sampler = SeriesSampler(driver)
-    stream = LiveUpdates(driver, change_signal, sampler)
+    stream = LiveUpdates(driver, change_signal, rounds_reader, sampler)
     logs_api = LogsApi(driver, store, sessions.log_reads, change_signal)
     metrics = Metrics(driver, counters)
     names = Names([host, *allowed_hosts])
@@ -157,8 +158,9 @@ async def serve(
     connections = Connections(sessions)
     middlewares = [connections.note, Browsers(names).guard, complain_alike]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=middlewares)
-    app.add_routes([web.get(SESSION_PATH, connections.take_over), *Api(driver, change_signal).routes()])
-    app.add_routes([*requests.routes(), *events_api.routes(), *logs_api.routes(), *openapi.routes()])
+    app.add_routes([web.get(SESSION_PATH, connections.take_over), *Api(driver, change_signal, rounds_reader).routes()])
+    app.add_routes([*requests.routes(), *EventsApi(driver, store, change_signal).routes()])
+    app.add_routes([*logs_api.routes(), *openapi.routes()])
     app.add_routes([*page.routes(), *stream.routes(), *metrics.routes()])
     # aiohttp waits for a request once before it cancels it and once more after. Cancellation on disconnect is off by
     # default in production and on in aiohttp's test server; set here, it is on in both.

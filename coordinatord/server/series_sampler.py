@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from coordinatord.core.queries.samples import past_samples, sample
 from coordinatord.core.state.run import Run
+from coordinatord.core.values.round_history import RoundHistory
 from coordinatord.core.values.time_series import TimeSeries
 from coordinatord.core.values.training_progress import WINDOW_S
 from coordinatord.server.driver import Driver
@@ -48,15 +49,15 @@ class SeriesSampler:
             async for run in iterate_jobs(self._driver, PIECE):
                 kept = self._kept.get(run.id)
                 if not run.durable.state.ended and (kept is None or kept.due_at <= self._driver.now):
-                    self.series(run)
+                    self.series(run, run.durable.rounds)
 
-    def series(self, run: Run) -> TimeSeries:
-        """Return the series of a run up to now."""
+    def series(self, run: Run, rounds: RoundHistory) -> TimeSeries:
+        """Return the series of a run up to now; a new one begins with what its `rounds` tell."""
         kept = self._kept.get(run.id)
         if kept is None:
             self._forget_old()
             kept = self._kept[run.id] = _Kept()
-            for past in past_samples(run):
+            for past in past_samples(run, rounds):
                 kept.series.note(past)
         now = self._driver.now
         kept.series.note(sample(run, now))

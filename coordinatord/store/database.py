@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
-from coordinatord.core.values.records import Record
+from coordinatord.core.values.records import Record, RoundEnded, RoundFormed, RoundsMissed, RunEnded, RunOpened
+from coordinatord.core.values.round_history import TOLD_BY
 from coordinatord.store import migrations, row_codec, sqlite_connections
 from coordinatord.store.error_texts import explained
 from coordinatord.store.interface import Entry, EventPage, LoggedEvent
@@ -29,13 +30,10 @@ _ADD = """
 """
 """Adds the rows of a JSON list. (`->>` would be shorter, and needs SQLite 3.38.)"""
 
-_LOAD = """
-    WITH last AS (SELECT job, run, max(seq) FROM records WHERE kind = 'RunOpened' GROUP BY job),
-    over AS (SELECT job, run FROM last WHERE EXISTS (
-        SELECT 1 FROM records WHERE job = last.job AND run = last.run AND kind = 'RunEnded'))
-    SELECT * FROM records WHERE job = '' OR kind = 'JobForgotten'
-        OR (job, run) IN (SELECT job, run FROM last EXCEPT SELECT job, run FROM over)
-    UNION ALL
+_DECIDING = ", ".join(f"('{kind.KIND}')" for kind in (RunOpened, RoundFormed, RoundsMissed, RoundEnded, RunEnded))
+"""The kinds of which the last record decides what a run that has ended came to."""
+
+_IN_BRIEF = """
     SELECT seq, at, job, run, CASE WHEN kind = 'RoundFormed' AND json_valid(body) THEN 'RoundRemembered' ELSE kind END,
         node, round,
         CASE WHEN kind = 'RoundFormed' AND json_valid(body) THEN json_object(
@@ -43,10 +41,35 @@ _LOAD = """
             'nodes', json_array_length(body, '$.nodes'),
             'workers', json_extract(body, '$.nodes[#-1].first_rank') + json_extract(body, '$.nodes[#-1].workers'),
             'spent', json_extract(body, '$.spent')) ELSE body END
-    FROM over CROSS JOIN records USING (job, run)
-    WHERE kind IN ('RunOpened', 'RoundFormed', 'RoundsMissed', 'RoundStarted', 'TrainingBegan', 'RoundStopped',
-        'RoundEnded', 'JobStopAsked', 'RunEnded')
+    FROM records
+"""
+"""Reads records, and of a round that was formed only how large it was."""
+
+_LOAD = f"""
+    WITH last AS (SELECT job, run, max(seq) FROM records WHERE kind = 'RunOpened' GROUP BY job),
+    over AS (SELECT job, run FROM last WHERE EXISTS (
+        SELECT 1 FROM records WHERE job = last.job AND run = last.run AND kind = 'RunEnded')),
+    live AS (SELECT job, run FROM last EXCEPT SELECT job, run FROM over),
+    deciding(kind) AS (VALUES {_DECIDING}),
+    final(seq) AS (
+        SELECT (SELECT max(seq) FROM records WHERE job = over.job AND run = over.run AND kind = deciding.kind)
+        FROM over CROSS JOIN deciding
+        UNION
+        SELECT (SELECT max(seq) FROM records WHERE job = over.job AND run = over.run AND kind = 'RoundEnded'
+            AND json_valid(body) AND json_type(body, '$.report') = 'object')
+        FROM over)
+    SELECT * FROM records WHERE job = ''
+    UNION ALL SELECT * FROM records WHERE kind = 'JobForgotten'
+    UNION ALL SELECT records.* FROM live CROSS JOIN records ON records.job = live.job AND records.run = live.run
+    UNION ALL {_IN_BRIEF} WHERE seq IN final
     ORDER BY seq
+"""  # noqa: S608 - our own words
+"""Reads the history of live runs. Of a run that has ended, it reads the last record of each deciding kind, and the last
+report: its nodes and its other rounds no longer matter, and would be nearly all of the data when a thousand jobs are
+over."""
+
+_ROUNDS = f"""
+    {_IN_BRIEF} WHERE job = ? AND run = ? AND kind IN ({", ".join(f"'{kind.KIND}'" for kind in TOLD_BY)}) ORDER BY seq
 """
 
 _READ_EVENTS = "SELECT seq, at, job, run, kind, node, round, json_extract(body, '$.reason') FROM records"
@@ -126,12 +149,12 @@ class Database:
             forget(self._connection, new[-1].record)
 
     def load(self) -> list[Entry]:
-        """Return the history of the last run of each job, and the records of no job, oldest first. Raises `StoreError`.
-
-        A run that has ended is only read for its result: its nodes and their ranks no longer matter, and would be
-        nearly all of the data when a thousand jobs are over.
-        """
+        """Return what led to the present state: see `Store.load`. Raises `StoreError`."""
         return self._entries(_LOAD)
+
+    def rounds(self, job: str, run: str) -> list[Record]:
+        """Return the records of a run that tell of its rounds: see `Store.read_rounds`. Raises `StoreError`."""
+        return [entry.record for entry in self._entries(_ROUNDS, (job, run))]
 
     def runs(self) -> list[tuple[str, str]]:
         """Return job and run of every history that is kept, oldest first. Raises `StoreError`."""

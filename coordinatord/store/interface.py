@@ -75,7 +75,11 @@ class Store(Protocol):
         """A token that no other store has, since the numbers of records are its own."""
 
     async def load(self) -> Sequence[Entry]:
-        """Return the history of the last run of each job, oldest first. Raises `StoreError`."""
+        """Return what led to the present state, oldest first. Raises `StoreError`.
+
+        That is the history of the last run of each job. Of a run that has ended, it is only the records that decide
+        what it came to.
+        """
 
     async def append(self, entries: Sequence[Entry]) -> None:
         """Make records durable, in order and all or none. Raises `StoreError`.
@@ -97,6 +101,12 @@ class Store(Protocol):
 
         Return nothing if there is no such round, or it is no longer kept. It delays nothing that is being made durable.
         Raises `StoreError`.
+        """
+
+    async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
+        """Return the records of a run that tell of its rounds, oldest first. Raises `StoreError`.
+
+        A `RoundFormed` is there as its `RoundRemembered`. It delays nothing that is being made durable.
         """
 
     async def close(self) -> None:

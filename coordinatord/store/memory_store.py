@@ -8,10 +8,15 @@ from collections.abc import Collection, Sequence
 from itertools import count
 
 from coordinatord.core.values.records import NodeJoined, Record, RoundFormed
+from coordinatord.core.values.round_history import TOLD_BY, in_brief
 from coordinatord.store.interface import Entry, EventPage, LoggedEvent
 
 RECORDS_MAX = 1_000
 """A run leaves about ten a round; one of 10,000 nodes is about a megabyte."""
+
+ROUNDS_MAX = 4_000
+"""Records that tell of rounds, four of each: nodes that join or succeed by the thousand leave these alone. One has less
+than a kilobyte, or a few with a report."""
 
 
 class MemoryStore:
@@ -22,6 +27,7 @@ class MemoryStore:
         """A token that no other store has."""
         self._numbers = count(1)
         self._kept: deque[tuple[int, float, Record]] = deque(maxlen=RECORDS_MAX)
+        self._rounds: deque[Record] = deque(maxlen=ROUNDS_MAX)
 
     @property
     def records(self) -> list[Record]:
@@ -35,6 +41,7 @@ class MemoryStore:
     async def append(self, entries: Sequence[Entry]) -> None:
         """Keep records."""
         self._kept.extend((next(self._numbers), entry.at, entry.record) for entry in entries)
+        self._rounds.extend(in_brief(entry.record) for entry in entries if isinstance(entry.record, TOLD_BY))
 
     async def read_events(
         self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
@@ -58,6 +65,10 @@ class MemoryStore:
             if isinstance(record, RoundFormed) and record.round == number:
                 return [*joined.values(), record]
         return ()
+
+    async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
+        """Return the records of a run that tell of its rounds, oldest first."""
+        return [record for record in self._rounds if (record.job, record.run) == (job, run)]
 
     async def close(self) -> None:
         """Do nothing: there is nothing to release."""

@@ -42,7 +42,7 @@ class SqliteStore:
             raise
 
     async def load(self) -> Sequence[Entry]:
-        """Return the history of the last run of each job, oldest first. Raises `StoreError`."""
+        """Return what led to the present state, oldest first. Raises `StoreError`."""
         return await self._in_thread(self._database.load)
 
     async def append(self, entries: Sequence[Entry]) -> None:
@@ -60,13 +60,12 @@ class SqliteStore:
         """Return the next `most` such records with a greater number than `after`; None: the newest.
 
         Raises `StoreError`.
-
-        It has a connection and a thread of its own: to look back must not delay what is being made durable.
         """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._reading, partial(self._reader.read_events, job, after, most, kinds, since)
-        )
+        return await self._beside(partial(self._reader.read_events, job, after, most, kinds, since))
+
+    async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
+        """Return the records of a run that tell of its rounds, oldest first. Raises `StoreError`."""
+        return await self._beside(partial(self._reader.rounds, job, run))
 
     async def read_round(self, job: str, run: str, number: int) -> Sequence[Record]:
         """Return the `RoundFormed` of a round, after the last `NodeJoined` of each node before it.
@@ -85,6 +84,10 @@ class SqliteStore:
         finally:
             self._thread.shutdown()
             self._directory.release()
+
+    async def _beside(self, look: Callable[[], Result]) -> Result:
+        """Read with a connection and a thread of its own: to look back must not delay what is being made durable."""
+        return await asyncio.get_running_loop().run_in_executor(self._reading, look)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

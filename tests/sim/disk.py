@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
+from coordinatord.core.values.records import Record
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
 
@@ -60,3 +61,7 @@ class Disk:
     def load(self) -> Sequence[Entry]:
         """Read all that the daemon goes on with."""
         return self._database.load()
+
+    def rounds(self, job: str, run: str) -> Sequence[Record]:
+        """Read what tells of the rounds of a run."""
+        return self._database.rounds(job, run)

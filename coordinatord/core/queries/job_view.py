@@ -12,7 +12,7 @@ from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.durable import DurableCluster, State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Health, Run
-from coordinatord.core.values.round_history import Round
+from coordinatord.core.values.round_history import Round, RoundHistory
 from coordinatord.core.values.time_ledger import Spent
 from coordinatord.core.values.training_progress import furthest_step
 from coordinatord.hints.failure_status import failure_status
@@ -71,9 +71,9 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
     )
 
 
-def whole_view(run: Run, now: float, store_error: str | None) -> JobStatus:
+def whole_view(run: Run, rounds: RoundHistory, now: float, store_error: str | None) -> JobStatus:
     """Return a job with its last rounds as well, for a reader of this job alone."""
-    return replace(job_view(run, now, store_error), rounds=rounds_view(run, now))
+    return replace(job_view(run, now, store_error), rounds=rounds_view(run, rounds, now))
 
 
 def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
@@ -99,11 +99,11 @@ def drained_view(cluster: DurableCluster) -> tuple[DrainedStatus, ...]:
     return tuple(DrainedStatus(node=name, reason=reason) for name, reason in sorted(cluster.drained.items()))
 
 
-def rounds_view(run: Run, now: float) -> tuple[RoundStatus, ...]:
+def rounds_view(run: Run, rounds: RoundHistory, now: float) -> tuple[RoundStatus, ...]:
     """Return the last rounds of a run, oldest first, each with what the time since the round before it was spent on."""
     so_far = spent(run, now)
     since_end_s = max(0.0, now - run.durable.entered_at) if run.durable.state.ended else 0.0
-    return tuple(_round_status(one, so_far, so_far.total + since_end_s) for one in run.durable.rounds)
+    return tuple(_round_status(one, so_far, so_far.total + since_end_s) for one in rounds)
 
 
 def _round_status(one: Round, so_far: Spent, clock_s: float) -> RoundStatus:

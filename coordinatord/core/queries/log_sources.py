@@ -10,6 +10,7 @@ from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.records import NodeJoined, Record, RoundFormed
+from coordinatord.core.values.round_history import ROUNDS_KEPT
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.log_messages import LogStream
 from coordinatord.protocol.messages import Launcher, NodeOffer
@@ -130,10 +131,13 @@ def _problem(run: Run, node: str, place: str, member: Member | None) -> str:
 
 
 def _unknown_round(run: Run, number: int) -> str:
-    known = [one.number for one in run.durable.rounds]
-    if not known:
+    if not run.durable.has_had_rounds:
         return f"job {run.job} has had no round yet"
-    which = f"round {known[0]}" if len(known) == 1 else f"rounds {known[0]} to {known[-1]}"
+    known = [one.number for one in run.durable.rounds]
+    if not known:  # the run has ended, and only the store has its rounds
+        which = f"rounds up to {run.durable.round}, of which the last {ROUNDS_KEPT} are kept"
+    else:
+        which = f"round {known[0]}" if len(known) == 1 else f"rounds {known[0]} to {known[-1]}"
     return f"round {number} of job {run.job} is not known: run {run.id} has {which}"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Health, Run
+from coordinatord.core.values.round_history import RoundHistory
 from coordinatord.core.values.time_series import Sample
 
 
@@ -25,9 +26,8 @@ def _pace(run: Run) -> float | None:
     return run.progress.steps_per_s
 
 
-def past_samples(run: Run) -> Iterator[Sample]:
+def past_samples(run: Run, rounds: RoundHistory) -> Iterator[Sample]:
     """Yield what the rounds that are kept tell of the time before now; how many steps a second it was is not kept."""
-    rounds = list(run.durable.rounds)
     restarts = run.durable.restarts_used - sum(one.charged for one in rounds)
     for one in rounds:
         before, after = one.before, one.after

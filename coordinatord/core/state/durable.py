@@ -88,6 +88,7 @@ class DurableRun:
     state: State = State.FORMING
     reason: str = "the first node came"
     rounds: RoundHistory = field(default_factory=RoundHistory)
+    """The last rounds; none once the run has ended, since the store has them."""
     restarts_used: int = 0
     reports_steps: bool = False
     """Whether the workers have reported steps, in this round or before."""
@@ -140,7 +141,7 @@ class DurableRun:
     reported_at: float = 0.0
 
     stop_asked: str = ""
-    """Why an operator wants the run to end, if so."""
+    """Why an operator wants the run to end, if so; empty once it has ended."""
     outcome: Outcome | None = None
     """The outcome of the run."""
     concluded: bool = False
@@ -155,6 +156,11 @@ class DurableRun:
             return Activity.REDONE if self.repeats_steps else Activity.TRAINING
         awaited = self.state is State.STARTING or self.reports_steps
         return Activity.STARTING if awaited else Activity.RUNNING
+
+    @property
+    def has_had_rounds(self) -> bool:
+        """Whether it has had a round, also one that is no longer kept in memory."""
+        return bool(self.round) if self.state.ended else bool(list(self.rounds))
 
     @property
     def inside(self) -> Iterator[DurableMember]:

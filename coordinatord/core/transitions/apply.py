@@ -46,6 +46,7 @@ from coordinatord.core.values.records import (
     TrainingStalled,
 )
 from coordinatord.core.values.root_cause import LostNode, WorkerFailure
+from coordinatord.core.values.round_history import RoundHistory
 from coordinatord.core.values.time_ledger import Activity, Ledger, Spent
 from coordinatord.protocol.errors import InternalError, Table
 from coordinatord.protocol.messages import Assignment, Report, Result
@@ -190,19 +191,15 @@ def _round_formed(run: DurableRun, record: RoundFormed, at: float) -> None:
     run.order = {ranks.node: ranks for ranks in record.nodes}
     run.slowest_s = max((member.offer.stop_timeout_s for member in members), default=0.0)
     run.formed_reason = record.reason
-    _begin_round(run, record, len(record.nodes), world_size, at)
+    _begin_round(run, record, at)
 
 
-def _round_remembered(run: DurableRun, record: RoundRemembered, at: float) -> None:
-    _begin_round(run, record, record.nodes, record.workers, at)
-
-
-def _begin_round(run: DurableRun, record: RoundFormed | RoundRemembered, nodes: int, workers: int, at: float) -> None:
-    """Begin a round of so many nodes and workers; nothing is known against any of them yet."""
+def _begin_round(run: DurableRun, record: RoundFormed | RoundRemembered, at: float) -> None:
+    """Begin a round; nothing is known against any of its nodes yet."""
     run.round, run.superseded_reason, run.losses, run.first_failure = record.round, "", [], None
     run.stepped = run.repeats_steps = run.silent = False
     run.formed_at = at
-    run.rounds.form(record.round, nodes, workers, record.reason, record.spent)
+    run.rounds.note(record)
     _enter(run, State.STARTING, record.reason, at)
     _work_on(run, record.spent, at)
 
@@ -214,7 +211,7 @@ def _rounds_missed(run: DurableRun, record: RoundsMissed, at: float) -> None:
 
 def _round_started(run: DurableRun, record: RoundStarted, at: float) -> None:
     run.reports_steps = record.steps_awaited
-    run.rounds.start(record)
+    run.rounds.note(record)
     _enter(run, State.RUNNING, record.reason, at)
     _work_on(run, record.spent, at)
 
@@ -256,7 +253,7 @@ def _round_stopped(run: DurableRun, record: RoundStopped, at: float) -> None:
     if first is not None:
         run.first_failure = WorkerFailure(first.node, first.host, at - first.failure.age_s, first.failure)
     run.stop_reason, run.planned = Reason(record.condition, record.reason), record.planned
-    run.rounds.stop(record)
+    run.rounds.note(record)
     _enter(run, State.STOPPING, record.reason, at)
     _spend(run, record.spent, Activity.STOPPING, at)
 
@@ -268,7 +265,7 @@ def _round_ended(run: DurableRun, record: RoundEnded, at: float) -> None:
     run.last_end_reason = record.reason if record.report is None else in_brief(record.report)
     for member in list(run.inside):
         _leave_round(run, member)
-    run.rounds.end(record)
+    run.rounds.note(record)
     _enter(run, State.FORMING, record.reason, at)
     _spend(run, record.spent, Activity.WAITING, at)
 
@@ -277,21 +274,25 @@ def _run_ended(run: DurableRun, record: RunEnded, at: float) -> None:
     _keep_report(run, record.report, at)
     run.outcome, run.last_step = record.outcome, record.step
     run.concluded = record.condition in _FAILED_FOR_GOOD or record.outcome.result in _CONCLUSIONS
-    run.rounds.end_all(record)
     _let_go_of_rounds(run)
     _enter(run, _ENDS.get(record.outcome.result, State.FAILED), record.reason, at)
     _spend(run, record.spent, None, at)
 
 
 def _let_go_of_rounds(run: DurableRun) -> None:
-    """Drop all that only another round would need: the store does not restore that for a run that has ended."""
+    """Drop what only another round would need, and the rounds themselves.
+
+    A thousand runs that have ended are kept, and each may have had fifty rounds. The store has these for whoever asks.
+    """
     run.members, run.released, run.order, run.losses = {}, {}, {}, []
     run.last_left, run.emptied_at = False, None
     run.stepped = run.repeats_steps = run.silent = run.planned = False
     run.formed_reason = run.superseded_reason = run.last_end_reason = ""
     run.stop_reason, run.first_failure, run.slowest_s = Reason("", ""), None, 0.0
+    run.stop_asked, run.reports_steps = "", False
     if not any(True for _ in run.rounds):
         run.round = 0  # it was the number of another run, as nodes remembered it
+    run.rounds = RoundHistory()
 
 
 _FAILED_FOR_GOOD = {"exhausted", "given_up"}
@@ -337,7 +338,7 @@ _CHANGES |= {
     NodeSucceeded: _node_succeeded,
     NodeLeftBehind: _node_left_behind,
     RoundFormed: _round_formed,
-    RoundRemembered: _round_remembered,
+    RoundRemembered: _begin_round,
     RoundsMissed: _rounds_missed,
     RoundStarted: _round_started,
     TrainingBegan: _training_began,

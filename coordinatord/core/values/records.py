@@ -149,7 +149,10 @@ class RoundFormed(Record):
 
 @dataclass(frozen=True, slots=True)
 class RoundRemembered(Record):
-    """The rest of a `RoundFormed` when its run has ended. Being small, it is read instead; it is never stored."""
+    """The part of a `RoundFormed` that a history of rounds needs: how large the round was, and not who was in it.
+
+    It is read in place of the whole once a run has ended, and never stored.
+    """
 
     KIND = "RoundRemembered"
 

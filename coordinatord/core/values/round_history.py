@@ -1,15 +1,24 @@
 """The last rounds of a run: why each began and ended, and what its time was spent on.
 
 All times are in seconds since the run was opened, as the ledger counts them, so that they agree with it to the last
-digit and no clock that is set changes their order. `transitions/apply` makes it of records alone.
+digit and no clock that is set changes their order. It is made of records alone: by `transitions/apply` while a run goes
+on, and by `rounds_of` for whoever asks about a run that has ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from coordinatord.core.values.records import RoundEnded, RoundStarted, RoundStopped, RunEnded
+from coordinatord.core.values.records import (
+    Record,
+    RoundEnded,
+    RoundFormed,
+    RoundRemembered,
+    RoundStarted,
+    RoundStopped,
+    RunEnded,
+)
 from coordinatord.core.values.time_ledger import Spent
 from coordinatord.protocol.text import clip
 
@@ -18,6 +27,10 @@ ROUNDS_KEPT = 50
 
 REASON_MAX = 512
 """The length in characters: what fits into a few lines. The events and the log have the whole."""
+
+
+TOLD_BY: tuple[type[Record], ...] = (RoundFormed, RoundStarted, RoundStopped, RoundEnded, RunEnded)
+"""The kinds of records that tell of rounds; all others leave the history as it is."""
 
 
 @dataclass(slots=True)
@@ -57,35 +70,38 @@ class RoundHistory:
         """Iterate over the rounds that are kept."""
         return iter(self._rounds)
 
-    def form(self, number: int, nodes: int, workers: int, reason: str, spent: Spent) -> None:
+    def note(self, record: Record) -> None:
+        """Note what a record tells of the rounds, if it tells anything."""
+        match record:
+            case RoundFormed():
+                self._form(_remembered(record))
+            case RoundRemembered():
+                self._form(record)
+            case RoundStarted():
+                if current := self.current:
+                    current.running_at = record.spent.total
+            case RoundStopped():
+                self._stop(record)
+            case RoundEnded() | RunEnded():
+                self._close(record)
+
+    def _form(self, record: RoundRemembered) -> None:
         """Note a new round, and forget one that is too old."""
-        oldest = number - ROUNDS_KEPT
+        oldest = record.round - ROUNDS_KEPT
         self._rounds = [one for one in self._rounds if one.number > oldest]
-        self._rounds.append(Round(number, nodes, workers, clip(reason, REASON_MAX), self._spent, spent.total))
+        formed, at = clip(record.reason, REASON_MAX), record.spent.total
+        self._rounds.append(Round(record.round, record.nodes, record.workers, formed, self._spent, at))
 
-    def start(self, record: RoundStarted) -> None:
-        """Note that all workers of the round are started."""
-        if current := self.current:
-            current.running_at = record.spent.total
-
-    def stop(self, record: RoundStopped) -> None:
-        """Note that the round is to end."""
+    def _stop(self, record: RoundStopped) -> None:
         if current := self.current:
             current.stopped, current.stopped_at = clip(record.reason, REASON_MAX), record.spent.total
             current.planned = record.planned
 
-    def end(self, record: RoundEnded) -> None:
-        """Note that the round is over."""
-        if current := self.current:
-            current.number, current.charged = record.round, record.charged  # nodes may have known of a later number
-        self._close(record)
-
-    def end_all(self, record: RunEnded) -> None:
-        """Note that the run is over, and with it the round that was on."""
-        self._close(record)
-
     def _close(self, record: RoundEnded | RunEnded) -> None:
+        """Note that the round is over, alone or with its run."""
         if current := self.current:
+            if isinstance(record, RoundEnded):
+                current.number, current.charged = record.round, record.charged  # nodes may have known of a later number
             current.ended, current.ended_at = clip(record.reason, REASON_MAX), record.spent.total
             current.after = record.spent
         self._spent = record.spent
@@ -94,3 +110,23 @@ class RoundHistory:
     def current(self) -> Round | None:
         """The round that is on; only the end of the last one may be kept of it."""
         return self._rounds[-1] if self._rounds and self._rounds[-1].after is None else None
+
+
+def in_brief(record: Record) -> Record:
+    """Return a record without what a history of rounds does not need of it: the ranks of all nodes."""
+    return _remembered(record) if isinstance(record, RoundFormed) else record
+
+
+def _remembered(formed: RoundFormed) -> RoundRemembered:
+    workers = sum(ranks.workers for ranks in formed.nodes)
+    return RoundRemembered(
+        formed.job, formed.run, formed.reason, formed.round, len(formed.nodes), workers, formed.spent
+    )
+
+
+def rounds_of(records: Iterable[Record]) -> RoundHistory:
+    """Return the rounds that the records of one run tell of, oldest record first."""
+    rounds = RoundHistory()
+    for record in records:
+        rounds.note(record)
+    return rounds

@@ -15,6 +15,7 @@ from coordinatord.server.driver import Driver
 from coordinatord.server.http.response_cache import ResponseCache
 from coordinatord.server.http.responses import encoded, respond, unknown_job, wanted
 from coordinatord.server.job_iteration import iterate_jobs
+from coordinatord.server.rounds_reader import RoundsReader
 
 PIECE = 1_000
 """Nodes of jobs that are shown without a pause: about four milliseconds."""
@@ -23,8 +24,9 @@ PIECE = 1_000
 class Api:
     """Shows the machine's state, as far as it is durable."""
 
-    def __init__(self, driver: Driver, change_signal: ChangeSignal) -> None:
+    def __init__(self, driver: Driver, change_signal: ChangeSignal, rounds_reader: RoundsReader) -> None:
         self._driver = driver
+        self._rounds_reader = rounds_reader
         self._shown = ResponseCache(driver, change_signal)
 
     def routes(self) -> list[web.RouteDef]:
@@ -63,10 +65,9 @@ class Api:
         return encoded(answer, kind, IN_LIST)
 
     async def _show(self, job: str, kind: str) -> bytes | None:
-        await self._driver.written()
-        run = self._driver.machine.jobs.get(job)
-        if run is None:
+        found = await self._rounds_reader.find(job)
+        if found is None:
             return None
-        shown = whole_view(run, self._driver.now, self._driver.machine.store_error)
+        shown = whole_view(*found, self._driver.now, self._driver.machine.store_error)
         await asyncio.sleep(0)  # to encode it takes as long again
         return encoded(shown, kind)

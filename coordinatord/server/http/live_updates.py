@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
+import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -22,15 +24,21 @@ from aiohttp import web
 
 from coordinatord.core.queries.job_view import drained_view, summary_view, whole_view
 from coordinatord.core.state.run import Run
+from coordinatord.core.values.round_history import RoundHistory
 from coordinatord.core.values.time_series import TimeSeries
 from coordinatord.protocol.api import NodeStatus
 from coordinatord.protocol.page_events import ON_PAGE, NodeTable, PageJob, PageStatus, SeriesStatus
 from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime import __version__
+from coordinatord.runtime.logs import fields
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.responses import complain
+from coordinatord.server.rounds_reader import RoundsReader
 from coordinatord.server.series_sampler import SeriesSampler
+from coordinatord.store.interface import StoreError
+
+log = logging.getLogger(__name__)
 
 VIEWERS_MAX = 100
 """The limit of open pages: ten times what a team has. Each costs a connection and, if it reads slowly, one old
@@ -65,14 +73,14 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-COLUMNS = tuple(field.name for field in fields(NodeStatus))
+COLUMNS = tuple(field.name for field in dataclasses.fields(NodeStatus))
 """The fields of each node that are shown."""
 
 _row = attrgetter(*COLUMNS)
 
 _take_apart = partial(fields_of, without=ON_PAGE)
 
-Show = Callable[[], tuple[Any, bool]]
+Show = Callable[[], Awaitable[tuple[Any, bool]]]
 """Returns the record that is to be shown now, and whether it changes without any record, with the clock alone."""
 
 
@@ -91,9 +99,9 @@ class _Topic:
     cost_s: float = 0.0
     lives: bool = True
 
-    def make(self, version: int, store_error: str | None, now: float) -> None:
+    async def make(self, version: int, store_error: str | None, now: float) -> None:
         began = time.perf_counter()
-        shown, self.lives = self.show()
+        shown, self.lives = await self.show()
         text = json.dumps(shown, default=_take_apart, ensure_ascii=False, separators=(",", ":"))
         self.frame = f"event: {self.name}\ndata: {text}\n\n".encode()
         self.version, self.store_error, self.made_at = version, store_error, now
@@ -110,9 +118,12 @@ class _Topic:
 class LiveUpdates:
     """All viewers of the live page."""
 
-    def __init__(self, driver: Driver, change_signal: ChangeSignal, sampler: SeriesSampler) -> None:
+    def __init__(
+        self, driver: Driver, change_signal: ChangeSignal, rounds_reader: RoundsReader, sampler: SeriesSampler
+    ) -> None:
         self._driver = driver
         self._change_signal = change_signal
+        self._rounds_reader = rounds_reader
         self._sampler = sampler
         self._jobs = _Topic("jobs", self._show_jobs)
         self._job_topics: dict[str, _Topic] = {}
@@ -184,7 +195,7 @@ class LiveUpdates:
             return
         await self._driver.written()
         if self._due_at(topic, has_seen=has_seen) <= self._driver.now:  # otherwise another viewer has made it meanwhile
-            topic.make(self._change_signal.version, self._driver.machine.store_error, self._driver.now)
+            await topic.make(self._change_signal.version, self._driver.machine.store_error, self._driver.now)
 
     def _due_at(self, topic: _Topic, *, has_seen: bool) -> float:
         return topic.due_at(self._change_signal.version, self._driver.machine.store_error, has_seen=has_seen)
@@ -222,20 +233,30 @@ class LiveUpdates:
 
     # What is shown
 
-    def _show_jobs(self) -> tuple[PageStatus, bool]:
+    async def _show_jobs(self) -> tuple[PageStatus, bool]:
         cluster, now, store_error = self._driver.machine.cluster, self._driver.now, self._driver.machine.store_error
         jobs = tuple(summary_view(run, now, store_error) for run in cluster.jobs.values())
         lives = any(_lives(run) for run in cluster.jobs.values())
         return PageStatus(version=__version__, jobs=jobs, drained=drained_view(cluster.durable)), lives
 
-    def _show_job(self, job: str) -> tuple[PageJob, bool]:
-        run = self._driver.machine.cluster.jobs.get(job)
-        if run is None:
+    async def _show_job(self, job: str) -> tuple[PageJob, bool]:
+        found = await self._find(job)
+        if found is None:
             return PageJob(job=job, status=None, nodes=NodeTable(columns=COLUMNS, rows=())), False
-        shown = whole_view(run, self._driver.now, self._driver.machine.store_error)
+        run, rounds = found
+        shown = whole_view(run, rounds, self._driver.now, self._driver.machine.store_error)
         nodes = NodeTable(columns=COLUMNS, rows=tuple(map(_row, shown.nodes)))
-        series = _series(self._sampler.series(run))
+        series = _series(self._sampler.series(run, rounds))
         return PageJob(job=job, status=shown, nodes=nodes, series=series, revision=run.revision), _lives(run)
+
+    async def _find(self, job: str) -> tuple[Run, RoundHistory] | None:
+        """Return the run of a job and its rounds; while the store cannot be read, the page goes on without rounds."""
+        try:
+            return await self._rounds_reader.find(job)
+        except StoreError as error:
+            log.warning("job %s is shown without its rounds: %s", job, error, extra=fields("rounds_unread", job=job))
+            run = self._driver.machine.jobs.get(job)
+            return None if run is None else (run, RoundHistory())
 
 
 def _lives(run: Run) -> bool:

@@ -82,7 +82,7 @@ class LogReading:
     async def find(self) -> LogSources:
         """Return the logs of the round. Raises `NoLogError` and `StoreError`."""
         records = await self._store.read_round(self._run.job, self._run.id, self.round)
-        if not records and self._query.follow and self._query.round is None and not list(self._run.durable.rounds):
+        if not records and self._query.follow and self._query.round is None and not self._run.durable.has_had_rounds:
             return LogSources((), 0)  # they come with the first round
         return log_sources(self._run, self.round, records, self._query.choice)
 

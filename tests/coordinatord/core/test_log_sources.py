@@ -93,6 +93,14 @@ def test_what_there_is_not_is_said_with_what_there_is(choice: LogChoice, number:
     assert str(caught.value) == problem
 
 
+def test_of_a_job_that_is_over_the_last_round_is_known() -> None:
+    job = Job()
+    for session in (1, 2):
+        job.handle(Reported(session, an_observed(run="e-1", round=1, phase=Phase.SUCCEEDED)))
+    with pytest.raises(NoLogError, match="run e-1 has rounds up to 1, of which the last 50 are kept"):
+        job.sources(LogChoice(), 2)
+
+
 def test_a_job_without_a_round_has_no_logs() -> None:
     with pytest.raises(NoLogError, match="job default has had no round yet"):
         Job(a_spec(3, 3)).sources(number=0)

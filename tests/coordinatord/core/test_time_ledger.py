@@ -12,7 +12,7 @@ from coordinatord.core.queries.job_view import rounds_view
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
-from coordinatord.core.values.round_history import REASON_MAX, ROUNDS_KEPT
+from coordinatord.core.values.round_history import REASON_MAX, ROUNDS_KEPT, rounds_of
 from coordinatord.core.values.time_ledger import SPAN_MAX, Activity, Ledger, Spent
 from coordinatord.protocol.schema import fields_of
 from coordinatord.store import retention
@@ -150,8 +150,9 @@ def test_a_run_that_has_reported_steps_starts_until_it_does_again() -> None:
 
 def test_a_run_that_is_over_has_no_round_in_which_steps_were_reported() -> None:
     stage = play(PAIR, "step n1 0", "advance 1s", "succeed n1 n2")
-    assert run_of(stage).durable.reports_steps
-    assert not run_of(stage).durable.stepped, "of such a run not all records are read again"
+    durable = run_of(stage).durable
+    assert not durable.reports_steps, "of such a run not all records are read again"
+    assert not durable.stepped
 
 
 def test_a_round_begins_to_train_once() -> None:
@@ -197,7 +198,7 @@ def test_that_steps_are_to_come_is_said_again_to_a_coordinator_that_comes_back()
 
 def test_the_timeline_has_each_round_and_what_its_time_went_to() -> None:
     stage = play(PAIR, "advance 6s", "fail n1 age=1s", "advance 2s", "stopped n1 n2", "advance 1s")
-    view = rounds_view(run_of(stage), stage.now)
+    view = rounds_view(run_of(stage), run_of(stage).durable.rounds, stage.now)
     first, second = view
     assert first.formed == "formed of nodes n1, n2, its maximum"
     assert first.stopped == first.ended == "rank 0 on node n1 failed: exit code 1"
@@ -224,7 +225,8 @@ def test_the_timeline_has_each_round_and_what_its_time_went_to() -> None:
 
 def test_the_rounds_of_a_run_that_is_over_grow_older_and_not_longer() -> None:
     stage = play(PAIR, "advance 6s", "succeed n1 n2", "advance 50s")
-    [one] = rounds_view(run_of(stage), stage.now)
+    assert not list(run_of(stage).durable.rounds), "they are left to the store"
+    [one] = rounds_view(run_of(stage), rounds_of(record for _, record in stage.past), stage.now)
     assert (one.formed_s, one.running_s, one.stopped, one.stopped_s, one.ended_s) == (
         57.0,
         56.0,
@@ -246,7 +248,8 @@ def test_long_reasons_are_cut() -> None:
         a_stop_of(reason=reason),
         an_end_of(reason=reason),
     ]
-    [one] = rounds_view(Run(replay(Entry(0.0, record) for record in past)["job"], Policy()), 0.0)
+    run = Run(replay(Entry(0.0, record) for record in past)["job"], Policy())
+    [one] = rounds_view(run, run.durable.rounds, 0.0)
     assert one.stopped == one.ended == "x" * (REASON_MAX - 3) + "..."
 
 
@@ -267,8 +270,9 @@ def test_a_pruned_store_gives_the_same_ledger_and_the_same_rounds() -> None:
     now = whole[-1].at + 7.0
     assert spent(kept, now) == spent(all_, now)
     assert spent(kept, now).total == pytest.approx(now - whole[0].at)
-    assert rounds_view(kept, now) == rounds_view(all_, now)
-    assert len(rounds_view(kept, now)) == ROUNDS_KEPT
+    assert kept.durable.rounds == all_.durable.rounds
+    assert len(list(kept.durable.rounds)) == ROUNDS_KEPT
+    assert rounds_of(database.rounds("job", kept.id)) == kept.durable.rounds
 
 
 BROKEN = "advance 6s\nfail n1 age=1s"

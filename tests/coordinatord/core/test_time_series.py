@@ -137,7 +137,7 @@ def test_after_a_restart_the_rounds_tell_when_it_trained() -> None:
     restarted.restore(stage.past, stage.now)
     run = restarted.jobs["default"]
     series = TimeSeries()
-    for past in past_samples(run):
+    for past in past_samples(run, run.durable.rounds):
         series.note(past)
     series.note(sample(run, stage.now))
     assert series.training_s[-1] == live.training_s[-1] > 40

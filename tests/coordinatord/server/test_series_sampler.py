@@ -56,7 +56,7 @@ async def test_a_sampler_that_begins_late_begins_with_the_rounds(start: Start) -
     async with start() as server:
         await fail_once(server)
         [run] = server.driver.machine.jobs.values()
-        series = SeriesSampler(server.driver).series(run)
+        series = SeriesSampler(server.driver).series(run, run.durable.rounds)
         [ended, _] = run.durable.rounds
         assert ended.after is not None
         assert series.upto_s >= ended.after.total

@@ -13,13 +13,17 @@ from coordinatord.commands.offline_replay import replayed
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.job_view import whole_view
 from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import NodeJoined, Record
+from coordinatord.core.values.records import JobStopAsked, NodeJoined, Record, RoundEnded, RoundsMissed
+from coordinatord.core.values.round_history import ROUNDS_KEPT, rounds_of
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
 from coordinatord.store.migrations import STEPS
 from coordinatord.store.sqlite_connections import connect_in_memory
+from tests.support.builders import a_report
 from tests.support.histories import (
     JOB,
+    RUN,
+    Life,
     a_forgetting,
     a_join_of,
     a_loss_of,
@@ -173,9 +177,34 @@ def test_a_run_that_has_ended_is_read_without_its_nodes_and_shows_what_it_showed
     past = [Entry(float(number), record) for number, record in enumerate(whole)]
     assert replay(found)[JOB] == replay(past)[JOB]
     before, after = Run(replay(past)[JOB], Policy()), Run(replay(found)[JOB], Policy())
-    assert whole_view(after, now, None) == whole_view(before, now, None)
-    assert whole_view(after, now, None).progress.step == 5_000
-    assert [(one.nodes, one.workers) for one in whole_view(after, now, None).rounds] == [(2, 2)]
+    rounds = rounds_of(database.rounds(JOB, "e-1"))
+    assert whole_view(after, rounds, now, None) == whole_view(before, rounds_of(whole), now, None)
+    assert whole_view(after, rounds, now, None).progress.step == 5_000
+    assert [(one.nodes, one.workers) for one in whole_view(after, rounds, now, None).rounds] == [(2, 2)]
+
+
+def _reports(record: Record) -> bool:
+    return isinstance(record, RoundEnded) and record.report is not None
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 7, ROUNDS_KEPT + 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_run_that_has_ended_came_to_is_told_by_a_few_records(seed: int, rounds: int) -> None:
+    past = [*Life(seed, rounds)]
+    last = past[-1].at
+    past.append(Entry(last, RoundsMissed(JOB, RUN, "a node knows of a later round", 99)))
+    past.append(Entry(last + 1.0, JobStopAsked(JOB, RUN, "stopped by an operator")))
+    past.append(Entry(last + 2.0, replace(an_end(), step=7)))
+    for number, entry in enumerate(past):
+        if isinstance(entry.record, RoundEnded) and entry.record.round % 3 == 0:
+            past[number] = replace(entry, record=replace(entry.record, report=a_report(round=entry.record.round)))
+    database = Database.in_memory()
+    database.append(past)
+    found = database.load()
+    assert len(found) <= 6, "the run, its last round, a later one, the last report, the last end of a round, the end"
+    assert replay(found) == replay(past)
+    assert (replay(found)[JOB].report is not None) == any(_reports(entry.record) for entry in past)
+    assert rounds_of(database.rounds(JOB, RUN)) == rounds_of(entry.record for entry in past)
 
 
 def test_a_damaged_round_of_a_run_that_has_ended_is_named() -> None:

@@ -34,6 +34,7 @@ from coordinatord.core.values.records import (
     TrainingResumed,
     TrainingStalled,
 )
+from coordinatord.core.values.round_history import rounds_of
 from coordinatord.core.values.time_ledger import Activity, Spent
 from coordinatord.protocol.api import RoundStatus
 from coordinatord.protocol.messages import Result
@@ -41,7 +42,7 @@ from coordinatord.protocol.schema import fields_of
 from coordinatord.server.driver import PATIENCE_S
 from coordinatord.server.metrics.jobs import figures_of
 from coordinatord.server.metrics.rounds import JobTally
-from tests.sim.invariants.rounds import RoundInvariants
+from tests.sim.invariants.rounds import WHOLE_EVERY, RoundInvariants
 from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its invariants
@@ -285,7 +286,11 @@ class LedgerInvariants(RoundInvariants):
                 known = spent(run, now).total
                 self.check(abs(known - passed) < EXACT_S, "%.6f s are known of %s, of %.6f", known, run.id, passed)
                 self.check(abs(total - passed) < SHOWN_S, "%.3f s are shown of %s, of %.3f", total, run.id, passed)
-            self._judge_timeline(run, rounds_view(run, now))
+            if run.durable.state.ended or self._settled % WHOLE_EVERY == 0:
+                rounds = rounds_of(self.world.daemon.disk.rounds(run.job, run.id))
+                told = run.durable.state.ended or rounds == run.durable.rounds
+                self.check(told, "the store tells other rounds of %s: %s", run.id, list(rounds))
+                self._judge_timeline(run, rounds_view(run, rounds, now))
             self._judge_metrics(run, now)
 
     def _judge_metrics(self, run: Run, now: float) -> None:

@@ -132,6 +132,20 @@ MUTANTS = (
         "member.heard_at, member.closed_at = now, now",
     ),
     Mutant(
+        "last-round-unread",
+        "coordinatord.store.database",
+        "of a run that has ended, a start reads how its rounds ended and not which one was formed last",
+        "(RunOpened, RoundFormed, RoundsMissed, RoundEnded, RunEnded)",
+        "(RunOpened, RoundsMissed, RoundEnded, RunEnded)",
+    ),
+    Mutant(
+        "stops-not-told",
+        "coordinatord.core.values.round_history",
+        "the rounds of a run that has ended are shown without why they were stopped",
+        "(RoundFormed, RoundStarted, RoundStopped, RoundEnded, RunEnded)",
+        "(RoundFormed, RoundStarted, RoundEnded, RunEnded)",
+    ),
+    Mutant(
         "run-ids-again",
         "coordinatord.core.transitions.runs",
         "each life of the coordinator gives its runs the same names",

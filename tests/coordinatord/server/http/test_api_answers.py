@@ -17,6 +17,7 @@ from aiohttp import ClientSession
 
 from coordinatord.core.queries.job_view import drained_view, job_view, whole_view
 from coordinatord.core.values.records import KINDS, ClusterRecord, Record
+from coordinatord.core.values.round_history import rounds_of
 from coordinatord.protocol.api import IN_LIST, JobsAnswer
 from coordinatord.protocol.messages import EarlyEnd, Follower, Goal, Phase, Report, Straggler
 from coordinatord.runtime import __version__
@@ -84,7 +85,8 @@ def shown(stage: Stage) -> str:
     coordinator, now = stage.coordinator, stage.now
     jobs = tuple(job_view(run, now, None) for run in coordinator.jobs.values())
     every = JobsAnswer(jobs=jobs, drained=drained_view(coordinator.cluster.durable))
-    one = whole_view(coordinator.jobs["default"], now, None)
+    run = coordinator.jobs["default"]
+    one = whole_view(run, rounds_of(record for _, record in stage.past if record.run == run.id), now, None)
     decoded = []
     for answer, without in ((every, IN_LIST), (one, {})):
         decoded.append(json.loads(encoded(answer, JSON, without)))
@@ -223,7 +225,7 @@ async def test_a_page_is_sent_what_it_always_was(start: Start, *, rewrite: bool)
 def a_record_of(kind: type[Record]) -> Record:
     """Return a record of a kind with what an event shows of it."""
     where = {"job": "", "run": ""} if issubclass(kind, ClusterRecord) else {"job": "mnist", "run": "e-1"}
-    facts: dict[str, Any] = {"reason": "because it was so", "node": "n1", "round": 3, **where}
+    facts: dict[str, Any] = {"reason": "because it was so", "node": "n1", "round": 3, "nodes": (), **where}
     values: dict[str, Any] = {field.name: facts.get(field.name) for field in dataclasses.fields(kind)}
     return kind(**values)
 

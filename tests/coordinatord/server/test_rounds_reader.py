@@ -1,0 +1,172 @@
+"""The rounds of a job that is over come from the store, for the API and for the page, and few of them are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from coordinatord.core.values.records import Record
+from coordinatord.protocol.messages import Goal, Phase
+from coordinatord.runtime.tasks import Tasks
+from coordinatord.server import rounds_reader
+from coordinatord.server.app import Server
+from coordinatord.server.counters import Counters
+from coordinatord.server.driver import Driver
+from coordinatord.server.rounds_reader import RoundsReader
+from coordinatord.store.interface import Store, StoreError
+from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.sqlite_store import SqliteStore
+from tests.coordinatord.server.conftest import Start
+from tests.coordinatord.server.page.test_stream import view
+from tests.support.builders import a_coordinator, a_failure, a_spec
+from tests.support.histories import JOB, RUN, a_join_of, a_round_of, a_start_of, an_end, an_opening, made_at
+from tests.support.raw_session import connect, join
+
+pytestmark = pytest.mark.asyncio
+
+ENDED = (an_opening(), a_join_of("n1"), a_join_of("n2"), a_round_of("n1", "n2"), a_start_of(), an_end())
+
+
+async def fail_once_and_succeed(server: Server) -> None:
+    """Let a job of one node have two rounds."""
+    async with connect(server.url, join("a", spec=a_spec(nodes_min=1, nodes_max=1, max_restarts=3))) as a:
+        run = await a.receive_goal(Goal.RUN)
+        await a.report(Phase.RUNNING, run)
+        await a.report(Phase.STOPPED, run, a_failure())
+        await a.report(Phase.SUCCEEDED, await a.receive_goal(Goal.RUN))
+        await a.receive_goal(Goal.EXIT)
+
+
+async def ask(server: Server) -> tuple[int, Any]:
+    """Ask for the job."""
+    async with ClientSession() as client, client.get(f"{server.url}/v1/jobs/job") as answer:
+        return answer.status, await answer.json()
+
+
+async def page_of(server: Server) -> Any:
+    """Return what the page is sent of the job."""
+    async with view(server, "?job=job") as viewer:
+        return await viewer.next("job")
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_the_rounds_of_a_job_that_is_over_are_shown(start: Start, tmp_path: Path, kind: str) -> None:
+    store = MemoryStore() if kind == "memory" else SqliteStore.open(tmp_path)
+    async with start(store) as server:
+        await fail_once_and_succeed(server)
+        [run] = server.driver.machine.jobs.values()
+        assert not list(run.durable.rounds)
+        _, shown = await ask(server)
+        paged = await page_of(server)
+    await store.close()
+    assert shown["state"] == "succeeded"
+    assert [(one["round"], one["nodes"], one["charged"]) for one in shown["rounds"]] == [(1, 1, True), (2, 1, False)]
+    assert [one["round"] for one in paged["status"]["rounds"]] == [1, 2]
+    assert paged["series"]["restarts"][-1] == 1
+
+
+async def test_the_rounds_are_there_in_another_life_of_the_daemon(start: Start, tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path)
+    async with start(store) as server:
+        await fail_once_and_succeed(server)
+        before = await ask(server)
+    await store.close()
+    store = SqliteStore.open(tmp_path)
+    async with start(store) as server:
+        after = await ask(server)
+    await store.close()
+    for one in (*before[1]["rounds"], *after[1]["rounds"]):
+        for age in ("formed_s", "running_s", "stopped_s", "ended_s"):
+            del one[age]
+    assert after[1]["rounds"] == before[1]["rounds"] != []
+
+
+class UnreadableStore(MemoryStore):
+    """Cannot read what is over."""
+
+    async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
+        """Fail."""
+        raise StoreError(f"the rounds of {job} ({run}) are on a disk that is gone")
+
+
+async def test_rounds_that_cannot_be_read_are_an_error_and_the_page_goes_on_without_them(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with start(UnreadableStore()) as server:
+        await fail_once_and_succeed(server)
+        status, answer = await ask(server)
+        paged = await page_of(server)
+    assert (status, answer["error"]) == (503, "unavailable")
+    assert "on a disk that is gone" in answer["message"]
+    assert (paged["status"]["state"], paged["status"]["rounds"]) == ("succeeded", [])
+    assert any("shown without its rounds" in record.message for record in caplog.records)
+
+
+class CountingStore(MemoryStore):
+    """Counts how often it is asked for rounds."""
+
+    asked = 0
+
+    async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
+        """Return rounds."""
+        self.asked += 1
+        return await super().read_rounds(job, run)
+
+
+def a_reader(store: Store, *records: Record) -> RoundsReader:
+    """Return a reader beside a machine that has taken up these records."""
+    machine = a_coordinator()
+    machine.restore([(0.0, record) for record in records], 1.0)
+    return RoundsReader(Driver(machine, store, Tasks(), Counters()), store)
+
+
+async def test_rounds_are_read_once_for_all_who_ask_and_those_of_few_runs_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rounds_reader, "KEPT_MAX", 2)
+    store = CountingStore()
+    openings = [an_opening(f"job-{number}", f"e-{number}") for number in range(3)]
+    ends = [replace(an_end(), job=one.job, run=one.run) for one in openings]
+    reader = a_reader(store, *openings, *ends)
+    for job, asked in (
+        ("job-0", 1),
+        ("job-0", 1),
+        ("job-1", 2),
+        ("job-0", 2),
+        ("job-2", 3),
+        ("job-0", 3),
+        ("job-1", 4),
+    ):
+        assert await reader.find(job) is not None
+        assert store.asked == asked, job
+    assert await reader.find("job-9") is None
+
+
+async def test_an_end_that_cannot_be_written_yet_is_not_taken_for_the_whole() -> None:
+    store = MemoryStore()
+    await store.append(made_at(0.0, *ENDED[:-1]))
+    reader = a_reader(store, *ENDED)
+    found = await reader.find(JOB)
+    assert found is not None
+    assert found[1].current is not None
+    await store.append(made_at(0.0, ENDED[-1]))
+    found = await reader.find(JOB)
+    assert found is not None
+    assert [one.ended for one in found[1]] == ["all workers succeeded"]
+
+
+async def test_thousands_of_nodes_do_not_push_the_rounds_out_of_memory() -> None:
+    store = MemoryStore()
+    joins = [a_join_of(f"n{number}") for number in range(2_000)]
+    await store.append(made_at(0.0, *ENDED[:-1], *joins, ENDED[-1]))
+    assert [record.KIND for record in await store.read_rounds(JOB, RUN)] == [
+        "RoundRemembered",
+        "RoundStarted",
+        "RunEnded",
+    ]
+    assert await store.read_rounds(JOB, "e-2") == []
