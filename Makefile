@@ -81,6 +81,7 @@ bench: setup  ## time everything beside torchrun, in sizes that take a quarter o
 	$(BENCH).storm --members 500 --nodes 5000 --json $(REPORTS)/storm.json
 	$(BENCH).throughput --json $(REPORTS)/throughput.json
 	$(BENCH).output --lines 200000 --json $(REPORTS)/output.json
+	$(BENCH).restart --repeat 3 --json $(REPORTS)/restart.json
 	$(BENCH).scrape --json $(REPORTS)/scrape.json
 	$(BENCH).step --json $(REPORTS)/step.json
 	$(BENCH).host --json $(REPORTS)/host.json
