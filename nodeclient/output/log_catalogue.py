@@ -93,7 +93,8 @@ class LogCatalogue:
         folder = self._log_dir.joinpath(*self.parts(kept))
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = self._write(kept, os.O_CREAT)
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError):  # a file system without locks: nothing will be deleted there
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def amend(self, kept: KeptRound) -> None:
         """Write the note of a round anew, unless it was deleted. Raises `OSError`."""

@@ -128,6 +128,7 @@ class LogService:
         names = (self._host, self._job, self._node, place.run, place.round)
         kept = KeptRound(*names, first_rank=first_rank, workers=workers, begun_at=begun_at)
         self._rounds, self._present = (*self._rounds, kept), kept
+        self._followed.clear()  # whoever still reads an older round is noted again
         self._keep_in_order(lambda catalogue: catalogue.note(kept))
 
     def fail_round(self, number: int) -> None:
