@@ -6,10 +6,10 @@ Everything comes in by `Coordinator.handle`. The rest finds the run of an event 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from coordinatord.core.effects import Answer, Batch, Refuse, ReportDegraded, Send
+from coordinatord.core.effects import Answer, Batch, Refuse, ReportDegraded
 from coordinatord.core.events import (
     AdminRequested,
     Connected,
@@ -23,7 +23,6 @@ from coordinatord.core.events import (
 )
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries import admission
-from coordinatord.core.queries.desired_state import answer_to, asks_the_same
 from coordinatord.core.queries.master_address import plain
 from coordinatord.core.state import leases
 from coordinatord.core.state.cluster import Cluster
@@ -32,7 +31,7 @@ from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions import actions, admin, observations
 from coordinatord.core.transitions.apply import apply
-from coordinatord.core.transitions.decision import Decision
+from coordinatord.core.transitions.decision import Decision, answer
 from coordinatord.core.transitions.runs import Registry
 from coordinatord.core.transitions.table import next_row, take_due_rows
 from coordinatord.core.values.admin_requests import AdminResult
@@ -124,16 +123,36 @@ class Coordinator:
         """Take in one event, at `now` in seconds of a clock that never goes back."""
         if self.store_error is None:
             self._forgive_stall(now)
+            if type(event) is Reported and (batch := self._take_heartbeat(event, now)) is not None:
+                return batch
         decision = Decision(self.cluster, self.policy, now)
         self._handlers[type(event)](event, decision)
+        return self._conclude(decision)
+
+    def _take_heartbeat(self, event: Reported, now: float) -> Batch | None:
+        """Answer a heartbeat that says nothing new, as most do; None if the report has to be looked at."""
+        run, member = self._sessions.get(event.session, (None, None))
+        observed = event.observed
+        if run is None or member is None or not observed.beat or not observations.is_as_before(run, member, observed):
+            return None
+        self._note_heard(run, member, observed, now)
+        if observed.steps and observations.turns(run):
+            decision = Decision(self.cluster, self.policy, now)
+            decision.answer(run, member)
+            self._advance(run, decision)
+            return self._conclude(decision)
+        self._due = self._first_due()
+        return Batch((), (answer(event.session, run, member, self._heartbeat_s, now),))
+
+    def _conclude(self, decision: Decision) -> Batch:
         for ending in decision.endings:
             self._sessions.pop(ending.session, None)
-        self._registry.note_losses(decision.records, now)
+        self._registry.note_losses(decision.records, decision.now)
         self._due = self._first_due()
         if self.store_error is not None:
             held = (ReportDegraded(session, Degraded(clip(self.store_error))) for session in decision.answers)
             return Batch((), (*decision.endings, *held), hurry=True)
-        return Batch(tuple(decision.records), (*decision.endings, *self._messages(decision)))
+        return Batch(tuple(decision.records), (*decision.endings, *decision.messages(self._heartbeat_s)))
 
     def _forgive_stall(self, now: float) -> None:
         """Put off all deadlines of nodes if this process was asleep, since it could not have heard them.
@@ -323,7 +342,7 @@ class Coordinator:
 
     def _observe(self, run: Run, member: Member, observed: Observed, now: float) -> None:
         if run.all_silent:
-            self._renew_all(run, now)
+            self._leases.renew_all(run, self._heartbeat_s, now)
         self._note_heard(run, member, observed, now)
         observations.observe(run, member, observed)
 
@@ -336,13 +355,6 @@ class Coordinator:
         self._leases.renew(run, member, heartbeat_s, now)
         if observed.steps:
             observations.note_steps(run, member, observed)
-
-    def _renew_all(self, run: Run, now: float) -> None:
-        """Give every other node a full lease, when the first node is heard after all were silent."""
-        for member in list(run.members_in(MemberState.SILENT)):
-            member.expired, member.spared_at = False, now
-            self._leases.renew(run, member, self._heartbeat_s, now)
-            run.place(member)
 
     @property
     def _heartbeat_s(self) -> float:
@@ -386,14 +398,3 @@ class Coordinator:
         if run.durable.state.ended:
             for member in [member for member in run.members.values() if member.session is None]:
                 self._forget(run, member, decision)
-
-    def _messages(self, decision: Decision) -> Iterator[Send]:
-        heartbeat_s = self._heartbeat_s
-        for session, (run, member) in (decision.news | decision.answers).items():
-            if member.session != session:
-                continue
-            sent = member.sent
-            message = answer_to(run, member, heartbeat_s, decision.now)
-            if session in decision.answers or sent is None or not asks_the_same(message, sent):
-                member.sent, member.sent_revision = message, run.revision
-                yield Send(session, message)

@@ -9,7 +9,7 @@ silence by the silences before it).
 from __future__ import annotations
 
 from coordinatord.core.policy import Policy
-from coordinatord.core.state.member import Member
+from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.deadline_heap import DeadlineHeap
 from coordinatord.protocol.fields import DURATION_S_MAX
@@ -73,6 +73,13 @@ class Leases(DeadlineHeap[tuple[str, str]]):
     def renew(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
         """Begin the lease of a member anew."""
         self.set((run.id, member.node), now + _held_s(run, member, heartbeat_s))
+
+    def renew_all(self, run: Run, heartbeat_s: float, now: float) -> None:
+        """Give every member a full lease, when the first one is heard after all were silent."""
+        for member in list(run.members_in(MemberState.SILENT)):
+            member.expired, member.spared_at = False, now
+            self.renew(run, member, heartbeat_s, now)
+            run.place(member)
 
     def shorten(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
         """Give a member whose connection has closed the time to come back; one on a bad network keeps its lease."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from coordinatord.core.effects import Answer, Close, Refuse
+from collections.abc import Iterator
+
+from coordinatord.core.effects import Answer, Close, Refuse, Send
 from coordinatord.core.policy import Policy
+from coordinatord.core.queries.desired_state import answer_to, asks_the_same
 from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.apply import apply
 from coordinatord.core.transitions.follow import follow
 from coordinatord.core.values.records import Record
+from coordinatord.protocol.messages import Desired
 
 
 class Decision:
     """What follows from one event, at `now`; the machine makes a `Batch` of it at the end."""
+
+    __slots__ = ("_policy", "answers", "cluster", "endings", "news", "now", "records")
 
     def __init__(self, cluster: Cluster, policy: Policy, now: float) -> None:
         self.cluster, self._policy, self.now = cluster, policy, now
@@ -49,3 +55,22 @@ class Decision:
         """Send every member its desired state, if its goal has changed."""
         for member in run.members.values():
             self.notify(run, member)
+
+    def messages(self, heartbeat_s: float) -> Iterator[Send]:
+        """Write what nodes are sent, and grant them this heartbeat."""
+        for session, (run, member) in (self.news | self.answers).items():
+            if member.session != session:
+                continue
+            message = answer_to(run, member, heartbeat_s, self.now)
+            if session in self.answers or member.sent is None or not asks_the_same(message, member.sent):
+                yield _sent(session, run, member, message)
+
+
+def answer(session: int, run: Run, member: Member, heartbeat_s: float, now: float) -> Send:
+    """Write a node's desired state, and grant it this heartbeat."""
+    return _sent(session, run, member, answer_to(run, member, heartbeat_s, now))
+
+
+def _sent(session: int, run: Run, member: Member, message: Desired) -> Send:
+    member.sent, member.sent_revision = message, run.revision
+    return Send(session, message)

@@ -167,7 +167,7 @@ MUTANTS = (
         "others-not-renewed",
         "coordinatord.core.machine",
         "when the first node is heard again after all were silent, the others are lost",
-        "        if run.all_silent:\n            self._renew_all(run, now)\n",
+        "        if run.all_silent:\n            self._leases.renew_all(run, self._heartbeat_s, now)\n",
         "",
     ),
     Mutant(
