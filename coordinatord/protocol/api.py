@@ -14,21 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from coordinatord.protocol.fields import LINE_MAX, Name, Sentence
-from coordinatord.protocol.schema import Clipped, Length, Range, Token, Without
-
-NUMBER_MAX = 2.0**62
-"""The limit of steps, seconds and times: no training job has a greater number."""
-
-ITEMS_MAX = 1_000_000
-"""The limit of a list: ranks are the most numerous, and there are no more of them."""
-
-Number = Annotated[float, Range(-NUMBER_MAX, NUMBER_MAX)]
-Whole = Annotated[int, Range(0, NUMBER_MAX)]
-AnyText = Annotated[str, Clipped(4_096)]
-"""A name or a sentence, made fit for a terminal where it is read; no reason of a coordinator is longer."""
-AnyLine = Annotated[str, Clipped(LINE_MAX)]
-"""A line that a worker wrote."""
+from coordinatord.protocol.answer_fields import ITEMS_MAX, AnyText, Number, Whole
+from coordinatord.protocol.failure_answers import FailureStatus
+from coordinatord.protocol.fields import Name, Sentence
+from coordinatord.protocol.schema import Length, Token, Without
 
 ENDED = frozenset({"succeeded", "failed", "stopped", "left"})
 """States of a job that it does not leave by itself."""
@@ -187,80 +176,33 @@ class MissingStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OtherFailureStatus:
-    """A worker that failed after the first one."""
+class LostStatus:
+    """A node that was lost and is not back."""
 
-    node: AnyText
-    rank: Whole
-    exit_code: Whole
-    """The exit code as a shell has it: 128 + n for signal n."""
-    how: AnyText = ""
-    """The exit code in words."""
-    same_error: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EarlyEndStatus:
-    """A worker that had ended with 0 when another one failed."""
-
-    node: AnyText
-    rank: Whole
-    before_s: Number
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StragglerStatus:
-    """A worker whose last step is behind those of others."""
-
-    node: AnyText
-    rank: Whole
-    step: Whole
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureStatus:
-    """Why the last round that failed did so."""
-
-    round: Whole
-    nodes: Whole
-    """How many took part in the round."""
     node: AnyText
     host: AnyText
-    rank: Whole
-    local_rank: Whole
-    pid: Whole | None
-    """None if the worker was never started."""
-    exit_code: Whole
-    """The exit code as a shell has it: 128 + n for signal n."""
-    how: AnyText
-    """The exit code in words, which distinguishes 134 from SIGABRT."""
-    message: AnyText
-    """What the node found out beyond the code."""
-    error: AnyText
-    """The exception that ended the worker, in one line; empty if there was none, or it is not known."""
-    last_lines: Annotated[tuple[AnyLine, ...], Length(0, ITEMS_MAX)] = ()
-    """The end of the traceback, or of the worker's output on stderr."""
-    age_s: Number
-    consequences: Annotated[tuple[OtherFailureStatus, ...], Length(0, ITEMS_MAX)] = ()
-    """The first workers that failed later."""
-    consequences_count: Whole
-    """The number of all that are known."""
-    same_error_count: Whole = 0
-    """The number of these that failed with the same error."""
-    early: Annotated[tuple[EarlyEndStatus, ...], Length(0, ITEMS_MAX)] = ()
-    step: Whole | None = None
-    """The furthest step that any worker had reported."""
-    stragglers: Annotated[tuple[StragglerStatus, ...], Length(0, ITEMS_MAX)] = ()
-    log: AnyText | None = None
-    """The file with all that the worker wrote to stderr, on its host."""
-    hint: AnyText = ""
-    """What to do about it; empty if the cause is not a well-known one."""
-    before: AnyText = ""
-    """The workers that had ended before, as a sentence; empty if none had."""
-    behind: AnyText = ""
-    """The workers that were behind, as a sentence, where a worker waited for others."""
-    then: AnyText = ""
-    """The workers that failed too, as a sentence."""
+    reason: AnyText
+    round: Whole
+    """The current round then, or the last one."""
+    lost_s: Number
+    """How long ago."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierRunStatus:
+    """A run of the job before the present one."""
+
+    run: AnyText
+    state: AnyText
+    """How it ended."""
+    reason: AnyText
+    step: Whole | None
+    """The last step that all workers had done; None if none was reported."""
+    opened_s: Number
+    """How long it took."""
+    ended_s: Number
+    """How long ago."""
+    goodput: Number | None
 
 
 @dataclass(kw_only=True)
@@ -348,6 +290,10 @@ class JobStatus:
     restarts: RestartsStatus
     spares: Whole = 0
     missing: MissingStatus = MissingStatus()
+    lost: Annotated[tuple[LostStatus, ...], Length(0, ITEMS_MAX)] = ()
+    """The nodes that were lost in the last hour, while the run goes on; the last one first."""
+    earlier: Annotated[tuple[EarlierRunStatus, ...], Length(0, ITEMS_MAX)] = ()
+    """The runs of the job before this one, the last one first."""
     failure: FailureStatus | None = None
     nodes: Annotated[tuple[NodeStatus, ...], Length(0, ITEMS_MAX)] = ()
     """The nodes of the round first, by rank."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from coordinatord.protocol.api import ITEMS_MAX, AnyText, Whole
+from coordinatord.protocol.answer_fields import ITEMS_MAX, AnyText, Whole
 from coordinatord.protocol.log_messages import LOG_CHUNK_BYTES_MAX
 from coordinatord.protocol.schema import Length, Verbatim
 

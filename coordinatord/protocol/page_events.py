@@ -8,16 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from coordinatord.protocol.api import (
-    ITEMS_MAX,
-    AnyText,
-    DrainedStatus,
-    JobStatus,
-    Number,
-    ProgressStatus,
-    RestartsStatus,
-    Whole,
-)
+from coordinatord.protocol.answer_fields import ITEMS_MAX, AnyText, Number, Whole
+from coordinatord.protocol.api import DrainedStatus, JobStatus, ProgressStatus, RestartsStatus
 from coordinatord.protocol.schema import Length, Without
 
 

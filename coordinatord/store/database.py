@@ -50,6 +50,7 @@ _LOAD = f"""
     over AS (SELECT job, run FROM last WHERE EXISTS (
         SELECT 1 FROM records WHERE job = last.job AND run = last.run AND kind = 'RunEnded')),
     live AS (SELECT job, run FROM last EXCEPT SELECT job, run FROM over),
+    earlier AS (SELECT job, run FROM records WHERE kind = 'RunOpened' EXCEPT SELECT job, run FROM last),
     deciding(kind) AS (VALUES {_DECIDING}),
     final(seq) AS (
         SELECT (SELECT max(seq) FROM records WHERE job = over.job AND run = over.run AND kind = deciding.kind)
@@ -61,12 +62,14 @@ _LOAD = f"""
     SELECT * FROM records WHERE job = ''
     UNION ALL SELECT * FROM records WHERE kind = 'JobForgotten'
     UNION ALL SELECT records.* FROM live CROSS JOIN records ON records.job = live.job AND records.run = live.run
+    UNION ALL SELECT records.* FROM earlier CROSS JOIN records
+        ON records.job = earlier.job AND records.run = earlier.run WHERE kind IN ('RunOpened', 'RunEnded')
     UNION ALL {_IN_BRIEF} WHERE seq IN final
     ORDER BY seq
 """  # noqa: S608 - our own words
 """Reads the history of live runs. Of a run that has ended, it reads the last record of each deciding kind, and the last
 report: its nodes and its other rounds no longer matter, and would be nearly all of the data when a thousand jobs are
-over."""
+over. Of the runs of a job before its last one, it reads the beginning and the end."""
 
 _ROUNDS = f"""
     {_IN_BRIEF} WHERE job = ? AND run = ? AND kind IN ({", ".join(f"'{kind.KIND}'" for kind in TOLD_BY)}) ORDER BY seq

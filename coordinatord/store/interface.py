@@ -78,7 +78,7 @@ class Store(Protocol):
         """Return what led to the present state, oldest first. Raises `StoreError`.
 
         That is the history of the last run of each job. Of a run that has ended, it is only the records that decide
-        what it came to.
+        what it came to, and of earlier runs only the beginning and the end.
         """
 
     async def append(self, entries: Sequence[Entry]) -> None:

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 
 from coordinatord.hints import other_workers
 from coordinatord.hints.match import hint
-from coordinatord.protocol.api import FailureStatus
 from coordinatord.protocol.exit_codes import describe_exit, signal_behind
+from coordinatord.protocol.failure_answers import FailureStatus
 from coordinatord.protocol.messages import Report
 from coordinatord.runtime.local_time import moment
 

@@ -11,8 +11,9 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from coordinatord.protocol.api import DrainedStatus, FailureStatus, JobStatus, NodeStatus
+from coordinatord.protocol.api import DrainedStatus, EarlierRunStatus, JobStatus, LostStatus, NodeStatus
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.failure_answers import FailureStatus
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.config.operate import StatusConfig
 from nodeclient.operate.client import Client
@@ -28,6 +29,9 @@ ROWS_MAX = 24
 ENDED_MAX = 3
 """The number of ended jobs shown on a terminal, unless all are asked for: the last ones may be why somebody looks, and
 more of them would push the jobs that live off the screen."""
+
+LOST_MAX = 8
+"""Lost nodes shown on a terminal, unless all nodes are asked for."""
 
 DRAINS_MAX = 8
 """Drained names shown on a terminal, unless all are asked for."""
@@ -58,7 +62,7 @@ STATES = {
 }
 """The colours of jobs' states."""
 
-TROUBLED = frozenset({"disconnected", "silent", "stale", "stopped"})
+TROUBLED = frozenset({"disconnected", "silent", "stale", "stopped", "lost"})
 """States of nodes that need attention."""
 
 
@@ -130,6 +134,8 @@ def _facts(job: JobStatus) -> Iterable[str]:
     yield f"run {job.run}, {_round(job)}, {budget(job.restarts)}{nodes}"
     if work := _work(job):
         yield work
+    if job.earlier:
+        yield f"before: {'; '.join(map(_earlier, job.earlier))}"
     if missing := job.missing.count:
         named = f": {listed(job.missing.nodes, missing)}" if job.missing.nodes else ""
         yield f"missing {count(missing, 'node')}{named}"
@@ -137,6 +143,12 @@ def _facts(job: JobStatus) -> Iterable[str]:
         yield _failure(job.failure)
         if job.failure.log:
             yield f"its log: {job.failure.log} (on {job.failure.host})"
+
+
+def _earlier(one: EarlierRunStatus) -> str:
+    """Return how an earlier run ended, and how far it had come."""
+    step = "" if one.step is None else f" at step {one.step}"
+    return f"run {one.run} {one.state} {duration(one.ended_s)} ago{step}, after {duration(one.opened_s)}"
 
 
 def _round(job: JobStatus) -> str:
@@ -174,20 +186,32 @@ def _failure(failure: FailureStatus) -> str:
 
 
 def _nodes(job: JobStatus, where: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
-    if not job.nodes:
+    if not job.nodes and not job.lost:
         return [] if job.ended else ["  no nodes"]
     shown, rest = list(job.nodes), Counter[str]()
+    lost = [_lost_node(one) for one in job.lost]
     if where.is_terminal:
         shown.sort(key=lambda node: -node.behind)
     if where.is_terminal and rows_max is not None and len(shown) > rows_max:
         shown.sort(key=_is_ordinary)
         rest.update(_state(node) for node in shown[rows_max:])
         del shown[rows_max:]
-    lines = _table(job, shown, where) if shown else []
+    if where.is_terminal and rows_max is not None and len(lost) > LOST_MAX:
+        rest["lost"] = len(lost) - LOST_MAX
+        del lost[LOST_MAX:]
+    lines = _table(job, [*shown, *lost], where) if shown or lost else []
     if rest:
         states = ", ".join(f"{number} {state}" for state, number in rest.most_common())
         lines += where.wrapped(f"  and {count(rest.total(), 'more node')}: {states}{hint}", indent="    ")
     return lines
+
+
+def _lost_node(one: LostStatus) -> NodeStatus:
+    """Return the row of a node that is not there any more."""
+    when = f"lost {duration(one.lost_s)} ago" + (f", in round {one.round}" if one.round else "")
+    return NodeStatus(
+        node=one.node, host=one.host, address="-", state="lost", reason=f"{when}: {one.reason}", last_seen_s=one.lost_s
+    )
 
 
 def _is_ordinary(node: NodeStatus) -> bool:
@@ -293,6 +317,7 @@ def _gist(status: Status) -> object:
                 job.round,
                 job.restarts.used,
                 job.missing,
+                [one.node for one in job.lost],
             ),
             [(node.node, node.state, node.drained, node.ranks, node.reason) for node in job.nodes],
         )

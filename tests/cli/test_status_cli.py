@@ -56,7 +56,7 @@ def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
     assert job["restarts"] == {"used": 0, "max": 3}
     [node] = job["nodes"]
     promised = {"node", "host", "address", "state", "reason", "group_rank", "ranks", "last_seen_s"}
-    assert node.keys() == promised | {"steps", "step_age_s", "behind", "drained", "release", "protocol"}
+    assert node.keys() == promised | {"steps", "step_age_s", "behind", "log_dir", "drained", "release", "protocol"}
     assert (node["node"], node["group_rank"], node["ranks"], node["state"]) == ("a", 0, [0, 1], "running")
     assert isinstance(node["last_seen_s"], float)
     every = json.loads(status(cluster.coordinator, "--json"))
@@ -284,6 +284,26 @@ def test_a_straggler_comes_first_with_what_it_lacks() -> None:
     first = next(index for index, line in enumerate(lines) if line.split()[0] == "NODE")
     assert [line.split()[0] for line in lines[first + 1 : first + 3]] == ["gpu400", "gpu500"]
     assert "53 (-37)" in lines[first + 1]
+
+
+def test_lost_nodes_stay_in_the_table_and_earlier_runs_in_a_line() -> None:
+    loss = {"host": "gpu", "reason": "silent for its whole lease", "round": 4, "lost_s": 125.0}
+    early = {"run": "e-1", "state": "failed", "reason": "r", "step": 500, "opened_s": 70.0, "ended_s": 3_800.0}
+    lost = [{"node": f"gpu{number}", **loss} for number in range(2, 12)]
+    job = a_job(a_node("gpu1"), state="forming", round=4, world_size=0, lost=lost, earlier=[early | {"goodput": 0.5}])
+    with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
+        argv = (BIN / "nodeclient", "status", "--coord", endpoint)
+        with on_terminal(*argv, columns=140, rows=40) as terminal:
+            assert terminal.wait() == 0
+        whole = run(*argv).stdout
+    lines = terminal.screen.text.splitlines()
+    assert any("no round now, the last was 4" in line for line in lines)
+    assert "  before: run e-1 failed 1h03m ago at step 500, after 1m10s" in lines
+    row = next(line.split() for line in lines if line.split()[:1] == ["gpu2"])
+    assert " ".join(row[-12:]) == "2m05s lost 2m05s ago, in round 4: silent for its whole lease"
+    assert "lost" in row
+    assert "  and 2 more nodes: 2 lost (--all shows them)" in lines
+    assert sum(" lost " in line for line in whole.splitlines()) == 10
 
 
 def test_a_job_that_stands_says_so_in_its_state_s_place() -> None:

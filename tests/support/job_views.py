@@ -8,7 +8,6 @@ from typing import Any
 
 from coordinatord.protocol.api import (
     ApiEvent,
-    FailureStatus,
     JobStatus,
     LedgerStatus,
     NodeStatus,
@@ -17,6 +16,7 @@ from coordinatord.protocol.api import (
     RoundStatus,
     SecondsStatus,
 )
+from coordinatord.protocol.failure_answers import FailureStatus
 from coordinatord.protocol.page_events import NodeTable, PageJob, SeriesStatus
 from coordinatord.server.http import live_updates
 from tests.support.browser import Page

@@ -9,7 +9,7 @@ from itertools import islice
 from coordinatord.core.queries.reasons import NAMES_MAX, Reasons, lasted
 from coordinatord.core.queries.report_builder import current
 from coordinatord.core.queries.time_attribution import spent
-from coordinatord.core.state.durable import DurableCluster, State
+from coordinatord.core.state.durable import DurableCluster, EarlierRun, State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Health, Run
 from coordinatord.core.values.round_history import Round, RoundHistory
@@ -18,9 +18,10 @@ from coordinatord.core.values.training_progress import furthest_step
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.api import (
     DrainedStatus,
-    FailureStatus,
+    EarlierRunStatus,
     JobStatus,
     LedgerStatus,
+    LostStatus,
     MissingStatus,
     NodeStatus,
     ProgressStatus,
@@ -28,6 +29,7 @@ from coordinatord.protocol.api import (
     RoundStatus,
     SecondsStatus,
 )
+from coordinatord.protocol.failure_answers import FailureStatus
 from coordinatord.protocol.messages import Launcher, Observed, Phase, Report
 from coordinatord.protocol.page_events import JobSummary
 from coordinatord.protocol.schema import fields_of
@@ -37,6 +39,9 @@ SPARE = "spare"
 
 STARTING = "starting"
 """The state of a node whose workers run, and have yet to do the first of their steps: they import or load, say."""
+
+LOST_SHOWN_S = 3_600.0
+"""How long a lost node is shown: whoever looks after a break still sees it. Events keep it for longer."""
 
 STANDS_S = 5.0
 """A node that is behind, and reports no step for so long, stands."""
@@ -66,6 +71,8 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
         restarts=_restarts(run),
         spares=_spares(run),
         missing=_missing(run),
+        lost=_lost(run, now),
+        earlier=tuple(_earlier(one, now) for one in run.durable.earlier),
         failure=None if run.durable.report is None else _failure(run.durable.report, run, now),
         nodes=tuple(_node_status(run, member, ready, lead, now) for member in _in_order(run)),
     )
@@ -144,8 +151,41 @@ def _situation(run: Run, store_error: str | None) -> str:
     )
 
 
+def _lost(run: Run, now: float) -> tuple[LostStatus, ...]:
+    """Return the nodes that were lost not long ago and are not back, each once, the last one first."""
+    last = {loss.node: loss for loss in run.durable.lost if now - loss.at <= LOST_SHOWN_S}
+    away = [loss for loss in last.values() if loss.node not in run.members]
+    return tuple(
+        LostStatus(
+            node=loss.node,
+            host=loss.host,
+            reason=loss.reason,
+            round=loss.round,
+            lost_s=round(max(0.0, now - loss.at), 3),
+        )
+        for loss in sorted(away, key=lambda loss: -loss.at)
+    )
+
+
+def _earlier(one: EarlierRun, now: float) -> EarlierRunStatus:
+    ledger = _ledger_of(one.spent)
+    return EarlierRunStatus(
+        run=one.run,
+        state=one.state,
+        reason=one.reason,
+        step=one.step,
+        opened_s=ledger.total,
+        ended_s=round(max(0.0, now - one.ended_at), 3),
+        goodput=ledger.goodput,
+    )
+
+
 def _ledger(run: Run, now: float) -> LedgerStatus:
-    seconds = _seconds(spent(run, now))
+    return _ledger_of(spent(run, now))
+
+
+def _ledger_of(time: Spent) -> LedgerStatus:
+    seconds = _seconds(time)
     total = round(sum(fields_of(seconds).values()), 3)  # the parts that are shown add up to the total to the last digit
     trained = seconds.training
     stepped = trained or seconds.redone or seconds.stalled

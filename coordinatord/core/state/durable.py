@@ -16,7 +16,7 @@ from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.records import Reason
 from coordinatord.core.values.root_cause import LostNode, WorkerFailure
 from coordinatord.core.values.round_history import RoundHistory
-from coordinatord.core.values.time_ledger import Activity, Ledger
+from coordinatord.core.values.time_ledger import Activity, Ledger, Spent
 from coordinatord.protocol.messages import Assignment, JobSpec, NodeOffer, Outcome, Report
 
 FORGOTTEN_MAX = 1_000
@@ -24,6 +24,16 @@ FORGOTTEN_MAX = 1_000
 
 RELEASED_MAX = 200
 """The most that are kept, as in the store, while no round is formed: a node asks for its outcome within seconds."""
+
+
+LOST_MAX = 32
+"""The most losses that are kept of a run: a rack of hosts. The store keeps more."""
+
+LOST_ROUNDS = 20
+"""A loss is kept for so many rounds after it at most; the store keeps it for longer."""
+
+EARLIER_MAX = 2
+"""The earlier runs of a job that are kept: the store keeps the last three with the present one."""
 
 
 class State(StrEnum):
@@ -73,6 +83,31 @@ class DurableMember:
         return self.assignment is not None
 
 
+@dataclass(frozen=True, slots=True)
+class LostMember:
+    """A node that a run has lost, in a round or not."""
+
+    node: str
+    host: str
+    reason: str
+    round: int
+    """The current round then, or the last one."""
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """The end of an earlier run of a job."""
+
+    run: str
+    state: State
+    reason: str
+    step: int | None
+    """The step that all workers had come to, as far as any was known."""
+    spent: Spent
+    ended_at: float
+
+
 @dataclass(slots=True)
 class DurableRun:
     """One run of a job, by the records."""
@@ -85,6 +120,8 @@ class DurableRun:
     entered_at: float
     """When the run came to be in its present state."""
     ledger: Ledger
+    earlier: tuple[EarlierRun, ...] = ()
+    """The runs of the job before this one, the last one first."""
     state: State = State.FORMING
     reason: str = "the first node came"
     rounds: RoundHistory = field(default_factory=RoundHistory)
@@ -98,6 +135,8 @@ class DurableRun:
     released: dict[str, DurableMember] = field(default_factory=dict)
     """The last nodes that were released while the run goes on, the oldest first: each receives its outcome if it
     comes."""
+    lost: list[LostMember] = field(default_factory=list)
+    """The last nodes that were lost while the run goes on, the oldest first; some of them may be back."""
     last_left: bool = False
     """Whether the last node that left did so on purpose."""
     emptied_at: float | None = None

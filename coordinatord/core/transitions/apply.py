@@ -11,11 +11,16 @@ from typing import Any
 
 from coordinatord.core.queries.report_builder import in_brief
 from coordinatord.core.state.durable import (
+    EARLIER_MAX,
     FORGOTTEN_MAX,
+    LOST_MAX,
+    LOST_ROUNDS,
     RELEASED_MAX,
     DurableCluster,
     DurableMember,
     DurableRun,
+    EarlierRun,
+    LostMember,
     State,
 )
 from coordinatord.core.values.records import (
@@ -69,9 +74,9 @@ def apply(cluster: DurableCluster, record: Record, at: float) -> None:
             cluster.drained.pop(record.node, None)
             return
         case RunOpened():
-            cluster.jobs.pop(record.job, None)  # the newest job is the last one
+            earlier = _earlier(cluster.jobs.pop(record.job, None))  # the newest job is the last one
             cluster.jobs[record.job] = DurableRun(
-                record.job, record.run, record.spec, record.opener, entered_at=at, ledger=Ledger(at)
+                record.job, record.run, record.spec, record.opener, entered_at=at, ledger=Ledger(at), earlier=earlier
             )
             return
         case JobForgotten():
@@ -86,6 +91,14 @@ def apply(cluster: DurableCluster, record: Record, at: float) -> None:
     except KeyError as error:
         text = f"run {record.run} of job {record.job} knows no node {error}"
         raise HistoryError(text, table="changes", state=run.state, stimulus=record) from error
+
+
+def _earlier(run: DurableRun | None) -> tuple[EarlierRun, ...]:
+    """Return what stays of a job's last run, and of those before it, when the next run is opened."""
+    if run is None or not run.state.ended:
+        return () if run is None else run.earlier
+    last = EarlierRun(run.id, run.state, run.reason, run.last_step, run.ledger.settled, run.entered_at)
+    return (last, *run.earlier)[:EARLIER_MAX]
 
 
 def _job_forgotten(cluster: DurableCluster, record: JobForgotten) -> None:
@@ -126,6 +139,9 @@ def _node_lost(run: DurableRun, record: NodeLost, at: float) -> None:
     run.released.pop(record.node, None)
     if member.in_round and not member.succeeded:
         run.losses.append(LostNode(member.node, at - record.silent_s))
+    if not record.leaving:
+        run.lost.append(LostMember(member.node, member.offer.host, record.reason, run.round, at))
+        del run.lost[:-LOST_MAX]
     run.last_left = record.leaving
     if not run.members:
         run.emptied_at = None if record.leaving else at
@@ -199,6 +215,7 @@ def _begin_round(run: DurableRun, record: RoundFormed | RoundRemembered, at: flo
     run.round, run.superseded_reason, run.losses, run.first_failure = record.round, "", [], None
     run.stepped = run.repeats_steps = run.silent = False
     run.formed_at = at
+    run.lost = [loss for loss in run.lost if loss.round > record.round - LOST_ROUNDS]
     run.rounds.note(record)
     _enter(run, State.STARTING, record.reason, at)
     _work_on(run, record.spent, at)
@@ -284,7 +301,7 @@ def _let_go_of_rounds(run: DurableRun) -> None:
 
     A thousand runs that have ended are kept, and each may have had fifty rounds. The store has these for whoever asks.
     """
-    run.members, run.released, run.order, run.losses = {}, {}, {}, []
+    run.members, run.released, run.order, run.losses, run.lost = {}, {}, {}, [], []
     run.last_left, run.emptied_at = False, None
     run.stepped = run.repeats_steps = run.silent = run.planned = False
     run.formed_reason = run.superseded_reason = run.last_end_reason = ""

@@ -12,7 +12,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.values.records import RoundEnded, RunEnded
 from coordinatord.hints import other_workers
-from coordinatord.protocol.api import FailureStatus, OtherFailureStatus
+from coordinatord.protocol.failure_answers import FailureStatus, OtherFailureStatus
 from coordinatord.protocol.messages import (
     Desired,
     EarlyEnd,

@@ -62,12 +62,13 @@ def test_an_empty_database_has_no_history() -> None:
     assert database.count() == 0
 
 
-def test_of_each_job_the_last_run_is_loaded_in_the_order_of_the_records() -> None:
+def test_of_each_job_the_last_run_is_loaded_in_the_order_of_the_records_and_the_ends_of_earlier_ones() -> None:
     database = Database.in_memory()
     database.append(made_at(0.0, an_opening("a"), an_opening("b"), a_join_of("n1", "a")))
     database.append(made_at(1.0, an_opening("a", "e-9"), a_join_of("n1", "b"), a_join_of("n2", "a", "e-9")))
     loaded = [(entry.record.job, entry.record.run, entry.record.KIND) for entry in database.load()]
     assert loaded == [
+        ("a", "e-1", "RunOpened"),
         ("b", "e-1", "RunOpened"),
         ("a", "e-9", "RunOpened"),
         ("b", "e-1", "NodeJoined"),

@@ -1,0 +1,111 @@
+"""What stays known of nodes that were lost and of runs that are over, also after a restart of the coordinator."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinatord.core.queries.job_view import LOST_SHOWN_S
+from coordinatord.core.state.durable import EARLIER_MAX, LOST_MAX, LOST_ROUNDS
+from coordinatord.store import retention
+from coordinatord.store.database import Database
+from coordinatord.store.interface import Entry
+from tests.support.histories import JOB, a_join_of, a_loss_of, an_opening, replay
+from tests.support.histories import Life as RandomLife
+from tests.support.ledgers import PAIR, play, run_of, shown
+from tests.support.script import Stage
+
+
+def lost(stage: Stage) -> list[tuple[str, int, float]]:
+    """Return node, round and age of each loss that is shown."""
+    return [(one.node, one.round, one.lost_s) for one in shown(stage).lost]
+
+
+def test_a_lost_node_is_listed_until_it_is_back() -> None:
+    stage = play(PAIR, "silence n2", "advance 65s")
+    [one] = shown(stage).lost
+    assert (one.node, one.host, one.round, one.lost_s) == ("n2", "host-n2", 1, 60.0)
+    assert one.reason == "silent for its whole lease"
+    assert [node.node for node in shown(stage).nodes] == ["n1"]
+    stage.play("join n2 min=2 max=2 incarnation=2")
+    assert lost(stage) == []
+
+
+def test_the_last_loss_comes_first_and_a_node_once() -> None:
+    trio = [f"join n{number} min=1 max=3" for number in (1, 2, 3)]
+    stage = play(*trio, "drop n2", "advance 2s", "join n2 min=1 max=3 incarnation=2", "drop n3", "advance 2s")
+    stage.play("drop n2")
+    stage.play("advance 2s")
+    assert [node for node, *_ in lost(stage)] == ["n2", "n3"]
+
+
+def test_a_node_that_left_on_purpose_is_not_lost() -> None:
+    stage = play("join n1 min=2 max=2", "join n2 min=2 max=2", "leave n2", "drop n2", "advance 2s")
+    assert lost(stage) == []
+
+
+def test_a_loss_is_listed_for_an_hour_and_outlives_the_coordinator() -> None:
+    stage = play("join n1 min=2 max=2 join_timeout_s=80000", "join n2 min=2 max=2", "drop n2", "advance 11s")
+    stage.play("die 5s")
+    stage.play("reconnect n1")
+    assert lost(stage) == [("n2", 1, 15.0)]
+    stage.play(f"advance {LOST_SHOWN_S - 16}s")
+    assert len(lost(stage)) == 1
+    stage.play("advance 2s")
+    assert lost(stage) == []
+
+
+def test_losses_are_bounded_and_the_store_keeps_as_many() -> None:
+    database, whole = Database.in_memory(), [Entry(0.0, an_opening()), Entry(0.0, a_join_of("n0"))]
+    for number in range(1, 3 * LOST_MAX):
+        whole += [Entry(float(number), record) for record in (a_join_of(f"n{number}"), a_loss_of(f"n{number}"))]
+    database.append(whole)
+    kept, all_ = replay(database.load())[JOB].lost, replay(whole)[JOB].lost
+    assert kept == all_
+    assert [loss.node for loss in kept] == [f"n{number}" for number in range(2 * LOST_MAX, 3 * LOST_MAX)]
+    assert LOST_MAX < retention.VISITORS_KEPT
+    assert LOST_ROUNDS < retention.ROUNDS_KEPT
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_many_rounds_as_many_losses_are_kept_as_the_store_gives_back(seed: int) -> None:
+    database, whole = Database.in_memory(), []
+    for entry in RandomLife(seed, rounds=retention.ROUNDS_KEPT + 15):
+        database.append([entry])
+        whole.append(entry)
+    assert replay(database.load())[JOB].lost == replay(whole)[JOB].lost != []
+
+
+def test_earlier_runs_are_kept_with_their_last_step() -> None:
+    stage = play(PAIR, "step n1 0", "advance 5s", "step n1 50", "step n2 50", "succeed n1 n2", "advance 10s")
+    assert shown(stage).earlier == ()
+    for node in ("n1", "n2"):
+        stage.play(f"join {node} min=2 max=2 incarnation=2")
+    [one] = shown(stage).earlier
+    assert (one.run, one.state, one.reason, one.step) == ("e-1", "succeeded", "all workers succeeded", 50)
+    assert (one.opened_s, one.ended_s) == (9.0, 10.0)
+    assert one.goodput == pytest.approx(5 / 9)
+    stage.play("die 5s")
+    [again] = shown(stage).earlier
+    assert (again.run, again.step, again.ended_s) == ("e-1", 50, 15.0)
+
+
+def test_as_many_runs_are_kept_as_the_store_has() -> None:
+    stage = Stage()
+    for number in range(1, 6):
+        stage.play(f"join n1 min=1 max=2 incarnation={number}")
+        stage.play("leave n1")
+        stage.play("drop n1")
+        stage.play("advance 3s")
+    assert [one.run for one in shown(stage).earlier] == ["e-4", "e-3"]
+    assert {one.state for one in shown(stage).earlier} == {"left"}
+    database = Database.in_memory()
+    for at, record in stage.past:
+        database.append([Entry(at, record)])
+    assert replay(database.load())["default"] == run_of(stage).durable
+    assert EARLIER_MAX + 1 == retention.RUNS_KEPT
+
+
+def test_to_forget_a_job_forgets_its_earlier_runs() -> None:
+    stage = play(PAIR, "succeed n1 n2", "drop n1 n2", "ask forget default")
+    stage.play("join n1 min=2 max=2 incarnation=2")
+    assert shown(stage).earlier == ()
