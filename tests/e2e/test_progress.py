@@ -56,7 +56,7 @@ def test_status_shows_the_step_of_every_rank_in_every_round_and_where_the_run_en
     a = cluster.join("a", *flags, "--preload", "workerlib", command=COMMAND)
     b = cluster.join("b", *flags, "--virtual-local-rank", command=COMMAND)
     job = await_steps(cluster, a=[100, 101], b=[102, 103])
-    assert job["progress"] == {"step": 100, "steps_per_s": None}
+    assert (job["progress"]["step"], job["progress"]["steps_per_s"]) == (100, None)
     assert all(node["step_age_s"] >= 0 for node in job["nodes"])
     kill_quietly(a.await_event("waits", rank=1)["pid"])
     assert await_steps(cluster, a=[200, 201], b=[202, 203])["progress"]["step"] == 200
@@ -65,14 +65,14 @@ def test_status_shows_the_step_of_every_rank_in_every_round_and_where_the_run_en
             kill_quietly(node.await_event("waits", rank=rank, round=2)["pid"], signal.SIGUSR1)
     assert (a.wait(), b.wait()) == (0, 0)
     job = status(cluster)
-    assert (job["state"], job["progress"]) == ("succeeded", {"step": 250, "steps_per_s": None})
+    assert (job["state"], job["progress"]["step"], job["progress"]["steps_per_s"]) == ("succeeded", 250, None)
 
 
 def test_a_job_whose_script_says_no_steps_has_none(cluster: Cluster) -> None:
     cluster.join("a", "--nnodes", "1")
     cluster.await_round(1)
     job = cluster.await_state(state="running")
-    assert job["progress"] == {"step": None, "steps_per_s": None}
+    assert set(job["progress"].values()) == {None}
     assert [(node["steps"], node["step_age_s"]) for node in job["nodes"]] == [([], None)]
     assert (job["ledger"]["seconds"]["training"], job["ledger"]["goodput"]) == (0.0, None)
     shown = run(BIN / "nodeclient", "status", cluster.job, "--coord", cluster.coordinator.endpoint).stdout
