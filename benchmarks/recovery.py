@@ -159,7 +159,8 @@ def start(stage: Stage) -> dict[str, float]:
     first = stage.await_first_step(1)
     new = of_round(job.marks, first)
     ready, ranked = min(job.logged(job.words.ready)), max(job.logged(job.words.ranked))
-    return parts(STARTED_PARTS, began, ready, ranked, *worker_parts(new))
+    prepared = max(job.logged(job.words.prepared), default=ready)
+    return parts(STARTED_PARTS, began, ready, prepared, ranked, *worker_parts(new))
 
 
 def end(stage: Stage) -> dict[str, float]:

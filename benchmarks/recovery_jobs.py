@@ -65,6 +65,8 @@ class Words:
     time_format: str
     ready: str
     """It begins to look for the others."""
+    prepared: str
+    """It has imported what workers need, if it does that."""
     detected: str
     """Something is wrong, or a new node is there: the workers are to be stopped."""
     ranked: str
@@ -75,6 +77,7 @@ NODECLIENT_WORDS = Words(
     time=re.compile(r"(\S+)Z (?:DEBUG|INFO|WARNING|ERROR)"),
     time_format="%Y-%m-%dT%H:%M:%S.%f",
     ready="connected to the coordinator",
+    prepared=r"preloaded \w+",
     detected=r"worker of rank \d+ failed|stopping the workers of round",
     ranked=r"starting round \d+",
 )
@@ -83,6 +86,7 @@ TORCHRUN_WORDS = Words(
     time=re.compile(r"[IWE](\d{4} \d\d:\d\d:\d\d\.\d+)"),
     time_format="%Y%m%d %H:%M:%S.%f",
     ready="Rendezvous'ing worker group",
+    prepared="Rendezvous'ing worker group",
     detected=r"Worker group FAILED|Detected \d+ new nodes|failed \(exitcode",
     ranked="Rendezvous complete for workers",
 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 STOPPED_PARTS = ("detect", "stop", "rendezvous", "spawn", "import", "process group", "first step")
 """The parts of a pause, in order."""
 
-STARTED_PARTS = ("launcher", "rendezvous", "spawn", "import", "process group", "first step")
+STARTED_PARTS = ("launcher", "preload", "rendezvous", "spawn", "import", "process group", "first step")
 """The parts of a start, in order."""
 
 
