@@ -118,6 +118,11 @@ class Database:
             migrations.migrate(connection)
             return cls(connection, path.parent, version)
 
+    def check(self) -> None:
+        """Check every page: what is read, and what may be read some day. Raises `StoreError`."""
+        with explained(self._where):
+            sqlite_connections.check(self._connection)
+
     def append(self, entries: Iterable[Entry]) -> None:
         """Make records durable, in order and all or none. Raises `StoreError`.
 

@@ -61,8 +61,12 @@ def _entry(row: Row) -> Entry:
         raise SchemaError(f"there are no records of kind {str(kind)[:40]!r}")
     if type(at) is not float or not 0 <= at <= AT_MAX:
         raise SchemaError(f"it was made at {str(at)[:40]!r}, which is no time")
-    fields = {"job": job, "run": run} | _object(body)
-    fields |= {name: value for name, value in (("node", node), ("round", number)) if value is not None}
+    fields = _object(body)
+    fields["job"], fields["run"] = job, run
+    if node is not None:
+        fields["node"] = node
+    if number is not None:
+        fields["round"] = number
     return Entry(at, check(fields, kind))
 
 

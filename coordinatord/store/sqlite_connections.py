@@ -12,14 +12,16 @@ from urllib.parse import quote
 
 from coordinatord.store.error_texts import DAMAGED
 from coordinatord.store.interface import NothingStoredError, UnreadableStoreError
-from coordinatord.store.migrations import STEPS, Steps, migrate, refuse_newer
+from coordinatord.store.migrations import STEPS, Steps, migrate, refuse_newer, version_of
 
 BUSY_S = 0.5
 """How long to wait for another process that is writing, such as a person's sqlite3; then it is an error."""
 
 
 def connect(path: Path, steps: Steps = STEPS) -> sqlite3.Connection:
-    """Open a database to write to: make it if missing, migrate it, and prove it sound and writable.
+    """Open a database to write to: make it if missing, migrate it, and prove it writable.
+
+    One that has to be migrated is checked first. Any other is sound only once `check` says so.
 
     Raises `UnreadableStoreError`, and `sqlite3.Error`.
     """
@@ -27,8 +29,9 @@ def connect(path: Path, steps: Steps = STEPS) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     connection = _open(_address(path, "mode=rw"))
     try:
-        _check(connection)
         refuse_newer(connection, steps)
+        if version_of(connection) != len(steps):
+            check(connection)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         migrate(connection, steps)
@@ -70,7 +73,7 @@ def copy_into_memory(path: Path) -> sqlite3.Connection:
                 shutil.copy(source, elsewhere)
             path = Path(elsewhere, path.name)
         with closing(_open(_address(path, options))) as connection:
-            _check(connection)
+            check(connection)
             refuse_newer(connection)
             copy = _open(":memory:")
             connection.backup(copy)
@@ -87,7 +90,7 @@ def _open(location: str) -> sqlite3.Connection:
     return sqlite3.connect(location, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
 
 
-def _check(connection: sqlite3.Connection) -> None:
+def check(connection: sqlite3.Connection) -> None:
     """Check every page. Raises `UnreadableStoreError`, and `sqlite3.Error`."""
     (first,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if first != "ok":

@@ -108,6 +108,15 @@ def test_a_file_that_is_no_database_is_damaged(tmp_path: Path, content: bytes) -
     assert (tmp_path / DATABASE).read_bytes() == content
 
 
+def open_and_check(path: Path) -> None:
+    """Do what a start of the daemon does, one thing after the other."""
+    database = Database.open(path)
+    try:
+        database.check()
+    finally:
+        database.close()
+
+
 @pytest.mark.parametrize("page", [1, 2, 3])
 def test_a_damaged_page_is_found_at_once(tmp_path: Path, page: int) -> None:
     path = tmp_path / DATABASE
@@ -117,7 +126,7 @@ def test_a_damaged_page_is_found_at_once(tmp_path: Path, page: int) -> None:
     content = bytearray(path.read_bytes())
     content[page * 4096 : page * 4096 + 200] = b"\xa5" * 200
     path.write_bytes(content)
-    for attempt in (Database.open, Database.copy_of):
+    for attempt in (open_and_check, Database.copy_of):
         with pytest.raises(UnreadableStoreError, match="its database is damaged"):
             attempt(path)
 
@@ -129,7 +138,7 @@ def test_a_database_that_was_cut_short_is_damaged(tmp_path: Path) -> None:
     database.close()
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(UnreadableStoreError, match="its database is damaged"):
-        Database.open(path)
+        open_and_check(path)
 
 
 def test_to_read_needs_something_to_be_there_and_makes_nothing(tmp_path: Path) -> None:

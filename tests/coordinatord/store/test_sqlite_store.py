@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.interface import StoreError, UnreadableStoreError
 from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.migrations import STEPS
 from coordinatord.store.sqlite_store import SqliteStore
-from tests.support.histories import a_join_of, an_opening, made_at
+from tests.support.histories import a_forgetting, a_join_of, an_opening, made_at
 
 pytestmark = pytest.mark.asyncio
 
@@ -69,6 +71,34 @@ async def test_a_directory_whose_database_is_refused_is_let_go(tmp_path: Path) -
     for _ in range(2):
         with pytest.raises(UnreadableStoreError, match="damaged"):
             SqliteStore.open(tmp_path)
+
+
+@pytest.mark.parametrize("page", [2, 20])
+async def test_a_damaged_page_is_found_before_anything_is_decided(tmp_path: Path, page: int) -> None:
+    store = SqliteStore.open(tmp_path)
+    over = [a_forgetting(f"job-{number}") for number in range(500)]
+    await store.append(made_at(1.0, *over, an_opening(), a_join_of("n1")))
+    await store.close()
+    content = bytearray((tmp_path / DATABASE).read_bytes())
+    content[page * 4096 : page * 4096 + 200] = b"\xa5" * 200
+    (tmp_path / DATABASE).write_bytes(content)
+    store = SqliteStore.open(tmp_path)
+    with pytest.raises(UnreadableStoreError, match="damaged"):
+        await store.load()
+    await store.close()
+
+
+async def test_a_database_of_an_older_version_is_checked_before_it_is_changed(tmp_path: Path) -> None:
+    path = tmp_path / DATABASE
+    Database.open(path, STEPS[:-1]).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        rows = [(number, f"job-{number}") for number in range(500)]
+        other.executemany("INSERT INTO records VALUES (?, 0.0, ?, 'e-1', 'JobStopAsked', NULL, NULL, '{}')", rows)
+    content = bytearray(path.read_bytes())
+    content[-4096:-3896] = b"\xa5" * 200
+    path.write_bytes(content)
+    with pytest.raises(UnreadableStoreError, match="damaged"):
+        SqliteStore.open(tmp_path)
 
 
 async def test_the_memory_store_remembers_nothing_of_an_earlier_life() -> None:
