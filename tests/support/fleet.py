@@ -19,8 +19,6 @@ import time
 from dataclasses import dataclass
 from typing import NoReturn
 
-import uvloop
-
 from coordinatord.protocol.messages import Goal, JobSpec, Join
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.agent import Agent
@@ -179,7 +177,7 @@ def main() -> None:
     async def live() -> None:
         await Fleet(Place(Endpoint(host, int(port)), job, int(size))).run()
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner() as runner:  # as a nodeclient does
         runner.run(live())
 
 
