@@ -8,6 +8,7 @@ import { failurePanel } from "./failure.js";
 import { headline } from "./headline.js";
 import { ledgerPanel } from "./ledger.js";
 import { nodesOf, nodesPanel } from "./nodes.js";
+import { earlierPanel, lostPanel } from "./past.js";
 import { roundsPanel } from "./rounds.js";
 import { ENDED } from "./format.js";
 
@@ -18,11 +19,13 @@ export function jobPage() {
   const charts = chartsPanel();
   const ledger = ledgerPanel();
   const nodes = nodesPanel();
+  const lost = lostPanel();
   const rounds = roundsPanel();
   const failure = failurePanel();
   const events = eventsPanel();
+  const earlier = earlierPanel();
   const commands = commandsPanel();
-  const parts = [top, charts, ledger, nodes, rounds, failure, events, commands];
+  const parts = [top, charts, ledger, nodes, lost, rounds, failure, events, earlier, commands];
   const element = h("div", { class: "job" }, ...parts.map((part) => part.element));
   return {
     element,
@@ -33,11 +36,13 @@ export function jobPage() {
       charts.update(view, data.series, elapsed);
       ledger.update(view.ledger);
       nodes.update(view);
+      lost.update(view, elapsed);
       rounds.update(view, elapsed);
       failure.update(view, elapsed);
       const before = isUrgent(view, elapsed) ? top.element : rounds.element;
       if (failure.element.previousSibling !== before) before.after(failure.element);
       events.update(view, data.revision);
+      earlier.update(view, elapsed);
       commands.update(view.job, ENDED.has(view.state));
     },
   };

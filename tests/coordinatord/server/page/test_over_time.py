@@ -7,6 +7,7 @@ import re
 import pytest
 
 from coordinatord.core.values.records import KINDS, ClusterRecord
+from coordinatord.protocol.api import EarlierRunStatus, LostStatus
 from tests.coordinatord.server.page.conftest import Open
 from tests.coordinatord.server.page.test_files import FOLDER
 from tests.support.browser import Page
@@ -43,6 +44,11 @@ def entries(page: Page) -> list[str]:
     """Return the kinds of the events that are listed."""
     found: list[str] = page.evaluate("[...document.querySelectorAll('.events li b')].map((each) => each.innerText)")
     return found
+
+
+def lines(page: Page, selector: str) -> list[str]:
+    """Return the lines that are read there, without those that are empty."""
+    return [line for line in page.text(selector).replace("\xa0", " ").splitlines() if line]
 
 
 @pytest.mark.parametrize("width", [390, 800, 1_280, 1_920])
@@ -122,3 +128,30 @@ def test_an_old_failure_comes_after_what_goes_on(coordinator: Coordinator, open_
     page = open_page(coordinator.url)
     show(page, a_job(failure=a_failure_status(age_s=3_600.0)))
     assert page.evaluate(f"{TOP_OF_FAILURE} > document.querySelector('.nodes').getBoundingClientRect().top + scrollY")
+
+
+def test_lost_nodes_and_earlier_runs_are_listed(coordinator: Coordinator, open_page: Open) -> None:
+    page = open_page(coordinator.url, width=390, height=900)
+    lost = LostStatus(node="gpu7", host="gpu7", reason="its connection closed", round=3, lost_s=250.0)
+    run = EarlierRunStatus(
+        run="r-0",
+        state="left",
+        reason="the last node has left, as asked",
+        step=5_000,
+        opened_s=3_720.0,
+        ended_s=7_200.0,
+        goodput=0.97,
+    )
+    show(page, a_job(lost=(lost,), earlier=(run,)))
+    assert lines(page, ".lost li") == ["gpu7", "round 3 · 4 min 10 s ago", "its connection closed"]
+    assert lines(page, ".earlier li") == [
+        "r-0",
+        "left",
+        "ended 2 h ago",
+        "the last node has left, as asked",
+        "took 1 h 2 min · last at step 5,000 · 97.0 % goodput",
+    ]
+    assert page.evaluate("document.querySelector('.earlier .badge').dataset.tone") == "off"
+    assert page.evaluate(CLIPPED) == []
+    show(page, a_job())
+    assert page.evaluate("[...document.querySelectorAll('.lost, .earlier')].every((each) => each.hidden)")
