@@ -160,7 +160,7 @@ class Coordinator:
         A timer that is late by more than a heartbeat shows that, and what nodes sent meanwhile is read next. The
         process may have fallen asleep at any time after the last event, so all deadlines move by the time since then.
         """
-        if self._due is not None and now - self._due > self.policy.heartbeat_s:
+        if self._due is not None and now - self._due > self.policy.heartbeat_s and now > self._awake_at:
             self._wake(now)
         self._awake_at = now
         if now >= self._watch_at:

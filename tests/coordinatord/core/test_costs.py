@@ -182,6 +182,20 @@ def test_a_tick_at_rest_looks_at_no_member(size: int, monkeypatch: pytest.Monkey
     assert dict(looks) == {}
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_what_nodes_sent_during_a_sleep_moves_the_deadlines_of_all_once(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = a_coordinator()
+    for session in range(1, size + 1):
+        join = a_join(f"n{session}", spec=a_spec(nodes_min=2, nodes_max=100))
+        machine.handle(Connected(session, join, f"10.0.0.{session}", "10.0.0.254"), 0.0)
+    moves = _count_calls(monkeypatch, (Run, "postpone"))
+    for session in range(1, size + 1):  # the loop reads all of them before its timers, at one time
+        machine.handle(Reported(session, an_observed(beat=True)), 60.0)
+    assert dict(moves) == {"postpone": 1}
+
+
 def test_to_show_a_job_counts_its_round_once_and_not_for_each_spare(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = []
     for size in SIZES:

@@ -188,7 +188,7 @@ MUTANTS = (
         "stall-not-forgiven",
         "coordinatord.core.machine",
         "after the coordinator was asleep, all nodes are lost",
-        "if self._due is not None and now - self._due > self.policy.heartbeat_s:",
-        "if self._due is not None and self._due - now > self.policy.heartbeat_s:",
+        "if self._due is not None and now - self._due > self.policy.heartbeat_s and",
+        "if self._due is not None and self._due - now > self.policy.heartbeat_s and",
     ),
 )
