@@ -77,22 +77,26 @@ def _files(folder: int, rank: str, stream: LogStream) -> Iterator[list[_File]]:
         except FileNotFoundError:
             yield []
             return
-        newest_first: list[tuple[int, os.stat_result]] = []
+        newest_first: dict[tuple[int, int], tuple[int, os.stat_result]] = {}
+        missing = 0
         for count in range(ROTATED_MAX + 1):
             try:
                 fd = os.open(f"{stream}.log" + (f".{count}" if count else ""), _FLAGS, dir_fd=worker)
             except FileNotFoundError:
-                if count:
+                missing += 1
+                if missing == 2:
                     break
-                continue  # it is being rotated
+                continue  # while the files are rotated, one name at a time is free
+            missing = 0
             stack.callback(os.close, fd)
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
                 raise PermissionError(1, f"{stream}.log is no plain file")
-            newest_first.append((fd, found))
+            # A file that was rotated since the last look is met again by its next name.
+            newest_first.setdefault((found.st_dev, found.st_ino), (fd, found))
         files: list[_File] = []
         start = 0
-        for fd, found in reversed(newest_first):
+        for fd, found in reversed(newest_first.values()):
             files.append(_File(fd, found.st_ino & FILE_MAX, start, found.st_size))
             start += found.st_size
         yield files

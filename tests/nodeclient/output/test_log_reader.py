@@ -102,6 +102,23 @@ def test_rotated_files_are_read_as_one_log(log: Path) -> None:
     assert (chunk.data, chunk.gap) == (b"6\n", False)
 
 
+def test_a_file_that_is_rotated_between_two_looks_is_read_once(log: Path) -> None:
+    log.with_name("stderr.log.2").write_bytes(b"1\n")
+    log.write_bytes(b"2\n")
+    os.link(log, log.with_name("stderr.log.1"))
+    assert whole(log, wanted()) == b"1\n2\n"
+
+
+def test_older_files_are_read_while_one_is_between_two_names(log: Path) -> None:
+    log.with_name("stderr.log.1").write_bytes(b"1\n")
+    place = read(log, wanted()).place
+    log.with_name("stderr.log.1").rename(log.with_name("stderr.log.2"))
+    log.write_bytes(b"2\n")
+    assert whole(log, wanted()) == b"1\n2\n"
+    chunk = read(log, wanted(place))
+    assert (chunk.data, chunk.gap) == (b"2\n", False)
+
+
 def test_what_was_rotated_away_meanwhile_is_a_gap(log: Path) -> None:
     log.write_bytes(b"new\n")
     chunk = read(log, wanted(LogPlace(1, 10)))
