@@ -78,16 +78,16 @@ def _files(folder: int, rank: str, stream: LogStream) -> Iterator[list[_File]]:
             yield []
             return
         newest_first: dict[tuple[int, int], tuple[int, os.stat_result]] = {}
-        missing = 0
+        is_missing = False
         for count in range(ROTATED_MAX + 1):
             try:
                 fd = os.open(f"{stream}.log" + (f".{count}" if count else ""), _FLAGS, dir_fd=worker)
             except FileNotFoundError:
-                missing += 1
-                if missing == 2:
+                if is_missing:
                     break
-                continue  # while the files are rotated, one name at a time is free
-            missing = 0
+                is_missing = True  # while the files are rotated, one name at a time is free
+                continue
+            is_missing = False
             stack.callback(os.close, fd)
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):

@@ -77,8 +77,13 @@ def headers_of(head: bytes) -> dict[str, str] | None:
     if not HEADERS.fullmatch(head):
         return None
     lines = head.decode("latin-1").split("\r\n")[:-2]
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    headers = _by_name(lines)
     return headers if len(headers) == len(lines) else None
+
+
+def _by_name(lines: list[str]) -> dict[str, str]:
+    """Return the values of headers by their names in lower case; of a name that is there twice the last."""
+    return {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def new_key() -> str:
@@ -102,11 +107,14 @@ def request_for(host: str, path: str, key: str) -> bytes:
 
 
 def check_answer(head: bytes, key: str) -> None:
-    """Check the head of the answer to a request with this key. Raises `HandshakeError`."""
+    """Check the head of the answer to a request with this key. Raises `HandshakeError`.
+
+    Only what proves the upgrade counts: a proxy may add other headers, such as several cookies.
+    """
     found = STATUS.match(head)
     if found is None:
         raise HandshakeError("the answer is not HTTP")
-    status, headers = int(found[1]), headers_of(head[head.find(b"\r\n") + 2 :]) or {}
+    status, headers = int(found[1]), _by_name(head.decode("latin-1").split("\r\n")[1:-2])
     if status != SWITCHED:
         raise HandshakeError(f"the answer has the status {status}", status)
     if headers.get("upgrade", "").lower() != "websocket" or headers.get("sec-websocket-accept") != accepted(key):

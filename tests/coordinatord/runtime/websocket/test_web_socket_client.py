@@ -82,6 +82,12 @@ async def test_messages_go_both_ways_and_a_ping_is_answered() -> None:
         assert client.reason == ""
 
 
+@pytest.mark.parametrize("more", [b"Set-Cookie: a=1\r\nSet-Cookie: b=2\r\n", b"X-Via: a\r\n b\r\n", b"X-Via : a\r\n"])
+async def test_whatever_a_proxy_adds_to_the_answer_is_let_through(more: bytes) -> None:
+    async with connected(lambda request: right(request).replace(b"Upgrade:", more + b"Upgrade:", 1)) as (client, _, _):
+        await client.agreed
+
+
 @pytest.mark.parametrize(
     ("answer", "status", "words"),
     [
