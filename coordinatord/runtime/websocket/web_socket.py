@@ -150,8 +150,10 @@ class WebSocket(asyncio.Protocol):
             self.close(reader.error.code)
 
     def eof_received(self) -> None:
-        """Note that the peer sends nothing more, and let the transport close."""
-        self._closing = True
+        """Note that the peer sends nothing more, and let the transport close: once it has read all, or in time."""
+        if not self._closing:
+            self._closing = True
+            self._parting.add(self)
 
     def pause_writing(self) -> None:
         """Write nothing more."""

@@ -27,7 +27,7 @@ from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
 from coordinatord.server import node_sessions
 from tests.coordinatord.server.conftest import Start
 from tests.support.builders import a_failure
-from tests.support.raw_session import IDLE, connect, join
+from tests.support.raw_session import IDLE, connect, join, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -255,6 +255,28 @@ async def test_a_slow_reader_costs_one_message_and_hears_the_latest_word(start: 
             assert session._unsent != unsent, "the newer word took its place"
             transport.resume_reading()
             assert (await slow.receive_goal(Goal.RUN)).round == 1
+
+
+async def test_a_peer_that_sends_its_end_and_reads_nothing_is_given_up(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_sessions, "CLOSE_WITHIN_S", 0.5)
+    async with (
+        start(heartbeat_s=3600.0) as server,
+        connect(server.url, join("slow", nodes=2), buffer_bytes=4096) as slow,
+    ):
+        await slow.receive(Desired)
+        transport = slow.socket._conn.transport  # type: ignore[union-attr]  # how else to stop reading
+        assert transport is not None
+        transport.pause_reading()
+        [session] = server.sessions._open.values()
+        while session._unsent is None:  # until all buffers in between are full
+            await slow.beat()
+            await asyncio.sleep(0)
+        transport.write_eof()
+        await until(lambda: session._closing)
+        assert list(server.sessions._parting) == [session], "it has a limited time"
+        await until(lambda: not server.sessions._open)
 
 
 async def test_the_end_of_the_server_ends_the_sessions(start: Start) -> None:
