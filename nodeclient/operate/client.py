@@ -38,8 +38,12 @@ EVENT_BYTES_MAX = 256 * 1024
 Answer = TypeVar("Answer")
 Found = TypeVar("Found")
 
-CODES: dict[int, ExitCode] = {HTTPStatus.CONFLICT: ExitCode.REFUSED, HTTPStatus.SERVICE_UNAVAILABLE: ExitCode.TEMPFAIL}
-"""The exit codes by the status of a refusal: refused as things are, or not possible now."""
+CODES: dict[int, ExitCode] = {
+    HTTPStatus.BAD_REQUEST: ExitCode.USAGE,
+    HTTPStatus.CONFLICT: ExitCode.REFUSED,
+    HTTPStatus.SERVICE_UNAVAILABLE: ExitCode.TEMPFAIL,
+}
+"""The exit codes by the status of a refusal: a flag's value is wrong, refused as things are, or not possible now."""
 
 MSGPACK = "application/msgpack"
 STREAM = "text/event-stream"

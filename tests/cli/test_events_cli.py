@@ -99,12 +99,12 @@ def test_events_are_narrowed_to_the_newest_to_kinds_and_to_an_age(cluster: Clust
     narrow = ("--kind", "node-joined,run-opened", "--since", "1h")
     assert events(cluster.coordinator, *narrow, cluster.job).splitlines() == every[:2]
     for flag, value, words in (
-        ("--kind", "node-lust", "kind is one or several of run-opened, node-joined, "),
+        ("--kind", "node-joined,node-lust", r"kind is one or several of run-opened, node-joined, .*, not 'node-lust'"),
         ("--last", "0", "last is 1 to 1000, not '0'"),
     ):
         wrong = run(BIN / "nodeclient", "events", "--coord", cluster.coordinator.endpoint, flag, value)
-        assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (69, "", 1)
-        assert words in wrong.stderr
+        assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (64, "", 1)
+        assert re.search(words, wrong.stderr)
 
 
 def test_a_long_name_of_a_job_widens_the_column_for_nobody_else(capsys: pytest.CaptureFixture[str]) -> None:

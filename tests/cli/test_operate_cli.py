@@ -188,7 +188,7 @@ def within(endpoint: str, *arguments: str) -> int:
         (packed({"error": "refused", "message": "it lives"}, 409), 77, "it lives"),
         (packed({"error": "cannot_record", "message": "the disk is full"}, 503), 75, "the disk is full"),
         (packed({"error": "busy", "message": "too many"}, 503), 75, "too many"),
-        (packed({"error": "malformed", "message": "what?"}, 400), 69, "what?"),
+        (packed({"error": "malformed", "message": "what?"}, 400), 64, "what?"),
         (packed({"error": "unknown_job", "message": "no"}, 404), 69, "did you mean 'mnist'?"),
         (body(b"no such page", 404), 69, "answers with HTTP 404, not as a coordinatord does"),
         (body(b"<html>"), 69, "gives no answer as a coordinatord does"),

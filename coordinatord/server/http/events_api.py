@@ -170,13 +170,12 @@ def _after(request: web.Request, identity: str) -> int | None:
 def _kinds(request: web.Request) -> frozenset[str]:
     """Return the kinds that are requested, such as `node-lost` or `NodeLost`. Raises `ValueError`."""
     known = {name.lower(): name for name in KINDS}
-    query = {
-        re.sub(r"[-_ ]", "", kind).lower() for text in request.query.getall("kind", ()) for kind in text.split(",")
-    }
-    if not query <= known.keys():
+    asked = [kind for text in request.query.getall("kind", ()) for kind in text.split(",")]
+    plain = {re.sub(r"[-_ ]", "", kind).lower(): kind for kind in asked}
+    if unknown := [kind for word, kind in plain.items() if word not in known]:
         names = ", ".join("-".join(kind.kind_words()) for kind in KINDS.values())
-        raise ValueError(f"kind is one or several of {names}")
-    return frozenset(known[kind] for kind in query)
+        raise ValueError(f"kind is one or several of {names}, not {unknown[0][:40]!r}")
+    return frozenset(known[word] for word in plain)
 
 
 def _since(request: web.Request) -> float:
