@@ -13,7 +13,7 @@ PART = an_assignment(first_rank=8, world_size=64)
 WAITING = "waiting for nodes: 3 of 4 joined"
 
 
-@pytest.mark.parametrize("phase", [*set(Phase) - {Phase.PREPARING, Phase.IDLE}], ids=str)
+@pytest.mark.parametrize("phase", sorted(set(Phase) - {Phase.PREPARING, Phase.IDLE}), ids=str)
 def test_a_node_with_a_part_of_a_round_has_ranks(phase: Phase) -> None:
     observed = an_observed(round=3, phase=phase)
     assert notices.status(observed, PART, 8, WAITING) == f"round 3, ranks 8 to 15 of 64: {phase.value}"

@@ -59,6 +59,8 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         """The first `Join` and its time, by node and incarnation."""
         self._came: dict[tuple[str, int], float] = {}
         """When each first came in this life of the coordinator."""
+        self._granted: dict[tuple[str, str], float] = {}
+        """The lease of each member in the last moment in which nothing could be recorded, by run and node."""
         self._heard: dict[tuple[str, int], float] = {}
         """When each node is known to have heard and to have been heard."""
         self._spoke: dict[str, float] = {}
@@ -131,7 +133,14 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         """Check that nodes that were not heard since the store recovered are no longer counted on, a lease later."""
         now, machine, policy = self.world.queue.now, self.world.daemon.machine, self.world.scenario.policy
         resumed_at = self._outages.over_at
-        if resumed_at is None or machine.store_error is not None or self._dozed_at > resumed_at:
+        if machine.store_error is not None:
+            self._granted = {
+                (run.id, node): 0.0 if member.sent is None else member.sent.lease_s
+                for run in machine.jobs.values()
+                for node, member in run.members.items()
+            }
+            return
+        if resumed_at is None or self._dozed_at > resumed_at:
             return
         if now - self._began_at < policy.restart_grace_s / ROUGHLY + ALIKE_S:
             return  # a node that is to come back has that time in any case
@@ -139,6 +148,8 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
             for node, member in run.members.items():
                 since = max(resumed_at, self._revived.get((run.id, node), 0.0))
                 granted = 0.0 if member.sent is None else member.sent.lease_s
+                # The lease that it had when the store recovered began anew then; what is sent next may be shorter.
+                granted = max(granted, self._granted.get((run.id, node), 0.0))
                 lease = max(granted, lease_s(member, policy, policy.heartbeat_s))
                 # A daemon that was stopped for less than a heartbeat hears its nodes before its own timer.
                 most_s = lease / ROUGHLY + policy.heartbeat_s

@@ -6,6 +6,7 @@ It is checked when the records that carry the sums are decided, and for the stat
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -139,8 +140,8 @@ class LedgerInvariants(RoundInvariants):
         """The error in the time of a run because a clock was set while there was no coordinator; by run."""
         self._silent: set[Round] = set()
         """Rounds of which all nodes were silent at some time."""
-        self._heard_at = self._heard_before = 0.0
-        """When a member last sent something, and when the last one before the present event did."""
+        self._heard_at = self._unheard_s = 0.0
+        """When a member last sent something, and the longest time since the last page in which none did."""
         self._tally = JobTally()
         """What the present coordinator has shown in metrics."""
         self._life_began = (0.0, 0.0, 0.0)
@@ -164,9 +165,11 @@ class LedgerInvariants(RoundInvariants):
 
     def hears(self, event: Event) -> None:
         """Note an event that the coordinator is about to handle."""
-        self._heard_before = self._heard_at
         if isinstance(event, Reported) and event.session in self.world.daemon.machine._sessions:
-            self._heard_at = self.world.queue.now
+            now = self.world.queue.now
+            self._heard_at, self._unheard_s = now, max(self._unheard_s, now - self._heard_at)
+        if self.world.daemon.machine.store_error is not None:
+            self._unheard_s = math.inf  # what is heard now is recorded later, if it is still so then
 
     # Records
 
@@ -216,13 +219,15 @@ class LedgerInvariants(RoundInvariants):
         )
         self._pages[record.run] = page
         self._written.append(page)
+        self._unheard_s = 0.0
 
     def _judge_silence(self, page: Page, record: Accounted) -> None:
         """Check that no time was silent in which a member was heard."""
         assert record.spent is not None
         silent_s = record.spent.silent - page.spent.silent
         if page.life == self.world.daemon.life:
-            most = (self.world.queue.now - self._heard_before) * (1 + self.world.scenario.skew) + EXACT_S
+            unheard_s = max(self._unheard_s, self.world.queue.now - self._heard_at)
+            most = unheard_s * (1 + self.world.scenario.skew) + EXACT_S
             self.check(silent_s <= most, "%s has %.3f s of silence, of %.3f", record, silent_s, most)
 
     def _judge_sum(self, page: Page, record: Accounted) -> None:
