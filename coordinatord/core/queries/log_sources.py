@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 
 from coordinatord.core.queries.reasons import name_some
 from coordinatord.core.state.member import Member
@@ -75,16 +77,19 @@ def log_sources(run: Run, number: int, records: Sequence[Record], choice: LogCho
     if not nodes:
         had = name_some((ranks.node for ranks in formed.nodes), len(formed.nodes))
         raise NoLogError(f"round {number} has no such node: it has {had}")
-    workers = [(ranks, rank) for ranks in nodes for rank in _ranks_of(ranks, choice)]
-    if not workers:
+    wanted = _merged(choice.ranks)
+    found = [(ranks, piece) for ranks in nodes for piece in _ranks_of(ranks, wanted)]
+    if not found:
         raise NoLogError(f"round {number} has no such rank there: it has {name_some(map(_span, nodes), len(nodes))}")
-    shown = sorted(workers, key=lambda one: one[1])[:WORKERS_AT_ONCE_MAX]
+    found.sort(key=lambda one: one[1].start)
+    workers = sum(len(piece) for _, piece in found)
+    shown = list(islice(((ranks, rank) for ranks, piece in found for rank in piece), WORKERS_AT_ONCE_MAX))
     sources = tuple(
         _source(run, number, ranks.node, rank, stream, offers.get(ranks.node))
         for ranks, rank in shown
         for stream in choice.streams
     )
-    return LogSources(sources, len(workers) - len(shown))
+    return LogSources(sources, workers - len(shown))
 
 
 def _is_chosen(ranks: Ranks, offers: dict[str, NodeOffer], choice: LogChoice) -> bool:
@@ -92,9 +97,25 @@ def _is_chosen(ranks: Ranks, offers: dict[str, NodeOffer], choice: LogChoice) ->
     return not choice.nodes or not choice.nodes.isdisjoint({ranks.node, host})
 
 
-def _ranks_of(ranks: Ranks, choice: LogChoice) -> Iterable[int]:
-    own = range(ranks.first_rank, ranks.first_rank + ranks.workers)
-    return [rank for rank in own if not choice.ranks or any(rank in some for some in choice.ranks)]
+def _merged(chosen: Iterable[range]) -> list[range]:
+    """Return the chosen ranks, each once, in order."""
+    merged: list[range] = []
+    for one in sorted(chosen, key=lambda one: one.start):
+        if merged and one.start <= merged[-1].stop:
+            merged[-1] = range(merged[-1].start, max(merged[-1].stop, one.stop))
+        else:
+            merged.append(one)
+    return merged
+
+
+def _ranks_of(ranks: Ranks, wanted: Sequence[range]) -> list[range]:
+    """Return which of the wanted ranks, or of all if none are named, a node has; none of them is looked at singly."""
+    first, end = ranks.first_rank, ranks.first_rank + ranks.workers
+    if not wanted:
+        return [range(first, end)]
+    near = wanted[max(0, bisect(wanted, first, key=lambda one: one.start) - 1) :]
+    overlapping = takewhile(lambda one: one.start < end, near)
+    return [range(max(first, one.start), min(end, one.stop)) for one in overlapping if one.stop > first]
 
 
 def _source(run: Run, number: int, node: str, rank: int, stream: LogStream, offer: NodeOffer | None) -> LogSource:

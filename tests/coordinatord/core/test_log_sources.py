@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries import log_sources as queries
 from coordinatord.core.queries.log_sources import LogChoice, LogSource, LogSources, NoLogError, log_sources
-from coordinatord.core.values.records import Record
+from coordinatord.core.values.records import Record, RoundFormed
 from coordinatord.protocol.log_messages import LogStream
 from coordinatord.protocol.messages import JobSpec, Launcher, Phase
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, an_offer
@@ -61,6 +62,10 @@ def test_all_logs_of_a_round_are_found_by_rank_and_each_at_its_node() -> None:
     [
         (LogChoice(ranks=(range(1, 3),), streams=STDERR), [(1, "stderr", 1), (2, "stderr", 2)]),
         (LogChoice(ranks=(range(3, 9), range(3, 4)), streams=STDERR), [(3, "stderr", 2)]),
+        (
+            LogChoice(ranks=(range(3, 4), range(1), range(2, 3), range(9, 12)), streams=STDERR),
+            [(0, "stderr", 1), (2, "stderr", 2), (3, "stderr", 2)],
+        ),
         (LogChoice(nodes=frozenset({"a"}), streams=STDERR), [(0, "stderr", 1), (1, "stderr", 1)]),
         (LogChoice(nodes=frozenset({"host-b"}), streams=STDERR), [(2, "stderr", 2), (3, "stderr", 2)]),
     ],
@@ -73,6 +78,16 @@ def test_no_more_are_read_at_once_than_a_person_reads(monkeypatch: pytest.Monkey
     monkeypatch.setattr(queries, "WORKERS_AT_ONCE_MAX", 3)
     found = Job().sources(LogChoice(streams=STDERR))
     assert ([one.rank for one in found.sources], found.omitted) == ([0, 1, 2], 1)
+
+
+@pytest.mark.parametrize("ranks", [(), tuple(range(first, 10**12) for first in range(64))])
+def test_ranks_are_not_counted_one_by_one(ranks: tuple[range, ...]) -> None:
+    job = Job()
+    [formed] = [one for one in job.records if isinstance(one, RoundFormed)]
+    wide = replace(formed, nodes=(replace(formed.nodes[0], workers=10**12),))
+    job.records = [wide if one is formed else one for one in job.records]
+    found = job.sources(LogChoice(ranks=ranks, streams=STDERR))
+    assert ([one.rank for one in found.sources], found.omitted) == (list(range(64)), 10**12 - 64)
 
 
 @pytest.mark.parametrize(
