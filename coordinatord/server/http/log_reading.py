@@ -109,6 +109,7 @@ class LogReading:
             for log in logs:
                 async for part in self._news(log):
                     yield part
+                yield None  # each may have taken a while, if its node does not answer
             if is_last:
                 return
             if self._left <= 0 or self._driver.now >= self._until:

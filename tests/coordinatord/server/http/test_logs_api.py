@@ -19,6 +19,7 @@ from coordinatord.server.app import Server
 from coordinatord.server.http import log_reading, logs_api
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.http.test_events_api import following
+from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import OFFER, Peer, connect, get, join
 
 pytestmark = pytest.mark.asyncio
@@ -120,6 +121,23 @@ async def test_a_node_that_does_not_answer_is_waited_for_within_bounds(
         answer = logs(server, "rank=0&stream=stderr")
         await send(a, b"next")
         assert (await answer)[2]["logs"][0]["text"] == "next"
+
+
+async def test_who_follows_nodes_that_do_not_answer_gets_signs_of_life(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reads, "ANSWER_WITHIN_S", 0.01)
+    monkeypatch.setattr(logs_api, "QUIET_S", 0.0)
+    monkeypatch.setattr(log_reading, "FOLLOW_EVERY_S", 3_600.0)
+    async with (
+        start() as server,
+        in_round(server),
+        ClientSession(headers={"Accept": "text/event-stream"}) as client,
+        client.get(f"{server.url}/v1/jobs/job/logs?follow=true") as answer,
+        asyncio.timeout(TIMEOUT_S),
+    ):
+        for _ in range(4):  # one for each log
+            assert await answer.content.readuntil(b"\n\n") == b": nothing new\n\n"
 
 
 async def test_a_node_that_goes_meanwhile_is_named(start: Start) -> None:
