@@ -58,15 +58,18 @@ def find(wanted: ReadLog, rounds: Iterable[KeptRound], node: str) -> KeptRound:
 def superfluous(rounds: Collection[KeptRound], keep: int, present: KeptRound | None) -> list[KeptRound]:
     """Return the rounds to delete so that the newest `keep` are left, the last one that failed, and the present one.
 
-    Rounds count once, however many nodes of the host were in them.
+    Rounds count once, however many nodes of the host were in them. A clock may have been set back: it orders runs only,
+    of which the present one is the newest, and within a run the rounds' numbers count.
     """
-    begun_at: dict[tuple[str, int], float] = {}
+    begun_at: dict[str, float] = {}
     for one in rounds:
-        key = one.run, one.round
-        begun_at[key] = max(begun_at.get(key, 0.0), one.begun_at)
-    newest = sorted(begun_at, key=lambda key: begun_at[key], reverse=True)
+        begun_at[one.run] = max(begun_at.get(one.run, 0.0), one.begun_at)
+    if present is not None:
+        begun_at[present.run] = AT_MAX
+    keys = {(one.run, one.round) for one in rounds}
+    newest = sorted(keys, key=lambda key: (begun_at[key[0]], *key), reverse=True)
     failed = {(one.run, one.round) for one in rounds if one.failed}
     kept = {*newest[:keep], *[key for key in newest if key in failed][:1]}
     if present is not None:
-        kept.add((present.run, present.round))  # it may not look like the newest, since clocks are set back
+        kept.add((present.run, present.round))
     return [one for one in rounds if (one.run, one.round) not in kept]

@@ -56,6 +56,15 @@ def test_the_newest_rounds_stay_and_the_last_one_that_failed(
     assert [one.round for one in superfluous(rounds, keep, None)] == deleted
 
 
-def test_the_present_round_stays_though_the_clock_was_set_back() -> None:
-    present = kept(3, at=0.5)
-    assert superfluous([kept(1), kept(2), present], 1, present) == [kept(1)]
+@pytest.mark.parametrize(
+    ("before", "deleted"),
+    [
+        ([kept(1), kept(2), kept(3, at=0.2)], [1, 2]),
+        ([kept(1, failed=True), kept(2), kept(3, at=0.2, failed=True)], [1, 2]),
+        ([kept(1, run="e-0", at=9.0), kept(2, run="e-0", at=10.0), kept(3, at=0.2)], [1, 2]),
+    ],
+    ids=["rounds", "last failure", "older run"],
+)
+def test_the_newest_rounds_stay_though_the_clock_was_set_back(before: list[KeptRound], deleted: list[int]) -> None:
+    present = kept(4, at=0.5)
+    assert [one.round for one in superfluous([*before, present], 2, present)] == deleted
