@@ -25,6 +25,7 @@ from coordinatord.protocol.messages import (
     Refused,
 )
 from coordinatord.protocol.schema import SchemaError
+from coordinatord.protocol.versions import is_spoken
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.patience import Patience
@@ -167,7 +168,8 @@ class NodeSessions:
         self._refused.forget(peer)
         _note_versions(join)
         self._driver.submit(Connected(session.number, join, peer, session.address("sockname")))
-        self.log_reads.open(session.number, session.ask)
+        if is_spoken(ReadLog, session.version):  # an older node would end its session over it
+            self.log_reads.open(session.number, session.ask)
 
     def _refuse_late(self, session: NodeSession) -> None:
         self._turn_away(session, Refused(RefusalCode.MALFORMED, f"no join within {JOIN_WITHIN_S:g} s", retry=True))
