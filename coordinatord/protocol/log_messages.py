@@ -23,7 +23,7 @@ LOG_LINES_MAX = 100_000
 """The limit of the last lines that are asked for: more than anybody reads. A log as a whole has no such limit."""
 
 FILE_MAX = 2**62 - 1
-"""The limit of a file's number; a greater inode number is cut to its lower bits."""
+"""The limit of a file's number."""
 
 Offset = Annotated[int, Range(0, LOG_BYTES_MAX)]
 
@@ -40,7 +40,7 @@ class LogPlace:
     """A place in a log; where the log was rotated, it goes on in the next newer file."""
 
     file: Annotated[int, Range(0, FILE_MAX)]
-    """The inode number of the file, which stays the same when the file is rotated."""
+    """A number of the file by its inode and beginning, which both stay the same when it is rotated."""
     offset: Offset
 
 

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 from coordinatord.protocol.log_messages import FILE_MAX, LOG_CHUNK_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
@@ -24,6 +25,9 @@ BLOCK_BYTES = 64 * 1024
 ROTATED_MAX = 100
 """The limit of rotated files that are read: each takes a descriptor meanwhile."""
 
+BEGIN_BYTES = 1024
+"""So many of the first bytes of a file distinguish it from another one: ten lines, which have a time or a step."""
+
 NOWHERE = LogPlace(0, 0)
 """The place in a log of which there is no file yet: the beginning."""
 
@@ -35,7 +39,7 @@ class _File:
     """One of the files of a log."""
 
     fd: int
-    number: int
+    inode: int
     start: int
     """The place of its first byte in the whole log."""
     size: int
@@ -97,7 +101,7 @@ def _files(folder: int, rank: str, stream: LogStream) -> Iterator[list[_File]]:
         files: list[_File] = []
         start = 0
         for fd, found in reversed(newest_first.values()):
-            files.append(_File(fd, found.st_ino & FILE_MAX, start, found.st_size))
+            files.append(_File(fd, found.st_ino, start, found.st_size))
             start += found.st_size
         yield files
 
@@ -129,14 +133,23 @@ def _begin(files: Sequence[_File], wanted: ReadLog) -> tuple[int, bool]:
 def _resume(files: Sequence[_File], after: LogPlace) -> tuple[int, bool]:
     """Return where to go on, and whether something in between is gone."""
     for file in files:
-        if file.number == after.file:
+        if _number(file, after.offset) == after.file:
             return file.start + (after.offset if after.offset <= file.size else 0), False
     return 0, after != NOWHERE
 
 
 def _place(files: Sequence[_File], at: int) -> LogPlace:
     file = next(file for file in reversed(files) if file.start <= at)
-    return LogPlace(file.number, at - file.start)
+    return LogPlace(_number(file, at - file.start), at - file.start)
+
+
+def _number(file: _File, offset: int) -> int:
+    """Return the number of a file that was read up to `offset`.
+
+    A file system gives the inode of a deleted file to the next one, so the first bytes count as well.
+    """
+    begin = os.pread(file.fd, min(offset, BEGIN_BYTES), 0)
+    return int.from_bytes(blake2b(b"%d:%b" % (file.inode, begin), digest_size=8).digest()) & FILE_MAX
 
 
 def _bytes(files: Sequence[_File], start: int, size: int) -> bytes:

@@ -125,6 +125,14 @@ def test_what_was_rotated_away_meanwhile_is_a_gap(log: Path) -> None:
     assert (chunk.data, chunk.gap) == (b"new\n", True)
 
 
+def test_another_file_with_the_number_of_one_that_is_gone_is_read_from_its_beginning(log: Path) -> None:
+    log.write_bytes(b"old 1\n")
+    place = read(log, wanted()).place
+    log.write_bytes(b"new 1\nnew 2\n")  # in place, as file systems give the number of a deleted file to the next
+    chunk = read(log, wanted(place))
+    assert (chunk.data, chunk.gap) == (b"new 1\nnew 2\n", True)
+
+
 def test_lines_are_looked_for_within_bounds(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "LOOK_BACK_BYTES_MAX", 5)
     log.write_bytes(b"12345678\n")
