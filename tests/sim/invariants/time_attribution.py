@@ -378,7 +378,7 @@ class TimeInvariants(LedgerInvariants):
         # No shorter than it was well
         quiet = self._quiet_until.get(key)
         slack = (TIGHT_S if self._tells_at_once else LOOSE_S) + odd_s
-        if quiet is not None:
+        if quiet is not None and key not in self._silent:
             least = (quiet - formed_at) * (1 - skew) - slack
             self.check(worked >= least, "round %d worked for %.3f s, and was well for %.3f", key[1], worked, least)
             if key in self._running_at:
