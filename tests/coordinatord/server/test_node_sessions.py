@@ -25,9 +25,10 @@ from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import LineFormatter
 from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
 from coordinatord.server import node_sessions
+from coordinatord.server.app import Server
 from tests.coordinatord.server.conftest import Start
 from tests.support.builders import a_failure
-from tests.support.raw_session import IDLE, connect, join, until
+from tests.support.raw_session import IDLE, Peer, connect, join, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -235,20 +236,27 @@ async def test_more_nodes_than_the_limit_are_asked_to_come_later(start: Start) -
             assert (refused.code, refused.retry) == (RefusalCode.LIMIT, True)
 
 
+async def fill_buffers(server: Server, slow: Peer) -> tuple[node_sessions.NodeSession, asyncio.Transport]:
+    """Have the only node of a server stop reading until a message to it waits; return both ends of its session."""
+    await slow.receive(Desired)
+    transport = slow.socket._conn.transport  # type: ignore[union-attr]  # how else to stop reading
+    assert transport is not None
+    transport.pause_reading()
+    [session] = server.sessions._open.values()
+    while session._unsent is None:  # until all buffers in between are full
+        await slow.beat()
+        await asyncio.sleep(0)
+    return session, transport
+
+
 async def test_a_slow_reader_costs_one_message_and_hears_the_latest_word(start: Start) -> None:
     async with (
         start(heartbeat_s=3600.0) as server,
         connect(server.url, join("slow", nodes=3), buffer_bytes=4096) as slow,
     ):
-        await slow.receive(Desired)
-        transport = slow.socket._conn.transport  # type: ignore[union-attr]  # how else to stop reading
-        assert transport is not None
-        transport.pause_reading()
-        [session] = server.sessions._open.values()
-        while session._unsent is None:  # until all buffers in between are full
-            await slow.beat()
-            await asyncio.sleep(0)
+        session, transport = await fill_buffers(server, slow)
         unsent = session._unsent
+        assert unsent is not None
         assert session._transport.get_write_buffer_size() <= UNSENT_BYTES_MAX + len(unsent) + 4, "a frame's head is 4"
         async with connect(server.url, join("b", nodes=3)) as b, connect(server.url, join("c", nodes=3)):
             await b.receive_goal(Goal.RUN)
@@ -265,14 +273,7 @@ async def test_a_peer_that_sends_its_end_and_reads_nothing_is_given_up(
         start(heartbeat_s=3600.0) as server,
         connect(server.url, join("slow", nodes=2), buffer_bytes=4096) as slow,
     ):
-        await slow.receive(Desired)
-        transport = slow.socket._conn.transport  # type: ignore[union-attr]  # how else to stop reading
-        assert transport is not None
-        transport.pause_reading()
-        [session] = server.sessions._open.values()
-        while session._unsent is None:  # until all buffers in between are full
-            await slow.beat()
-            await asyncio.sleep(0)
+        session, transport = await fill_buffers(server, slow)
         transport.write_eof()
         await until(lambda: session._closing)
         assert list(server.sessions._parting) == [session], "it has a limited time"
