@@ -43,7 +43,7 @@ def _init():
     from torch import distributed
 '''
 
-MOST_OF_WORKERLIB = '"""`env` `init` `integrations` `progress` `record` `sampler` `stop` `store`"""'
+MOST_OF_WORKERLIB = '"""`env` `init` `integrations` `keep` `progress` `record` `sampler` `stop` `store`"""'
 
 CONTRACT_TORCH = "def f():\n    import torch"
 
@@ -99,6 +99,8 @@ VIOLATIONS = [
     (worker_imports, "workerlib/init.py", "import torch", 1, "imports torch when it is loaded"),
     (worker_imports, "workerlib/init.py", "class A:\n    import torch", 2, "when it is loaded"),
     (worker_imports, "workerlib/env.py", CONTRACT_TORCH, 2, "imports torch"),
+    (worker_imports, "workerlib/keep/arena.py", CONTRACT_TORCH, 2, "imports torch"),
+    (worker_imports, "workerlib/init.py", "from workerlib.keep.keeper import a", 1, "when it is loaded"),
     (worker_imports, "workerlib/env.py", "def f():\n    import msgpack", 2, "imports msgpack"),
     (worker_imports, "workerlib/init.py", "from coordinatord import protocol", 1, "coordinatord.protocol"),
     (blameless_errors, "coordinatord/cli.py", "class AError(Exception): ...", 1, "from Exception"),
@@ -162,6 +164,8 @@ HARMLESS = [
     (worker_imports, "workerlib/init.py", LATE_TORCH),
     (worker_imports, "workerlib/integrations/lightning.py", "from lightning.pytorch import Callback"),
     (worker_imports, "workerlib/init.py", "import os\nfrom workerlib import env"),
+    (worker_imports, "workerlib/keep/keeper.py", "import torch\nfrom workerlib.keep import arena"),
+    (node_imports, "nodeclient/cli.py", "from workerlib.keep.arena import Arena"),
     (blameless_errors, "nodeclient/a.py", "class AError(OperationalError): ...\nclass B(AError, dict): ..."),
     (blameless_errors, "workerlib/env.py", "class AError(RuntimeError): ..."),
     (long_file, "examples/a.py", "\n" * FILE_LINES_MAX),
@@ -196,6 +200,8 @@ def test_the_tree_keeps_the_rule(rule: Rule, tree: list[Source]) -> None:
         "nodeclient/core",
         "nodeclient/torchrun",
         "workerlib/env.py",
+        "workerlib/keep/arena.py",
+        "workerlib/keep/channel_messages.py",
     ],
 )
 def test_the_rules_speak_of_places_that_exist(folder: str, tree: list[Source]) -> None:

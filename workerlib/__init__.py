@@ -6,7 +6,8 @@
         model = DistributedDataParallel(Model().to(ctx.device))
 
 `env` is the contract with nodeclient, `init` reads it and prepares torch, `sampler` deals out the samples of an epoch,
-`progress` reports each step, `record` an exception, `stop` notices that the node wants the worker to end. `gloo` lets
+`progress` reports each step, `record` an exception, `stop` notices that the node wants the worker to end. `keep` has
+what outlives the workers. `gloo` lets
 gloo's threads end before Python does, and `store` is for scripts that expect a launcher's store. `integrations` has
 callbacks for frameworks. Importing this package imports no torch.
 """

@@ -38,6 +38,8 @@ Standard library only, since both sides import it. These variables tell a worker
 `COORDINATORD_REASON`                Why this round was formed, in words.
 `COORDINATORD_PROGRESS`              Where `workerlib.step` writes this worker's steps, as
                                      `FILE:BYTE`; see `SLOT_BYTES`. Not set where nobody reads it.
+`COORDINATORD_KEEP`                  The socket by which `ctx.keep` speaks with nodeclient; see
+                                     `keep.channel_messages`. Not set where nothing can be kept.
 ===================================  =============================================================
 
 The names without `COORDINATORD_` mean what they mean under torchrun
@@ -53,6 +55,9 @@ from dataclasses import dataclass, fields
 
 PROGRESS = "COORDINATORD_PROGRESS"
 """Names the slot of this worker: the file that holds those of all workers of its node, and the byte where it begins."""
+
+KEEP = "COORDINATORD_KEEP"
+"""Names the Unix socket of nodeclient's end for kept state."""
 
 SLOT_BYTES = 64
 """One cache line each, so that no worker's stores slow down another's.

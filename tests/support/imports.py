@@ -56,6 +56,16 @@ TORCHRUN_ROOM = "nodeclient/torchrun"
 """The backend of torchrun's rendezvous: the one room of nodeclient that lives in torchrun's process."""
 
 
+KEEP_CONTRACT = ("workerlib.keep.arena", "workerlib.keep.channel_messages")
+"""The modules about kept state that nodeclient imports as well."""
+
+KEEP_ROOM = "workerlib/keep"
+"""The one room of workerlib that is loaded only by who uses it, and may import torch when it is."""
+
+CONTRACTS = ("workerlib/env.py", *(f"{name.replace('.', '/')}.py" for name in KEEP_CONTRACT))
+"""The modules of workerlib that nodeclient imports: they never import torch."""
+
+
 def impure_imports(source: Source) -> Iterator[Finding]:
     """Find imports of what is not known to be pure; types count too, for they bind as code does."""
     [own] = [own for room, own in PURE_ROOMS.items() if source.is_in(room)]
@@ -94,7 +104,7 @@ def node_imports(source: Source) -> Iterator[Finding]:
     torchrun's backend may import torch: it is loaded by torchrun, which has done so already, and never by nodeclient.
     """
     shared = ["coordinatord.protocol", "coordinatord.runtime", "coordinatord.hints"]
-    allowed = [*shared, "workerlib.env", "workerlib.gloo"]
+    allowed = [*shared, "workerlib.env", "workerlib.gloo", *KEEP_CONTRACT]
     if source.is_in(TORCHRUN_ROOM):
         allowed.append("torch")
     for one in source.imports:
@@ -108,11 +118,11 @@ def worker_imports(source: Source) -> Iterator[Finding]:
 
     A module of `workerlib/integrations` may import the library that it is named after, and nobody else imports it.
     """
-    is_contract = source.path.name == "env.py"
     library = [source.path.stem] if source.is_in("workerlib/integrations") else []
+    in_keep = source.is_in(KEEP_ROOM)
     for one in source.imports:
-        if one.within("torch") and not is_contract:
-            if not one.deferred:
+        if one.within("torch", "workerlib.keep") and not source.is_in(*CONTRACTS):
+            if not one.deferred and not in_keep and not one.within(*KEEP_CONTRACT):
                 yield one.line, f"imports {one.module} when it is loaded"
         elif one.within("workerlib.integrations") or not one.within("workerlib", *library, *sys.stdlib_module_names):
             yield one.line, f"imports {one.module}"

@@ -1,0 +1,280 @@
+"""The memory that outlives a worker: who writes what where, and how a reader knows that it is whole.
+
+Standard library only, since nodeclient imports it. An arena is a memfd of nodeclient's, one for each local rank, with a
+size that is sealed. It begins with a page of 64-bit words in the host's byte order: those of its header, then
+`CONTROL_WORDS` for each of its places. The data of the places follow, each at the beginning of a page:
+
+* `GENERATIONS` places for the big state: parameters, and what the optimizer keeps of them.
+* `SMALL_PLACES` places for the small state: what forward changes without the optimizer, as of one step each.
+
+A place is *whole* if its control words belong together: the last of them, `check`, combines the others by exclusive or.
+A writer zeroes `check` first, then writes data, then the other words, and `check` last. So whoever dies while it writes
+leaves a place that is not whole, and all others as they were. Nothing here is trusted by a reader: all that is read is
+checked to be within bounds.
+
+The data of a place are the length of a manifest (8 bytes), the manifest (JSON, see `manifest`), tensors that are
+aligned to `ALIGNMENT` bytes, and then values as JSON, up to the length in the control words.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MEMORY_NAME = "coordinatord-kept"
+"""The name of the memfd, for people who look into /proc."""
+
+MAGIC = int.from_bytes(b"kept-st1", "little")
+
+LAYOUT_VERSION = 1
+
+HEADER_BYTES = 4096
+
+GENERATIONS = 3
+"""Places for the big state: the one that is protected, the newest one, and one to write."""
+
+SMALL_PLACES = 4
+"""Places for the small state: two steps that are done, and two looks at the step that is on, of which one is always
+whole while the other is written."""
+
+ALIGNMENT = 64
+"""One cache line, which every type of tensor is content with."""
+
+PAGE_BYTES = 4096
+
+CONTROL_WORDS = 12
+"""The words of a place: step, flags, round, length, rank, world size, shard, shards, serial, check, digest, unused."""
+
+HEADER_WORDS = 16
+"""The words of the header: magic, layout version, bytes of a generation, bytes of a small place, round, step and check
+of what is protected; the rest is unused."""
+
+PENDING = 1
+"""The flag of a small state that was taken within its step: buffers and random state are those of the step, while
+numbers may still change."""
+
+WHOLE = 2
+"""The flag of a generation that holds the small state of its step too, as one that is written at an interval does."""
+
+STEP_MAX = 2**53 - 1
+
+BYTES_MAX = 2**46
+"""The most that an arena may have: 64 TiB, so that no sum of sizes overflows."""
+
+_SALT = 0x6B657074  # "kept": a place of zeros is not whole
+
+_CHECK = 9
+
+_DIGEST = 10
+
+_PROTECTED = 4
+"""The first of the three words of the header that say what is protected."""
+
+_CRC_BITS = 32
+
+
+class ArenaError(ValueError):
+    """The memory is not an arena of this layout; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaSizes:
+    """The bytes for each generation and each small place; both are multiples of `PAGE_BYTES`."""
+
+    generation: int
+    small: int
+
+    @classmethod
+    def at_least(cls, generation: int, small: int) -> ArenaSizes:
+        """Return these sizes, rounded up to whole pages. Raises `ArenaError` if they cannot be meant."""
+        if not 0 <= generation <= BYTES_MAX or not 0 <= small <= BYTES_MAX:
+            raise ArenaError(f"an arena cannot have places of {generation} and {small} bytes")
+        return cls(_round_up(generation, PAGE_BYTES), _round_up(small, PAGE_BYTES))
+
+    @property
+    def total(self) -> int:
+        """The bytes of the whole arena."""
+        return HEADER_BYTES + GENERATIONS * self.generation + SMALL_PLACES * self.small
+
+    def holds(self, other: ArenaSizes) -> bool:
+        """Whether an arena of these sizes has room for what the other one has room for."""
+        return self.generation >= other.generation and self.small >= other.small
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What the control words say of a whole place."""
+
+    step: int
+    round: int
+    length: int
+    """The bytes of its data."""
+    rank: int
+    world_size: int
+    shard: int
+    """Which part of the big state it is, from 0; states with the same number are alike on all ranks that have it."""
+    shards: int
+    """How many parts make the whole big state: 1 where every rank has all of it."""
+    serial: int
+    """Counts the commits of an arena, so that two of the same step are told apart."""
+    flags: int = 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether the step was still on when this was taken; see `PENDING`."""
+        return bool(self.flags & PENDING)
+
+    @property
+    def has_small(self) -> bool:
+        """Whether a generation holds the small state of its step too; see `WHOLE`."""
+        return bool(self.flags & WHOLE)
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """The control words, up to `check`."""
+        fields = (self.step, self.flags, self.round, self.length, self.rank, self.world_size)
+        return (*fields, self.shard, self.shards, self.serial)
+
+    @property
+    def check(self) -> int:
+        """The exclusive or of the other words; never 0."""
+        check = _SALT
+        for number, word in enumerate(self.words):
+            # Two words that are exchanged, or equal, do not cancel out.
+            check ^= (word * (2 * number + 3) + number) & (2**64 - 1)
+        return check or _SALT
+
+
+class Place:
+    """One place of an arena: a step's big or small state, or nothing that is whole."""
+
+    def __init__(self, control: memoryview, data: memoryview) -> None:
+        """Look at memory: `control` as words, `data` as bytes."""
+        self._control = control
+        self.data = data
+
+    def begin(self) -> None:
+        """Say that it is no longer whole, before its data are overwritten."""
+        self._control[_CHECK] = 0
+        self._control[_DIGEST] = 0
+
+    def commit(self, commit: Commit) -> None:
+        """Say that it is whole: all of its data are written."""
+        for number, word in enumerate(commit.words):
+            self._control[number] = word
+        self._control[_CHECK] = commit.check
+
+    def read(self) -> Commit | None:
+        """Return what it holds; None if it is not whole."""
+        step, flags, round_, length, rank, world_size, shard, shards, serial, check = self._control[: _CHECK + 1]
+        commit = Commit(step, round_, length, rank, world_size, shard, shards, serial, flags)
+        in_bounds = step <= STEP_MAX and length <= len(self.data) and rank < world_size and shard < shards
+        return commit if check == commit.check and in_bounds else None
+
+    def digest(self, commit: Commit) -> int | None:
+        """Return the crc32 that nodeclient noted for the data of this very commit; None if it has not."""
+        word: int = self._control[_DIGEST]
+        return word & (2**_CRC_BITS - 1) if word >> _CRC_BITS == _fold(commit) else None
+
+    def note_digest(self, commit: Commit, crc: int) -> None:
+        """Note the crc32 of the first `commit.length` bytes; only nodeclient does."""
+        self._control[_DIGEST] = _fold(commit) << _CRC_BITS | crc
+
+
+class Arena:
+    """An arena in this process's memory."""
+
+    def __init__(self, memory: memoryview) -> None:
+        """Look at memory. Raises `ArenaError` if it is no arena."""
+        if len(memory) < HEADER_BYTES:
+            raise ArenaError(f"an arena has at least {HEADER_BYTES} bytes, and this has {len(memory)}")
+        self._memory = memory
+        self._words = memory[:HEADER_BYTES].cast("Q")
+        magic, version, generation, small = self._words[:4]
+        if (magic, version) != (MAGIC, LAYOUT_VERSION):
+            raise ArenaError("this memory is no arena of kept state, or one of another release")
+        self.sizes = ArenaSizes.at_least(generation, small)
+        if self.sizes.total != len(memory):
+            raise ArenaError(f"an arena of {self.sizes.total} bytes has {len(memory)}")
+        places = [(HEADER_BYTES + number * generation, generation) for number in range(GENERATIONS)]
+        begin = HEADER_BYTES + GENERATIONS * generation
+        places += [(begin + number * small, small) for number in range(SMALL_PLACES)]
+        made = [Place(self._control(number), memory[at : at + size]) for number, (at, size) in enumerate(places)]
+        self.generations: Sequence[Place] = made[:GENERATIONS]
+        self.smalls: Sequence[Place] = made[GENERATIONS:]
+
+    @classmethod
+    def create(cls, file: int, sizes: ArenaSizes) -> Arena:
+        """Return the new arena in a file of zeros that has `sizes.total` bytes. Raises `OSError`."""
+        memory = memoryview(mmap.mmap(file, sizes.total))
+        words = memory[:HEADER_BYTES].cast("Q")
+        words[1], words[2], words[3] = LAYOUT_VERSION, sizes.generation, sizes.small
+        words[0] = MAGIC
+        return cls(memory)
+
+    @classmethod
+    def attach(cls, file: int, *, writable: bool) -> Arena:
+        """Return the arena in a file. Raises `ArenaError`, and `OSError` if it cannot be mapped."""
+        size = os.fstat(file).st_size
+        if not HEADER_BYTES <= size <= BYTES_MAX:
+            raise ArenaError(f"a file of {size} bytes is no arena")
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        return cls(memoryview(mmap.mmap(file, size, access=access)))
+
+    @property
+    def protected(self) -> tuple[int, int] | None:
+        """The round and step whose generation is not to be overwritten; None if there is none."""
+        round_, step, check = self._words[_PROTECTED : _PROTECTED + 3]
+        return (round_, step) if check == _SALT ^ round_ ^ step << 1 else None
+
+    def protect(self, round_: int, step: int) -> None:
+        """Say which generation is not to be overwritten; only nodeclient does, as the coordinator wants it."""
+        self._words[_PROTECTED + 2] = 0
+        self._words[_PROTECTED], self._words[_PROTECTED + 1] = round_, step
+        self._words[_PROTECTED + 2] = _SALT ^ round_ ^ step << 1
+
+    def newest_serial(self) -> int:
+        """Return the highest serial of a whole place; 0 if there is none."""
+        commits = [place.read() for place in (*self.generations, *self.smalls)]
+        return max((commit.serial for commit in commits if commit is not None), default=0)
+
+    def _control(self, number: int) -> memoryview:
+        begin = HEADER_WORDS + number * CONTROL_WORDS
+        return self._words[begin : begin + CONTROL_WORDS]
+
+
+def next_generation(places: Sequence[Place], protected: tuple[int, int] | None) -> Place | None:
+    """Return the generation that a save overwrites; None if all have to stay: the newest one and the protected one.
+
+    Of the others, those of the oldest round go first, and then the one whose step has the smallest power of two in it:
+    ranks that save at different intervals have the steps of the larger powers in common.
+    """
+    held = [(place, place.read()) for place in places]
+    newest = max(((commit.round, commit.step) for _, commit in held if commit is not None), default=None)
+    free: list[tuple[tuple[int, int, int], int]] = []
+    for number, (_, commit) in enumerate(held):
+        if commit is None:
+            free.append(((-1, 0, 0), number))
+        elif (commit.round, commit.step) not in (newest, protected):
+            free.append(((commit.round, commit.step & -commit.step or STEP_MAX, commit.step), number))
+    return places[min(free)[1]] if free else None
+
+
+def next_small(places: Sequence[Place]) -> Place:
+    """Return the small place to overwrite: neither of the last two steps that were done goes, and the oldest first."""
+    held = [(place, place.read()) for place in places]
+    done = sorted((commit.serial for _, commit in held if commit is not None and not commit.pending), reverse=True)
+    free = [(0 if commit is None else commit.serial, number) for number, (_, commit) in enumerate(held)]
+    return places[min(one for one in free if one[0] not in done[:2])[1]]
+
+
+def _fold(commit: Commit) -> int:
+    """Return 32 bits that belong to a commit; never 0."""
+    check = commit.check
+    return (check ^ check >> _CRC_BITS) & (2**_CRC_BITS - 1) or 1
+
+
+def _round_up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit

@@ -1,0 +1,191 @@
+"""What a worker and its nodeclient say to each other about kept state; standard library only, since both import it.
+
+They hold a Unix SOCK_SEQPACKET connection: each packet is one JSON object of at most `PACKET_BYTES`, and arenas travel
+beside it as file descriptors. A worker finds the socket by the environment variable `workerlib.env.KEEP`, and begins
+with `Hello`. Each side checks what it gets by `decode`: a packet that is not one of the messages below ends the
+connection.
+
+| from | message | answered by |
+|---|---|---|
+| worker | `Hello` | |
+| worker | `Reserve` | `Reserved` with a descriptor, or `RefusedMemory` |
+| worker | `AskRestore` | `Resume`, with a descriptor for each of its parts, once all of them are on this host |
+| nodeclient | `SaveNow` | `Saved` or `NotSaved` |
+| worker | `Saved`, after each save at an interval too | |
+| worker | `Interval` | |
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+PACKET_BYTES = 65_536
+
+DESCRIPTORS_MAX = 64
+"""The descriptors that go with one packet; the kernel takes 253 at most (SCM_MAX_FD)."""
+
+WORDS_MAX = 500
+"""The characters of a text for people."""
+
+NUMBER_MAX = 2**63 - 1
+
+
+class ChannelError(ValueError):
+    """A packet is not what it should be; the text says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A worker says who it is."""
+
+    local_rank: int
+    round: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """A worker asks for an arena whose places have at least these bytes."""
+
+    generation: int
+    small: int
+    shard: int
+    """Which part of the big state it keeps; see `arena.Commit`."""
+    shards: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """The arena comes with this packet."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedMemory:
+    """There is no memory for the arena, and why; training goes on without."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskRestore:
+    """A worker asks for what it resumes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the arena of one descriptor holds of the resume point."""
+
+    rank: int
+    big: bool
+    small: bool
+    pending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What the round resumes from. More packets follow if `more`; step -1 says that there is nothing."""
+
+    round: int
+    step: int
+    world_size: int
+    parts: tuple[Part, ...]
+    more: bool = False
+
+
+NOTHING = Resume(0, -1, 0, ())
+"""The round begins from nothing, as all of its workers do."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveNow:
+    """The round is over: save the big state now, if a step is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The big state of a step is whole in the arena."""
+
+    step: int
+    seconds: float
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotSaved:
+    """Nothing could be saved, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The worker saves every so many steps from now on, each of which takes so many seconds; 0 steps: only at a break.
+
+    `skipped` saves found no place that they might overwrite.
+    """
+
+    steps: int
+    seconds: float
+    skipped: int
+
+
+Message = Hello | Reserve | Reserved | RefusedMemory | AskRestore | Resume | SaveNow | Saved | NotSaved | Interval
+
+_KINDS: dict[str, type[Any]] = {
+    "hello": Hello,
+    "reserve": Reserve,
+    "reserved": Reserved,
+    "refused": RefusedMemory,
+    "restore": AskRestore,
+    "resume": Resume,
+    "save": SaveNow,
+    "saved": Saved,
+    "not_saved": NotSaved,
+    "interval": Interval,
+}
+
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def encode(message: Message) -> bytes:
+    """Return a packet."""
+    return json.dumps({_NAMES[type(message)]: asdict(message)}, separators=(",", ":")).encode()
+
+
+def decode(packet: bytes) -> Message:
+    """Return what a packet says. Raises `ChannelError`."""
+    try:
+        content = json.loads(packet)
+    except (ValueError, RecursionError) as error:
+        raise ChannelError(f"a packet is not JSON: {error}") from None
+    if not isinstance(content, dict) or len(content) != 1:
+        raise ChannelError("a packet is not one message")
+    [(name, values)] = content.items()
+    if name not in _KINDS:
+        raise ChannelError(f"no message has the name {name[:40]!r}")
+    message: Message = _read(_KINDS[name], values)
+    return message
+
+
+def _read(kind: type[Any], values: object) -> Any:
+    wanted = {field.name: field.type for field in fields(kind)}
+    if not isinstance(values, dict) or values.keys() != wanted.keys():
+        raise ChannelError(f"{kind.__name__} has other fields than {', '.join(wanted) or 'none'}")
+    return kind(**{name: _checked(f"{kind.__name__}.{name}", type_, values[name]) for name, type_ in wanted.items()})
+
+
+def _checked(where: str, kind: object, value: object) -> object:
+    match kind:
+        case "bool" if isinstance(value, bool):
+            return value
+        case "int" if type(value) is int and -1 <= value <= NUMBER_MAX:
+            return value
+        case "float" if type(value) in (int, float) and 0 <= value < NUMBER_MAX:  # type: ignore[operator]  # a number
+            return float(value)  # type: ignore[arg-type]  # as above
+        case "str" if isinstance(value, str):
+            return value[:WORDS_MAX]
+        case "tuple[Part, ...]" if isinstance(value, list) and len(value) <= DESCRIPTORS_MAX:
+            return tuple(_read(Part, one) for one in value)
+    raise ChannelError(f"{where} is not what it should be")
