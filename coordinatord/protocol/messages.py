@@ -30,20 +30,21 @@ from coordinatord.protocol.fields import (
     Text,
     WorkerExit,
 )
+from coordinatord.protocol.kept_state import PROTECTED_MAX, Holding, Keeper, KeptStep, Resume
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.schema import Length, Range, SchemaError
 from coordinatord.protocol.worker_ends import Ended, Killed
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 """Every change of a message raises it; `versions` has the changes, and which versions are spoken."""
 
 SESSION_PATH = "/v1/session"
 """Where a node opens its WebSocket."""
 
-FRAME_BYTES_MAX = 96 * 1024
-"""A frame holds one message; the largest legal one (a `Join` with a failure, all texts at their limits in the widest
-letters, and a step of each of as many workers as a node may have) is below 94 KiB, and the largest `Desired` below 77.
-What is usual is below 1 KiB, and 4 KiB with a report."""
+FRAME_BYTES_MAX = 256 * 1024
+"""A frame holds one message; the largest legal one (a `Desired` with a report and as many sources of kept state as a
+node may have, all texts at their limits in the widest letters) is below 224 KiB, and the largest `Join` below 104. What
+is usual is below 1 KiB, and 4 KiB with a report."""
 
 
 class Phase(StrEnum):
@@ -280,6 +281,9 @@ class Observed:
     message that has another reason: they matter only when a round is judged, and each node sends one before that."""
     killed: Killed | None = None
     """Those of its workers in the round that were killed before they had saved their state, if any were."""
+    kept: Holding | None = None
+    """The training state of this run that it keeps in memory; None if it keeps none. Like `ended`, a change of it is
+    sent with the next message that has another reason, but for a restore that has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +306,8 @@ class Join:
     command: Annotated[str, Length(0, 16)] = ""
     """A digest of the command that it starts its workers with, to be compared with that of others; empty if not
     known."""
+    keeper: Keeper | None = None
+    """How others get at the training state that it keeps; None if it cannot keep any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +371,10 @@ class Desired:
     remark: Sentence = ""
     """A warning for the user of the node, if any: this run begins a job anew which had succeeded, or another node was
     started with another command."""
+    resume: Resume | None = None
+    """What the workers resume from: with `run`, until they do steps; None if nothing is kept that they could have."""
+    protected: Annotated[tuple[KeptStep, ...], Length(0, PROTECTED_MAX)] | None = None
+    """The steps of which the node must not overwrite any part. None leaves it as it is, since nothing is known yet."""
 
     def __post_init__(self) -> None:
         """Check that the goal has the fields that belong to it. Raises `SchemaError`."""

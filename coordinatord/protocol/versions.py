@@ -1,6 +1,6 @@
 """The versions of the protocol that are spoken, and what each of them adds to the one before.
 
-Both sides speak the present version and the one before it, so that a cluster can be upgraded host by host while its
+Both sides speak the present version and the two before it, so that a cluster can be upgraded host by host while its
 jobs train. Each session has one version: that of its first message. Its messages have the fields of that version, no
 more and no less.
 
@@ -33,8 +33,8 @@ from coordinatord.protocol.messages import (
     SecondaryFailure,
 )
 
-SPOKEN = (PROTOCOL_VERSION, PROTOCOL_VERSION - 1)
-"""The present version comes first. A node begins with it, and takes the other if the coordinator does not speak
+SPOKEN = (PROTOCOL_VERSION, PROTOCOL_VERSION - 1, PROTOCOL_VERSION - 2)
+"""The present version comes first. A node begins with it, and takes the next one if the coordinator does not speak
 this."""
 
 SINCE: Mapping[type[Any], int] = MappingProxyType({ReadLog: 5, LogChunk: 5})
@@ -69,6 +69,10 @@ ADDED = (
     Added(5, Report, "early"),
     Added(5, Report, "step"),
     Added(5, Report, "stragglers"),
+    Added(6, Join, "keeper"),
+    Added(6, Observed, "kept"),
+    Added(6, Desired, "resume"),
+    Added(6, Desired, "protected"),
 )
 
 
@@ -93,5 +97,6 @@ def has_phase(version: int, phase: Phase) -> bool:
 
 def differing(theirs: object) -> str:
     """Return the text that the coordinator speaks none of a node's versions; `theirs` names those."""
-    ours = " and ".join(str(version) for version in SPOKEN)
+    *others, oldest = (str(version) for version in SPOKEN)
+    ours = f"{', '.join(others)} and {oldest}"
     return f"the coordinator speaks {ours} of the protocol, this node {theirs}: install the same release on all hosts"

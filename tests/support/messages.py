@@ -10,6 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
+from coordinatord.protocol.kept_state import KeptParts
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import Assignment, Desired, Goal, JobSpec, Join, Message, Observed, Refused
 from coordinatord.protocol.schema import Length, Range
@@ -96,6 +97,14 @@ def _coherent(kind: type[Any], chosen: dict[str, Any]) -> dict[str, Any]:
     if kind is JobSpec:
         least, most = sorted((chosen["nodes_min"], chosen["nodes_max"]))
         return chosen | {"nodes_min": least, "nodes_max": most}
+    if kind is KeptParts:
+        world_size = max(2, chosen["world_size"])
+        ranks = min(chosen["ranks"], world_size - 1)
+        first_rank, first_shard = (
+            min(chosen["first_rank"], world_size - ranks),
+            min(chosen["first_shard"], chosen["shards"] - 1),
+        )
+        return chosen | {"world_size": world_size, "ranks": ranks, "first_rank": first_rank, "first_shard": first_shard}
     if kind is Desired:
         goal = chosen["goal"]
         hints = get_type_hints(Desired, include_extras=True)

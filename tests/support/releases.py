@@ -28,7 +28,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def of_version(version: int) -> tuple[str, ...]:
-    """Return the prefix that runs one of our programs as if a release spoke this version, and the one before it."""
+    """Return the prefix that runs one of our programs as if a release spoke this version, and the two before it."""
     return sys.executable, "-c", OTHER_VERSION, str(version)
 
 

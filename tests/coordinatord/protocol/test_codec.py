@@ -70,7 +70,8 @@ def wrong_values(annotation: Any) -> list[object]:
         return [*wrong, "text", 1, True]  # a message
     kind, bound = get_args(annotation)
     if get_origin(kind) is tuple:
-        return [b"bytes", {"a": 1}, {}, None, 1, True, "text", [0] * (bound.most + 1)]
+        nothing = [] if optional else [None]
+        return [b"bytes", {"a": 1}, {}, *nothing, 1, True, "text", [0] * (bound.most + 1)]
     if isinstance(bound, Length):
         texts = ["x" * (bound.most + 1), "x\0", *([""] if bound.least else [])]
         return ["text", 1, None, b"x" * (bound.most + 1)] if kind is bytes else [*wrong, 1, True, *texts]

@@ -1,6 +1,6 @@
 """Versions of the protocol: one recorded as it was then is understood and spoken still, to the byte.
 
-`version_4.json` was written by the code of that version: each message's fields with their bounds, and frames.
+Each `version_N.json` was written by the code of that version: each message's fields with their bounds, and frames.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def test_a_frame_of_a_version_is_read_and_written_as_it_was_then(version: int, f
     assert encode(message, version) == frame
 
 
-def test_the_present_version_and_the_one_before_it_are_spoken() -> None:
-    assert SPOKEN == (PROTOCOL_VERSION, PROTOCOL_VERSION - 1)
+def test_the_present_version_and_the_two_before_it_are_spoken() -> None:
+    assert SPOKEN == (PROTOCOL_VERSION, PROTOCOL_VERSION - 1, PROTOCOL_VERSION - 2)
 
 
 def test_each_field_that_came_later_is_one_and_need_not_be_given() -> None:
@@ -118,7 +118,10 @@ def test_what_an_older_version_has_not_is_not_said_in_it_and_not_known_from_it()
 
 @pytest.mark.parametrize(
     ("version", "claimed", "error"),
-    [(4, "later", "join has unknown fields: 'age_s', 'command', 'release'"), (5, "earlier", "join lacks release")],
+    [
+        (4, "later", "join has unknown fields: 'age_s', 'command', 'keeper', 'release'"),
+        (6, "earlier", "join lacks release"),
+    ],
 )
 def test_a_version_is_read_strictly(version: int, claimed: str, error: str) -> None:
     body = {"type": "join", **as_map(a_join(version=version))}
@@ -143,7 +146,7 @@ def test_versions_further_off_are_refused_in_words_that_say_which_side_speaks_wh
     body = {"type": "join", **as_map(a_join()), "version": version}
     with pytest.raises(VersionError) as caught:
         decode(msgpack.packb(body), Join)
-    spoken = f"the coordinator speaks {SPOKEN[0]} and {SPOKEN[1]} of the protocol, this node {version}"
+    spoken = f"the coordinator speaks {SPOKEN[0]}, {SPOKEN[1]} and {SPOKEN[2]} of the protocol, this node {version}"
     assert str(caught.value) == f"{spoken}: install the same release on all hosts"
 
 

@@ -90,7 +90,7 @@ async def test_a_heartbeat_is_answered_and_a_plain_report_is_not(start: Start) -
         (msgpack.packb({"type": ["join"]}), "expected a message of type join"),
         (
             msgpack.packb({"type": "join", "version": PROTOCOL_VERSION}),
-            "join lacks age_s, command, incarnation, job, node",
+            "join lacks age_s, command, incarnation, job, keeper, node",
         ),
         (encode(join(node="")), "join.node must be within 1 and 128 characters"),
         (encode(join(spec=JobSpec(0, 1, 0))), "join.spec.nodes_min must be within 1"),
@@ -138,7 +138,8 @@ async def test_another_version_is_refused_by_both_numbers(start: Start) -> None:
     async with start() as server, connect(server.url, join(version=7)) as peer:
         refused = await peer.receive(Refused)
         assert (refused.code, refused.retry) == (RefusalCode.VERSION, False)
-        assert f"the coordinator speaks {SPOKEN[0]} and {SPOKEN[1]} of the protocol, this node 7" in refused.message
+        newest, newer, older = SPOKEN
+        assert f"speaks {newest}, {newer} and {older} of the protocol, this node 7" in refused.message
 
 
 async def test_that_a_host_speaks_another_version_is_logged_once_until_one_of_it_is_let_in(

@@ -1,0 +1,183 @@
+"""What nodes say of the training state that they keep in memory, and what they are told to resume from.
+
+A *part* is what one rank keeps of one step of one round. Of the *big* state (weights, the optimizer's state) it has one
+of several shards, so a step is whole when each shard has a holder. The *small* state (buffers, random state, numbers)
+is the rank's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Name, Port, Seconds, Sentence, Step
+from coordinatord.protocol.schema import Length, Range, SchemaError
+
+BYTES_MAX = 2**53
+"""The limit of a number of bytes: more than any host has, and readers of JSON still tell each from the next."""
+
+PARTS_MAX = 64
+"""The most groups of parts that a node names. A worker has places for three steps of big state and four of small, and
+workers of one node that keep the same share a group, so ten are usual."""
+
+SOURCES_MAX = 64
+"""The most nodes that one node gets parts from. It needs so many only if the number of ranks has changed and each of
+these nodes has another shard, and then it has to have memory for the state of all of them."""
+
+WANTED_MAX = 16
+"""The most groups of parts that one node gets from another."""
+
+PROTECTED_MAX = 2
+"""The newest step that is whole, and the one that is to take its place."""
+
+Key = Annotated[str, Length(32, 32)]
+"""A secret in hexadecimal digits. It is never shown, logged or stored."""
+
+Size = Annotated[int, Range(0, BYTES_MAX)]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Keeper:
+    """How other nodes get at the parts that a node keeps: fixed for the life of its process."""
+
+    port: Port
+    key: Key
+    """It proves to the node that a peer was sent by the coordinator, and to the peer that it talks to this node."""
+    limit_bytes: Size
+    """How much memory it may use."""
+
+    def __repr__(self) -> str:
+        """Return it without the key, which belongs into no log."""
+        return f"Keeper(port={self.port}, limit_bytes={self.limit_bytes})"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class KeptStep:
+    """A step of a round: the later round is the newer one, whatever the steps are."""
+
+    round: Counter
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class KeptParts:
+    """What a node keeps of one step of one round, of consecutive ranks which all keep the same kinds of state.
+
+    The shards are consecutive as well, modulo their number: if the first rank has shard 2 of 3, the next has shard 0.
+    """
+
+    round: Counter
+    """The round in which the ranks had this state."""
+    step: Step
+    world_size: Annotated[int, Range(1, RANKS_MAX)]
+    """How many ranks that round had."""
+    shards: Annotated[int, Range(1, RANKS_MAX)]
+    """Into how many shards the big state is divided: 1 if each rank has all of it."""
+    first_rank: Count
+    ranks: Annotated[int, Range(1, RANKS_MAX)]
+    """How many ranks it holds parts of, from the first one upward."""
+    first_shard: Count
+    big: bool
+    small: bool
+    """The small state as of this step."""
+    pending: bool
+    """Of the small state, what forward changes: the step is not known to have been completed by this rank."""
+    protected: bool
+    """It will not be overwritten before the node is told to protect other steps."""
+
+    def __post_init__(self) -> None:
+        """Check that ranks and shards are within their numbers. Raises `SchemaError`."""
+        if self.first_rank + self.ranks > self.world_size:
+            raise SchemaError(
+                f"parts of {self.ranks} ranks from {self.first_rank} upward, but there are {self.world_size}"
+            )
+        if self.first_shard >= self.shards:
+            raise SchemaError(f"first_shard is {self.first_shard}, but there are {self.shards}")
+
+    @property
+    def at(self) -> KeptStep:
+        """The step of which these are parts."""
+        return KeptStep(self.round, self.step)
+
+
+class Restoring(StrEnum):
+    """How far a node has come with the parts that its workers resume from, in its present round."""
+
+    NOTHING = "nothing"
+    """There is nothing to get, or it has not begun."""
+    FETCHING = "fetching"
+    READY = "ready"
+    """It has all that its workers need, and the digests are right."""
+    FAILED = "failed"
+    """It cannot have it, or a digest is wrong: another choice has to be made, for all nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a node keeps of the run that it is in, and what that costs.
+
+    Small parts change with each step, so they are named once no worker of the node lives any more. A part that is named
+    with big state stays named until the node is told to protect a newer step, or until it proves to be damaged.
+    """
+
+    parts: Annotated[tuple[KeptParts, ...], Length(0, PARTS_MAX)]
+    restoring: Restoring = Restoring.NOTHING
+    problem: Sentence = ""
+    """Why the last save or restore failed, if it did."""
+    interval_steps: Step | None = None
+    """After how many steps the node's workers save what no other host has; None if they have no such state. If they
+    differ, the largest."""
+    save_s: Seconds | None = None
+    """How long the last save took, by the slowest worker; None before the first."""
+    used_bytes: Size = 0
+    """How much memory it uses."""
+    skipped: Counter = 0
+    """How many saves were left out because no place was free."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedParts:
+    """Parts of consecutive ranks that a node is to get."""
+
+    first_rank: Count
+    ranks: Annotated[int, Range(1, RANKS_MAX)]
+    big: bool
+    small: bool
+    """The small state, or what is pending of it."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class KeptSource:
+    """A node that has parts which another node needs. It may be that node itself."""
+
+    node: Name
+    address: Address
+    port: Port
+    key: Key
+    parts: Annotated[tuple[WantedParts, ...], Length(1, WANTED_MAX)]
+
+    def __repr__(self) -> str:
+        """Return it without the key, which belongs into no log."""
+        return f"KeptSource(node={self.node!r}, address={self.address!r}, port={self.port}, parts={self.parts!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The step that all workers of a round resume from, and where one node gets what it needs of it."""
+
+    round: Counter
+    """The round in which the step was done."""
+    step: Step
+    world_size: Annotated[int, Range(1, RANKS_MAX)]
+    """How many ranks that round had."""
+    shards: Annotated[int, Range(1, RANKS_MAX)]
+    sources: Annotated[tuple[KeptSource, ...], Length(0, SOURCES_MAX)]
+    """They are all that the node needs, as far as `complete`."""
+    complete: bool
+    """Whether all holders are known: after its restart the coordinator has yet to hear them. The node then waits."""
+
+    @property
+    def at(self) -> KeptStep:
+        """The step."""
+        return KeptStep(self.round, self.step)
