@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 MEMORY_NAME = "coordinatord-kept"
@@ -33,7 +33,8 @@ LAYOUT_VERSION = 1
 HEADER_BYTES = 4096
 
 GENERATIONS = 3
-"""Places for the big state: the one that is protected, the newest one, and one to write."""
+"""Places for the big state: the one that is protected, the newest one, and one to write. For as long as two steps are
+protected and a third one is the newest, nothing is saved."""
 
 SMALL_PLACES = 4
 """Places for the small state: two steps that are done, and two looks at the step that is on, of which one is always
@@ -48,8 +49,8 @@ CONTROL_WORDS = 12
 """The words of a place: step, flags, round, length, rank, world size, shard, shards, serial, check, digest, unused."""
 
 HEADER_WORDS = 16
-"""The words of the header: magic, layout version, bytes of a generation, bytes of a small place, round, step and check
-of what is protected; the rest is unused."""
+"""The words of the header: magic, layout version, bytes of a generation, bytes of a small place; round, step and check
+of each step that is protected; the rest is unused."""
 
 PENDING = 1
 """The flag of a small state that was taken within its step: buffers and random state are those of the step, while
@@ -70,7 +71,10 @@ _CHECK = 9
 _DIGEST = 10
 
 _PROTECTED = 4
-"""The first of the three words of the header that say what is protected."""
+"""The first of the words of the header that say what is protected: three for each of `PROTECTED_MAX` steps."""
+
+PROTECTED_MAX = 2
+"""The newest step that is whole on all ranks, and the one that is to take its place."""
 
 _CRC_BITS = 32
 
@@ -204,6 +208,7 @@ class Arena:
         made = [Place(self._control(number), memory[at : at + size]) for number, (at, size) in enumerate(places)]
         self.generations: Sequence[Place] = made[:GENERATIONS]
         self.smalls: Sequence[Place] = made[GENERATIONS:]
+        self._protections = range(_PROTECTED, _PROTECTED + 3 * PROTECTED_MAX, 3)
 
     @classmethod
     def create(cls, file: int, sizes: ArenaSizes) -> Arena:
@@ -224,16 +229,28 @@ class Arena:
         return cls(memoryview(mmap.mmap(file, size, access=access)))
 
     @property
-    def protected(self) -> tuple[int, int] | None:
-        """The round and step whose generation is not to be overwritten; None if there is none."""
-        round_, step, check = self._words[_PROTECTED : _PROTECTED + 3]
-        return (round_, step) if check == _SALT ^ round_ ^ step << 1 else None
+    def protected(self) -> frozenset[tuple[int, int]]:
+        """The rounds and steps whose generations are not to be overwritten."""
+        return frozenset(filter(None, map(self._protected_by, self._protections)))
 
-    def protect(self, round_: int, step: int) -> None:
-        """Say which generation is not to be overwritten; only nodeclient does, as the coordinator wants it."""
-        self._words[_PROTECTED + 2] = 0
-        self._words[_PROTECTED], self._words[_PROTECTED + 1] = round_, step
-        self._words[_PROTECTED + 2] = _SALT ^ round_ ^ step << 1
+    def protect(self, steps: Collection[tuple[int, int]]) -> None:
+        """Say which rounds and steps must not be overwritten, and no others: `PROTECTED_MAX` at most.
+
+        Only nodeclient does, as the coordinator wants it. A step that stays protected is so at each moment.
+        """
+        stay = self.protected & {*steps}
+        new = sorted({*steps} - stay)
+        for at in self._protections:
+            if self._protected_by(at) not in stay:
+                self._words[at + 2] = 0
+                if new:
+                    round_, step = new.pop()
+                    self._words[at], self._words[at + 1] = round_, step
+                    self._words[at + 2] = _SALT ^ round_ ^ step << 1
+
+    def _protected_by(self, at: int) -> tuple[int, int] | None:
+        round_, step, check = self._words[at : at + 3]
+        return (round_, step) if check == _SALT ^ round_ ^ step << 1 else None
 
     def newest_serial(self) -> int:
         """Return the highest serial of a whole place; 0 if there is none."""
@@ -245,8 +262,8 @@ class Arena:
         return self._words[begin : begin + CONTROL_WORDS]
 
 
-def next_generation(places: Sequence[Place], protected: tuple[int, int] | None) -> Place | None:
-    """Return the generation that a save overwrites; None if all have to stay: the newest one and the protected one.
+def next_generation(places: Sequence[Place], protected: Collection[tuple[int, int]]) -> Place | None:
+    """Return the generation that a save overwrites; None if all have to stay: the newest one and protected ones.
 
     Of the others, those of the oldest round go first, and then the one whose step has the smallest power of two in it:
     ranks that save at different intervals have the steps of the larger powers in common.
@@ -257,7 +274,7 @@ def next_generation(places: Sequence[Place], protected: tuple[int, int] | None) 
     for number, (_, commit) in enumerate(held):
         if commit is None:
             free.append(((-1, 0, 0), number))
-        elif (commit.round, commit.step) not in (newest, protected):
+        elif (commit.round, commit.step) not in {newest, *protected}:
             free.append(((commit.round, commit.step & -commit.step or STEP_MAX, commit.step), number))
     return places[min(free)[1]] if free else None
 

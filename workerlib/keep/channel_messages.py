@@ -102,6 +102,9 @@ NOTHING = Resume(0, -1, 0, ())
 class SaveNow:
     """The round is over: save the big state now, if a step is whole."""
 
+    number: int
+    """The answer has it too, which tells it from a save at an interval that was on its way."""
+
 
 @dataclass(frozen=True, slots=True)
 class Saved:
@@ -110,6 +113,8 @@ class Saved:
     step: int
     seconds: float
     length: int
+    asked: int = 0
+    """The number of the `SaveNow` that this answers; 0 for a save that nobody asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,8 @@ class NotSaved:
     """Nothing could be saved, and why."""
 
     why: str
+    asked: int = 0
+    """The number of the `SaveNow` that this answers; 0 for a save that nobody asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,11 +95,15 @@ def test_a_length_beyond_the_place_is_not_believed(arena: Arena) -> None:
 
 def test_what_is_protected_is_known_whole_or_not_at_all(file: int, arena: Arena) -> None:
     other = Arena.attach(file, writable=False)
-    assert other.protected is None
-    arena.protect(0, 0)
-    assert arena.protected == (0, 0)
-    arena.protect(3, 8)
-    assert Arena.attach(file, writable=False).protected == (3, 8)
+    assert other.protected == frozenset()
+    arena.protect([(0, 0)])
+    assert arena.protected == {(0, 0)}
+    arena.protect([(0, 0), (3, 8)])
+    assert other.protected == {(0, 0), (3, 8)}
+    arena.protect([(4, 9), (3, 8)])
+    assert Arena.attach(file, writable=False).protected == {(3, 8), (4, 9)}
+    arena.protect([])
+    assert other.protected == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -118,7 +122,7 @@ def test_what_is_protected_is_known_whole_or_not_at_all(file: int, arena: Arena)
 def test_which_generation_goes(arena: Arena, steps: tuple[int, ...], protected: int | None, overwritten: int) -> None:
     places = list(arena.generations)
     fill(places[: len(steps)], 1, *steps)
-    chosen = next_generation(places, None if protected is None else (1, protected))
+    chosen = next_generation(places, () if protected is None else [(1, protected)])
     assert chosen is not None
     commit = chosen.read()
     assert (commit.step if commit else None) == (overwritten if len(steps) == len(places) else None)
@@ -128,8 +132,8 @@ def test_an_older_round_goes_first_but_for_what_is_protected_or_newest(arena: Ar
     places = list(arena.generations)
     fill(places, 1, 64, 12, 8)
     fill(places[1:2], 2, 5)
-    assert next_generation(places, (1, 64)) is places[2]
-    assert next_generation(places[:2], (1, 64)) is None
+    assert next_generation(places, [(1, 64)]) is places[2]
+    assert next_generation(places[:2], [(1, 64)]) is None
 
 
 def test_the_last_two_steps_that_were_done_stay(arena: Arena) -> None:

@@ -36,9 +36,9 @@ MESSAGES: list[Message] = [
         2, 17, 3, (Part(0, big=True, small=True, pending=False), Part(2, big=False, small=False, pending=True)), True
     ),
     NOTHING,
-    SaveNow(),
-    Saved(18, 0.25, 1000),
-    NotSaved("the step was not whole"),
+    SaveNow(3),
+    Saved(18, 0.25, 1000, asked=3),
+    NotSaved("the step was not whole", asked=3),
     Interval(8, 0.01, 2),
 ]
 
@@ -59,7 +59,7 @@ def test_a_message_is_read_as_it_was_written(message: Message) -> None:
         (b'{"hello":{"local_rank":0}}', "other fields than local_rank, round, pid"),
         (b'{"hello":{"local_rank":true,"round":1,"pid":1}}', "Hello.local_rank"),
         (b'{"hello":{"local_rank":-2,"round":1,"pid":1}}', "Hello.local_rank"),
-        (b'{"saved":{"step":1,"seconds":NaN,"length":1}}', "Saved.seconds"),
+        (b'{"saved":{"step":1,"seconds":NaN,"length":1,"asked":0}}', "Saved.seconds"),
         (
             json.dumps(
                 {"resume": {"round": 1, "step": 1, "world_size": 1, "parts": [{}] * 65, "more": False}}
