@@ -7,6 +7,7 @@ heartbeats, the end of the workers' grace, a coordinator out of reach.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from signal import Signals
 from typing import Any
 
@@ -14,14 +15,12 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import effects, endings, events, notices
-from nodeclient.core.agent_settings import Settings
+from nodeclient.core.agent_settings import LEAVE_WITHIN_S, Settings
 from nodeclient.core.connection_state import ConnectionState
 from nodeclient.core.effects import Level
+from nodeclient.core.kept_goals import KeptGoals
 from nodeclient.core.table import TABLE, WORKING, Act, Stimulus, stimulus_of
 from nodeclient.core.worker_group import WorkerGroup
-
-LEAVE_WITHIN_S = 5.0
-"""A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself."""
 
 
 class Agent:
@@ -38,8 +37,8 @@ class Agent:
 
         self._group = WorkerGroup()
         self._resting_since = now
-
         self._connection = ConnectionState(now)
+        self._kept = KeptGoals()
 
         self._leaving: int | None = None
         self._leave_by: float | None = None
@@ -63,6 +62,9 @@ class Agent:
             events.WorkersStarted: lambda _, now: self._step(Stimulus.STARTED, now),
             events.StartFailed: self._start_failed,
             events.WorkerExited: self._worker_exited,
+            events.Keeping: lambda event, _: self._group.keep(event.save_within_s),
+            events.KeptSaved: self._kept_saved,
+            events.KeptChanged: lambda _, now: self._connection.report_at(now),
             events.Swept: self._swept,
             events.SweepFailed: self._sweep_failed,
             events.EmbeddedCoordinatorEnded: self._embedded_coordinator_ended,
@@ -74,6 +76,7 @@ class Agent:
             Act.PROBE: self._probe,
             Act.START: self._start,
             Act.STOP: self._stop,
+            Act.TERMINATE: self._terminate,
             Act.FAIL: self._fail,
             Act.SUCCEED: self._succeed,
             Act.KILL: self._kill,
@@ -81,7 +84,7 @@ class Agent:
             Act.SETTLE: self._settle,
             Act.ADOPT: self._take_round,
             Act.REST: self._take_round,
-            Act.LEAVE: self._leave,
+            Act.LEAVE: lambda _: self._exit(endings.exit_as_directed(self._desired, self._leaving)),
         }
 
     def handle(self, event: events.Event, now: float) -> list[effects.Effect]:
@@ -90,6 +93,8 @@ class Agent:
         if not self.exited:
             self._handlers[type(event)](event, now)
             self._pursue(now)
+            if self._settings.keeps:
+                self._effects += self._kept.pursue(self._desired, self.run, self.round)
             self._report(now)
         return self._effects
 
@@ -137,23 +142,19 @@ class Agent:
             self._notice(Level.INFO, "connected", f"connected to the coordinator at {self._connection.coordinator}")
         if desired.run == self.run and desired.round < self.round:
             return  # sent before a message that this node has already received
-        if desired.report is not None and self._connection.is_new_report(desired.run, desired.report):
-            self._effects.append(effects.Show(desired.report))
-        if self._connection.is_new_remark(desired.remark):
-            self._notice(Level.WARNING, "remark", desired.remark)
+        self._effects += self._connection.news_in(desired)
         if desired.goal in {Goal.STOP, Goal.EXIT}:
             self._leave_by = None  # a leaving node waits for this decision
-        waiting = desired.goal is Goal.WAIT
-        if waiting and (let_in or self._desired is None or self._desired.reason != desired.reason):
+        new = let_in or self._desired is None or self._desired.reason != desired.reason
+        if new and desired.goal is Goal.WAIT:
             until = None if desired.wait_s is None else now + desired.wait_s
             self._effects.append(effects.Waiting(desired.reason, until))
         self._desired = desired
 
     def _degraded(self, event: events.CoordinatorDegraded, now: float) -> None:
         self._connection.alive(now)
-        reason = event.held.reason
-        if self._connection.is_new_error(reason):
-            self._notice(Level.WARNING, "coordinator_undecided", notices.undecided(reason))
+        if self._connection.is_new_error(event.held.reason):
+            self._notice(Level.WARNING, "coordinator_undecided", notices.undecided(event.held.reason))
 
     def _turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused = event.refused
@@ -181,7 +182,11 @@ class Agent:
 
     def _start_failed(self, event: events.StartFailed, now: float) -> None:
         self._group.alive.difference_update(range(event.local_rank, self._settings.workers))
-        self._worker_ended(event, events.Diagnosis(message=event.message), now)
+        self._worker_ended(event, events.Diagnosis(message=event.message), now, now)
+
+    def _kept_saved(self, _: events.KeptSaved, now: float) -> None:
+        if self._group.save_by is not None:  # otherwise they had the time, or all of them have ended
+            self._step(Stimulus.SAVED, now)
 
     def _swept(self, event: events.Swept, now: float) -> None:
         self._port = event.port
@@ -201,22 +206,16 @@ class Agent:
 
     def _worker_exited(self, event: events.WorkerExited, now: float) -> None:
         self._group.note_exit(event.local_rank, event.exit_code, now - event.age_s)
-        self._worker_ended(event, event.diagnosis, now, event.age_s)
+        self._worker_ended(event, event.diagnosis, now - event.age_s, now)
 
-    def _worker_ended(
-        self,
-        event: events.StartFailed | events.WorkerExited,
-        diagnosis: events.Diagnosis,
-        now: float,
-        age_s: float = 0.0,
-    ) -> None:
+    def _worker_ended(self, event: events.WorkerEnd, diagnosis: events.Diagnosis, at: float, now: float) -> None:
         alive = self._group.alive
         if self.phase is Phase.STOPPING:
-            self._group.note_late(event.local_rank, event.exit_code, diagnosis, now - age_s)
+            self._group.note_late(event.local_rank, event.exit_code, diagnosis, at)
             if not alive:
                 self._step(Stimulus.DEAD, now)
         elif event.exit_code != 0:
-            self._group.fail(event.local_rank, event.exit_code, diagnosis, now - age_s)
+            self._group.fail(event.local_rank, event.exit_code, diagnosis, at)
             self._failed(now)
         elif not alive:
             self._step(Stimulus.SUCCEEDED, now)
@@ -253,13 +252,13 @@ class Agent:
 
     def _give_up(self, now: float) -> None:
         alone = endings.succeeded_alone(self.phase, self._group, self._goal, self._connection.error)
-        waited_s = self._settings.join_timeout_s
-        self._exit(alone or self._connection.give_up(waited_s, self.phase, self._group.failure(now)))
+        failure = self._group.failure(now)
+        self._exit(alone or self._connection.give_up(self._settings.join_timeout_s, self.phase, failure))
 
     def _embedded_coordinator_ended(self, event: events.EmbeddedCoordinatorEnded, now: float) -> None:
         if self._ending is None:
-            text = notices.embedded_coordinator_ended(event.how)
-            self._end_with(effects.Exit(ExitCode.UNAVAILABLE, text), now, hurry=False)
+            ending = effects.Exit(ExitCode.UNAVAILABLE, notices.embedded_coordinator_ended(event.how))
+            self._end_with(ending, now, hurry=False)
 
     def _cut_off(self, now: float) -> None:
         self._group.cut_off = True
@@ -271,8 +270,7 @@ class Agent:
     def _deadlines(self) -> list[tuple[float, Callable[[float], None]]]:
         """Return what is due when. The state determines it, so nothing has to be cancelled."""
         dues: list[tuple[float, Callable[[float], None]]] = []
-        if self._group.kill_at is not None:
-            dues.append((self._group.kill_at, lambda now: self._step(Stimulus.GRACE_OVER, now)))
+        dues += [(at, partial(self._step, stimulus)) for at, stimulus in self._group.deadlines()]
         if self._leave_by is not None and self.phase is not Phase.STOPPING:
             dues.append((self._leave_by, self._abandon))
         connection = self._connection
@@ -326,8 +324,7 @@ class Agent:
         self._group = WorkerGroup(desired.assignment, desired.reason)
         self._effects.append(effects.Probe(desired.run, desired.round, desired.assignment, self._connection.probe_s))
 
-    def _start(self, now: float) -> None:
-        del now
+    def _start(self, _: float) -> None:
         group = self._group
         assert group.assignment is not None  # noqa: S101 - `_probe` made it with one
         group.begun, group.alive = True, set(range(self._settings.workers))
@@ -340,10 +337,19 @@ class Agent:
         patient = on_purpose and not self._hurry
         grace_s = self._settings.stop_timeout_s if patient else self._settings.abort_timeout_s
         signum = self._leaving or Signals.SIGTERM
-        if group.end_within(grace_s, now, signum, may_save=patient and self._settings.kills):
+        first = group.stop(now, signum)
+        if first and not self._hurry and group.save(now):
+            self._effects.append(effects.SaveKept(planned=patient))
+        elif (self._hurry or group.save_by is None) and group.end_within(
+            grace_s, now, signum, may_save=patient and self._settings.kills
+        ):
             self._effects.append(effects.Terminate(signum))
-            if desired is not None and desired.goal is not Goal.RUN:
-                self._notice(Level.INFO, "stopping", f"stopping the workers of round {self.round}: {desired.reason}")
+        if first and desired is not None and desired.goal is not Goal.RUN:
+            self._notice(Level.INFO, "stopping", f"stopping the workers of round {self.round}: {desired.reason}")
+
+    def _terminate(self, now: float) -> None:
+        self._group.save_by = None
+        self._stop(now)
 
     def _fail(self, now: float) -> None:
         self._group.ending = Phase.FAILED
@@ -360,8 +366,7 @@ class Agent:
             self._notice(Level.WARNING, "workers_killed", notices.killed(killed, self._group.signum))
 
     def _sweep(self, now: float) -> None:
-        self._group.terminate(now)
-        self._group.kill_at = None
+        self._group.dissolve(now)
         self._effects.append(effects.Sweep())
 
     def _settle(self, now: float) -> None:
@@ -370,19 +375,14 @@ class Agent:
         if self.phase is Phase.SUCCEEDED:
             self._notice(Level.INFO, "node_succeeded", f"all workers of this node succeeded in round {self.round}")
 
-    def _take_round(self, now: float) -> Desired:
+    def _take_round(self, _: float) -> Desired:
         """Take the round of the goal; what was known of an older one is void."""
-        del now
         desired = self._desired
         assert desired is not None  # noqa: S101 - goals come from it
         if (desired.run, desired.round) != (self.run, self.round):
             self.run, self.round = desired.run, desired.round
             self._group = WorkerGroup()
         return desired
-
-    def _leave(self, now: float) -> None:
-        del now
-        self._exit(endings.exit_as_directed(self._desired, self._leaving))
 
     def _exit(self, ending: effects.Exit) -> None:
         self.exited = True

@@ -11,6 +11,9 @@ ABORT_TIMEOUT_S = 0.5
 """The time between SIGTERM and SIGKILL in an unplanned stop. A worker that hangs in a collective will not end by
 itself."""
 
+LEAVE_WITHIN_S = 5.0
+"""A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -25,5 +28,7 @@ class Settings:
     """How long workers get to end in any other stop."""
     preloads: bool = False
     """It prepares before it can start workers: see `Prepared`."""
+    keeps: bool = False
+    """Its workers may keep state in memory of this node."""
     kills: bool = True
     """This node kills workers that do not end in time. torchrun kills its own."""

@@ -8,7 +8,7 @@ from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Desired, Failure, Observed, Phase, RefusalCode, Refused, Report
 from nodeclient.core import notices
-from nodeclient.core.effects import Exit
+from nodeclient.core.effects import Exit, Level, Notice, Show
 
 HEARTBEAT_S = 1.0
 LEASE_S = 5.0
@@ -122,14 +122,17 @@ class ConnectionState:
             self._errors.add(reason)
         return new
 
-    def is_new_remark(self, remark: str) -> bool:
-        """Whether the user has not been shown this remark yet."""
-        new = bool(remark) and remark != self._remark
-        self._remark = remark or self._remark
-        return new
+    def news_in(self, desired: Desired) -> list[Show | Notice]:
+        """Return what the user has not been shown yet: there is one report for each round that failed."""
+        news: list[Show | Notice] = []
+        if desired.report is not None and self._is_new_report(desired.run, desired.report):
+            news.append(Show(desired.report))
+        if desired.remark and desired.remark != self._remark:
+            self._remark = desired.remark
+            news.append(Notice(Level.WARNING, desired.remark, "remark"))
+        return news
 
-    def is_new_report(self, run: str, report: Report) -> bool:
-        """Whether the user has not been shown this report yet. There is one for each round that failed."""
+    def _is_new_report(self, run: str, report: Report) -> bool:
         before, self._report_shown = self._report_shown, (run, report.round)
         return before != self._report_shown
 
@@ -147,6 +150,10 @@ class ConnectionState:
         first = not self._received
         self.heard_at, self._received = now, True
         return first
+
+    def report_at(self, now: float) -> None:
+        """Let a heartbeat be due now: what the shell adds to a report has changed."""
+        self.beat_at = min(self.beat_at, now)
 
     def is_news(self, observed: Observed, now: float) -> bool:
         """Whether to report this now: it has changed, or a heartbeat is due."""

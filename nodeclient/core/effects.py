@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coordinatord.protocol.kept_state import KeptStep, Resume
 from coordinatord.protocol.messages import Assignment, Observed, Report
 
 
@@ -36,6 +37,32 @@ class Start:
     assignment: Assignment
     reason: str
     """Why this round was formed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Have what the workers of a round resume from ready for them. More of it may be known later."""
+
+    run: str
+    round: int
+    resume: Resume | None
+    """None if they begin from nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protect:
+    """Let no worker overwrite what is kept of these steps, and of no others."""
+
+    run: str
+    steps: tuple[KeptStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveKept:
+    """Ask all workers that keep state to save it now, before they are asked to end; answered by `KeptSaved`."""
+
+    planned: bool
+    """They are well, and will have the time to go on to a step of their own choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,4 +135,19 @@ class Exit:
     """Why workers failed for good, if they did."""
 
 
-Effect = Probe | Start | Terminate | Kill | Sweep | SendObserved | Reconnect | Notice | Show | Waiting | Exit
+Effect = (
+    Probe
+    | Start
+    | Restore
+    | Protect
+    | SaveKept
+    | Terminate
+    | Kill
+    | Sweep
+    | SendObserved
+    | Reconnect
+    | Notice
+    | Show
+    | Waiting
+    | Exit
+)

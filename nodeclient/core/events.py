@@ -111,6 +111,28 @@ class WorkerExited:
     """How long ago it ended; the diagnosis takes a moment."""
 
 
+WorkerEnd = StartFailed | WorkerExited
+"""The ways in which a worker does not live any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """Workers of the round keep state in memory of this node, which they are to save before they end."""
+
+    save_within_s: float
+    """How long that may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSaved:
+    """Every worker that keeps state has saved it, or has said why it cannot, or has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptChanged:
+    """What this node holds of the state of workers is not what it said: a part is withdrawn, or cannot be had."""
+
+
 @dataclass(frozen=True, slots=True)
 class Swept:
     """No process of the round lives, nor any that one left behind."""
@@ -159,6 +181,9 @@ Event = (
     | WorkersStarted
     | StartFailed
     | WorkerExited
+    | Keeping
+    | KeptSaved
+    | KeptChanged
     | Swept
     | SweepFailed
     | EmbeddedCoordinatorEnded

@@ -30,6 +30,7 @@ class Stimulus(StrEnum):
     SUCCEEDED = "all workers have exited with 0"
     DEAD = "the last worker is dead"
     SWEPT = "nothing of the round is left"
+    SAVED = "the workers have saved what they keep, or had the time to"
     GRACE_OVER = "the workers had the time to end"
     ABANDONED = "the coordinator is out of reach for too long, or the node leaves without it"
 
@@ -59,7 +60,9 @@ class Act(StrEnum):
     """Find out whether the master can be reached, before any worker is started."""
     START = "start"
     STOP = "stop"
-    """Signal the workers to end; the reason decides how long they get."""
+    """Signal the workers to end; the reason decides how long they get. Those that keep state save it first."""
+    TERMINATE = "terminate"
+    """Signal the workers to end, once they need not be asked to save any more."""
     FAIL = "fail"
     """Stop the workers, because one of them failed."""
     SUCCEED = "succeed"
@@ -125,6 +128,7 @@ def _table() -> dict[tuple[Phase, Stimulus], Row]:
         (Phase.STOPPING, Stimulus.STARTED): Row(Act.STAY, Phase.STOPPING, "a worker failed while others started"),
         (Phase.STOPPING, Stimulus.STOP): Row(Act.STOP, Phase.STOPPING, "its workers are ending"),
         (Phase.STOPPING, Stimulus.ABANDONED): Row(Act.STOP, Phase.STOPPING, "its workers are ending"),
+        (Phase.STOPPING, Stimulus.SAVED): Row(Act.TERMINATE, Phase.STOPPING, "what the workers keep is saved"),
         (Phase.STOPPING, Stimulus.GRACE_OVER): Row(Act.KILL, Phase.STOPPING, "the workers did not end in time"),
         (Phase.STOPPING, Stimulus.DEAD): Row(Act.SWEEP, Phase.STOPPING, "the last worker is dead"),
         (Phase.STOPPING, Stimulus.SWEPT): Row(Act.SETTLE, None, "nothing of the round is left"),

@@ -18,6 +18,7 @@ from coordinatord.protocol.messages import Assignment, Failure, Follower, Phase
 from coordinatord.protocol.text import clip, is_same_error
 from coordinatord.protocol.worker_ends import Ended, Killed
 from nodeclient.core.events import Diagnosis
+from nodeclient.core.table import Stimulus
 
 _ENDED_BY_US = frozenset({0, 128 + Signals.SIGKILL})
 """Exit codes, as a shell gives them, of workers that were asked to end. The signal that asked them is another."""
@@ -40,8 +41,14 @@ class WorkerGroup:
         self.cut_off = False
         """Its workers end because the coordinator is out of reach: nothing has gone wrong among them."""
         self.killed: Killed | None = None
-        self._terminated_at: float | None = None
-        """The time at which its workers were first asked to end."""
+        self.save_by: float | None = None
+        """Its workers are saving what they keep. By then, at the latest, they are asked to end."""
+        self._save_within_s: float | None = None
+        """How long that may take them; None while none of them keeps anything."""
+        self._stopped_at: float | None = None
+        """The time from which on its workers are to end: what they do later follows from that."""
+        self._signalled_at: float | None = None
+        """The time at which its workers were asked to end."""
         self.signum: int = Signals.SIGTERM
         """The signal that asked them."""
         self._may_save = False
@@ -55,19 +62,36 @@ class WorkerGroup:
         """Return the global rank of a worker."""
         return local_rank + (self.assignment.first_rank if self.assignment else 0)
 
-    def terminate(self, now: float, signum: int = Signals.SIGTERM) -> bool:
-        """Note that its workers are asked to end, and by which signal; return whether this is the first time."""
-        first = self._terminated_at is None
+    def keep(self, save_within_s: float) -> None:
+        """Note that some of its workers keep state, and how long it may take them to save it."""
+        self._save_within_s = save_within_s
+
+    def stop(self, now: float, signum: int = Signals.SIGTERM) -> bool:
+        """Note that its workers are to end, and by which signal; return whether this is the first time."""
+        first = self._stopped_at is None
         if first:
-            self._terminated_at, self.signum = now, signum
+            self._stopped_at, self.signum = now, signum
         return first
+
+    def save(self, now: float) -> bool:
+        """Let its workers save what they keep before they are asked to end; return whether any of them keeps state."""
+        if self.alive and self._save_within_s is not None:
+            self.save_by = now + self._save_within_s
+        return self.save_by is not None
+
+    def deadlines(self) -> list[tuple[float, Stimulus]]:
+        """Return what is due when."""
+        dues = [(self.save_by, Stimulus.SAVED), (self.kill_at, Stimulus.GRACE_OVER)]
+        return [(at, stimulus) for at, stimulus in dues if at is not None]
 
     def end_within(self, grace_s: float, now: float, signum: int, *, may_save: bool) -> bool:
         """Give its workers this long to end; return whether to send them this signal.
 
         A later call may shorten their time, never lengthen it.
         """
-        first = self.terminate(now, signum)
+        first, self.save_by = self._signalled_at is None, None
+        if first:
+            self._signalled_at, self.signum = now, signum
         if first or (self.kill_at is not None and now + grace_s < self.kill_at):
             self.kill_at, self._may_save = now + grace_s, may_save
         return first
@@ -75,10 +99,16 @@ class WorkerGroup:
     def kill(self) -> Killed | None:
         """Note that its workers' time is over; return those that were still to save their state, if any."""
         kill_at, self.kill_at = self.kill_at, None
-        if self.alive and self._may_save and kill_at is not None and self._terminated_at is not None:
+        if self.alive and self._may_save and kill_at is not None and self._signalled_at is not None:
             ranks = tuple(self.rank(local_rank) for local_rank in sorted(self.alive)[:CONSEQUENCES_MAX])
-            self.killed = Killed(ranks, len(self.alive), min(kill_at - self._terminated_at, DURATION_S_MAX))
+            self.killed = Killed(ranks, len(self.alive), min(kill_at - self._signalled_at, DURATION_S_MAX))
         return self.killed
+
+    def dissolve(self, now: float) -> None:
+        """Note that none of its workers lives: nothing is asked of them any more."""
+        self.stop(now)
+        self._signalled_at = self._signalled_at or now
+        self.kill_at = self.save_by = None
 
     def fail(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, now: float) -> None:
         """Note the first failure; later ones are its consequences."""
@@ -103,7 +133,7 @@ class WorkerGroup:
         """
         failure = self._failure
         if failure is None:
-            if exit_code != 0 and self._terminated_at is not None and at < self._terminated_at:
+            if exit_code != 0 and self._stopped_at is not None and at < self._stopped_at:
                 self.fail(local_rank, exit_code, diagnosis, at)
         elif (
             shell_exit_code(exit_code) not in _ENDED_BY_US | {128 + self.signum}
@@ -120,7 +150,7 @@ class WorkerGroup:
         themselves.
         """
         self.alive.discard(local_rank)
-        unasked = self._terminated_at is None or at < self._terminated_at
+        unasked = self._stopped_at is None or at < self._stopped_at
         if exit_code == 0 and unasked and len(self._ended) < CONSEQUENCES_MAX:
             self._ended.append((self.rank(local_rank), at))
 

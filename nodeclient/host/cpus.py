@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from nodeclient.host.control_groups import control_groups
 from nodeclient.host.devices import Host
 
 
@@ -49,20 +50,9 @@ def cpu_quota(host: Host) -> float | None:
 
     See cpu.max in the kernel's cgroup-v2.rst, and cpu.cfs_quota_us in sched-bwc.rst for the older version.
     """
-    try:
-        groups = (host.processes / "self/cgroup").read_text().splitlines()
-    except FileNotFoundError:
-        return None
-    limits: list[float] = []
-    for group in groups:
-        _, controllers, path = group.split(":", 2)
-        # In a container with a view of its own the path may be another's; the visible root is then this container's.
-        below = PurePosixPath(path.lstrip("/"))
-        folders = [below, *below.parents]
-        if not controllers:
-            limits += (_limit(host.system / "fs/cgroup" / folder / "cpu.max") for folder in folders)
-        elif "cpu" in controllers.split(","):
-            limits += (_old_limit(host.system / "fs/cgroup/cpu" / folder) for folder in folders)
+    limits = [
+        _limit(folder / "cpu.max") if unified else _old_limit(folder) for folder, unified in control_groups("cpu", host)
+    ]
     least = min(limits, default=_UNLIMITED)
     return None if least == _UNLIMITED else least
 

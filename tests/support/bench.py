@@ -13,11 +13,13 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Observed, RefusalCode, Refused
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
-from nodeclient.core.effects import Effect, Exit, Probe, SendObserved, Start, Sweep
+from nodeclient.core.effects import Effect, Exit, Probe, SaveKept, SendObserved, Start, Sweep
 from nodeclient.core.events import (
     CoordinatorDegraded,
     DesiredReceived,
     Event,
+    Keeping,
+    KeptSaved,
     LeaveRequested,
     Prepared,
     Reached,
@@ -139,6 +141,14 @@ class Bench:
         self.sweeping = False
         return self.submit(SweepFailed(message))
 
+    def keep(self, save_within_s: float) -> list[Effect]:
+        """Have workers keep state, which takes so long to save."""
+        return self.submit(Keeping(save_within_s))
+
+    def saved(self) -> list[Effect]:
+        """Report that the workers have saved what they keep."""
+        return self.submit(KeptSaved())
+
     def leave(self, signum: int = 15) -> list[Effect]:
         """Have the user ask the node to leave."""
         return self.submit(LeaveRequested(signum))
@@ -185,6 +195,8 @@ class Bench:
                 assert not self.sweeping, "started before the old round was swept"
                 assert not self.starting, "started twice"
                 self.starting, self.alive = True, set(range(self.settings.workers))
+            case SaveKept():
+                assert self.alive, "nobody is there to save"
             case Sweep():
                 assert not self.alive, "swept over living workers"
                 assert not self.sweeping, "swept twice at a time"

@@ -6,8 +6,7 @@ import pytest
 
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Goal, Outcome, Phase, Result
-from nodeclient.core.agent import LEAVE_WITHIN_S
-from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
+from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, LEAVE_WITHIN_S
 from nodeclient.core.effects import (
     Exit,
     Kill,

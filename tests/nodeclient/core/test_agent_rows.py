@@ -41,6 +41,8 @@ def possible(bench: Bench, chance: random.Random) -> list[Callable[[], object]]:
         begun = max(set(range(bench.settings.workers)) - bench.alive, default=-1) + 1
         moves += [bench.started]
         moves += [partial(bench.start_failed, rank) for rank in range(begun, bench.settings.workers)]
+    if bench.settings.keeps and bench.agent.phase.has_workers:
+        moves += [lambda: bench.keep(chance.choice([0.1, 1.0])), bench.saved]
     if bench.alive:
         moves += [lambda: bench.exited(chance.choice(sorted(bench.alive)), chance.choice([0, 0, 0, 1, -9]))] * 3
     if bench.sweeping and not bench.starting:
@@ -51,7 +53,7 @@ def possible(bench: Bench, chance: random.Random) -> list[Callable[[], object]]:
 
 def explore(seed: int) -> Bench:
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
-    bench = Bench(replace(SETTINGS, preloads=seed % 2 == 0))
+    bench = Bench(replace(SETTINGS, preloads=seed % 2 == 0, keeps=seed % 3 == 0))
     for _ in range(STEPS):
         if bench.agent.exited:
             break

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from coordinatord.protocol.messages import Goal
-from nodeclient.core.agent import LEAVE_WITHIN_S
+from nodeclient.core.agent_settings import LEAVE_WITHIN_S
 from nodeclient.core.effects import Notice, Terminate
 from tests.support.bench import Bench
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import events
-from nodeclient.core.agent import LEAVE_WITHIN_S
+from nodeclient.core.agent_settings import LEAVE_WITHIN_S
 from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, SendObserved, Start, Terminate
 from tests.sim.invariants.nodes import NodeInvariants
 

@@ -1,0 +1,62 @@
+"""Finds how much memory this host, or the container that this process is in, has and has free."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeclient.host.control_groups import control_groups
+from nodeclient.host.devices import Host
+
+_FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
+"""A line of /proc/meminfo (proc_meminfo(5))."""
+
+_NO_LIMIT = 1 << 60
+"""More than any host has. Version 1 of the control groups writes such a number for no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Sizes in bytes."""
+
+    total: int
+    """What this process and its workers may use at most."""
+    available: int
+    """What of it can be had now without swapping; caches count as free."""
+
+
+def memory(host: Host) -> Memory:
+    """Return the memory of the host, or of the control group that grants the least. Raises `OSError`."""
+    fields = {name: int(kilobytes) * 1024 for name, kilobytes in _FIELD.findall(_text(host.processes / "meminfo"))}
+    total, available = fields["MemTotal"], fields.get("MemAvailable", fields["MemFree"])
+    for folder, unified in control_groups("memory", host):
+        names = ("memory.max", "memory.current") if unified else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        limit, used = (_number(folder / name) for name in names)
+        if limit is None or used is None or limit >= _NO_LIMIT:
+            continue
+        # What files have cached is given back before anything is refused.
+        total, available = min(total, limit), min(available, limit - used + _cached(folder / "memory.stat"))
+    return Memory(total, max(available, 0))
+
+
+def _number(file: Path) -> int | None:
+    """Return the number in a file of a control group; None if there is no limit, or no such file."""
+    try:
+        text = _text(file).strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None
+
+
+def _cached(file: Path) -> int:
+    try:
+        lines = dict(line.split() for line in _text(file).splitlines())
+    except (OSError, ValueError):
+        return 0
+    # The name of version 1 covers the groups below, as that of version 2 does.
+    return int(lines.get("total_inactive_file", lines.get("inactive_file", "0")))
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="ascii", errors="replace")

@@ -1,0 +1,56 @@
+"""How much memory the kernel says that this host or container has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nodeclient.host.devices import Host
+from nodeclient.host.memory import Memory, memory
+from tests.support.machines import write
+
+KIB = 1024
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """Return a host with 8,000 KiB of memory, of which 5,000 are available."""
+    host = Host(system=tmp_path / "sys", processes=tmp_path / "proc")
+    write(
+        host.processes / "meminfo",
+        "MemTotal:    8000 kB\nMemFree:  1000 kB\nMemAvailable:   5000 kB\nHugePages_Total: 0",
+    )
+    return host
+
+
+def test_without_control_groups_the_memory_is_the_host_s(host: Host) -> None:
+    assert memory(host) == Memory(8000 * KIB, 5000 * KIB)
+
+
+def test_the_least_that_any_group_grants_counts_and_caches_are_free(host: Host) -> None:
+    write(host.processes / "self/cgroup", "0::/slurm/job_7")
+    group = host.system / "fs/cgroup/slurm/job_7"
+    write(group / "memory.max", "max")
+    write(group / "memory.current", str(900 * KIB))
+    assert memory(host) == Memory(8000 * KIB, 5000 * KIB)
+    write(group.parent / "memory.max", str(2000 * KIB))
+    write(group.parent / "memory.current", str(1900 * KIB))
+    write(group.parent / "memory.stat", f"anon 7\ninactive_file {300 * KIB}")
+    assert memory(host) == Memory(2000 * KIB, 400 * KIB)
+
+
+def test_a_group_of_the_older_version_counts_as_well(host: Host) -> None:
+    write(host.processes / "self/cgroup", "9:memory:/docker/1\n3:cpu:/docker/1\n0::/")
+    group = host.system / "fs/cgroup/memory/docker/1"
+    write(group / "memory.limit_in_bytes", str(3000 * KIB))
+    write(group / "memory.usage_in_bytes", str(3100 * KIB))
+    write(group / "memory.stat", f"inactive_file 1\ntotal_inactive_file {50 * KIB}")
+    write(group.parent / "memory.limit_in_bytes", str(2**63 - 4096))
+    write(group.parent / "memory.usage_in_bytes", "0")
+    assert memory(host) == Memory(3000 * KIB, 0)
+
+
+def test_this_host_has_memory() -> None:
+    found = memory(Host())
+    assert 0 < found.available <= found.total
