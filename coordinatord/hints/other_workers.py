@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from coordinatord.hints.match import cause_of
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.fields import CONSEQUENCES_MAX
-from coordinatord.protocol.messages import Report, SecondaryFailure
+from coordinatord.protocol.messages import Report
+from coordinatord.protocol.worker_ends import SecondaryFailure
 
 NAMED_MAX = 3
 """Workers that are named where the first ones are enough."""

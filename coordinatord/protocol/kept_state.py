@@ -73,7 +73,7 @@ class KeptParts:
     world_size: Annotated[int, Range(1, RANKS_MAX)]
     """How many ranks that round had."""
     shards: Annotated[int, Range(1, RANKS_MAX)]
-    """Into how many shards the big state is divided: 1 if each rank has all of it."""
+    """How many shards the big state is divided into: 1 if each rank has all of it."""
     first_rank: Count
     ranks: Annotated[int, Range(1, RANKS_MAX)]
     """How many ranks it holds parts of, from the first one upward."""
@@ -82,7 +82,7 @@ class KeptParts:
     small: bool
     """The small state as of this step."""
     pending: bool
-    """Of the small state, what forward changes: the step is not known to have been completed by this rank."""
+    """The part of the small state that forward changes: the rank is not known to have completed the step."""
     protected: bool
     """It will not be overwritten before the node is told to protect other steps."""
 
@@ -126,8 +126,8 @@ class Holding:
     problem: Sentence = ""
     """Why the last save or restore failed, if it did."""
     interval_steps: Step | None = None
-    """After how many steps the node's workers save what no other host has; None if they have no such state. If they
-    differ, the largest."""
+    """How many steps lie between two saves of what no other host has; None if the workers have no such state. If they
+    differ, it is the largest number."""
     save_s: Seconds | None = None
     """How long the last save took, by the slowest worker; None before the first."""
     used_bytes: Size = 0
@@ -176,6 +176,8 @@ class Resume:
     """They are all that the node needs, as far as `complete`."""
     complete: bool
     """Whether all holders are known: after its restart the coordinator has yet to hear them. The node then waits."""
+    redone: Step | None = None
+    """How many steps are done again, as far as workers have reported steps."""
 
     @property
     def at(self) -> KeptStep:

@@ -33,7 +33,7 @@ from coordinatord.protocol.fields import (
 from coordinatord.protocol.kept_state import PROTECTED_MAX, Holding, Keeper, KeptStep, Resume
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.schema import Length, Range, SchemaError
-from coordinatord.protocol.worker_ends import Ended, Killed
+from coordinatord.protocol.worker_ends import EarlyEnd, Ended, Killed, SecondaryFailure
 
 PROTOCOL_VERSION = 6
 """Every change of a message raises it; `versions` has the changes, and which versions are spoken."""
@@ -197,26 +197,6 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class SecondaryFailure:
-    """A worker that failed after another one had: because of it, or with the same error."""
-
-    node: Name
-    rank: Count
-    exit_code: WorkerExit
-    same_error: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class EarlyEnd:
-    """A worker that had exited with 0 when another one failed."""
-
-    node: Name
-    rank: Count
-    before_s: Seconds
-    """How long before that failure."""
-
-
-@dataclass(frozen=True, slots=True)
 class Straggler:
     """A worker whose last reported step is behind those of others."""
 
@@ -372,7 +352,8 @@ class Desired:
     """A warning for the user of the node, if any: this run begins a job anew which had succeeded, or another node was
     started with another command."""
     resume: Resume | None = None
-    """What the workers resume from: with `run`, until they do steps; None if nothing is kept that they could have."""
+    """What the workers of the round resume from: with `run`, until the node says that it has it, or workers do steps.
+    None takes nothing back. It means that they resume from nothing if none was sent since the round was given."""
     protected: Annotated[tuple[KeptStep, ...], Length(0, PROTECTED_MAX)] | None = None
     """The steps of which the node must not overwrite any part. None leaves it as it is, since nothing is known yet."""
 

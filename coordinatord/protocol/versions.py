@@ -30,8 +30,8 @@ from coordinatord.protocol.messages import (
     Observed,
     Phase,
     Report,
-    SecondaryFailure,
 )
+from coordinatord.protocol.worker_ends import SecondaryFailure
 
 SPOKEN = (PROTOCOL_VERSION, PROTOCOL_VERSION - 1, PROTOCOL_VERSION - 2)
 """The present version comes first. A node begins with it, and takes the next one if the coordinator does not speak

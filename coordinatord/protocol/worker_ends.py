@@ -1,11 +1,14 @@
-"""A node's report of the ends of its workers beside a failure; `messages` defines a failure."""
+"""The ends of workers beside the failure of a round, as nodes report them and as they are shown.
+
+`messages` defines a failure.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated
 
-from coordinatord.protocol.fields import CONSEQUENCES_MAX, WORKERS_MAX, Count, Seconds
+from coordinatord.protocol.fields import CONSEQUENCES_MAX, WORKERS_MAX, Count, Name, Seconds, WorkerExit
 from coordinatord.protocol.schema import Length, Range
 
 
@@ -28,3 +31,23 @@ class Killed:
     """The number of all of them."""
     after_s: Seconds
     """How long they had."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecondaryFailure:
+    """A worker that failed after another one had: because of it, or with the same error."""
+
+    node: Name
+    rank: Count
+    exit_code: WorkerExit
+    same_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyEnd:
+    """A worker that had exited with 0 when another one failed."""
+
+    node: Name
+    rank: Count
+    before_s: Seconds
+    """How long before that failure."""

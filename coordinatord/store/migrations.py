@@ -145,6 +145,7 @@ STEPS: Steps = (
         "UPDATE records SET body = json_set(body, '$.step', NULL) WHERE kind = 'TrainingBegan'",
         "UPDATE records SET body = json_set(body, '$.reached', NULL) WHERE kind = 'RoundEnded'",
     ),
+    ("UPDATE records SET body = json_set(body, '$.resume', NULL) WHERE kind = 'RoundFormed'",),
 )
 """The statements that lead from version 0, which is empty, to version 1, and so on. Steps are added and never edited,
 since there are databases of every version."""

@@ -36,8 +36,10 @@ from coordinatord.core.values.records import (
     RunEnded,
     TrainingBegan,
 )
+from coordinatord.protocol.kept_state import Holding, Restoring
 from coordinatord.protocol.messages import Desired, Goal, JobSpec, Join, Launcher, Observed, Phase
 from tests.support.builders import EPOCH, a_failure, a_join, an_observed, an_offer
+from tests.support.kept_state import a_holding, a_keeper, resume_text
 
 PHASES = {
     "prepared": Phase.IDLE,
@@ -104,6 +106,8 @@ class Stage:
             "recall": self._recall,
             "announce": self._each(self._announce),
             "step": self._step,
+            "keep": self._keep,
+            "fetch": self._fetch,
             "die": lambda words, _: self._die(_seconds(words[0])),
             "ask": self._ask,
             "leave": self._each(lambda puppet: self._say(puppet, leaving=True)),
@@ -140,6 +144,7 @@ class Stage:
         top: dict[str, Any] = {"job": options.pop("job", "default"), "spec": spec}
         top["incarnation"] = int(options.pop("incarnation", 1))
         phase = Phase(options.pop("phase", Phase.IDLE))
+        top["keeper"] = a_keeper(9_000 + _number(node)) if options.pop("keeps", "") else None
         offer: dict[str, Any] = {
             name: int(value) if name.endswith(("workers", "_s")) else value for name, value in options.items()
         }
@@ -194,6 +199,20 @@ class Stage:
         puppet.observed = dataclasses.replace(puppet.observed, steps=(int(step),), step_age_s=age_s)
         puppet.stepped_at = self.now - age_s
         self._say_again(puppet)
+
+    def _keep(self, words: list[str], options: dict[str, str]) -> None:
+        """Let a node keep these steps and no others; its next report says so."""
+        puppet = self.puppets[words[0]]
+        part = puppet.desired.assignment if puppet.desired else None
+        kept = a_holding(words[1:], options, part, puppet.join.offer.workers)
+        puppet.observed = dataclasses.replace(puppet.observed, kept=kept)
+
+    def _fetch(self, words: list[str], options: dict[str, str]) -> None:
+        """Have a node report how far it has come with what it resumes from: `fetch n1 failed why=checksum`."""
+        puppet = self.puppets[words[0]]
+        kept = puppet.observed.kept or Holding(())
+        kept = dataclasses.replace(kept, restoring=Restoring(words[1]), problem=options.get("why", ""))
+        self._report(puppet, phase=Phase.STARTING, kept=kept)
 
     def _die(self, seconds: float) -> None:
         """Kill the coordinator, and start it again after so long; nodes reconnect as the script says."""
@@ -360,6 +379,7 @@ def _desired_text(desired: Desired) -> tuple[str, str]:
         goal += f" as group rank {part.group_rank} of {part.group_world_size}, ranks from {part.first_rank} of"
         goal += f" {part.world_size}, master {part.master_address}:{part.master_port}"
         goal += f", restarts {part.restarts_used} of {part.max_restarts}"
+    goal += resume_text(desired.resume)
     if desired.outcome is not None:
         goal += f", {desired.outcome.result} with exit code {desired.outcome.exit_code:d}"
         reason = desired.outcome.summary

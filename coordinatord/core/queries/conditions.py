@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from coordinatord.core.queries.resumption import is_obtainable
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.time_ledger import Activity
@@ -116,6 +117,11 @@ def node_lost(run: Run) -> float | None:
         return None
     heartbeat_s = run.policy.heartbeat_for(len(run.members))
     return _when(run.heard_at >= run.expired_at - 2 * heartbeat_s)
+
+
+def unrestorable(run: Run) -> float | None:
+    """A node of the round cannot get the state that its workers resume from: another choice is made, for all."""
+    return _when(run.durable.resume is not None and (run.kept.failed or not is_obtainable(run)))
 
 
 def outrun(run: Run) -> float | None:
@@ -227,6 +233,7 @@ NAMES: dict[Condition, str] = {
     all_succeeded: "all_succeeded",
     worker_failed: "worker_failed",
     node_lost: "node_lost",
+    unrestorable: "unrestorable",
     outrun: "outrun",
     outage: "outage",
     stalled: "stalled",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordinatord.core.queries.conditions import settled
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.queries.report_builder import report_for
+from coordinatord.core.queries.resumption import protected_for, resume_for
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.leases import lease_s
 from coordinatord.core.state.member import Member, MemberState
@@ -61,6 +62,7 @@ def answer_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desir
         and member.sent_revision == run.revision
         and sent.goal is Goal.RUN
         and sent.report is None
+        and sent.resume is None
         and sent.heartbeat_s == heartbeat_s
         and sent.lease_s == lease_s(member, run.policy, heartbeat_s)
     ):
@@ -97,6 +99,8 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
         outcome=_outcome(run, member, goal),
         report=report_for(run, member, goal, now),
         remark="" if goal is Goal.EXIT or member.state is MemberState.RUNNING else member.remark,
+        resume=resume_for(run, member, goal),
+        protected=protected_for(run, member),
     )
 
 

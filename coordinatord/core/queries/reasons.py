@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from coordinatord.core.queries.resumption import resume_point
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import MAY_HAVE_WORKERS, Health, Run
+from coordinatord.core.values.shards import ResumePoint
 from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.worker_ends import Killed
 
@@ -105,6 +107,24 @@ class Reasons:
         """The nodes to form a round of now."""
         candidates = self._run.candidates
         return name_some((member.node for member in candidates), len(candidates))
+
+    @property
+    def resumes(self) -> str:
+        """What the round to form now resumes from, as the end of a sentence; empty if that is nothing."""
+        point = resume_point(self._run, self._run.candidates) if self._run.kept else None
+        return "" if point is None else f"; resumes {resumed(point)}"
+
+    @property
+    def unrestorable(self) -> str:
+        """Which node cannot get what the workers resume from, and why."""
+        run = self._run
+        point, failed = run.durable.resume, run.kept.failed
+        step = "what the workers resume from" if point is None else f"the state of step {point.step:,}"
+        if not failed:
+            return f"{step} is no longer whole: a node has lost its part"
+        node, problem = next(iter(failed.items()))
+        more = f", nor could {len(failed) - 1} more" if len(failed) > 1 else ""
+        return f"node {node} could not get {step}{more}: {problem}"
 
     @property
     def leavers(self) -> str:
@@ -221,6 +241,12 @@ def ranks(killed: Killed) -> str:
     text = ", ".join(str(rank) for rank in killed.ranks)
     more = f" and {killed.count - len(killed.ranks)} more" if killed.count > len(killed.ranks) else ""
     return f"{'rank' if killed.count == 1 else 'ranks'} {text}{more}"
+
+
+def resumed(point: ResumePoint) -> str:
+    """Describe the step from which a round resumes: `at step 1,204 from memory, 0 steps redone`."""
+    redone = "" if point.redone is None else f", {point.redone:,} {'step' if point.redone == 1 else 'steps'} redone"
+    return f"at step {point.step:,} from memory{redone}"
 
 
 def pause_words(seconds: float, round_number: int, repeats: int) -> str:

@@ -16,7 +16,9 @@ from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.records import Reason
 from coordinatord.core.values.root_cause import LostNode, WorkerFailure
 from coordinatord.core.values.round_history import RoundHistory
+from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import Activity, Ledger, Spent
+from coordinatord.protocol.kept_state import KeptStep
 from coordinatord.protocol.messages import Assignment, JobSpec, NodeOffer, Outcome, Report
 
 FORGOTTEN_MAX = 1_000
@@ -96,6 +98,15 @@ class LostMember:
 
 
 @dataclass(frozen=True, slots=True)
+class SpoiledStep:
+    """A step that a round could not resume from, though it had seemed to be whole."""
+
+    at: KeptStep
+    round: int
+    """The round that could not."""
+
+
+@dataclass(frozen=True, slots=True)
 class EarlierRun:
     """The end of an earlier run of a job."""
 
@@ -152,6 +163,10 @@ class DurableRun:
     """Why the current round was formed."""
     slowest_s: float = 0.0
     """How long workers of the round may take to end, by the node that grants them the most."""
+    resume: ResumePoint | None = None
+    """The step that the workers of the current or last round resume from; None if they resume from none."""
+    spoiled: SpoiledStep | None = None
+    """The last step that a round could not resume from: none that was done before it and is newer is tried again."""
     stepped: bool = False
     """Whether a worker has reported a step of the current round."""
     reached: int | None = None

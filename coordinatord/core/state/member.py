@@ -9,6 +9,7 @@ from enum import StrEnum
 from coordinatord.core.state.durable import DurableMember
 from coordinatord.core.values.ranks import Seat
 from coordinatord.protocol.errors import Table
+from coordinatord.protocol.kept_state import Keeper
 from coordinatord.protocol.messages import Desired, NodeOffer, Observed, Phase
 
 
@@ -80,6 +81,8 @@ class Member:
     """The release of its nodeclient; empty if not known."""
     command: str = ""
     """The digest of its command; empty if not known."""
+    keeper: Keeper | None = None
+    """How others get at the state that it keeps; None if it can keep none, or it is not known."""
     remark: str = ""
     """A warning for its user, until its workers run; empty if there is none."""
     session: int | None = None

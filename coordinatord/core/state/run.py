@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from coordinatord.core.policy import Policy
 from coordinatord.core.state.durable import DurableRun, State
+from coordinatord.core.state.kept_index import KeptIndex
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.values.deadline_heap import DeadlineHeap
 from coordinatord.core.values.ranks import order
@@ -103,6 +104,7 @@ class Run:
         """First failures, keyed by node: nodes repeat what they said, and all of them may fail of one cause."""
         self.planned_at: float | None = None
         """When the round was stopped on purpose, with nothing wrong."""
+        self.kept = KeptIndex(durable)
         self.stop_overdue_at = 0.0
         """When the others stop waiting for a node that cannot end its workers."""
         for member in (*durable.members.values(), *durable.released.values()):
@@ -146,6 +148,7 @@ class Run:
             self.missing[node] = None
         del self._by_state[member.state][node]
         self._connected.discard(node)
+        self.kept.drop(node)
         self.give_up.discard(node)
         self.leaving.discard(node)
         self.claims.pop(node, None)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from coordinatord.core.queries.master_address import master_address
 from coordinatord.core.queries.reasons import Reasons, pause_words
 from coordinatord.core.queries.report_builder import repeats_of, report_on
+from coordinatord.core.queries.resumption import resume_point
 from coordinatord.core.queries.time_attribution import (
     spent,
     spent_at_the_end,
@@ -60,6 +61,7 @@ def form(run: Run, reason: Reason, decision: Decision) -> None:
             master_address=master_address(nodes[0], nodes),
             master_port=nodes[0].observed.port,
             spent=spent(run, decision.now),
+            resume=resume_point(run, nodes),
         )
     )
     decision.notify_all(run)

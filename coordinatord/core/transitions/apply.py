@@ -21,6 +21,7 @@ from coordinatord.core.state.durable import (
     DurableRun,
     EarlierRun,
     LostMember,
+    SpoiledStep,
     State,
 )
 from coordinatord.core.values.records import (
@@ -206,7 +207,7 @@ def _round_formed(run: DurableRun, record: RoundFormed, at: float) -> None:
         )
     run.order = {ranks.node: ranks for ranks in record.nodes}
     run.slowest_s = max((member.offer.stop_timeout_s for member in members), default=0.0)
-    run.formed_reason = record.reason
+    run.formed_reason, run.resume = record.reason, record.resume
     _begin_round(run, record, at)
 
 
@@ -270,6 +271,8 @@ def _round_stopped(run: DurableRun, record: RoundStopped, at: float) -> None:
     if first is not None:
         run.first_failure = WorkerFailure(first.node, first.host, at - first.failure.age_s, first.failure)
     run.stop_reason, run.planned = Reason(record.condition, record.reason), record.planned
+    if record.condition == _SPOILS and run.resume is not None:
+        run.spoiled = SpoiledStep(run.resume.at, run.round)
     run.rounds.note(record)
     _enter(run, State.STOPPING, record.reason, at)
     _spend(run, record.spent, Activity.STOPPING, at)
@@ -306,7 +309,7 @@ def _let_go_of_rounds(run: DurableRun) -> None:
     run.stepped = run.repeats_steps = run.silent = run.planned = False
     run.formed_reason = run.superseded_reason = run.last_end_reason = ""
     run.stop_reason, run.first_failure, run.slowest_s = Reason("", ""), None, 0.0
-    run.stop_asked, run.reports_steps = "", False
+    run.stop_asked, run.reports_steps, run.resume, run.spoiled = "", False, None, None
     if not any(True for _ in run.rounds):
         run.round = 0  # it was the number of another run, as nodes remembered it
     run.rounds = RoundHistory()
@@ -314,6 +317,9 @@ def _let_go_of_rounds(run: DurableRun) -> None:
 
 _FAILED_FOR_GOOD = {"exhausted", "given_up"}
 """Conditions under which a run fails for good; under the others no node was left."""
+
+_SPOILS = "unrestorable"
+"""The condition under which a round is stopped that cannot resume from its step."""
 
 _CONCLUSIONS = {Result.SUCCEEDED, Result.STOPPED}
 """Results with which the job itself is over. Of a run that its nodes have left, a node on its way opens another."""

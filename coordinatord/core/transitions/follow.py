@@ -70,6 +70,7 @@ def _node_placed(run: Run, record: NodeSucceeded | NodeLeftBehind) -> None:
 
 def _round_formed(run: Run, record: RoundFormed) -> None:
     run.begin_round([run.members[ranks.node] for ranks in record.nodes])
+    run.kept.begin_round(None if record.resume is None else record.resume.at)
 
 
 def _round_stopped(run: Run, record: RoundStopped) -> None:
@@ -96,6 +97,7 @@ def _run_ended(run: Run, record: RunEnded) -> None:
     run.missing.clear()
     run.leaving.clear()
     run.claims.clear()
+    run.kept.clear()
 
 
 _CHANGES: dict[type[Record], Callable[[Run, Any], None]] = {

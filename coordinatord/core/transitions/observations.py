@@ -15,7 +15,7 @@ from coordinatord.core.queries.time_attribution import spent_with_steps
 from coordinatord.core.state.durable import DurableMember, State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
-from coordinatord.core.transitions import actions
+from coordinatord.core.transitions import actions, kept_reports
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
 from coordinatord.protocol.fields import MESSAGE_MAX
@@ -64,6 +64,7 @@ def take_in(run: Run, member: Member, join: Join, decision: Decision) -> Member:
 def introduce(run: Run, member: Member, join: Join) -> None:
     """Take in what a node sends about itself with each session, and what its user is to be warned of."""
     member.protocol, member.release, member.command = join.version, join.release, join.command
+    member.keeper = join.keeper
     other = Reasons(run).other_command(member.node, join.command)
     advice = (
         f"node {member.node} was started with another command than node {other}, and both train in job {run.job}: "
@@ -84,6 +85,7 @@ def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
         and observed.round == before.round
         and observed.run == before.run
         and observed.port == before.port
+        and (observed.kept is before.kept or observed.kept == before.kept)
         and not (observed.leaving or before.leaving or observed.failure or before.failure)  # reasons to look closer
         and not (member.expired or run.count(MemberState.SILENT))
         and not _is_to_be_recorded(run, member, observed)
@@ -111,6 +113,7 @@ def observe(run: Run, member: Member, observed: Observed) -> None:
     was, now = member.state, member.heard_at
     member.observed, member.expired = observed, False
     run.place(member)
+    kept_reports.note(run, member)
     if member.state is MemberState.PREPARING:
         run.prepare(member, now)
     if member.state is MemberState.READY and was is not MemberState.READY:

@@ -41,6 +41,9 @@ class TransitionLoopError(InternalError):
     """The table goes round in circles. The run is where the last row left it."""
 
 
+_FORMED = "{reasons.because}formed of {reasons.chosen}"
+
+
 def _rows() -> list[Transition]:
     forming, starting, running = State.FORMING, State.STARTING, State.RUNNING
     stopping, succeeded, failed = State.STOPPING, State.SUCCEEDED, State.FAILED
@@ -62,8 +65,8 @@ def _rows() -> list[Transition]:
             do.fail_abandoned,
             "{reasons.because}no node is left: all have gone, were lost or gave up",
         ),
-        Transition(forming, when.full, starting, do.form, "{reasons.because}formed of {reasons.chosen}, its maximum"),
-        Transition(forming, when.settled, starting, do.form, "{reasons.because}formed of {reasons.chosen}"),
+        Transition(forming, when.full, starting, do.form, f"{_FORMED}, its maximum{{reasons.resumes}}"),
+        Transition(forming, when.settled, starting, do.form, f"{_FORMED}{{reasons.resumes}}"),
         Transition(
             starting, when.all_started, running, do.proceed, "all workers are started ({reasons.formed_reason})"
         ),
@@ -74,6 +77,7 @@ def _rows() -> list[Transition]:
             Transition(state, when.outrun, stopping, do.stop_at_once, "{reasons.superseded_reason}"),
             Transition(state, when.worker_failed, stopping, do.stop_at_once, "{reasons.first_failure}"),
             Transition(state, when.node_lost, stopping, do.stop_at_once, "lost {reasons.lost}"),
+            Transition(state, when.unrestorable, stopping, do.stop_at_once, "{reasons.unrestorable}"),
             Transition(state, when.stop_asked, stopping, do.stop_planned, "{reasons.stop_asked}"),
             Transition(
                 state, when.node_leaving, stopping, do.stop_planned, "{reasons.leavers} will leave{reasons.drains}"

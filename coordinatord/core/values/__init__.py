@@ -3,5 +3,6 @@
 `records` are the durable facts, each with its reason; `admin_requests` are operators' requests. `ranks` deals out
 ranks, `root_cause` finds the failure that came first, `time_ledger` counts where the time went, `round_history` keeps
 the last rounds, `time_series` what charts show, `training_progress` the steps that nodes report, and `deadline_heap`
-the times at which to look again.
+the times at which to look again. `shards` says whether kept parts make a step whole, and `resume_plan` who gets them
+from whom.
 """

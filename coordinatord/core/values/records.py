@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from coordinatord.core.values.ranks import Ranks
+from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import SPAN_MAX, Spent
 from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Name, Port, Step
 from coordinatord.protocol.messages import Failure, JobSpec, NodeOffer, Outcome, Report
@@ -145,6 +146,8 @@ class RoundFormed(Record):
     master_port: Port
     spent: Spent
     """The time of the run so far, as in each record with which the activity changes."""
+    resume: ResumePoint | None = None
+    """The step that its workers resume from; None if no node keeps one that is whole."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from coordinatord.hints.match import CAUSES, _advice, hint
-from coordinatord.protocol.messages import EarlyEnd, Report
+from coordinatord.protocol.messages import Report
+from coordinatord.protocol.worker_ends import EarlyEnd
 from nodeclient.core.worker_group import WorkerGroup
 from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.diagnosis.oom import OomKills

@@ -13,8 +13,9 @@ from coordinatord.core.state.durable import DurableRun
 from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.records import NodesHeard, NodesSilent, RoundEnded, RoundStopped, TrainingBegan
 from coordinatord.core.values.time_ledger import Spent
-from coordinatord.protocol.messages import Follower, SecondaryFailure
+from coordinatord.protocol.messages import Follower
 from coordinatord.protocol.schema import fields_of
+from coordinatord.protocol.worker_ends import SecondaryFailure
 from coordinatord.store import migrations
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError

@@ -1,0 +1,125 @@
+"""The choice of the step that a round resumes from, out of what nodes keep in memory, and what each node is told of it.
+
+The newest step is chosen of which each shard is held by a node that can be reached: the later round comes first, since
+an older one may have gone on where nobody knows. All nodes resume from it or none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinatord.core.queries.master_address import master_address
+from coordinatord.core.state.member import Member, MemberState
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.resume_plan import ResumePlan
+from coordinatord.core.values.shards import ResumePoint, are_whole
+from coordinatord.protocol.kept_state import KeptSource, KeptStep, Restoring, Resume, WantedParts
+from coordinatord.protocol.messages import Goal
+
+
+def resume_point(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:
+    """Choose the step that a round of these nodes resumes from; None if it resumes from nothing that is kept."""
+    if not run.kept or not all(member.keeper is not None for member in nodes):
+        return None
+    world_size = sum(member.offer.workers for member in nodes)
+    for at in run.kept.steps():
+        point = _point(run, at) if _may_be_chosen(run, at) else None
+        if point is None:
+            continue
+        plan, first, last = _plan(run, point), nodes[0], world_size - nodes[-1].offer.workers
+        ends = ((first, range(first.offer.workers)), (nodes[-1], range(last, world_size)))
+        if all(plan.sources(member.node, ranks, world_size) is not None for member, ranks in ends):
+            return point
+    return None
+
+
+def _may_be_chosen(run: Run, at: KeptStep) -> bool:
+    """Whether a step is older than the one with which a round has failed to begin, or was done since."""
+    spoiled = run.durable.spoiled
+    return spoiled is None or at < spoiled.at or at.round >= spoiled.round
+
+
+def _point(run: Run, at: KeptStep) -> ResumePoint | None:
+    """Return a step as the point to resume from, if it is whole among the nodes that can be reached."""
+    held = (parts for node, parts in run.kept.holders(at).items() if _is_reachable(run.members[node]))
+    parts = [one for some in held for one in some]
+    big = [one for one in parts if one.big]
+    if not are_whole(big):
+        return None
+    reached = run.durable.reached
+    redone = None if reached is None else max(0, reached - at.step)
+    return ResumePoint(at.round, at.step, big[0].world_size, big[0].shards, redone)
+
+
+def _is_reachable(member: Member) -> bool:
+    connected = member.session is not None and not member.expired and member.durable.outcome is None
+    return connected and member.keeper is not None
+
+
+def _plan(run: Run, point: ResumePoint) -> ResumePlan:
+    return ResumePlan(point, run.kept.holders(point.at))
+
+
+def is_obtainable(run: Run) -> bool:
+    """Whether all nodes of the round can get what their workers resume from, or have it, as far as is known."""
+    resume, kept = run.durable.resume, run.kept
+    if resume is None or run.durable.stepped or not kept.all_heard or kept.is_whole(resume.at):
+        return True
+    return all(has_restored(run, member) for member in run.inside)
+
+
+def has_restored(run: Run, member: Member) -> bool:
+    """Whether a node has all that its workers resume from in the current round."""
+    observed = member.observed
+    here = observed.round == run.durable.round and observed.run == run.id
+    return here and observed.kept is not None and observed.kept.restoring is Restoring.READY
+
+
+def resume_for(run: Run, member: Member, goal: Goal) -> Resume | None:
+    """Return what a node's workers resume from, until the node has it."""
+    point, assignment = run.durable.resume, member.durable.assignment
+    if point is None or assignment is None or goal is not Goal.RUN or run.durable.stepped or has_restored(run, member):
+        return None
+    ranks = range(assignment.first_rank, assignment.first_rank + member.offer.workers)
+    wanted = _sources(run, point, member.node, ranks, assignment.world_size)
+    sources = [
+        KeptSource(source, _address(run.members[source], member), keeper.port, keeper.key, parts)
+        for source, parts in (wanted or {}).items()
+        if (keeper := run.members[source].keeper) is not None
+    ]
+    complete = wanted is not None and len(sources) == len(wanted)
+    return Resume(
+        point.round,
+        point.step,
+        point.world_size,
+        point.shards,
+        sources=tuple(sources),
+        complete=complete,
+        redone=point.redone,
+    )
+
+
+def _sources(
+    run: Run, point: ResumePoint, node: str, ranks: range, world_size: int
+) -> dict[str, tuple[WantedParts, ...]] | None:
+    """Return what a node gets from whom, by the plan of the current round.
+
+    The plan is made once for all nodes, and again when parts have gone, or have come of which some were missing.
+    """
+    kept = run.kept
+    if kept.plan is not None and kept.plan[2] == kept.losses:
+        wanted = kept.plan[0].sources(node, ranks, world_size)
+        if wanted is not None or kept.plan[1] == kept.changes:
+            return wanted
+    plan = _plan(run, point)
+    kept.plan = (plan, kept.changes, kept.losses)
+    return plan.sources(node, ranks, world_size)
+
+
+def _address(source: Member, reader: Member) -> str:
+    return master_address(source, (source, reader))
+
+
+def protected_for(run: Run, member: Member) -> tuple[KeptStep, ...] | None:
+    """Return the steps that a node must not overwrite; None where it keeps nothing, or nothing is known."""
+    return None if member.keeper is None or member.state is MemberState.RELEASED else run.kept.protected

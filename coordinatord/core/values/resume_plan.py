@@ -1,0 +1,157 @@
+"""Says from whom each node of a round gets what its workers resume from.
+
+Each rank needs its own shard of the big state if there are as many ranks as before, and else all shards, since its own
+part is cut out of several. It also needs its own small state, and one small state that is committed: a new rank has
+none of its own, and of a pending one not all is usable.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+
+from coordinatord.core.values.shards import ResumePoint
+from coordinatord.protocol.kept_state import SOURCES_MAX, WANTED_MAX, KeptParts, WantedParts
+
+Needs = dict[str, dict[int, tuple[bool, bool]]]
+"""Whether the big state of a rank is wanted, and its small state, by node and rank."""
+
+
+class ResumePlan:
+    """Where the parts of one step are, for all nodes of a round."""
+
+    def __init__(self, point: ResumePoint, holders: Mapping[str, Iterable[KeptParts]]) -> None:
+        """Look at the parts of the step that these nodes hold, in their order."""
+        self._point = point
+        self._held = {node: tuple(one for one in parts if one.at == point.at) for node, parts in holders.items()}
+        everything = [(node, one) for node, parts in self._held.items() for one in parts]
+        self._big = _Holders((node, one) for node, one in everything if one.big and one.shards == point.shards)
+        self._small = _Holders((node, one) for node, one in everything if one.small)
+        self._pending = _Holders((node, one) for node, one in everything if one.pending)
+
+    def sources(self, node: str, ranks: range, world_size: int) -> dict[str, tuple[WantedParts, ...]] | None:
+        """Return what a node with these ranks gets from whom; None if some of it has no holder, or too many have it."""
+        needs: Needs = {}
+        if not self._add_big(needs, node, ranks, world_size):
+            return None
+        committed = False
+        for rank in ranks:
+            committed |= self._add_small(needs, node, rank)
+        if not committed:
+            self._add_any_small(needs, node)
+        sources = {source: _grouped(wanted) for source, wanted in needs.items()}
+        fits = len(sources) <= SOURCES_MAX and all(len(wanted) <= WANTED_MAX for wanted in sources.values())
+        return sources if fits else None
+
+    def _add_big(self, needs: Needs, node: str, ranks: range, world_size: int) -> bool:
+        if self._point.shards == 1:
+            spread = ranks.start // max(1, len(ranks))
+            return self._add_shard(needs, node, 0, spread)
+        if world_size == self._point.world_size:
+            shards = [self._shard_of(rank) for rank in ranks]
+            if None not in shards:
+                return all(self._add_shard(needs, node, shard or 0, ranks.start) for shard in dict.fromkeys(shards))
+        return all(self._add_shard(needs, node, shard, 0) for shard in range(self._point.shards))
+
+    def _shard_of(self, rank: int) -> int | None:
+        """Return the shard that a rank has had; None if nobody keeps a part of it."""
+        for found in (self._big, self._small, self._pending):
+            holder = found.of_rank(rank)
+            if holder is not None:
+                part = holder[1]
+                return (part.first_shard + rank - part.first_rank) % part.shards
+        return None
+
+    def _add_shard(self, needs: Needs, node: str, shard: int, spread: int) -> bool:
+        """Let a node get a shard: from itself, or else from one of the others, in turn."""
+        own = [(node, one) for one in self._held.get(node, ()) if one.big and one.shards == self._point.shards]
+        for source, part in own:
+            rank = _rank_with(part, shard)
+            if rank is not None:
+                _need(needs, source, rank, big=True)
+                return True
+        found = self._big.of_shard(shard, self._point.shards)
+        if not found:
+            return False
+        source, rank = found[spread % len(found)]
+        _need(needs, source, rank, big=True)
+        return True
+
+    def _add_small(self, needs: Needs, node: str, rank: int) -> bool:
+        """Let a node get the small state of a rank, if anybody has it; return whether it is committed."""
+        for found, committed in ((self._small, True), (self._pending, False)):
+            holder = found.of_rank(rank, node)
+            if holder is not None:
+                _need(needs, holder[0], rank, small=True)
+                return committed
+        return False
+
+    def _add_any_small(self, needs: Needs, node: str) -> None:
+        own = [one for one in self._held.get(node, ()) if one.small]
+        if own:
+            _need(needs, node, own[0].first_rank, small=True)
+            return
+        first = self._small.first
+        if first is not None:
+            _need(needs, first[0], first[1].first_rank, small=True)
+
+
+class _Holders:
+    """Who has one kind of parts, by rank and by shard."""
+
+    def __init__(self, held: Iterable[tuple[str, KeptParts]]) -> None:
+        self._held = sorted(held, key=lambda one: one[1].first_rank)
+        self._begins = [part.first_rank for _, part in self._held]
+        self._longest = max((part.ranks for _, part in self._held), default=0)
+        self._of_shard: dict[int, list[tuple[str, int]]] | None = None
+
+    @property
+    def first(self) -> tuple[str, KeptParts] | None:
+        """The holder of the lowest rank."""
+        return self._held[0] if self._held else None
+
+    def of_rank(self, rank: int, rather: str = "") -> tuple[str, KeptParts] | None:
+        """Return a holder of a rank's part: this node if it has it, else any."""
+        found = None
+        for place in range(bisect_right(self._begins, rank) - 1, -1, -1):
+            holder = self._held[place]
+            begin = holder[1].first_rank
+            if begin + self._longest <= rank:
+                break
+            if rank < begin + holder[1].ranks:
+                found = holder
+                if not rather or holder[0] == rather:
+                    break
+        return found
+
+    def of_shard(self, shard: int, shards: int) -> list[tuple[str, int]]:
+        """Return the nodes that have a shard, each with a rank that has it."""
+        if self._of_shard is None:
+            self._of_shard = {}
+            for node, part in self._held:
+                for offset in range(min(part.ranks, shards)):
+                    there = self._of_shard.setdefault((part.first_shard + offset) % shards, [])
+                    there.append((node, part.first_rank + offset))
+        return self._of_shard.get(shard, [])
+
+
+def _rank_with(part: KeptParts, shard: int) -> int | None:
+    offset = (shard - part.first_shard) % part.shards
+    return part.first_rank + offset if offset < part.ranks else None
+
+
+def _need(needs: Needs, node: str, rank: int, *, big: bool = False, small: bool = False) -> None:
+    wanted = needs.setdefault(node, {})
+    had_big, had_small = wanted.get(rank, (False, False))
+    wanted[rank] = (had_big or big, had_small or small)
+
+
+def _grouped(wanted: Mapping[int, tuple[bool, bool]]) -> tuple[WantedParts, ...]:
+    """Group consecutive ranks of which the same is wanted."""
+    groups = []
+    ordered = enumerate(sorted(wanted.items()))
+    for (_, (big, small)), members in groupby(ordered, key=lambda one: (one[1][0] - one[0], one[1][1])):
+        ranks = [rank for _, (rank, _) in members]
+        groups.append(WantedParts(ranks[0], len(ranks), big, small))
+    return tuple(groups)

@@ -1,0 +1,66 @@
+"""Whether kept parts make a step whole: each shard of its big state needs a holder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from coordinatord.protocol.fields import RANKS_MAX, Counter, Step
+from coordinatord.protocol.kept_state import KeptParts, KeptStep
+from coordinatord.protocol.schema import Range
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """The step that a round resumes from."""
+
+    round: Counter
+    """The round in which the step was done."""
+    step: Step
+    world_size: Annotated[int, Range(1, RANKS_MAX)]
+    """How many ranks that round had."""
+    shards: Annotated[int, Range(1, RANKS_MAX)]
+    redone: Step | None
+    """How many steps are done again, as far as workers have reported steps."""
+
+    @property
+    def at(self) -> KeptStep:
+        """The step."""
+        return KeptStep(self.round, self.step)
+
+
+def shards_in(parts: KeptParts, shards: int) -> Iterator[tuple[int, int]]:
+    """Return the shards that these parts have, as ranges without their ends."""
+    if not parts.big or parts.shards != shards:
+        return
+    end = parts.first_shard + parts.ranks
+    if parts.ranks >= shards:
+        yield 0, shards
+    elif end <= shards:
+        yield parts.first_shard, end
+    else:
+        yield parts.first_shard, shards
+        yield 0, end - shards
+
+
+def cover(ranges: Iterable[tuple[int, int]], shards: int) -> bool:
+    """Whether ranges leave out none of so many shards."""
+    reached = 0
+    for begin, end in sorted(ranges):
+        if begin > reached:
+            return False
+        reached = max(reached, end)
+    return reached >= shards
+
+
+def are_whole(parts: Sequence[KeptParts]) -> bool:
+    """Whether parts of one step have all its shards.
+
+    Ranks that disagree on how many shards or ranks there are keep nothing that fits together.
+    """
+    if not parts:
+        return False
+    shards = parts[0].shards
+    alike = all(one.shards == shards and one.world_size == parts[0].world_size for one in parts)
+    return alike and cover((one for part in parts for one in shards_in(part, shards)), shards)

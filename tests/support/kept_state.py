@@ -1,0 +1,67 @@
+"""What nodes keep in memory, and what they are told of it, for tests of the coordinator."""
+
+from __future__ import annotations
+
+from coordinatord.protocol.kept_state import Holding, Keeper, KeptParts, Resume
+from coordinatord.protocol.messages import Assignment
+
+KEY = "0123456789abcdef" * 2
+"""The key of each node that keeps state."""
+
+
+def a_keeper(port: int = 9_000) -> Keeper:
+    """Build how others get at what a node keeps."""
+    return Keeper(port, KEY, limit_bytes=2**30)
+
+
+def kept_parts(
+    round_number: int,
+    step: int,
+    ranks: range = range(1),
+    *,
+    world_size: int = 1,
+    shards: int = 1,
+    big: bool = True,
+    small: bool = True,
+    pending: bool = False,
+    protected: bool = False,
+) -> KeptParts:
+    """Build what a node keeps of some ranks of a step, of which each has the shard of its own number."""
+    return KeptParts(
+        round=round_number,
+        step=step,
+        world_size=world_size,
+        shards=shards,
+        first_rank=ranks.start,
+        ranks=len(ranks),
+        first_shard=ranks.start % shards,
+        big=big,
+        small=small,
+        pending=pending,
+        protected=protected,
+    )
+
+
+def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment | None, workers: int) -> Holding:
+    """Build what a node keeps as a script has it: `1:96 1:100 shards=2 of=4 protected=yes`, each a round and a step."""
+    first, world_size = (assignment.first_rank, assignment.world_size) if assignment else (0, workers)
+    parts = (
+        kept_parts(
+            int(number),
+            int(step),
+            range(first, first + workers),
+            world_size=int(options.get("of", world_size)),
+            shards=int(options.get("shards", 1)),
+            protected="protected" in options,
+        )
+        for number, step in (each.split(":") for each in steps)
+    )
+    return Holding(tuple(parts))
+
+
+def resume_text(resume: Resume | None) -> str:
+    """Write what a node is to resume from, as the end of a sentence."""
+    if resume is None:
+        return ""
+    sources = ", ".join(source.node for source in resume.sources) + ("" if resume.complete else " and others")
+    return f", resuming at step {resume.step} of round {resume.round} with parts of {sources}"
