@@ -162,7 +162,10 @@ class Place:
     def begin(self) -> None:
         """Say that it is no longer whole, before its data are overwritten."""
         self._control[_CHECK] = 0
-        self._control[_DIGEST] = 0
+
+    def resume(self, commit: Commit) -> None:
+        """Take `begin` back before anything is overwritten: what it holds was protected meanwhile."""
+        self._control[_CHECK] = commit.check
 
     def commit(self, commit: Commit) -> None:
         """Say that it is whole: all of its data are written."""

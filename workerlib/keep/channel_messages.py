@@ -100,10 +100,15 @@ NOTHING = Resume(0, -1, 0, ())
 
 @dataclass(frozen=True, slots=True)
 class SaveNow:
-    """The round is over: save the big state now, if a step is whole."""
+    """The round is over: save the big state now, if a step is whole.
+
+    In a `planned` stop a script that calls `should_stop` goes on to a step of its choice instead, and the state of that
+    step is saved when it leaves its `with` block.
+    """
 
     number: int
     """The answer has it too, which tells it from a save at an interval that was on its way."""
+    planned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

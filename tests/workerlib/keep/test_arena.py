@@ -70,6 +70,15 @@ def test_a_place_that_is_begun_is_no_longer_whole_nor_is_its_digest(arena: Arena
     assert place.digest(replace(COMMIT, serial=2)) is None
 
 
+def test_a_place_that_was_begun_and_not_overwritten_is_whole_again(arena: Arena) -> None:
+    place = arena.generations[0]
+    place.commit(COMMIT)
+    place.note_digest(COMMIT, 5)
+    place.begin()
+    place.resume(COMMIT)
+    assert (place.read(), place.digest(COMMIT)) == (COMMIT, 5)
+
+
 def test_a_digest_of_zero_is_a_digest(arena: Arena) -> None:
     place = arena.generations[0]
     place.commit(COMMIT)

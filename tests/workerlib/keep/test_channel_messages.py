@@ -36,7 +36,7 @@ MESSAGES: list[Message] = [
         2, 17, 3, (Part(0, big=True, small=True, pending=False), Part(2, big=False, small=False, pending=True)), True
     ),
     NOTHING,
-    SaveNow(3),
+    SaveNow(3, planned=True),
     Saved(18, 0.25, 1000, asked=3),
     NotSaved("the step was not whole", asked=3),
     Interval(8, 0.01, 2),
