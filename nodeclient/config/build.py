@@ -15,15 +15,20 @@ from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import JobSpec
 from coordinatord.runtime.settings import SettingsParser
 from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, JoinConfig
-from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, JOIN_TIMEOUT_S
+from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, JOIN_TIMEOUT_S, KEEP_TIMEOUT_S
 from nodeclient.host.addresses import fresh_node_id
-from nodeclient.host.devices import WorkersPerNodeError, workers_per_node
+from nodeclient.host.devices import Host, WorkersPerNodeError, workers_per_node
+from nodeclient.host.memory import memory
 from nodeclient.host.schedulers import Found, SchedulerError, found, missed
 from nodeclient.output.output_settings import Choice, OutputSettings
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
 
 STOP_TIMEOUT_S = 30.0
 """The same default as torchrun's."""
+
+KEEP_SHARE = 0.25
+"""The share of the memory that may hold kept state. The state of a model on GPUs takes a fraction of the host's memory;
+training on CPUs uses most of it for itself."""
 
 UNHEEDED = {
     "TORCHELASTIC_ENABLE_FILE_TIMER": "nodeclient has no watchdog for torch.distributed.elastic.timer to talk to",
@@ -91,6 +96,8 @@ def join_config(
         numa=given.numa_binding,
         virtual_local_rank=given.virtual_local_rank,
         preload=given.preload,
+        keep_bytes=_keep_bytes(given.keep_memory, remarks),
+        keep_timeout_s=_first(given.keep_timeout, KEEP_TIMEOUT_S),
         error_file=_error_file(environ),
         own_coordinator=front_end.own_coordinator,
         remarks=tuple(remarks),
@@ -114,6 +121,8 @@ def _note(parser: SettingsParser, config: JoinConfig, from_scheduler: Mapping[st
         "join_timeout": config.join_timeout_s,
         "stop_timeout": config.stop_timeout_s,
         "abort_timeout": config.abort_timeout_s,
+        "keep_memory": config.keep_bytes,
+        "keep_timeout": config.keep_timeout_s,
         "log_level": config.log_level,
         "signals_to_handle": [signum.name for signum in config.signals],
     }.items():
@@ -159,6 +168,18 @@ def _group_rank(
     if "node_rank" in from_scheduler and int(from_scheduler["node_rank"].value) < most:
         return int(_take(from_scheduler, "node_rank", "node rank", remarks) or 0)
     return default
+
+
+def _keep_bytes(given: float | None, remarks: list[str]) -> int:
+    """Return how much memory there is for kept state."""
+    share = KEEP_SHARE if given is None else given
+    if isinstance(share, int):
+        return share
+    try:
+        return int(memory(Host()).total * share)
+    except OSError as error:
+        remarks.append(f"no state of workers is kept: how much memory there is cannot be read: {error.strerror}")
+        return 0
 
 
 def _first(given: float | None, default: float) -> float:

@@ -35,6 +35,9 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 ROTATE_BYTES_MIN = 10_000
 """Smaller logs would be rotated all the time."""
 
+_PERCENT_MAX = 90
+"""Workers need memory too."""
+
 _UNSUITABLE = (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD)
 """The first two cannot be handled, and the third says that a child has ended."""
 
@@ -213,6 +216,18 @@ def size(text: str, least: int = ROTATE_BYTES_MIN) -> int:
     if number < least:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a size, such as 100MB or 2G, of at least 10k")
     return number
+
+
+def memory_share(text: str) -> int | float:
+    """Read a number of bytes, or a share of what there is, such as `25%`, which is 0.25; 0 is nothing."""
+    if text == "0":
+        return 0
+    share = text.removesuffix("%")
+    if share == text:
+        return size(text)
+    if not (share.isascii() and share.isdecimal()) or not 1 <= int(share) <= _PERCENT_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a share, such as 25%, of at most {_PERCENT_MAX}%")
+    return int(share) / 100
 
 
 def modules(text: str) -> tuple[str, ...]:

@@ -73,6 +73,22 @@ def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], sign
         metavar="MODULES",
         help="import these once, such as torch, and fork the workers of every round from there",
     )
+    add_own(
+        parser,
+        "--keep-memory",
+        type=flag_values.memory_share,
+        toml=WHOLE_OR_TEXT,
+        metavar="SIZE|PERCENT",
+        help="memory of this host for state that workers keep, such as 64GB; 0 is none (default: 25%%)",
+    )
+    add_own(
+        parser,
+        "--keep-timeout",
+        type=flag_values.seconds_or_none,
+        toml=NUMBER,
+        metavar="S",
+        help="seconds that workers get to save what they keep when their round is over (default: 30)",
+    )
     parser.add_setting(
         "--signals-to-handle",
         variables=signals_variables,

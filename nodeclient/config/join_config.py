@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from coordinatord.protocol.messages import JobSpec
 from nodeclient.config.flag_values import Endpoint
-from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
+from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, KEEP_TIMEOUT_S
 from nodeclient.output.output_settings import OutputSettings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -52,6 +52,10 @@ class JoinConfig:
     """Each worker sees only its own GPU, and LOCAL_RANK is 0 in all of them."""
     preload: tuple[str, ...] = ()
     """Modules that are imported once, for all workers of all rounds."""
+    keep_bytes: int = 0
+    """How much memory there is for state that workers keep; 0 for none."""
+    keep_timeout_s: float = KEEP_TIMEOUT_S
+    """How long workers get at most to save what they keep when their round is over."""
     error_file: Path | None = None
     """The file in which a scheduler expects the root cause (TORCHELASTIC_ERROR_FILE)."""
     own_coordinator: bool = False

@@ -11,6 +11,9 @@ ABORT_TIMEOUT_S = 0.5
 """The time between SIGTERM and SIGKILL in an unplanned stop. A worker that hangs in a collective will not end by
 itself."""
 
+KEEP_TIMEOUT_S = 30.0
+"""The longest time that workers get to save what they keep: as long as they get in a planned stop."""
+
 LEAVE_WITHIN_S = 5.0
 """A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself."""
 

@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import Protocol
 
 from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.kept_state import Keeper
 from coordinatord.protocol.messages import PROTOCOL_VERSION, JobSpec, Join, NodeOffer, Observed
 from coordinatord.runtime import __version__
 from nodeclient.host.addresses import host_id, routable_address
@@ -70,10 +71,12 @@ class Introduction:
         group_rank: int | None = None,
         command: Sequence[str] = (),
         log_dir: str = "",
+        keeper: Keeper | None = None,
     ) -> None:
         """Begin at `now`, by the clock of the event loop.
 
-        `command` starts the workers, if it is known; the others are fields of `NodeOffer`.
+        `command` starts the workers, if it is known; `keeper` is how others get at what it keeps, if it keeps anything;
+        the others are fields of `NodeOffer`.
         """
         self._settings = settings
         self._workers = workers
@@ -84,6 +87,7 @@ class Introduction:
         self._group_rank = group_rank
         self._command = command_digest(command)
         self._log_dir = log_dir
+        self._keeper = keeper
         self._incarnation = time.time_ns()
         self._began_at = now
 
@@ -100,6 +104,7 @@ class Introduction:
             release=__version__,
             age_s=min(now - self._began_at, DURATION_S_MAX),
             command=self._command,
+            keeper=self._keeper,
         )
 
     def _offer(self) -> NodeOffer:

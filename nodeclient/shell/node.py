@@ -27,7 +27,10 @@ from nodeclient.core.effects import (
     Level,
     Notice,
     Probe,
+    Protect,
     Reconnect,
+    Restore,
+    SaveKept,
     SendObserved,
     Show,
     Start,
@@ -51,6 +54,7 @@ from nodeclient.diagnosis import error_file, oom
 from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.forkserver.starter import WorkerStarter
 from nodeclient.host.ports import PortReservation
+from nodeclient.keep.state_keeper import KeepSettings, StateKeeper
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output
 from nodeclient.shell.agent_loop import AgentLoop
@@ -99,6 +103,7 @@ class Node:
             config.stop_timeout_s,
             config.abort_timeout_s,
             preloads=bool(config.preload),
+            keeps=config.keep_bytes > 0,
         )
         self._agent = Agent(settings, self._port.port, self._loop.time())
         mark = secrets.token_hex(16)
@@ -118,6 +123,8 @@ class Node:
         """Kills by the kernel's OOM killer, counted before the workers were started."""
         self._guard = Guard(mark, self._output.private_folder)
         self._tasks = Tasks()
+        keep = KeepSettings(config.keep_bytes, config.keep_timeout_s)
+        self._keeper = StateKeeper(keep, config.node, config.workers, self.submit, self._console.notify, self._tasks)
         self._logs = LogService(config.output, config.job, config.node, self._complain, self._tasks.fail)
         self._session = CoordinatorConnection(config.coordinators, self._join, self.submit, self._logs.read)
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
@@ -134,6 +141,7 @@ class Node:
             group_rank=config.group_rank,
             command=config.command,
             log_dir=self._logs.folder,
+            keeper=self._keeper.offer,
         )
 
     async def run(self) -> int:
@@ -164,6 +172,7 @@ class Node:
                 return code
             finally:
                 await self._tasks.cancel()
+                self._keeper.close()
                 self._guard.close()
                 await self._output.close()
                 self._slots.close()
@@ -227,6 +236,8 @@ class Node:
                 self._tasks.spawn(self._probe(effect), name="probe")
             case Start():
                 self._start(effect)
+            case Restore() | Protect() | SaveKept():
+                self._keeper.carry_out(effect)
             case Terminate(signum):
                 self._exit_reporter.expect_exits()
                 self._workers.terminate(signum)
@@ -236,7 +247,7 @@ class Node:
             case Sweep():
                 self._tasks.spawn(self._sweep(), name="sweep")
             case SendObserved(observed):
-                self._session.send(self._note_steps(self._slots.complete(observed)))
+                self._session.send(self._note_steps(self._completed(observed)))
                 self._end_lingering()
             case Reconnect(reason):
                 self._session.close(reason)
@@ -275,7 +286,8 @@ class Node:
                 self._error_files = [stream.error_file for stream in streams]
                 screens = [stream.screen for stream in streams]
                 self._exit_reporter.begin()
-                slots = self._slots.begin(start.run, start.round)
+                keep = self._keeper.listen(self._output.private_folder, start.round)
+                slots = [{**slot, **keep} for slot in self._slots.begin(start.run, start.round)]
                 self._lingering, self._first_rank = lingering.Lingering(), assignment.first_rank
                 self._workers.start(self._launcher.commands(start, self._error_files, slots, screens), streams)
         except GuardError as error:
@@ -316,6 +328,7 @@ class Node:
                 self._complain(lingering.linger_notice(self._first_rank + local_rank, pid, over[local_rank]))
 
     def _note_exit(self, local_rank: int, exit_code: int) -> None:
+        self._keeper.note_exit(local_rank)
         self._exit_reporter.note(local_rank, exit_code, self._workers.pid_of(local_rank))
 
     async def _diagnose(self, local_rank: int, exit_code: int) -> Diagnosis:
@@ -348,6 +361,7 @@ class Node:
         except UnkillableError as error:
             self.submit(SweepFailed(str(error)))
             return
+        self._keeper.note_end()
         await self._exit_reporter.settled()
         # Each round has a fresh port, so nothing of an old round can connect to the new one by mistake.
         self._port.close()
@@ -366,8 +380,11 @@ class Node:
     # Texts about the node itself
 
     def _join(self) -> Join:
-        observed = self._slots.complete(self._agent.observed(self._loop.time(), beat=True))
+        observed = self._completed(self._agent.observed(self._loop.time(), beat=True))
         return self._introduction.join(observed, self._loop.time())
+
+    def _completed(self, observed: Observed) -> Observed:
+        return self._keeper.complete(self._slots.complete(observed))
 
     def _status(self) -> str:
         """Return a line for `systemctl status` that says where this node is."""

@@ -102,6 +102,11 @@ class ArenaSizes:
         """The bytes of the whole arena."""
         return HEADER_BYTES + GENERATIONS * self.generation + SMALL_PLACES * self.small
 
+    @property
+    def one_of_each(self) -> int:
+        """The bytes up to the end of the first place, in an arena whose places are all of one kind."""
+        return HEADER_BYTES + self.generation + self.small
+
     def holds(self, other: ArenaSizes) -> bool:
         """Whether an arena of these sizes has room for what the other one has room for."""
         return self.generation >= other.generation and self.small >= other.small

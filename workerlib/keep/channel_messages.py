@@ -9,7 +9,7 @@ connection.
 |---|---|---|
 | worker | `Hello` | |
 | worker | `Reserve` | `Reserved` with a descriptor, or `RefusedMemory` |
-| worker | `AskRestore` | `Resume`, with a descriptor for each of its parts, once all of them are on this host |
+| worker | `AskRestore` | `ResumeFrom`, with a descriptor for each of its parts, once all of them are on this host |
 | nodeclient | `SaveNow` | `Saved` or `NotSaved` |
 | worker | `Saved`, after each save at an interval too | |
 | worker | `Interval` | |
@@ -84,7 +84,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class ResumeFrom:
     """What the round resumes from. More packets follow if `more`; step -1 says that there is nothing."""
 
     round: int
@@ -94,7 +94,7 @@ class Resume:
     more: bool = False
 
 
-NOTHING = Resume(0, -1, 0, ())
+NOTHING = ResumeFrom(0, -1, 0, ())
 """The round begins from nothing, as all of its workers do."""
 
 
@@ -143,7 +143,7 @@ class Interval:
     skipped: int
 
 
-Message = Hello | Reserve | Reserved | RefusedMemory | AskRestore | Resume | SaveNow | Saved | NotSaved | Interval
+Message = Hello | Reserve | Reserved | RefusedMemory | AskRestore | ResumeFrom | SaveNow | Saved | NotSaved | Interval
 
 _KINDS: dict[str, type[Any]] = {
     "hello": Hello,
@@ -151,7 +151,7 @@ _KINDS: dict[str, type[Any]] = {
     "reserved": Reserved,
     "refused": RefusedMemory,
     "restore": AskRestore,
-    "resume": Resume,
+    "resume": ResumeFrom,
     "save": SaveNow,
     "saved": Saved,
     "not_saved": NotSaved,

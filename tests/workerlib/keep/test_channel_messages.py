@@ -19,7 +19,7 @@ from workerlib.keep.channel_messages import (
     RefusedMemory,
     Reserve,
     Reserved,
-    Resume,
+    ResumeFrom,
     Saved,
     SaveNow,
     decode,
@@ -32,7 +32,7 @@ MESSAGES: list[Message] = [
     Reserved(),
     RefusedMemory("too large"),
     AskRestore(),
-    Resume(
+    ResumeFrom(
         2, 17, 3, (Part(0, big=True, small=True, pending=False), Part(2, big=False, small=False, pending=True)), True
     ),
     NOTHING,

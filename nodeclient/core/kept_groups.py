@@ -1,0 +1,50 @@
+"""Puts the parts that a node keeps into groups, as the protocol names them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from coordinatord.protocol.kept_state import PARTS_MAX, KeptParts
+
+
+def merged(parts: Iterable[KeptParts]) -> list[KeptParts]:
+    """Return what is kept by rank and step, out of what single places hold of it; each is of one rank.
+
+    A rank may have the big state of a step in one place and the small one in another. What was taken when the step was
+    done makes up for what was taken within it.
+    """
+    known: dict[tuple[int, int, int], KeptParts] = {}
+    for part in parts:
+        key = part.round, part.step, part.first_rank
+        other = known.get(key, part)
+        known[key] = replace(
+            part if part.big else other,
+            big=part.big or other.big,
+            small=part.small or other.small,
+            pending=(part.pending or other.pending) and not (part.small or other.small),
+            protected=part.protected or other.protected,
+        )
+    return list(known.values())
+
+
+def grouped(parts: Iterable[KeptParts]) -> tuple[KeptParts, ...]:
+    """Return the same parts as groups of consecutive ranks: the newest steps, if there are too many groups."""
+    groups: list[KeptParts] = []
+    for part in sorted(parts, key=lambda part: (part.at, part.first_rank)):
+        last = groups[-1] if groups else None
+        if last is not None and _continues(last, part):
+            groups[-1] = replace(last, ranks=last.ranks + part.ranks)
+        else:
+            groups.append(part)
+    return tuple(sorted(groups, key=lambda group: (group.protected, group.big, group.at), reverse=True)[:PARTS_MAX])
+
+
+def _continues(last: KeptParts, part: KeptParts) -> bool:
+    """Whether a part goes on where a group ends, with its ranks and with its shards."""
+    rank, shard = last.first_rank + last.ranks, (last.first_shard + last.ranks) % last.shards
+    return replace(last, first_rank=rank, first_shard=shard, ranks=part.ranks) == part if _fits(last, part) else False
+
+
+def _fits(last: KeptParts, part: KeptParts) -> bool:
+    return last.first_rank + last.ranks + part.ranks <= last.world_size

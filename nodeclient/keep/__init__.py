@@ -1,0 +1,6 @@
+"""State that workers keep in memory of their node: it outlives them, and other nodes can have it.
+
+`arenas` owns the memory, and `digests` shows whether it is still what it was. `worker_channel` talks to the workers of
+this node. `part_server` gives parts to other agents and `part_fetch` gets them, in the words of `part_messages`;
+`restoration` puts together what the workers of a round resume from. `state_keeper` is the door.
+"""

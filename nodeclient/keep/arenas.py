@@ -1,0 +1,182 @@
+"""The memory in which the workers of a node keep state. It belongs to this process, so it outlives them.
+
+There is an arena for each local rank; `workerlib.keep.arena` has its layout. A worker of a later round gets the arena
+of its local rank again, with what is in it. If it needs a larger one, the older one stays until the new one has
+something whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from threading import Lock
+
+from coordinatord.protocol.errors import OperationalError
+from nodeclient.keep.part_messages import Kind
+from nodeclient.workers import syscalls
+from workerlib.keep.arena import MEMORY_NAME, Arena, ArenaSizes, Commit, Place
+
+_SEALS = syscalls.F_SEAL_SHRINK | syscalls.F_SEAL_GROW | syscalls.F_SEAL_SEAL
+
+_SPARE_SHARE = 0.9
+"""The share of the memory that is free which may be taken. Where a control group runs out of memory, the kernel kills
+one of its processes; it does not refuse."""
+
+
+class NoMemoryError(OperationalError):
+    """There is no memory for an arena; the text says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one place holds."""
+
+    file: int
+    """The arena's file."""
+    place: Place
+    commit: Commit
+    kind: Kind
+
+    @property
+    def small(self) -> bool:
+        """Whether the small state of the step is in it."""
+        return self.kind is Kind.SMALL or self.commit.has_small
+
+
+@dataclass(slots=True)
+class _Owned:
+    file: int
+    arena: Arena
+
+
+class Arenas:
+    """The arenas of one node. All is for the thread of the event loop, but `claim` and `give_back` are for any."""
+
+    def __init__(self, limit_bytes: int, available: Callable[[], int]) -> None:
+        """Begin with none. `limit_bytes` is the most that they may have in all; `available` is what the host has."""
+        self._limit_bytes = limit_bytes
+        self._available = available
+        self._owned: dict[int, list[_Owned]] = {}
+        """The arenas of each local rank; the last one is in use."""
+        self._protected: Collection[tuple[int, int]] = ()
+        self._lock = Lock()
+        self.used_bytes = 0
+        """All that is taken of the limit, with what is being allocated and what is received."""
+
+    async def reserve(self, local_rank: int, sizes: ArenaSizes) -> int:
+        """Return the file of an arena of at least these sizes for a local rank. Raises `NoMemoryError`."""
+        owned = self._owned.get(local_rank, [])
+        if owned and owned[-1].arena.sizes.holds(sizes):
+            return owned[-1].file
+        what = f"to keep three generations of a worker's state takes {size_in_words(sizes.total)}"
+        self.claim(sizes.total, what)
+        try:
+            # Now, and not when a worker writes: it must not meet a lack of memory. Each page is zeroed, which takes
+            # a second for each gigabyte, so it is done in a thread.
+            file = await asyncio.to_thread(allocate, sizes, sizes.total)
+        except OSError as error:
+            self.give_back(sizes.total)
+            raise NoMemoryError(f"{what}, which the system refused: {error.strerror}") from error
+        arena = Arena.attach(file, writable=True)
+        arena.protect(self._protected)
+        self._owned.setdefault(local_rank, []).append(_Owned(file, arena))
+        return file
+
+    def claim(self, size: int, what: str) -> None:
+        """Count memory that is about to be used. Raises `NoMemoryError` with `what` if that is too much."""
+        available = self._available()
+        with self._lock:
+            if size > self._limit_bytes - self.used_bytes:
+                used = f", of which {size_in_words(self.used_bytes)} are used" if self.used_bytes else ""
+                raise NoMemoryError(f"{what}, and --keep-memory is {size_in_words(self._limit_bytes)}{used}")
+            if size > available * _SPARE_SHARE:
+                raise NoMemoryError(f"{what}, and this host has {size_in_words(available)} to spare")
+            self.used_bytes += size
+
+    def give_back(self, size: int) -> None:
+        """Count memory no more."""
+        with self._lock:
+            self.used_bytes -= size
+
+    def held(self) -> Iterator[Held]:
+        """Return what all places hold that are whole."""
+        for owned in self._all():
+            for kind, places in ((Kind.BIG, owned.arena.generations), (Kind.SMALL, owned.arena.smalls)):
+                for place in places:
+                    commit = place.read()
+                    if commit is not None:
+                        yield Held(owned.file, place, commit, kind)
+
+    def find(self, rank: int, round_number: int, step: int, kind: Kind) -> Held | None:
+        """Return the place that has this part; None if none has.
+
+        The small state may lie in a generation. One that was taken when the step was done is better than one that was
+        taken within it.
+        """
+        wanted = (rank, round_number, step)
+        found = [
+            held
+            for held in self.held()
+            if (held.commit.rank, held.commit.round, held.commit.step) == wanted
+            and (held.kind is kind or (kind is Kind.SMALL and held.small))
+        ]
+        return max(found, key=lambda held: (not held.commit.pending, held.commit.serial), default=None)
+
+    def protect(self, steps: Collection[tuple[int, int]]) -> None:
+        """Let no worker overwrite the generations of these rounds and steps."""
+        self._protected = steps
+        for owned in self._all():
+            owned.arena.protect(steps)
+
+    def is_protected(self, commit: Commit) -> bool:
+        """Whether the generation of a commit is not to be overwritten."""
+        return (commit.round, commit.step) in self._protected
+
+    def drop_superseded(self) -> None:
+        """Drop arenas that were replaced by larger ones, once those have something whole."""
+        for local_rank, owned in self._owned.items():
+            *older, last = owned
+            if older and any(place.read() is not None for place in last.arena.generations):
+                self._owned[local_rank] = [last]
+                self._close(older)
+
+    def drop(self) -> None:
+        """Drop everything. The memory is free when no worker has it any more."""
+        self._close(self._all())
+        self._owned.clear()
+        self._protected = ()
+
+    def _all(self) -> list[_Owned]:
+        return [owned for several in self._owned.values() for owned in several]
+
+    def _close(self, several: Collection[_Owned]) -> None:
+        for owned in several:
+            os.close(owned.file)
+            self.give_back(owned.arena.sizes.total)
+
+
+def allocate(sizes: ArenaSizes, size: int) -> int:
+    """Return the file of a new arena, the first `size` bytes of which have memory. Raises `OSError`."""
+    file = syscalls.memfd_create(MEMORY_NAME, syscalls.MFD_CLOEXEC | syscalls.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(file, sizes.total)
+        os.posix_fallocate(file, 0, size)
+        fcntl.fcntl(file, syscalls.F_ADD_SEALS, _SEALS)
+        Arena.create(file, sizes)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def read_only(file: int) -> int:
+    """Return another descriptor of a file, which cannot be written to. Raises `OSError`."""
+    return os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def size_in_words(number: int) -> str:
+    """Return a number of bytes as people write it."""
+    return f"{number / 1e9:.3g} GB" if number >= 1e9 else f"{number / 1e6:.3g} MB"  # noqa: PLR2004 - a gigabyte

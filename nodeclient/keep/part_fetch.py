@@ -1,0 +1,138 @@
+"""Gets a part of the kept state from the agent that holds it, over TCP. `part_messages` has what is said."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+import zlib
+from collections.abc import Callable
+from threading import Event
+from typing import Protocol
+
+from coordinatord.protocol.errors import OperationalError
+from nodeclient.keep.part_messages import (
+    ANSWER_BYTES,
+    END_BYTES,
+    NONCE_BYTES,
+    Exchange,
+    PartName,
+    pack_request,
+)
+from nodeclient.keep.part_server import CHUNK_BYTES, GRACE_S, RATE_MIN, REQUEST_WITHIN_S
+from workerlib.keep.arena import Commit, Place
+
+ATTEMPTS = 3
+PAUSE_S = 0.2
+"""The pause between attempts to be answered: a host that forms a round is busy for a moment."""
+
+LOOK_UP_S = 0.5
+"""How often a thread that waits for data looks whether anybody still wants them."""
+
+
+class FetchError(OperationalError):
+    """A part cannot be had from its holder; the text says why."""
+
+
+class PartSource(Protocol):
+    """Where a part is to be had."""
+
+    @property
+    def address(self) -> str:
+        """The address of the agent that holds it."""
+
+    @property
+    def port(self) -> int:
+        """The port at which that agent serves parts."""
+
+    @property
+    def key(self) -> str:
+        """The key of that agent."""
+
+
+def fetch(source: PartSource, name: PartName, room: Callable[[Commit], Place], given_up: Event) -> None:
+    """Get a part into a place, commit it there and note its digest. Blocks, so it is for a thread.
+
+    `room` is called once, with the control words of the part, and returns the place for it. `given_up` is set by
+    another thread when nobody wants the part any more. Raises `FetchError`, and whatever `room` raises.
+    """
+    try:
+        connection, exchange = _asked(source, name, given_up)
+        with connection:
+            commit = exchange.read_answer(_receive(connection, ANSWER_BYTES, time.monotonic() + GRACE_S, given_up))
+            if commit is None:
+                raise FetchError(f"{source.address} does not hold it any more")
+            if (commit.rank, commit.round, commit.step) != (name.rank, name.round, name.step):
+                raise FetchError(f"{source.address} offers another part")
+            place = room(commit)
+            crc = _take(connection, exchange, place.data[: commit.length], given_up)
+    except (TimeoutError, EOFError):
+        raise FetchError(f"{source.address} was too slow, or broke off") from None
+    except OSError as error:
+        raise FetchError(f"{source.address}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise FetchError(f"{source.address}: {error}") from None
+    place.commit(commit)
+    place.note_digest(commit, crc)
+
+
+def _asked(source: PartSource, name: PartName, given_up: Event) -> tuple[socket.socket, Exchange]:
+    """Connect and ask for a part; a holder that is busy is asked again. Raises `OSError` and `EOFError`."""
+    attempt = 1
+    while True:
+        try:
+            return _ask(source, name, given_up)
+        except (OSError, EOFError):
+            if attempt == ATTEMPTS or given_up.wait(PAUSE_S):
+                raise
+        attempt += 1
+
+
+def _ask(source: PartSource, name: PartName, given_up: Event) -> tuple[socket.socket, Exchange]:
+    connection = socket.create_connection((source.address, source.port), timeout=REQUEST_WITHIN_S)
+    try:
+        nonce = _receive(connection, NONCE_BYTES, time.monotonic() + REQUEST_WITHIN_S, given_up)
+        request = pack_request(name, secrets.token_bytes(NONCE_BYTES))
+        exchange = Exchange(source.key, nonce, request)
+        connection.sendall(request + exchange.request_tag())
+    except BaseException:
+        connection.close()
+        raise
+    return connection, exchange
+
+
+def _take(connection: socket.socket, exchange: Exchange, memory: memoryview, given_up: Event) -> int:
+    """Receive a part into memory; return its CRC. Raises `ValueError` if it is not what its holder has saved."""
+    tag, crc = exchange.data_tag(), 0
+    until = time.monotonic() + GRACE_S + len(memory) / RATE_MIN
+    for begin in range(0, len(memory), CHUNK_BYTES):
+        chunk = memory[begin : begin + CHUNK_BYTES]
+        _receive_into(connection, chunk, until, given_up)
+        tag.update(chunk)
+        crc = zlib.crc32(chunk, crc)
+    if exchange.read_end(tag, _receive(connection, END_BYTES, until, given_up)) != crc:
+        raise ValueError("what it holds is not what was saved")
+    return crc
+
+
+def _receive(connection: socket.socket, length: int, until: float, given_up: Event) -> bytes:
+    data = bytearray(length)
+    _receive_into(connection, memoryview(data), until, given_up)
+    return bytes(data)
+
+
+def _receive_into(connection: socket.socket, memory: memoryview, until: float, given_up: Event) -> None:
+    """Fill memory with what comes. Raises `TimeoutError`, `EOFError` and other errors of the connection."""
+    connection.settimeout(LOOK_UP_S)
+    while memory:
+        if given_up.is_set():
+            raise EOFError
+        try:
+            count = connection.recv_into(memory)
+        except TimeoutError:
+            if time.monotonic() < until:
+                continue
+            raise
+        if not count:
+            raise EOFError
+        memory = memory[count:]

@@ -1,0 +1,208 @@
+"""Puts together what the workers of a round resume from: parts of this node, and parts that others hold.
+
+All of them or none: what a round resumes from was chosen for all of its nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from threading import Event, Lock
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.kept_state import KeptSource, Resume, WantedParts
+from nodeclient.keep import digests
+from nodeclient.keep.arenas import Arenas, Held, NoMemoryError, allocate, read_only, size_in_words
+from nodeclient.keep.part_fetch import FetchError, fetch
+from nodeclient.keep.part_messages import Kind, PartName
+from workerlib.keep.arena import Arena, ArenaSizes, Commit, Place
+from workerlib.keep.channel_messages import Part
+
+
+class RestoreError(OperationalError):
+    """The workers cannot have what they are to resume from; the text says why."""
+
+
+class DamagedError(RestoreError):
+    """A part of this node is not what was saved."""
+
+    def __init__(self, held: Held) -> None:
+        commit = held.commit
+        super().__init__(f"what this node kept of rank {commit.rank} at step {commit.step} is not what was saved")
+        self.held = held
+
+
+@dataclass(slots=True)
+class ReadyParts:
+    """Parts that are on this host, each with a descriptor that cannot be written to."""
+
+    parts: list[tuple[Part, int]] = field(default_factory=list)
+    received_bytes: int = 0
+    """The memory of those that came from other nodes."""
+    received: int = 0
+    """How many came from other nodes."""
+
+    def add(self, commit: Commit, file: int, *, big: bool, small: bool) -> None:
+        """Add what is in a file; the descriptor becomes this object's."""
+        self.parts.append((Part(commit.rank, big, small, commit.pending), file))
+
+    def close(self, arenas: Arenas) -> None:
+        """Give up the descriptors. Memory that workers have stays theirs."""
+        for _, file in self.parts:
+            os.close(file)
+        arenas.give_back(self.received_bytes)
+        self.parts, self.received_bytes = [], 0
+
+
+class Restoration:
+    """Gets ready what the workers of one round resume from."""
+
+    def __init__(self, run: str, node: str, arenas: Arenas, threads: Executor) -> None:
+        """Prepare to get parts for a node; transfers and digests block `threads`."""
+        self._run = run
+        self._node = node
+        self._arenas = arenas
+        self._threads = threads
+        self._given_up = Event()
+        self.ready = ReadyParts()
+
+    async def get(self, resume: Resume) -> None:
+        """Get all parts, so that `ready` has them. Raises `RestoreError`. May be cancelled."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for source in resume.sources:
+                    for wanted in source.parts:
+                        for rank in range(wanted.first_rank, wanted.first_rank + wanted.ranks):
+                            get = self._check if source.node == self._node else self._receive
+                            group.create_task(get(loop, source, resume, rank, wanted))
+        except BaseExceptionGroup as errors:
+            self.give_up()
+            raise _most_telling(errors) from None
+        except BaseException:
+            self.give_up()
+            raise
+
+    def give_up(self) -> None:
+        """Let threads that still work for this end, and give up what is ready."""
+        self._given_up.set()
+        self.ready.close(self._arenas)
+
+    async def _check(
+        self, loop: asyncio.AbstractEventLoop, _: KeptSource, resume: Resume, rank: int, wanted: WantedParts
+    ) -> None:
+        """Add parts of this node, whose digests are right."""
+        by_file: dict[int, list[Held]] = {}
+        for kind in _kinds(wanted):
+            held = self._arenas.find(rank, resume.round, resume.step, kind)
+            if held is None:
+                raise RestoreError(f"this node does not keep step {resume.step} of rank {rank} any more")
+            if not await loop.run_in_executor(self._threads, digests.is_as_saved, held.place, held.commit):
+                raise DamagedError(held)
+            by_file.setdefault(held.file, []).append(held)
+        for file, several in by_file.items():
+            big, small = any(one.kind is Kind.BIG for one in several), any(one.small for one in several)
+            self.ready.add(several[-1].commit, read_only(file), big=big, small=small)
+
+    async def _receive(
+        self, loop: asyncio.AbstractEventLoop, source: KeptSource, resume: Resume, rank: int, wanted: WantedParts
+    ) -> None:
+        """Add parts that another node holds."""
+        has_small = False
+        for kind in _kinds(wanted):
+            if kind is Kind.SMALL and has_small:
+                return
+            name = PartName(self._run, rank, resume.round, resume.step, kind)
+            landing = _Landing(self._arenas, kind)
+            try:
+                await loop.run_in_executor(self._threads, fetch, source, name, landing.room, self._given_up)
+                file = landing.open()
+            except (FetchError, NoMemoryError, OSError) as error:
+                landing.close()
+                what = f"the state of rank {rank} at step {resume.step} could not be had from node {source.node}"
+                raise RestoreError(f"{what}: {error}") from error
+            except BaseException:
+                landing.close()
+                raise
+            assert landing.commit is not None  # noqa: S101 - it was received
+            self.ready.received_bytes += landing.size
+            self.ready.received += 1
+            big, has_small = landing.is_generation, landing.commit.has_small
+            self.ready.add(landing.commit, file, big=big, small=has_small or not big)
+
+
+class _Landing:
+    """The memory for a part that is on its way; `room` is for the thread that receives it."""
+
+    def __init__(self, arenas: Arenas, kind: Kind) -> None:
+        self._arenas = arenas
+        self._kind = kind
+        self._lock = Lock()
+        self._closed = False
+        self._file = -1
+        self.size = 0
+        self.commit: Commit | None = None
+
+    @property
+    def is_generation(self) -> bool:
+        """Whether it is a generation, and not a small state alone."""
+        return self._kind is Kind.BIG or (self.commit is not None and self.commit.has_small)
+
+    def room(self, commit: Commit) -> Place:
+        """Return the place for a part. Raises `NoMemoryError`, `OSError`, and `FetchError` if nobody wants it."""
+        with self._lock:
+            if self._closed:
+                raise FetchError("nobody wants it any more")
+            self.commit = commit
+            sizes = (
+                ArenaSizes.at_least(commit.length, 0) if self.is_generation else ArenaSizes.at_least(0, commit.length)
+            )
+            size = sizes.one_of_each
+            self._arenas.claim(size, f"what rank {commit.rank} had at step {commit.step} takes {size_in_words(size)}")
+            self.size = size
+            self._file = allocate(sizes, size)
+            arena = Arena.attach(self._file, writable=True)
+            return (arena.generations if self.is_generation else arena.smalls)[0]
+
+    def open(self) -> int:
+        """Return a descriptor of it that cannot be written to; the other one is closed."""
+        with self._lock:
+            file, self._file = self._file, -1
+            try:
+                return read_only(file)
+            finally:
+                os.close(file)
+
+    def close(self) -> None:
+        """Give it up."""
+        with self._lock:
+            self._closed = True
+            self._arenas.give_back(self.size)
+            self.size = 0
+            if self._file >= 0:
+                os.close(self._file)
+                self._file = -1
+
+
+def _most_telling(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error to report of several: that of a part which is damaged here, or the first."""
+    leaves = list(_leaves(errors))
+    return next((leaf for leaf in leaves if isinstance(leaf, DamagedError)), leaves[0])
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error
+
+
+def _kinds(wanted: WantedParts) -> Iterator[Kind]:
+    if wanted.big:
+        yield Kind.BIG
+    if wanted.small:
+        yield Kind.SMALL

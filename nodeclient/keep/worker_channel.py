@@ -1,0 +1,178 @@
+"""The agent's end of the channels to its workers: Unix sockets of packets, with file descriptors beside them.
+
+`workerlib.keep.channel_messages` says what is said. What a worker sends is not trusted: it may be any program of this
+user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from workerlib.keep.channel_messages import PACKET_BYTES, ChannelError, Hello, Message, decode, encode
+
+UNSENT_MAX = 1_024
+"""Packets that wait for a worker to read. One that reads none of so many has stopped to listen."""
+
+BACKLOG = 128
+
+_PATH_BYTES_MAX = 107
+"""The longest path of a Unix socket (unix(7))."""
+
+_CREDENTIALS = struct.Struct("3i")
+"""The process id, the user and the group of a peer, `struct ucred` in unix(7)."""
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    """A connection; it has no local rank before it has said hello."""
+
+    socket: socket.socket
+    local_rank: int | None = None
+    unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)
+    """The packets that the socket does not take yet, with descriptors of their own."""
+
+
+class WorkerChannel:
+    """The channels to the workers of one round at a time; all methods are for the event loop's thread.
+
+    `on_message` gets the local rank and each message after the hello. `on_gone` gets the local rank of a
+    worker whose channel has ended.
+    """
+
+    def __init__(self, on_message: Callable[[int, Message], None], on_gone: Callable[[int], None]) -> None:
+        self._on_message = on_message
+        self._on_gone = on_gone
+        self._loop = asyncio.get_running_loop()
+        self._listener: socket.socket | None = None
+        self._folder: int | None = None
+        self._workers = 0
+        self._round = 0
+        self._peers: set[_Peer] = set()
+
+    def listen(self, folder: Path, workers: int, round_number: int) -> str:
+        """Begin a round; return the path at which its workers connect. Raises `OSError`."""
+        self.close()
+        self._workers, self._round = workers, round_number
+        path = folder / "keep"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        try:
+            if len(os.fsencode(path)) > _PATH_BYTES_MAX:
+                self._folder = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                path = Path(f"/proc/{os.getpid()}/fd/{self._folder}/keep")
+            listener.bind(str(path))
+            listener.listen(BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+        self._listener = listener
+        self._loop.add_reader(listener, self._accept, listener)
+        return str(path)
+
+    @property
+    def connected(self) -> frozenset[int]:
+        """The local ranks of the workers that have said hello and are still there."""
+        return frozenset(peer.local_rank for peer in self._peers if peer.local_rank is not None)
+
+    def send(self, local_rank: int, message: Message, fds: Sequence[int] = ()) -> None:
+        """Send a packet to a worker, if it is still there; the descriptors stay the caller's."""
+        packet = encode(message)
+        for peer in [peer for peer in self._peers if peer.local_rank == local_rank]:
+            peer.unsent.append((packet, tuple(os.dup(fd) for fd in fds)))
+            self._flush(peer)
+
+    def close(self) -> None:
+        """End all channels; nobody is told."""
+        for peer in list(self._peers):
+            self._forget(peer)
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # the caller has gone, or descriptors are short and it is tried again
+            return
+        _, user, _ = _CREDENTIALS.unpack(
+            connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
+        if user != os.geteuid() or len(self._peers) >= 2 * self._workers:
+            connection.close()
+            return
+        connection.setblocking(False)
+        peer = _Peer(connection)
+        self._peers.add(peer)
+        self._loop.add_reader(connection, self._receive, peer)
+
+    def _receive(self, peer: _Peer) -> None:
+        try:
+            # Without room for descriptors: the kernel closes those that a worker sends.
+            packet, _, flags, _ = peer.socket.recvmsg(PACKET_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet, flags = b"", 0
+        try:
+            message = decode(b"" if flags & socket.MSG_TRUNC else packet)
+        except ChannelError:  # it ends, or it is no worker of ours
+            self._end(peer)
+            return
+        if peer.local_rank is not None:
+            self._on_message(peer.local_rank, message)
+        elif isinstance(message, Hello) and self._is_expected(message):
+            peer.local_rank = message.local_rank
+        else:
+            self._end(peer)
+
+    def _is_expected(self, hello: Hello) -> bool:
+        within = hello.round == self._round and 0 <= hello.local_rank < self._workers
+        return within and hello.local_rank not in self.connected
+
+    def _flush(self, peer: _Peer) -> None:
+        try:
+            while peer.unsent:
+                packet, fds = peer.unsent[0]
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
+                peer.socket.sendmsg([packet], rights)
+                peer.unsent.popleft()
+                _close(fds)
+        except BlockingIOError:
+            if len(peer.unsent) > UNSENT_MAX:
+                self._end(peer)
+            else:
+                self._loop.add_writer(peer.socket, self._flush, peer)
+        except OSError:
+            self._end(peer)
+        else:
+            self._loop.remove_writer(peer.socket)
+
+    def _end(self, peer: _Peer) -> None:
+        local_rank = peer.local_rank
+        self._forget(peer)
+        if local_rank is not None:
+            self._on_gone(local_rank)
+
+    def _forget(self, peer: _Peer) -> None:
+        self._peers.discard(peer)
+        self._loop.remove_reader(peer.socket)
+        self._loop.remove_writer(peer.socket)
+        peer.socket.close()
+        for _, fds in peer.unsent:
+            _close(fds)
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
