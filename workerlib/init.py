@@ -16,9 +16,15 @@ from workerlib.stop import REQUEST
 if TYPE_CHECKING:
     from datetime import timedelta
     from types import TracebackType
-    from typing import Self
+    from typing import Any, Self
 
     import torch
+
+    from workerlib.keep.keeper import Keeper
+
+
+_keeper: Keeper | None = None
+"""Who keeps the state of this process, once `Context.keep` was called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +72,32 @@ class Context:
         """Whether the node of any worker asked for a stop: save a checkpoint now, and exit; see `should_stop`."""
         return _agree(self.device)
 
+    def keep(self, **objects: Any) -> int:
+        """Keep the state of these objects outside this process, and bring them to the newest state that was kept.
+
+        Return the step of that state, -1 if there is none. Give all that training depends on: modules, optimizers, what
+        has `state_dict` and `load_state_dict` (LR schedulers, samplers, gradient scalers), tensors, and dicts or lists
+        of tensors and numbers. Python's, numpy's and torch's random state come along. From now on the state of each
+        step is kept that `step` reports, so call that at the end of each step, and change parameters in
+        `optimizer.step` alone. docs/kept-state.md says what it costs, and when it does not help.
+
+        Raises `KeptStateError` for what cannot be kept, or cannot be brought back, and if it is called a second time.
+        """
+        global _keeper  # one process keeps one state
+        from workerlib.keep import keeper
+        from workerlib.keep.kept_errors import KeptStateError
+
+        if _keeper is not None:
+            raise KeptStateError("keep() was called before: give it all objects at once")
+        done, _keeper = keeper.keep(self.environment, objects)
+        return done
+
     def close(self) -> None:
         """Destroy the process group and put the signal handlers back; further calls do nothing."""
         import torch
 
+        if _keeper is not None:
+            _keeper.close(failed=False)
         REQUEST.close()
         if torch.distributed.is_initialized():
             # A DDP model that the script has dropped is a reference cycle, which would keep the group alive beyond its
@@ -94,6 +122,8 @@ class Context:
         # worker must exit instead, so that its node sees the failure.
         if kind is None:
             self.close()
+        elif _keeper is not None:
+            _keeper.close(failed=True)
 
 
 def init(backend: str | None = None, timeout: timedelta | None = None) -> Context:
@@ -153,7 +183,8 @@ def _agree(device: torch.device) -> bool:
     on_host = any(name in torch.distributed.get_backend() for name in ("gloo", "mpi"))
     flag = torch.tensor(int(REQUEST.received), dtype=torch.int32, device="cpu" if on_host else device)
     torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
-    return bool(flag.item())
+    REQUEST.agreed = bool(flag.item())
+    return REQUEST.agreed
 
 
 def _require_torch() -> None:

@@ -12,12 +12,16 @@ import logging
 import mmap
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from workerlib.env import PROGRESS, SLOT_BYTES, STEP_MAX, STEPS_TO_COME
 
 _slot: memoryview | None = None
 """The fields of this worker's slot, once it has reported a step."""
+
+_keep: Callable[[int], None] | None = None
+"""Who keeps the state of each step, if anybody does."""
 
 _refused = False
 """A step was refused, and a warning was logged."""
@@ -39,6 +43,8 @@ def step(number: int) -> None:
             _refuse(number)
             return
         number = whole
+    if _keep is not None:  # first, so that no step is reported whose state is not kept
+        _keep(number)
     slot = _slot
     if slot is None:
         # The slot is not opened when the module is loaded: the parent of warm workers loads it for all of them.
@@ -48,6 +54,12 @@ def step(number: int) -> None:
     slot[0] = number
     slot[1] = now
     slot[2] = number ^ now
+
+
+def notify(keep: Callable[[int], None] | None) -> None:
+    """Have somebody called with each step that is done, before it is reported; None for nobody."""
+    global _keep  # noqa: PLW0603 - one process keeps one state
+    _keep = keep
 
 
 def announce() -> None:

@@ -25,6 +25,8 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.received = False
+        self.agreed = False
+        """All workers have agreed to end, since one of them received a signal."""
         self._previous: dict[signal.Signals, Handler] = {}
         self._forks_known = False
         self._forking = threading.local()
@@ -55,6 +57,11 @@ class StopRequest:
         for signum in _heeded(os.environ):
             if signum is signal.SIGTERM or signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
                 self._previous[signum] = signal.signal(signum, self._note)
+
+    @property
+    def listening(self) -> bool:
+        """Whether signals are noted: the script asks whether to stop."""
+        return bool(self._previous)
 
     def close(self) -> None:
         """Put the handlers back that `listen` replaced; do nothing if it replaced none."""

@@ -1,5 +1,9 @@
 """Kept state: what `ctx.keep` was given outlives the workers, in memory of their node.
 
-`arena` is the layout of that memory, and `channel_messages` what a worker and its nodeclient say to each other about
-it; both are the contract of the two programs, and of the standard library alone.
+Two modules are the contract of workers and nodeclient, and of the standard library alone: `arena` is the layout of that
+memory, and `channel_messages` what the two say to each other about it. The others are loaded by `ctx.keep` alone, and
+use torch: `keeper` decides when what is saved, `generations` and `small_state` write it, `intervals` says how often,
+and `restoring` brings it back. `kept_objects` knows the kinds of objects, `pieces` the shards of tensors, `manifest`
+where tensors lie in memory, `plain_values` what else there is as JSON, `random_state` the random numbers.
+`agent_channel` is the connection, `kept_errors` has the error.
 """

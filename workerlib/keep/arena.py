@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 MEMORY_NAME = "coordinatord-kept"
@@ -36,9 +36,9 @@ GENERATIONS = 3
 """Places for the big state: the one that is protected, the newest one, and one to write. For as long as two steps are
 protected and a third one is the newest, nothing is saved."""
 
-SMALL_PLACES = 4
-"""Places for the small state: two steps that are done, and two looks at the step that is on, of which one is always
-whole while the other is written."""
+SMALL_PLACES = 6
+"""Places for the small state: two steps that are protected, the last two that are done, and two looks at the step that
+is on, of which one is always whole while the other is written."""
 
 ALIGNMENT = 64
 """One cache line, which every type of tensor is content with."""
@@ -260,6 +260,24 @@ class Arena:
         round_, step, check = self._words[at : at + 3]
         return (round_, step) if check == _SALT ^ round_ ^ step << 1 else None
 
+    def begin_generation(self) -> Place | None:
+        """Return a generation that may be overwritten, and is no longer whole; None if all have to stay."""
+        return self._begin(lambda protected: next_generation(self.generations, protected))
+
+    def begin_small(self) -> Place | None:
+        """Return a small place that may be overwritten, and is no longer whole; None if all have to stay."""
+        return self._begin(lambda protected: next_small(self.smalls, protected))
+
+    def _begin(self, choose: Callable[[Collection[tuple[int, int]]], Place | None]) -> Place | None:
+        while (place := choose(self.protected)) is not None:
+            commit = place.read()
+            place.begin()
+            # It may have become protected just now: nodeclient first says so, and then looks whether it is whole.
+            if commit is None or commit.pending or (commit.round, commit.step) not in self.protected:
+                return place
+            place.resume(commit)
+        return None
+
     def newest_serial(self) -> int:
         """Return the highest serial of a whole place; 0 if there is none."""
         commits = [place.read() for place in (*self.generations, *self.smalls)]
@@ -287,12 +305,20 @@ def next_generation(places: Sequence[Place], protected: Collection[tuple[int, in
     return places[min(free)[1]] if free else None
 
 
-def next_small(places: Sequence[Place]) -> Place:
-    """Return the small place to overwrite: neither of the last two steps that were done goes, and the oldest first."""
+def next_small(places: Sequence[Place], protected: Collection[tuple[int, int]]) -> Place | None:
+    """Return the small place to overwrite, the oldest first; None if all have to stay.
+
+    Neither the last two steps that were done go, nor those that are protected.
+    """
     held = [(place, place.read()) for place in places]
     done = sorted((commit.serial for _, commit in held if commit is not None and not commit.pending), reverse=True)
-    free = [(0 if commit is None else commit.serial, number) for number, (_, commit) in enumerate(held)]
-    return places[min(one for one in free if one[0] not in done[:2])[1]]
+    free = []
+    for number, (_, commit) in enumerate(held):
+        if commit is None:
+            free.append((0, number))
+        elif commit.serial not in done[:2] and (commit.pending or (commit.round, commit.step) not in protected):
+            free.append((commit.serial, number))
+    return places[min(free)[1]] if free else None
 
 
 def _fold(commit: Commit) -> int:

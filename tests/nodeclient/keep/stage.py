@@ -17,7 +17,7 @@ from nodeclient.core.effects import Restore
 from nodeclient.core.events import Event
 from nodeclient.keep.state_keeper import KeepSettings, StateKeeper
 from workerlib.env import KEEP
-from workerlib.keep.arena import Arena, Commit, Place, next_generation, next_small
+from workerlib.keep.arena import Arena, Commit, Place
 from workerlib.keep.channel_messages import (
     PACKET_BYTES,
     AskRestore,
@@ -142,17 +142,15 @@ class KeepingWorker:
         """Save states as of a step."""
         assert self.arena is not None
         if big is not None:
-            place = next_generation(self.arena.generations, self.arena.protected)
-            assert place is not None
-            self.fill(place, step, big, flags)
+            self.fill(self.arena.begin_generation(), step, big, flags)
             self.send(Saved(step, 0.25, len(big), 0))
         if small is not None:
-            self.fill(next_small(self.arena.smalls), step, small, flags)
+            self.fill(self.arena.begin_small(), step, small, flags)
 
-    def fill(self, place: Place, step: int, data: bytes, flags: int = 0) -> None:
-        """Write a state to a place."""
+    def fill(self, place: Place | None, step: int, data: bytes, flags: int = 0) -> None:
+        """Write a state to a place that was begun."""
         assert self.arena is not None
-        place.begin()
+        assert place is not None
         place.data[: len(data)] = data
         serial = self.arena.newest_serial() + 1
         place.commit(Commit(step, self.round, len(data), self.rank, self.world_size, 0, 1, serial, flags))

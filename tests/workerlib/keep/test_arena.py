@@ -19,7 +19,6 @@ from workerlib.keep.arena import (
     Commit,
     Place,
     next_generation,
-    next_small,
 )
 
 SIZES = ArenaSizes.at_least(5000, 100)
@@ -52,7 +51,7 @@ def test_another_process_sees_what_was_committed(file: int, arena: Arena) -> Non
     other = Arena.attach(file, writable=False)
     assert [place.read() for place in other.generations] == [None, COMMIT, None]
     assert bytes(other.generations[1].data[:5]) == b"state"
-    assert [place.read() for place in other.smalls] == [None] * 4
+    assert [place.read() for place in other.smalls] == [None] * 6
     assert other.newest_serial() == 1
     with pytest.raises(TypeError):
         other.generations[1].begin()
@@ -145,18 +144,22 @@ def test_an_older_round_goes_first_but_for_what_is_protected_or_newest(arena: Ar
     assert next_generation(places[:2], [(1, 64)]) is None
 
 
-def test_the_last_two_steps_that_were_done_stay(arena: Arena) -> None:
+@pytest.mark.parametrize("protected", [(), [(2, 3)], [(2, 3), (2, 4)]])
+def test_the_last_two_steps_that_were_done_stay(arena: Arena, protected: list[tuple[int, int]]) -> None:
     places = list(arena.smalls)
+    arena.protect(protected)
     serial = 0
     for step in range(20):
         for flags in (PENDING, PENDING, 0):
             serial += 1
-            place = next_small(places)
-            place.begin()
-            done = [one.step for one in (place.read() for place in places) if one is not None and not one.pending]
+            place = arena.begin_small()
+            assert place is not None
+            held = [place.read() for place in places]
+            done = [one.step for one in held if one is not None and not one.pending]
+            assert {one for _, one in protected if one < step} <= {*done}
             assert sorted(done)[-2:] == [one for one in (step - 2, step - 1) if one >= 0]
             if (serial - 1) % 3:
-                assert any(one.step == step for one in (place.read() for place in places) if one is not None)
+                assert any(one.step == step for one in held if one is not None)
             place.commit(replace(COMMIT, step=step, serial=serial, flags=flags))
 
 

@@ -1,0 +1,252 @@
+"""Nodes that keep state, played by this process: real sockets, real memory, and worker processes that really train.
+
+A `Keep` stands for the agents of all nodes: each worker has a node of its own. The choice of the step from which a
+round resumes is made here in the simplest way, the newest one that is whole, so that only workerlib is tested.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.support.programs import TIMEOUT_S
+from workerlib.env import KEEP, WorkerEnvironment
+from workerlib.keep.arena import Arena, ArenaSizes, Commit
+from workerlib.keep.channel_messages import (
+    NOTHING,
+    PACKET_BYTES,
+    AskRestore,
+    Message,
+    NotSaved,
+    Part,
+    RefusedMemory,
+    Reserve,
+    Reserved,
+    ResumeFrom,
+    Saved,
+    SaveNow,
+    decode,
+    encode,
+)
+
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["torch", "torch.distributed.tensor", "torch.distributed.fsdp", "numpy"])
+
+
+class Gone:
+    """The connection of a worker has ended."""
+
+
+@dataclass
+class Node:
+    """The agent of one worker."""
+
+    path: Path
+    file: int | None = None
+    arena: Arena | None = None
+    connection: socket.socket | None = None
+    said: list[Message | Gone] = field(default_factory=list)
+
+
+class Keep:
+    """The memory of some nodes, and the choice of a step."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self._folder = folder
+        self.nodes = [Node(folder / f"keep-{number}") for number in range(nodes)]
+        self.heard = threading.Condition()
+        self.refuse = False
+        self.resume: ResumeFrom = NOTHING
+        self._files: list[int] = []
+        self._threads: list[threading.Thread] = []
+        self._listeners: list[socket.socket] = []
+        for node in self.nodes:
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            listener.bind(str(node.path))
+            listener.listen()
+            self._listeners.append(listener)
+            self._start(self._accept, node, listener)
+
+    def _start(self, run: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=run, args=arguments, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _accept(self, node: Node, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                self._serve(node, connection)
+
+    def _serve(self, node: Node, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            node.connection = connection
+            node.said.clear()
+            while packet := connection.recv(PACKET_BYTES):
+                self._take(node, connection, decode(packet))
+        with self.heard:
+            node.said.append(Gone())
+            self.heard.notify_all()
+
+    def _take(self, node: Node, connection: socket.socket, message: Message) -> None:
+        match message:
+            case Reserve() if self.refuse:
+                connection.send(encode(RefusedMemory("--keep-memory is too small")))
+            case Reserve(generation, small):
+                node.file, node.arena = _arena(node, ArenaSizes.at_least(generation, small))
+                socket.send_fds(connection, [encode(Reserved())], [node.file])
+            case AskRestore():
+                socket.send_fds(connection, [encode(self.resume)], self._files)
+        with self.heard:
+            node.said.append(message)
+            self.heard.notify_all()
+
+    def choose(self) -> ResumeFrom:
+        """ResumeFrom the next round at the newest step that is whole; return what its workers are told."""
+        held = [(node.file, commit, big) for node in self.nodes for commit, big in _commits(node)]
+        steps = sorted({(commit.round, commit.step) for _, commit, big in held if big}, reverse=True)
+        for at in steps:
+            here = [one for one in held if (one[1].round, one[1].step) == at]
+            bigs = {commit.shard: (file, commit) for file, commit, big in here if big}
+            shards = next(iter(bigs.values()))[1].shards
+            done = [commit.rank for _, commit, big in here if commit.has_small or not (big or commit.pending)]
+            if len(bigs) == shards and done:
+                return self._tell(at, bigs, here)
+        self.resume, self._files = NOTHING, []
+        return NOTHING
+
+    def _tell(self, at: tuple[int, int], bigs: dict[int, Any], here: list[Any]) -> ResumeFrom:
+        parts: dict[tuple[int, int], Part] = {}
+        for file, commit, big in here:
+            old = parts.get((file, commit.rank), Part(commit.rank, big=False, small=False, pending=False))
+            is_source = big and bigs[commit.shard][0] == file
+            is_small = commit.has_small or not (big or commit.pending)
+            parts[file, commit.rank] = Part(
+                commit.rank, old.big or is_source, old.small or is_small, old.pending or commit.pending
+            )
+        world_size = next(iter(bigs.values()))[1].world_size
+        self.resume = ResumeFrom(*at, world_size, tuple(parts.values()))
+        self._files = [file for file, _ in parts]
+        return self.resume
+
+    def save(self, *numbers: int, planned: bool = False) -> None:
+        """Ask workers to save, as at the break of a round, and wait until they have answered or are gone."""
+        for number in numbers:
+            connection = self.nodes[number].connection
+            with suppress(OSError):
+                assert connection is not None
+                connection.send(encode(SaveNow(1, planned)))
+        for number in numbers:
+            self.await_said(number, Saved, NotSaved, Gone)
+
+    def await_said(self, number: int, *kinds: type[Any]) -> Message | Gone:
+        """Wait until a worker has said something of these kinds; return it."""
+        node = self.nodes[number]
+        with self.heard:
+            assert self.heard.wait_for(lambda: any(isinstance(one, kinds) for one in node.said), TIMEOUT_S), node.said
+            said: list[Message | Gone] = [one for one in node.said if isinstance(one, kinds)]
+            return said[0]
+
+    def lose(self, number: int) -> None:
+        """Lose what a node has, as if its host was gone."""
+        node = self.nodes[number]
+        if node.file is not None:
+            os.close(node.file)
+        node.file = node.arena = None
+
+    def close(self) -> None:
+        """Free everything."""
+        for listener in self._listeners:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+        for thread in self._threads:
+            thread.join(TIMEOUT_S)
+        for number in range(len(self.nodes)):
+            self.lose(number)
+
+
+def _arena(node: Node, sizes: ArenaSizes) -> tuple[int, Arena]:
+    if node.file is not None and node.arena is not None and node.arena.sizes.holds(sizes):
+        return node.file, node.arena
+    if node.file is not None:
+        os.close(node.file)
+    file = os.memfd_create("kept")
+    os.ftruncate(file, sizes.total)
+    return file, Arena.create(file, sizes)
+
+
+def _commits(node: Node) -> Iterator[tuple[Commit, bool]]:
+    if node.arena is not None:
+        for places, big in ((node.arena.generations, True), (node.arena.smalls, False)):
+            for place in places:
+                if (commit := place.read()) is not None:
+                    yield commit, big
+
+
+@contextmanager
+def workers(
+    keep: Keep, work: Callable[..., None], world_size: int, round_: int, *arguments: Any
+) -> Iterator[list[ForkServerProcess]]:
+    """Start the workers of a round, each on a node of its own; end those that are left."""
+    with socket.socket() as reserved:
+        # Bound but not listening, so that nobody else gets the port and rank 0 still can.
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("", 0))
+        port = reserved.getsockname()[1]
+        started = []
+        for rank in range(world_size):
+            environ = environment(rank, world_size, round_, port).to_environ()
+            environ |= {KEEP: str(keep.nodes[rank].path), "GLOO_SOCKET_IFNAME": "lo"}
+            process = FORKED.Process(target=_work, args=(environ, work, arguments))
+            process.start()
+            started.append(process)
+        try:
+            yield started
+        finally:
+            for process in started:
+                process.kill()
+                process.join()
+                process.close()
+
+
+def _work(environ: dict[str, str], work: Callable[..., None], arguments: Sequence[Any]) -> None:
+    os.environ.update(environ)
+    torch.set_num_threads(1)
+    sys.stdout.flush()
+    work(*arguments)
+
+
+def environment(rank: int, world_size: int, round_: int, port: int) -> WorkerEnvironment:
+    """Return the environment of the one worker of a node."""
+    return WorkerEnvironment(
+        rank=rank,
+        local_rank=0,
+        world_size=world_size,
+        local_world_size=1,
+        group_rank=rank,
+        group_world_size=world_size,
+        role="default",
+        role_rank=rank,
+        role_world_size=world_size,
+        master_address="127.0.0.1",
+        master_port=port,
+        restart_count=0,
+        max_restarts=0,
+        job="kept",
+        run="only",
+        round=round_,
+        node=f"node-{rank}",
+        reason="",
+    )

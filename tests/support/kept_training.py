@@ -1,0 +1,140 @@
+"""A training whose every step depends on all that came before, to the last bit; workers of `keeping` run it.
+
+There is dropout, batch norm, an optimizer with a state, a scheduler, a sampler, and random numbers of Python and numpy.
+After each step a worker notes a digest of what is alike on all ranks and of the digest before, which is itself kept,
+and a digest of its own buffers and random state. So a state that is mixed of two steps, or lacks anything, shows from
+then on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import workerlib
+
+FEATURES = 33
+
+POINTS = ("before", "forward", "backward", "gradients", "optimizer", "scheduler", "between", "after")
+"""Where in a step a worker may be killed."""
+
+
+def model_of(width: int = FEATURES) -> nn.Module:
+    """Return a network with all that a step may depend on."""
+    torch.manual_seed(7)
+    return nn.Sequential(
+        nn.Linear(FEATURES, width), nn.BatchNorm1d(width), nn.Dropout(0.3), nn.ReLU(), nn.Linear(width, 5)
+    )
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """Yield all tensors within dicts and lists, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for key in value:
+            yield from tensors_of(value[key])
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from tensors_of(one)
+
+
+def digest_of(*values: Any) -> str:
+    """Return a digest of tensors, and of whatever else is shown by repr."""
+    digest = hashlib.sha256()
+    for value in values:
+        found = list(tensors_of(value))
+        for tensor in found:
+            local = getattr(tensor, "_local_tensor", tensor).detach().contiguous().reshape(-1)
+            digest.update(bytes(local.view(torch.uint8).numpy()) if local.numel() else b"")
+        if not found:
+            digest.update(repr(value).encode())
+    return digest.hexdigest()[:16]
+
+
+def in_order(bucket: Any) -> Any:
+    """Average gradients in the order of the ranks.
+
+    A ring adds them up in an order that depends on their place in the bucket, and DDP lays its buckets out anew after
+    the first step of each process: with more than two ranks the last bit of a sum would differ after a restart.
+    """
+    mine = bucket.buffer()
+    all_ = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    work = dist.all_gather(all_, mine, async_op=True)
+
+    def average(future: Any) -> torch.Tensor:
+        future.value()  # raises what the collective raised
+        return torch.stack(all_).sum(0) / len(all_)
+
+    return work.get_future().then(average)
+
+
+def train_ddp(folder: Path, steps: int, kill: tuple[int, int, str] = (-1, -1, "")) -> None:
+    """Train under DDP; the worker of a rank may be killed in a step, at one of the `POINTS`.
+
+    Each worker appends `round rank step digest` to a file of its own.
+    """
+    with workerlib.init() as ctx:
+        random.seed(ctx.rank)
+        np.random.seed(ctx.rank)  # noqa: NPY002 - the legacy random numbers are what many scripts use
+        model = DistributedDataParallel(model_of())
+        model.register_comm_hook(None, lambda _, bucket: in_order(bucket))
+        torch.manual_seed(ctx.rank)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.7)
+        sampler = workerlib.ElasticDistributedSampler(range(10_000), batch_size=ctx.world_size * 8)
+        data = torch.randn(10_000, FEATURES, generator=torch.Generator().manual_seed(1))
+        counters: dict[str, Any] = {"chain": ""}
+
+        def at(point: str) -> None:
+            if kill == (ctx.rank, step, point):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        done = ctx.keep(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler, counters=counters)
+        optimizer.register_step_post_hook(lambda *_: at("optimizer"))
+        next(iter(model.parameters())).register_hook(lambda _: at("backward"))  # type: ignore[no-untyped-call]
+        batches = iter(sampler)
+        with (folder / f"{ctx.rank}.txt").open("a") as notes:
+            for step in range(done + 1, steps):
+                at("before")
+                x = data[next(batches)]
+                x = x + random.random() + torch.from_numpy(np.random.randn(FEATURES)).float()  # noqa: S311, NPY002
+                loss = model(x).square().mean()
+                at("forward")
+                optimizer.zero_grad()
+                loss.backward()
+                at("gradients")
+                optimizer.step()
+                at("scheduler")
+                scheduler.step()
+                sampler.advance()
+                alike = (dict(model.named_parameters()), optimizer.state_dict()["state"], scheduler.state_dict())
+                counters["chain"] = digest_of(counters["chain"], *alike, sampler.state_dict())
+                numbers = (torch.get_rng_state(), repr(random.getstate()), repr(np.random.get_state()))  # noqa: NPY002
+                own = digest_of(dict(model.named_buffers()), *numbers)
+                at("between")
+                ctx.step(step)
+                notes.write(f"{ctx.round} {ctx.rank} {step} {counters['chain']}-{own}\n")
+                notes.flush()
+                at("after")
+
+
+def notes_of(folder: Path) -> dict[int, dict[int, list[tuple[int, str]]]]:
+    """Return what the workers noted: by rank, by step, each round with its digest."""
+    found: dict[int, dict[int, list[tuple[int, str]]]] = {}
+    for path in folder.glob("*.txt"):
+        for line in path.read_text().splitlines():
+            round_, rank, step, digest = line.split()
+            found.setdefault(int(rank), {}).setdefault(int(step), []).append((int(round_), digest))
+    return found

@@ -1,0 +1,59 @@
+"""Workers that are killed at any point of a step cost none, and the training goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.keeping import Keep, workers
+from tests.support.kept_training import POINTS, notes_of, train_ddp
+from tests.support.programs import TIMEOUT_S
+
+STEPS = 9
+
+KILLED_AT = 5
+
+WORLD_SIZE = 3
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Iterator[Keep]:
+    keep = Keep(tmp_path, WORLD_SIZE)
+    yield keep
+    keep.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[int, str]]:
+    """Return the digests of a training that nothing happens to, by rank and step."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    keep = Keep(folder, WORLD_SIZE)
+    with workers(keep, train_ddp, WORLD_SIZE, 1, folder, STEPS) as started:
+        for process in started:
+            process.join(TIMEOUT_S)
+        assert [process.exitcode for process in started] == [0] * WORLD_SIZE
+    keep.close()
+    return {rank: {step: one[-1][1] for step, one in steps.items()} for rank, steps in notes_of(folder).items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS)
+def test_a_killed_worker_costs_no_step(
+    keep: Keep, tmp_path: Path, undisturbed: dict[int, dict[int, str]], point: str
+) -> None:
+    with workers(keep, train_ddp, WORLD_SIZE, 1, tmp_path, STEPS, (1, KILLED_AT, point)) as started:
+        started[1].join(TIMEOUT_S)
+        keep.save(0, 2)
+    resume = keep.choose()
+    done = max(step for steps in notes_of(tmp_path).values() for step in steps)
+    assert resume.step == done, (resume, [node.said for node in keep.nodes])
+    with workers(keep, train_ddp, WORLD_SIZE, 2, tmp_path, STEPS) as started:
+        for process in started:
+            process.join(TIMEOUT_S)
+        assert [process.exitcode for process in started] == [0] * WORLD_SIZE
+    for rank, steps in notes_of(tmp_path).items():
+        for step, said in steps.items():
+            assert [digest for _, digest in said] == [undisturbed[rank][step]], (rank, step, said)
+        assert set(range(STEPS)) - {KILLED_AT if rank == 1 else -1} <= set(steps)

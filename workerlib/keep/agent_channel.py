@@ -1,0 +1,40 @@
+"""The worker's end of its connection to nodeclient, see `channel_messages`."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from workerlib.keep.channel_messages import DESCRIPTORS_MAX, PACKET_BYTES, ChannelError, Message, decode, encode
+
+
+class AgentChannel:
+    """A connection to the nodeclient of this host. It may be used from several threads."""
+
+    def __init__(self, path: str) -> None:
+        """Connect. Raises `OSError`."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._socket.connect(path)
+        except OSError:
+            self._socket.close()
+            raise
+
+    def send(self, message: Message) -> None:
+        """Send a message; never wait. Raises `OSError`, also if nodeclient does not read."""
+        self._socket.send(encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+    def receive(self) -> tuple[Message, list[int]]:
+        """Wait for a message; return it with its descriptors. Raises `OSError`, and `ChannelError` at the end."""
+        packet, files, flags, _ = socket.recv_fds(self._socket, PACKET_BYTES, DESCRIPTORS_MAX)
+        whole = packet and not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC)
+        try:
+            return decode(packet if whole else b""), files
+        except ChannelError as error:
+            for file in files:
+                os.close(file)
+            raise error if whole else ChannelError("nodeclient has closed the connection") from None
+
+    def abandon(self) -> None:
+        """Close the descriptor in a child that was forked: the connection stays that of its parent."""
+        self._socket.close()

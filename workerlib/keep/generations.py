@@ -1,0 +1,90 @@
+"""Writes the big state of a step into a generation of the arena, together with the small state of that step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from workerlib.keep.arena import ALIGNMENT, WHOLE, Arena, Commit, Place
+from workerlib.keep.kept_objects import KeptObject
+from workerlib.keep.manifest import Layout, lay_out, read_layout
+from workerlib.keep.pieces import local_part, piece_of, views_of
+from workerlib.keep.small_state import copy
+
+
+class FullError(Exception):
+    """The state does not fit into a generation, or all of them have to stay; the text says which."""
+
+
+class Generations:
+    """Writes big states into an arena."""
+
+    def __init__(self, objects: Mapping[str, KeptObject]) -> None:
+        self._objects = objects
+        self._arena: Arena | None = None
+        self._layout = lay_out(())
+        self._views: dict[int, list[torch.Tensor]] = {}
+
+    def attach(self, arena: Arena) -> None:
+        """Write into this arena from now on."""
+        self._arena = arena
+        self._views = {}
+
+    def tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """Return all big tensors."""
+        return [pair for one in self._objects.values() for pair in one.big()]
+
+    def bytes_needed(self, small: int) -> int:
+        """Return how many bytes a generation needs, with the small state of so many bytes."""
+        return _after(lay_out(piece_of(*one) for one in self.tensors())) + small
+
+    def write(self, commit: Commit, small: memoryview | None) -> int:
+        """Write the present big state; return its length. Raises `FullError`.
+
+        `commit` says which step it is; its length, serial and flags are filled in. `small` is the small state of that
+        step, if it is known.
+        """
+        if self._arena is None:
+            raise FullError("there is no memory yet")
+        tensors = self.tensors()
+        layout = self._lay_out(tensors)
+        end = _after(layout)
+        length = end if small is None else end + len(small)
+        if length > self._arena.sizes.generation:
+            raise FullError(f"the state of {length:,} bytes has outgrown its memory")
+        place = self._arena.begin_generation()
+        if place is None:
+            raise FullError("all generations have to stay")
+        place.data[: len(layout.manifest)] = layout.manifest
+        copy(self._views_of(place), [local_part(one) for _, one in tensors])
+        if small is not None:
+            place.data[end:length] = small
+        serial = self._arena.newest_serial() + 1
+        place.commit(replace(commit, length=length, serial=serial, flags=0 if small is None else WHOLE))
+        return length
+
+    def _lay_out(self, tensors: list[tuple[str, torch.Tensor]]) -> Layout:
+        pieces = tuple(piece_of(*one) for one in tensors)
+        if pieces != self._layout.pieces:
+            self._layout = lay_out(pieces)
+            self._views = {}
+        return self._layout
+
+    def _views_of(self, place: Place) -> list[torch.Tensor]:
+        if id(place) not in self._views:
+            self._views[id(place)] = views_of(self._layout, place.data)
+        return self._views[id(place)]
+
+
+def read_generation(place: Place, commit: Commit) -> tuple[Layout, memoryview, memoryview | None]:
+    """Return layout and data of a generation, and the data of its small state if it has one. Raises `ManifestError`."""
+    data = place.data[: commit.length]
+    layout = read_layout(data)
+    return layout, data, data[_after(layout) :] if commit.has_small else None
+
+
+def _after(layout: Layout) -> int:
+    """Return where the small state begins."""
+    return -(-layout.end // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,56 @@
+"""How often state is saved that only this rank has: so that it costs at most one hundredth of the time.
+
+The answer is a power of two, and a save comes at the steps that it divides. So ranks need not agree: where theirs
+differ, the steps that the largest one divides are common to all.
+"""
+
+from __future__ import annotations
+
+SHARE_MAX = 0.01
+"""The part of training's time that saves may take."""
+
+STEPS_MAX = 1 << 20
+
+STEPS_BEFORE = 4
+"""The steps that are timed before the first interval is chosen."""
+
+WEIGHT = 0.2
+"""The weight of the last step in the mean of what a step takes."""
+
+
+class SaveInterval:
+    """Learns what a step and a save take, and says at which steps to save."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        """The interval; 0 until it is known."""
+        self._step_s: float | None = None
+        self._timed = 0
+        self._save_s = 0.0
+
+    def note_step(self, seconds: float) -> None:
+        """Note how long a step took, without saves."""
+        self._step_s = seconds if self._step_s is None else (1 - WEIGHT) * self._step_s + WEIGHT * seconds
+        self._timed += 1
+
+    def expect(self, seconds: float) -> None:
+        """Choose the first interval by how long a save probably takes."""
+        if self.steps == 0 and self._timed >= STEPS_BEFORE:
+            self.note_save(seconds)
+
+    def note_save(self, seconds: float) -> None:
+        """Note how long a save took, and choose the interval anew."""
+        self._save_s = seconds
+        steps = 1
+        while self._step_s is not None and seconds > SHARE_MAX * steps * self._step_s and steps < STEPS_MAX:
+            steps *= 2
+        self.steps = steps
+
+    @property
+    def save_s(self) -> float:
+        """How long the last save took."""
+        return self._save_s
+
+    def due(self, step: int) -> bool:
+        """Whether to save this step."""
+        return self.steps > 0 and step % self.steps == 0

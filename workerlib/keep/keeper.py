@@ -1,0 +1,369 @@
+"""Keeps the state of each step: when what is saved, and by which thread.
+
+Training holds `_whole` from the optimizer's step until `ctx.step` says that the step is done, so whoever else gets it
+finds the state of a whole step. The thread that listens to nodeclient saves at the break of a round, when training is
+stuck in a collective; the training thread itself saves at an interval, and when an exception ends the training. What
+it costs to be asked at each step is the small state.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from workerlib import progress
+from workerlib.env import KEEP, WorkerEnvironment
+from workerlib.keep import restoring
+from workerlib.keep.agent_channel import AgentChannel
+from workerlib.keep.arena import PENDING, Arena, ArenaError, Commit
+from workerlib.keep.channel_messages import (
+    ChannelError,
+    Hello,
+    Interval,
+    Message,
+    NotSaved,
+    RefusedMemory,
+    Reserve,
+    Reserved,
+    Saved,
+    SaveNow,
+)
+from workerlib.keep.generations import FullError, Generations
+from workerlib.keep.intervals import SaveInterval
+from workerlib.keep.kept_errors import KeptStateError
+from workerlib.keep.kept_objects import KeptObject, adapt
+from workerlib.keep.pieces import local_part, shard_of
+from workerlib.keep.small_state import SmallStates
+from workerlib.stop import REQUEST
+
+LOG = logging.getLogger("workerlib.keep")
+
+WAIT_S = 2.0
+"""How long a save waits for a step to be whole."""
+
+STAND_STILL_S = 60.0
+"""How long training stands still after a save at the break, until its node ends it: far longer than that takes."""
+
+SAVERS = 2
+"""The workers of a node that save what all ranks have alike: one may be the one that died."""
+
+FIRST_TOUCH_BYTES_S = 0.7e9
+"""Bytes a second of a first copy into new memory; 0.7 to 0.9 GB/s were measured on two busy cores."""
+
+SLACK = 8
+"""A generation has room for an eighth more than is needed at first."""
+
+SAMPLE = 4
+"""The tensors, more or less, that are looked at for changes outside `optimizer.step`."""
+
+
+class Keeper:
+    """Keeps what a script gave to `ctx.keep`."""
+
+    def __init__(
+        self, environment: WorkerEnvironment, objects: Mapping[str, KeptObject], channel: AgentChannel
+    ) -> None:
+        self._environment = environment
+        self._objects = objects
+        self._channel = channel
+        self._small = SmallStates(objects)
+        self._generations = Generations(objects)
+        self._interval = SaveInterval()
+        self._whole = threading.Lock()
+        self._ring = threading.Lock()
+        """Held by who writes a small state."""
+        self._in_step = False
+        """The training thread holds `_whole`, since `optimizer.step` began."""
+        self._asked: SaveNow | None = None
+        """nodeclient wants a save, and the training thread makes it if it gets there first."""
+        self._over = False
+        """The round is over and its state saved: training stands still, since `_whole` is never released."""
+        self._closed = False
+        self._done = -1
+        self._stride = 1
+        self._saved = -1
+        self._count = 0
+        self._step_ended_at: float | None = None
+        self._arena: Arena | None = None
+        self._reserving: tuple[int, dict[str, torch.Tensor], bytes] | None = None
+        """The small state of a step that waits for memory that was asked for."""
+        self._refused = False
+        self._skipped = 0
+        self._told = (0, 0)
+        tensors = [one for _, one in self._generations.tensors()]
+        self._shard, self._shards = shard_of(tensors, environment.rank, environment.world_size)
+        self._alone = environment.world_size == self._shards
+        """No other rank has this state, so a save at the break may come too late."""
+        self._sample = [local_part(one) for one in tensors[:: max(1, len(tensors) // SAMPLE)]]
+        self._versions: list[int] = []
+
+    # The beginning
+
+    def begin(self, modules: Iterable[torch.nn.Module]) -> int:
+        """Bring the objects to the newest state that was kept; return its step, -1 if there is none."""
+        environment = self._environment
+        self._channel.send(Hello(environment.local_rank, environment.round, os.getpid()))
+        point = restoring.ask(self._channel)
+        if point.step >= 0:
+            restoring.bring_back(point, self._objects, environment.rank)
+            self._done = point.step
+            self._reserve(*self._small.take())
+        self._note_versions()
+        if not self._alone:
+            register_optimizer_step_pre_hook(self._before_optimizer)
+            for module in modules:
+                module.register_forward_hook(self._after_forward)
+        threading.Thread(target=self._listen, name="workerlib-keep", daemon=True).start()
+        os.register_at_fork(after_in_child=self._become_child)
+        atexit.register(lambda: self.close(failed=hasattr(sys, "last_value")))
+        progress.notify(self.step)
+        return self._done
+
+    # Training
+
+    def step(self, number: int) -> None:
+        """Note that a step is done: what is kept from now on is the state of this step."""
+        if self._closed:
+            return
+        if not self._in_step:
+            self._hold()
+        try:
+            self._stride = max(1, number - self._done) if self._done >= 0 else 1
+            self._done = number
+            self._count += 1
+            if self._alone:
+                self._step_alone()
+            else:
+                self._note_versions()
+                tensors, rest = self._small.take()
+                with self._ring:
+                    self._small.write(tensors, rest, self._commit(number))
+                self._look_at_sizes(tensors, rest)
+            if self._asked is not None:
+                self._answer(self._asked)
+        finally:
+            self._in_step = False
+            if not self._over:
+                self._whole.release()
+
+    def _before_optimizer(self, *_: object) -> None:
+        """Note that parameters are about to change: a whole step begins to be none."""
+        if self._closed or self._in_step:
+            return
+        self._hold()
+        self._in_step = True
+        self._write_pending()
+
+    def _after_forward(self, *_: object) -> None:
+        """Note what forward has changed: from now on this rank may contribute to the step."""
+        if torch.compiler.is_compiling() or self._closed or self._in_step or not torch.is_grad_enabled():
+            return
+        self._write_pending()
+
+    def _write_pending(self) -> None:
+        if self._arena is not None:
+            tensors, rest = self._small.take_pending()
+            with self._ring:
+                self._small.write(tensors, rest, self._commit(self._done + self._stride, PENDING))
+
+    def _hold(self) -> None:
+        """Take `_whole`. Raises `KeptStateError` where the round was over long ago."""
+        if not self._whole.acquire(timeout=STAND_STILL_S):
+            self._closed = True
+            raise KeptStateError(f"this round ended {STAND_STILL_S:g} s ago, so this worker ends")
+
+    # Saving
+
+    def _step_alone(self) -> None:
+        """Save if it is time to. No other rank has this state."""
+        now = time.monotonic()
+        if self._step_ended_at is not None:
+            self._interval.note_step(now - self._step_ended_at)
+        if self._arena is not None:
+            self._interval.expect(self._arena.sizes.generation / FIRST_TOUCH_BYTES_S)
+        if self._interval.due(self._done) and self._arena is not None:
+            self._tell(self._save_with_small())
+        elif not self._count & (self._count - 1):
+            self._look_at_sizes(*self._small.take())
+        told = (self._interval.steps, self._skipped)
+        if told != self._told:
+            self._told = told
+            self._tell(Interval(self._interval.steps, self._interval.save_s, self._skipped))
+        self._step_ended_at = time.monotonic()
+
+    def _save_with_small(self, asked: int = 0) -> Message:
+        """Save the present step on the training thread, where its small state is at hand."""
+        tensors, rest = self._small.take()
+        with self._ring:
+            self._small.write(tensors, rest, self._commit(self._done))
+        answer = self._save(asked)
+        if isinstance(answer, Saved):
+            self._interval.note_save(answer.seconds)
+        else:
+            self._skipped += 1
+        self._look_at_sizes(tensors, rest)
+        return answer
+
+    def _save(self, asked: int) -> Message:
+        """Save the big state of the last step; `_whole` is held."""
+        if why := self._obstacle():
+            return NotSaved(why, asked)
+        if self._saved == self._done:
+            return Saved(self._done, 0.0, 0, asked)
+        began_at = time.monotonic()
+        small = self._small.find(self._environment.round, self._done)
+        try:
+            length = self._generations.write(self._commit(self._done), small)
+        except (FullError, KeptStateError, RuntimeError) as error:  # RuntimeError: a GPU that no longer answers
+            return NotSaved(str(error), asked)
+        self._saved = self._done
+        return Saved(self._done, time.monotonic() - began_at, length, asked)
+
+    def _obstacle(self) -> str:
+        """Return why the last step cannot be saved; empty if it can."""
+        if self._done < 0:
+            return "no step is done yet"
+        if self._arena is None:
+            return "there is no memory for it" if self._refused else "its memory is not there yet"
+        if not self._arena.sizes.generation:
+            return "other workers of this node save the same state"
+        changed = not self._alone and self._versions != [one._version for one in self._sample]  # noqa: SLF001 - see below
+        return "tensors have changed since the last step was done" if changed else ""
+
+    def _answer(self, question: SaveNow) -> None:
+        """Save at the end of a round; `_whole` is held, and stays so if that succeeds."""
+        self._asked = None
+        if self._alone:
+            self._tell(NotSaved("only this rank has its state: it is saved at intervals", question.number))
+            return
+        answer = self._save(question.number)
+        self._over = isinstance(answer, Saved)
+        self._tell(answer)
+
+    def close(self, *, failed: bool) -> None:
+        """Save what can be saved when training ends early: by an error, or because a node asked for it."""
+        if self._closed:
+            return
+        self._closed = True
+        progress.notify(None)
+        asked_to_stop = REQUEST.received or REQUEST.agreed
+        if (failed and not self._alone) or (asked_to_stop and not failed):
+            if self._in_step or not self._whole.acquire(timeout=WAIT_S):
+                self._tell(NotSaved("training ended within a step"))
+            else:
+                self._tell(self._save_with_small() if self._alone else self._save(0))
+
+    # The thread that listens
+
+    def _listen(self) -> None:
+        with suppress(OSError, ChannelError):  # nodeclient has gone, and its workers follow
+            while True:
+                self._take(*self._channel.receive())
+
+    def _take(self, message: Message, files: list[int]) -> None:
+        match message:
+            case Reserved():
+                [file] = files
+                try:
+                    arena = Arena.attach(file, writable=True)
+                except (ArenaError, OSError) as error:
+                    self._refuse(str(error))
+                else:
+                    self._attach(arena)
+                finally:
+                    os.close(file)
+            case RefusedMemory(why):
+                self._refuse(why)
+            case SaveNow() if message.planned and REQUEST.listening:
+                self._tell(NotSaved("the script ends at a step of its choice, and saves that", message.number))
+            case SaveNow():
+                self._asked = message
+                if not self._whole.acquire(timeout=WAIT_S):
+                    self._asked = None
+                    self._tell(NotSaved(f"a step was not whole within {WAIT_S:g} s", message.number))
+                    return
+                if self._asked is not None:
+                    self._answer(self._asked)
+                if not self._over:
+                    self._whole.release()
+
+    def _attach(self, arena: Arena) -> None:
+        with self._whole, self._ring:
+            self._small.attach(arena)
+            self._generations.attach(arena)
+            self._arena = arena
+            waiting, self._reserving = self._reserving, None
+            if waiting is not None and waiting[0] == self._done:
+                step, tensors, rest = waiting
+                self._small.write(tensors, rest, self._commit(step))
+
+    def _refuse(self, why: str) -> None:
+        if not self._refused:
+            LOG.warning("the state of this worker is not kept: %s", why)
+        self._refused = True
+
+    # Memory
+
+    def _look_at_sizes(self, tensors: dict[str, torch.Tensor], rest: bytes) -> None:
+        """Ask for memory at the first step, and look now and then whether it still suffices."""
+        if self._reserving is None and not self._refused and not self._count & (self._count - 1):
+            self._reserve(tensors, rest)
+
+    def _reserve(self, tensors: dict[str, torch.Tensor], rest: bytes) -> None:
+        small = self._small.bytes_needed(tensors, rest)
+        saves = self._alone or self._environment.local_rank < SAVERS
+        big = self._generations.bytes_needed(small) if saves else 0
+        held = self._arena.sizes if self._arena is not None else None
+        if held is None or held.small < small - len(rest) or held.generation < big:
+            copies = {name: one.detach().clone() for name, one in tensors.items()}
+            self._reserving = (self._done, copies, rest)
+            self._tell(Reserve(big + big // SLACK, small, self._shard, self._shards))
+
+    def _commit(self, step: int, flags: int = 0) -> Commit:
+        """Return what is known of a step before its state is written."""
+        environment = self._environment
+        place = (environment.rank, environment.world_size, self._shard, self._shards)
+        return Commit(step, environment.round, 0, *place, serial=0, flags=flags)
+
+    def _note_versions(self) -> None:
+        # torch counts the changes of a tensor in place: an optimizer without hooks, such as a compiled one, shows so.
+        self._versions = [one._version for one in self._sample]  # noqa: SLF001 - torch's own checkpointing reads it too
+
+    def _tell(self, message: Message) -> None:
+        with suppress(OSError):  # nodeclient has gone, and its workers follow
+            self._channel.send(message)
+
+    def _become_child(self) -> None:
+        """Leave the connection to the parent: a data loader's process keeps nothing."""
+        self._closed = True
+        progress.notify(None)
+        self._channel.abandon()
+
+
+def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[int, Keeper | None]:
+    """Keep objects from now on, brought to the newest common state; return its step, and who keeps them.
+
+    Raises `KeptStateError` for what cannot be kept, or cannot be brought back.
+    """
+    adapters = adapt(objects)
+    if not adapters:
+        raise KeptStateError("keep() was given nothing: give it what training depends on, as keep(model=model, ...)")
+    path = os.environ.get(KEEP)
+    if path is None:
+        LOG.info("no state is kept: this launcher offers no memory for it")
+        return -1, None
+    try:
+        keeper = Keeper(environment, adapters, AgentChannel(path))
+    except OSError as error:
+        raise KeptStateError(f"nodeclient cannot be reached at {path}: {error.strerror}") from error
+    return keeper.begin(one for one in objects.values() if isinstance(one, torch.nn.Module)), keeper

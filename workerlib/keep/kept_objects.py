@@ -1,0 +1,316 @@
+"""What a script may give to `ctx.keep`: which of it is big and changes in `optimizer.step` alone, and what is small.
+
+Each kind of object has an adapter with the same five methods:
+
+* `big` returns its tensors, which are saved when the round breaks or at an interval.
+* `buffers` returns where its small tensors are that forward changes: they are saved at each step, for each rank.
+* `values` returns the rest as JSON, saved at each step.
+* `targets` returns the tensors to be filled with what was kept, `finish` then takes the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, Protocol
+
+import torch
+
+from workerlib.keep.kept_errors import KeptStateError
+from workerlib.keep.pieces import SavedTensors, is_sharded
+from workerlib.keep.plain_values import from_plain, to_plain
+
+Slot = tuple[str, MutableMapping[str, Any], str]
+"""A name, and the mapping and key where the present tensor of that name is found."""
+
+_WRAPPERS = {"DistributedDataParallel", "DataParallel"}
+"""Modules whose attribute `module` is the user's own."""
+
+_INNER = {"_orig_mod", "_checkpoint_wrapped_module"}
+"""The attributes by which torch.compile and activation checkpointing hold the user's own module."""
+
+
+class KeptObject(Protocol):
+    """An adapter; the module's docstring says what its methods are for."""
+
+    late: bool
+    """Its values are known to change between `optimizer.step` and `ctx.step`, if at all."""
+
+    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield its big tensors by name."""
+
+    def buffers(self) -> Iterator[Slot]:
+        """Yield where its small tensors are."""
+
+    def values(self) -> Any:
+        """Return the rest as JSON; None for nothing."""
+
+    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
+        """Return the tensors to be filled."""
+
+    def finish(self, values: Any) -> None:
+        """Take the values; the targets are filled."""
+
+
+class _Nothing:
+    """An object without tensors."""
+
+    late = True
+
+    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield its big tensors by name."""
+        yield from ()
+
+    def buffers(self) -> Iterator[Slot]:
+        """Yield where its small tensors are."""
+        yield from ()
+
+    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
+        """Return the tensors to be filled."""
+        del saved
+        return {}
+
+
+class KeptModule(_Nothing):
+    """A module: parameters are big, the buffers of its state dict small."""
+
+    def __init__(self, name: str, module: torch.nn.Module) -> None:
+        for one in module.modules():
+            if type(one).__name__ == "FullyShardedDataParallel":
+                raise KeptStateError(f"{name}: keep() knows fully_shard (FSDP2), not FullyShardedDataParallel")
+            if callable(reshard := getattr(one, "reshard", None)):  # a module of fully_shard: its shards are kept
+                reshard()
+        self.module = module
+        self._name = name
+        self._parameters = [
+            (f"{name}.{_canonical(module, path)}", parameter) for path, parameter in module.named_parameters()
+        ]
+
+    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield its big tensors by name."""
+        yield from self._parameters
+
+    def buffers(self) -> Iterator[Slot]:
+        """Yield where its small tensors are."""
+        for prefix, one in self.module.named_modules():
+            for key, buffer in one._buffers.items():  # noqa: SLF001 - a buffer that is replaced is found there alone
+                if buffer is not None and key not in one._non_persistent_buffers_set:  # noqa: SLF001 - as in state_dict
+                    path = _canonical(self.module, f"{prefix}.{key}" if prefix else key)
+                    yield f"{self._name}.{path}", one._buffers, key  # noqa: SLF001 - as above
+
+    def values(self) -> Any:
+        """Return the rest as JSON; None for nothing."""
+        extra = {
+            prefix: to_plain(one.get_extra_state(), f"{self._name}.{prefix}")
+            for prefix, one in self.module.named_modules()
+            if type(one).get_extra_state is not torch.nn.Module.get_extra_state
+        }
+        return extra or None
+
+    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
+        """Return the tensors to be filled."""
+        del saved
+        return dict(self._parameters)
+
+    def finish(self, values: Any) -> None:
+        """Take the values; the targets are filled."""
+        for prefix, extra in (values or {}).items():
+            self.module.get_submodule(prefix).set_extra_state(from_plain(extra))
+
+
+class KeptOptimizer(_Nothing):
+    """An optimizer: what it keeps of each parameter is big, learning rates and the like are values."""
+
+    def __init__(self, name: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
+        if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+            raise KeptStateError(f"{name}: keep() knows fully_shard (FSDP2), not ZeroRedundancyOptimizer")
+        self._optimizer = optimizer
+        self._name = name
+        self._prefix = f"{name}.state/"
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        self._parameters = {names.get(id(one), f"#{at}"): one for at, one in enumerate(parameters)}
+
+    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield its big tensors by name."""
+        for name, parameter in self._parameters.items():
+            for key, value in self._state(parameter).items():
+                if isinstance(value, torch.Tensor):
+                    yield f"{self._prefix}{name}/{key}", value
+
+    def values(self) -> Any:
+        """Return the rest as JSON; None for nothing."""
+        groups = [
+            {key: to_plain(value, f"{self._name}.{key}") for key, value in group.items() if key != "params"}
+            for group in self._optimizer.param_groups
+        ]
+        return {"groups": groups, "state": self._numbers()}
+
+    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
+        """Return the tensors to be filled."""
+        self._new: dict[str, dict[str, Any]] = {}
+        targets = {}
+        for path in saved.names:
+            if path.startswith(self._prefix):
+                name, _, key = path.removeprefix(self._prefix).rpartition("/")
+                if name not in self._parameters:
+                    raise KeptStateError(f"{self._name} has no parameter {name} any more, whose state was kept")
+                new = _empty(self._parameters[name], saved.shape(path), saved.dtype(path))
+                targets[path] = self._new.setdefault(name, {})[key] = new
+        return targets
+
+    def finish(self, values: Any) -> None:
+        """Take the values; the targets are filled."""
+        for name, numbers in values["state"].items():
+            self._new.setdefault(name, {}).update(from_plain(numbers))
+        places = {name: at for at, name in enumerate(self._parameters)}
+        groups, at = [], 0
+        if len(values["groups"]) != len(self._optimizer.param_groups):
+            raise KeptStateError(f"{self._name} has another number of parameter groups than was kept")
+        for group, kept in zip(self._optimizer.param_groups, values["groups"], strict=True):
+            count = len(group["params"])
+            groups.append({**from_plain(kept), "params": list(range(at, at + count))})
+            at += count
+        state = {places[name]: dict(one) for name, one in self._new.items()}
+        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        # load_state_dict casts to the type of the parameter, which need not be that of the state.
+        for name, one in self._new.items():
+            present = self._state(self._parameters[name])
+            for key, value in one.items():
+                if isinstance(value, torch.Tensor) and present[key].dtype != value.dtype:
+                    present[key] = value.to(present[key].device)
+        self._new = {}
+
+    def _state(self, parameter: torch.Tensor) -> dict[str, Any]:
+        # `state` is a defaultdict: a look must not make an entry, since optimizers take an empty one for a beginning.
+        found: dict[str, Any] = self._optimizer.state.get(parameter, {})
+        return found
+
+    def _numbers(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, parameter in self._parameters.items():
+            for key, value in self._state(parameter).items():
+                if not isinstance(value, torch.Tensor):
+                    found.setdefault(name, {})[key] = to_plain(value, f"{self._prefix}{name}/{key}")
+        return found
+
+
+class KeptStateful(_Nothing):
+    """An LR scheduler, a sampler, a gradient scaler: anything with `state_dict` and `load_state_dict`."""
+
+    def __init__(self, name: str, stateful: Any) -> None:
+        self._name = name
+        self._stateful = stateful
+        self.late = isinstance(stateful, torch.optim.lr_scheduler.LRScheduler)
+
+    def values(self) -> Any:
+        """Return the rest as JSON; None for nothing."""
+        return to_plain(self._stateful.state_dict(), self._name)
+
+    def finish(self, values: Any) -> None:
+        """Take the values; the targets are filled."""
+        self._stateful.load_state_dict(from_plain(values))
+
+
+class KeptContainer(_Nothing):
+    """A tensor, or a dict or list of tensors and numbers, brought back in place."""
+
+    late = False
+
+    def __init__(self, name: str, content: Any) -> None:
+        self._name = name
+        self._root = {name: content}
+        self._is_tensor = isinstance(content, torch.Tensor)
+
+    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield its big tensors by name."""
+        yield from _tensors(self._root, "")
+
+    def values(self) -> Any:
+        """Return the rest as JSON; None for nothing."""
+        return None if self._is_tensor else to_plain(_without_tensors(self._root[self._name]), self._name)
+
+    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
+        """Return the tensors to be filled."""
+        del saved
+        return dict(self.big())
+
+    def finish(self, values: Any) -> None:
+        """Take the values; the targets are filled."""
+        if not self._is_tensor:
+            _merge(self._root[self._name], from_plain(values))
+
+
+def adapt(objects: Mapping[str, Any]) -> dict[str, KeptObject]:
+    """Return the adapters of what `keep` was given, by name. Raises `KeptStateError`."""
+    modules = {name: KeptModule(name, one) for name, one in objects.items() if isinstance(one, torch.nn.Module)}
+    names = {id(parameter): path for module in modules.values() for path, parameter in module.big()}
+    return {name: modules.get(name) or _adapt(name, one, names) for name, one in objects.items()}
+
+
+def _adapt(name: str, one: Any, names: Mapping[int, str]) -> KeptObject:
+    if isinstance(one, torch.optim.Optimizer):
+        return KeptOptimizer(name, one, names)
+    if callable(getattr(one, "state_dict", None)) and callable(getattr(one, "load_state_dict", None)):
+        return KeptStateful(name, one)
+    if isinstance(one, (torch.Tensor, dict, list)):
+        return KeptContainer(name, one)
+    hint = f": put it into a dict, such as keep({name}={{{name!r}: {one!r}}})" if isinstance(one, (int, float)) else ""
+    raise KeptStateError(
+        f"{name} is a {type(one).__name__}, which cannot be brought back in place{hint}; keep() takes modules, "
+        "optimizers, what has state_dict and load_state_dict, tensors, and dicts and lists of tensors and numbers"
+    )
+
+
+def _canonical(root: torch.nn.Module, path: str) -> str:
+    """Return the path of a parameter as if nothing was wrapped, so that it is the same with DDP and without."""
+    words, module = [], root
+    for word in path.split("."):
+        if word not in _INNER and not (word == "module" and type(module).__name__ in _WRAPPERS):
+            words.append(word)
+        module = getattr(module, word)
+    return ".".join(words)
+
+
+def _empty(parameter: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor for what an optimizer keeps of a parameter, sharded as that if it has its size."""
+    if shape != tuple(parameter.shape):
+        return torch.empty(shape, dtype=dtype)
+    if is_sharded(parameter):
+        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+    return torch.empty(shape, dtype=dtype, device=parameter.device)
+
+
+def _tensors(container: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
+    pairs = container.items() if isinstance(container, dict) else enumerate(container)
+    for key, value in pairs:
+        here = f"{path}.{key}" if path else str(key)
+        if isinstance(value, torch.Tensor):
+            yield here, value
+        elif isinstance(value, (dict, list)):
+            yield from _tensors(value, here)
+
+
+def _without_tensors(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_tensors(one) for key, one in value.items() if not isinstance(one, torch.Tensor)}
+    if isinstance(value, list):
+        return [None if isinstance(one, torch.Tensor) else _without_tensors(one) for one in value]
+    return value
+
+
+def _merge(present: Any, kept: Any) -> None:
+    """Bring a dict or list to what was kept, in place; its tensors stay the same objects."""
+    if isinstance(present, list):
+        del present[len(kept) :]
+        present.extend([None] * (len(kept) - len(present)))
+    else:
+        for key in [one for one, value in present.items() if one not in kept and not isinstance(value, torch.Tensor)]:
+            del present[key]
+    pairs = list(kept.items() if isinstance(kept, dict) else enumerate(kept))
+    for key, value in pairs:
+        old = present.get(key) if isinstance(present, dict) else present[key]
+        if isinstance(old, torch.Tensor):
+            continue
+        if isinstance(old, (dict, list)) and type(old) is type(value):
+            _merge(old, value)
+        else:
+            present[key] = value

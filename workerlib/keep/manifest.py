@@ -1,0 +1,107 @@
+"""Says where each tensor of a place lies, and which piece of which whole it is; standard library only.
+
+A manifest is JSON, and needs no other rank's manifest to be understood: a reader of any world size merges those that it
+has. It is written once and stays as long as the tensors have the same names and sizes, whatever their values.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from workerlib.keep.arena import ALIGNMENT
+
+LENGTH_BYTES = 8
+"""The bytes in front of a manifest with its length."""
+
+Shape = tuple[int, ...]
+
+
+class ManifestError(ValueError):
+    """The data of a place are not what a worker writes; the text says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a tensor: all of it, or what one rank has of it."""
+
+    name: str
+    dtype: str
+    """The name that torch has for it, such as `float32`."""
+    whole: Shape
+    """The size of the whole tensor."""
+    offsets: Shape
+    """Where in the whole this piece begins."""
+    sizes: Shape
+    length: int
+    """The bytes."""
+
+    @property
+    def elements(self) -> int:
+        """The number of elements."""
+        return math.prod(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Pieces, and where in a place each of them begins."""
+
+    pieces: tuple[Piece, ...]
+    begins: tuple[int, ...]
+    manifest: bytes
+    """The bytes at the beginning of the place: the length and the JSON."""
+    end: int
+    """Where the tensors end, and the values begin."""
+
+
+def lay_out(pieces: Iterable[Piece]) -> Layout:
+    """Return a place for each piece."""
+    pieces = tuple(pieces)
+    fields = [[one.name, one.dtype, one.whole, one.offsets, one.sizes, one.length] for one in pieces]
+    text = json.dumps({"tensors": fields}, separators=(",", ":")).encode()
+    begins, end = _begins(LENGTH_BYTES + len(text), pieces)
+    return Layout(pieces, begins, len(text).to_bytes(LENGTH_BYTES, "little") + text, end)
+
+
+def read_layout(data: memoryview) -> Layout:
+    """Return the layout of a place with these data. Raises `ManifestError`."""
+    size = int.from_bytes(data[:LENGTH_BYTES], "little")
+    if size > len(data) - LENGTH_BYTES:
+        raise ManifestError(f"a manifest of {size} bytes does not fit into {len(data)}")
+    head = bytes(data[: LENGTH_BYTES + size])
+    try:
+        pieces = tuple(_piece(fields) for fields in json.loads(head[LENGTH_BYTES:])["tensors"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ManifestError(f"a manifest cannot be read: {error}") from None
+    begins, end = _begins(len(head), pieces)
+    if end > len(data):
+        raise ManifestError(f"tensors of {end} bytes do not fit into {len(data)}")
+    return Layout(pieces, begins, head, end)
+
+
+def _piece(fields: Sequence[object]) -> Piece:
+    name, dtype, whole, offsets, sizes, length = fields
+    if not isinstance(name, str) or not isinstance(dtype, str) or not isinstance(length, int) or length < 0:
+        raise ManifestError("a tensor has no name, type or length")
+    piece = Piece(name, dtype, _shape(whole), _shape(offsets), _shape(sizes), length)
+    if not len(piece.whole) == len(piece.offsets) == len(piece.sizes):
+        raise ManifestError(f"{name}: sizes of different dimensions")
+    return piece
+
+
+def _shape(value: object) -> Shape:
+    if not isinstance(value, list) or not all(type(one) is int and one >= 0 for one in value):
+        raise ManifestError(f"{value!r} is no size")
+    return tuple(value)
+
+
+def _begins(head: int, pieces: Sequence[Piece]) -> tuple[tuple[int, ...], int]:
+    """Return where each piece begins, and where the last one ends."""
+    begins, end = [], head
+    for piece in pieces:
+        begin = -(-end // ALIGNMENT) * ALIGNMENT
+        begins.append(begin)
+        end = begin + piece.length
+    return tuple(begins), end

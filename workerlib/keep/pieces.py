@@ -1,0 +1,164 @@
+"""Knows which piece of a tensor this rank has, and fills tensors from the pieces that other ranks saved.
+
+A tensor of a sharded model is a DTensor. What pieces it has, and which saved pieces cover it at another world size, is
+computed by torch's own functions for distributed checkpoints, which are pure. They are imported only where something
+is sharded: the import takes longer than a restart.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from workerlib.keep.kept_errors import KeptStateError
+from workerlib.keep.manifest import Layout, Piece
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a DTensor."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def local_part(tensor: Any) -> torch.Tensor:
+    """Return what this rank has of a tensor, without its gradient."""
+    local = tensor._local_tensor if is_sharded(tensor) else tensor  # noqa: SLF001 - to_local() takes part in autograd
+    result: torch.Tensor = local.detach()
+    return result
+
+
+def piece_of(name: str, tensor: Any) -> Piece:
+    """Return which piece of a tensor this rank has. Raises `KeptStateError`."""
+    local = local_part(tensor)
+    whole, offsets = tuple(tensor.shape), (0,) * tensor.dim()
+    if is_sharded(tensor):
+        chunks = tensor.__create_chunk_list__()
+        if len(chunks) != 1:
+            raise KeptStateError(f"{name} has {len(chunks)} pieces on this rank, where one is understood")
+        offsets = tuple(chunks[0].offsets)
+    if local.layout is not torch.strided:
+        raise KeptStateError(f"{name} is a tensor of the layout {local.layout}, which cannot be kept")
+    dtype = str(local.dtype).removeprefix("torch.")
+    return Piece(name, dtype, whole, offsets, tuple(local.shape), local.numel() * local.element_size())
+
+
+def shard_of(tensors: Iterable[torch.Tensor], rank: int, world_size: int) -> tuple[int, int]:
+    """Return which part of the whole state this rank has, and how many parts there are: (0, 1) where it has all of it.
+
+    Ranks with the same part have the same bytes. With FSDP each has a part of its own, with HSDP as many as a replica
+    has ranks.
+    """
+    sharded: Any = [tensor for tensor in tensors if is_sharded(tensor)]
+    meshes = {id(tensor.device_mesh): tensor.device_mesh for tensor in sharded}
+    dimensions = {at for one in sharded for at, placement in enumerate(one.placements) if not placement.is_replicate()}
+    if not dimensions:
+        return 0, 1
+    [mesh, *others] = meshes.values()
+    coordinate = mesh.get_coordinate()
+    if others or coordinate is None or mesh.size() != world_size:
+        return rank, world_size
+    shard = 0
+    for dimension in sorted(dimensions):
+        shard = shard * mesh.size(dimension) + coordinate[dimension]
+    return shard, math.prod(mesh.size(dimension) for dimension in dimensions)
+
+
+def views_of(layout: Layout, data: memoryview) -> list[torch.Tensor]:
+    """Return the tensors that lie in the memory of a place. Raises `KeptStateError`."""
+    return [_view(piece, begin, data) for piece, begin in zip(layout.pieces, layout.begins, strict=True)]
+
+
+def _view(piece: Piece, begin: int, data: memoryview) -> torch.Tensor:
+    dtype = getattr(torch, piece.dtype, None)
+    if not isinstance(dtype, torch.dtype) or piece.elements * dtype.itemsize != piece.length:
+        raise KeptStateError(f"{piece.name} is said to have {piece.length} bytes of {piece.dtype[:40]}")
+    if not piece.length:
+        return torch.empty(piece.sizes, dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype, count=piece.elements, offset=begin).view(piece.sizes)
+
+
+class SavedTensors:
+    """The pieces that all parts of a resume point have, by the names of their tensors."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[str, dict[tuple[int, ...], tuple[Piece, torch.Tensor]]] = {}
+
+    def add(self, layout: Layout, data: memoryview) -> None:
+        """Add the pieces of one part. Raises `KeptStateError`."""
+        for piece, view in zip(layout.pieces, views_of(layout, data), strict=True):
+            self._pieces.setdefault(piece.name, {})[piece.offsets] = piece, view
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All names."""
+        return list(self._pieces)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the size of a whole tensor."""
+        return self._any(name).whole
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Return the type of a tensor's elements."""
+        found: torch.dtype = getattr(torch, self._any(name).dtype)
+        return found
+
+    def fill(self, targets: Mapping[str, torch.Tensor]) -> None:
+        """Fill tensors of this process, whatever piece of each it has. Raises `KeptStateError`."""
+        to: list[torch.Tensor] = []
+        of: list[torch.Tensor] = []
+        resharded = {}
+        for name, target in targets.items():
+            saved = self._pieces.get(name)
+            if saved is None:
+                raise KeptStateError(f"{name} is not in the kept state: is the script another one?")
+            if self.shape(name) != tuple(target.shape):
+                raise KeptStateError(f"{name} was kept with the size {self.shape(name)}, but has {tuple(target.shape)}")
+            own = saved.get(piece_of(name, target).offsets)
+            if own is not None and own[0].sizes == tuple(local_part(target).shape):
+                to.append(local_part(target))
+                of.append(own[1])
+            else:
+                resharded[name] = target
+        if resharded:
+            self._reshard(resharded, to, of)
+        with torch.no_grad():
+            for one, source in zip(to, of, strict=True):
+                one.copy_(source)
+
+    def _reshard(self, targets: dict[str, Any], to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
+        """Have torch plan which regions of which pieces each target needs; append them, and where they go."""
+        from torch.distributed.checkpoint.default_planner import create_default_local_load_plan  # noqa: PLC0415
+        from torch.distributed.checkpoint.metadata import (  # noqa: PLC0415
+            ChunkStorageMetadata,
+            Metadata,
+            TensorProperties,
+            TensorStorageMetadata,
+        )
+
+        known: dict[str, Any] = {}
+        for name in targets:
+            pieces = [piece for piece, _ in self._pieces[name].values()]
+            if sum(piece.elements for piece in pieces) < math.prod(self.shape(name)):
+                raise KeptStateError(f"{name} is not whole in the kept state")
+            chunks = [ChunkStorageMetadata(torch.Size(one.offsets), torch.Size(one.sizes)) for one in pieces]
+            properties = TensorProperties(dtype=self.dtype(name))
+            known[name] = TensorStorageMetadata(properties, torch.Size(self.shape(name)), chunks)
+        for item in create_default_local_load_plan(targets, Metadata(known)).items:
+            offset = item.storage_index.offset
+            name = item.storage_index.fqn
+            _, view = self._pieces[name][tuple(offset) if offset is not None else (0,) * len(self.shape(name))]
+            to.append(_narrow(local_part(targets[name]), item.dest_offsets, item.lengths))
+            of.append(_narrow(view, item.storage_offsets, item.lengths))
+
+    def _any(self, name: str) -> Piece:
+        return next(iter(self._pieces[name].values()))[0]
+
+
+def _narrow(tensor: torch.Tensor, offsets: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
+    for dimension, (offset, length) in enumerate(zip(offsets, lengths, strict=True)):
+        tensor = tensor.narrow(dimension, offset, length)
+    return tensor

@@ -1,0 +1,118 @@
+"""Turns the state of schedulers, samplers and the like into JSON and back, exactly; there is no pickle anywhere.
+
+JSON has no tuples, no keys that are numbers, no bytes and no tensors. Each of them becomes an object whose one key
+names its kind, such as `{"$tuple": [1, 2]}`. Anything else is refused, with the path to it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter, OrderedDict, deque
+from typing import Any
+
+import torch
+
+from workerlib.keep.kept_errors import KeptStateError
+
+BYTES_MAX = 1 << 20
+"""The bytes of a tensor or text among values: they are written as text, at each step."""
+
+_SEQUENCES: dict[str, Any] = {"$tuple": tuple, "$set": set, "$frozenset": frozenset, "$deque": deque}
+
+_MAPPINGS: dict[str, Any] = {"$dict": dict, "$ordered": OrderedDict, "$counter": Counter}
+
+_KIND_OF = {kind: name for name, kind in (*_SEQUENCES.items(), *_MAPPINGS.items())}
+
+
+def to_plain(value: Any, path: str) -> Any:  # noqa: PLR0911 - one for each kind
+    """Return what JSON can hold. Raises `KeptStateError`, which names the path to what it cannot."""
+    kind = type(value)
+    if value is None or kind in (str, int, float, bool):
+        return value
+    if kind is list:
+        return [to_plain(one, f"{path}[{number}]") for number, one in enumerate(value)]
+    if kind is dict and all(type(key) is str and not key.startswith("$") for key in value):
+        return {key: to_plain(one, f"{path}.{key}") for key, one in value.items()}
+    name = _KIND_OF.get(kind)
+    if name in _SEQUENCES:
+        return {name: [to_plain(one, f"{path}[{number}]") for number, one in enumerate(value)]}
+    if name in _MAPPINGS:
+        pairs = [[to_plain(key, f"{path} key"), to_plain(one, f"{path}[{key!r}]")] for key, one in value.items()]
+        return {name: pairs}
+    if kind is complex:
+        return {"$complex": [value.real, value.imag]}
+    if kind in (bytes, bytearray):
+        return {"$bytes": _text(bytes(value), path)}
+    if isinstance(value, torch.Tensor):
+        return {"$tensor": _tensor(value, path)}
+    if isinstance(value, (torch.dtype, torch.device)):
+        return {f"${type(value).__name__}": str(value).removeprefix("torch.")}
+    return _of_numpy(value, path)
+
+
+def from_plain(plain: Any) -> Any:  # noqa: C901, PLR0911 - as above
+    """Return the value that `to_plain` was given. Raises `KeptStateError`."""
+    if isinstance(plain, list):
+        return [from_plain(one) for one in plain]
+    if not isinstance(plain, dict):
+        return plain
+    name, content = next(iter(plain.items()), ("", None))
+    if content is None or not name.startswith("$"):
+        return {key: from_plain(one) for key, one in plain.items()}
+    if name in _SEQUENCES:
+        return _SEQUENCES[name](from_plain(content))
+    if name in _MAPPINGS:
+        return _MAPPINGS[name]({from_plain(key): from_plain(one) for key, one in content})
+    match name:
+        case "$complex":
+            return complex(*content)
+        case "$bytes":
+            return base64.b64decode(content)
+        case "$tensor" | "$array":
+            dtype, sizes, text = content
+            raw = bytearray(base64.b64decode(text))
+            tensor = torch.frombuffer(raw, dtype=getattr(torch, dtype)) if raw else torch.empty(0)
+            tensor = tensor.to(getattr(torch, dtype)).reshape(sizes)
+            return tensor.numpy() if name == "$array" else tensor
+        case "$dtype":
+            return getattr(torch, content)
+        case "$device":
+            return torch.device(content)
+    raise KeptStateError(f"kept values of the kind {name[:40]!r} are not known here")
+
+
+def _of_numpy(value: Any, path: str) -> Any:
+    """Return numpy's numbers as numbers, and its arrays as text."""
+    if type(value).__module__ == "numpy":
+        if hasattr(value, "dtype") and hasattr(value, "shape") and value.shape == () and not hasattr(value, "__len__"):
+            return to_plain(value.item(), path)
+        if type(value).__name__ == "ndarray":
+            return {"$array": _tensor(_as_tensor(value, path), path)}
+    raise KeptStateError(
+        f"{path} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be kept: keep numbers, texts, "
+        "tensors, and lists, tuples and dicts of them"
+    )
+
+
+def _as_tensor(array: Any, path: str) -> torch.Tensor:
+    try:
+        return torch.from_numpy(array.copy())
+    except TypeError as error:
+        raise KeptStateError(f"{path}: {error}") from None
+
+
+def _tensor(tensor: torch.Tensor, path: str) -> list[Any]:
+    if type(tensor).__name__ == "DTensor":
+        raise KeptStateError(f"{path} is a DTensor: give the module, the optimizer or the tensor itself to keep()")
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    text = _text(bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b"", path)
+    return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), text]
+
+
+def _text(raw: bytes, path: str) -> str:
+    if len(raw) > BYTES_MAX:
+        raise KeptStateError(
+            f"{path} has {len(raw):,} bytes, and would be written at each step: give the module, the optimizer or the "
+            "tensor itself to keep()"
+        )
+    return base64.b64encode(raw).decode()

@@ -1,0 +1,137 @@
+"""Brings the objects that `keep` was given to the state of a resume point, at any world size."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from workerlib.keep.agent_channel import AgentChannel
+from workerlib.keep.arena import Arena, ArenaError, Commit, Place
+from workerlib.keep.channel_messages import AskRestore, ChannelError, Part, ResumeFrom
+from workerlib.keep.generations import read_generation
+from workerlib.keep.kept_errors import KeptStateError
+from workerlib.keep.kept_objects import KeptObject
+from workerlib.keep.manifest import ManifestError
+from workerlib.keep.pieces import SavedTensors
+from workerlib.keep.random_state import reseed, restore
+from workerlib.keep.small_state import SmallState, copy, read_small
+
+LOG = logging.getLogger("workerlib.keep")
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """The parts of a step that are on this host, in memory."""
+
+    round: int
+    step: int
+    """-1 if there is nothing to resume from."""
+    parts: tuple[tuple[Part, Arena], ...]
+
+    @property
+    def places(self) -> list[tuple[Part, Place, Commit, bool]]:
+        """All whole places of the resume point, and whether each is a generation."""
+        found = []
+        for part, arena in self.parts:
+            for place in (*arena.generations, *arena.smalls):
+                commit = place.read()
+                if commit is not None and (commit.round, commit.step, commit.rank) == (
+                    self.round,
+                    self.step,
+                    part.rank,
+                ):
+                    found.append((part, place, commit, any(place is one for one in arena.generations)))
+        return found
+
+
+def ask(channel: AgentChannel) -> ResumePoint:
+    """Ask nodeclient what to resume from, and wait until all of it is on this host. Raises `KeptStateError`.
+
+    It never answers "nothing" by mistake: a rank that begins anew beside others that go on would spoil the training.
+    """
+    parts: list[tuple[Part, Arena]] = []
+    try:
+        channel.send(AskRestore())
+        while True:
+            message, files = channel.receive()
+            try:
+                if not isinstance(message, ResumeFrom) or len(files) != len(message.parts):
+                    raise ChannelError(f"an answer was expected, and not {type(message).__name__}")
+                parts += [(part, _private(file)) for part, file in zip(message.parts, files, strict=True)]
+            finally:
+                for file in files:
+                    os.close(file)
+            if not message.more:
+                return ResumePoint(message.round, message.step, tuple(parts))
+    except (OSError, ChannelError, ArenaError) as error:
+        raise KeptStateError(f"nodeclient did not hand over the kept state, so this worker ends: {error}") from error
+
+
+def bring_back(point: ResumePoint, objects: Mapping[str, KeptObject], rank: int) -> None:
+    """Bring objects and random state to the resume point. Raises `KeptStateError`, after which they are of no use."""
+    try:
+        _bring_back(point, objects, rank)
+    except ManifestError as error:
+        raise KeptStateError(f"the state of step {point.step} that was kept is damaged: {error}") from error
+
+
+def _bring_back(point: ResumePoint, objects: Mapping[str, KeptObject], rank: int) -> None:
+    saved, done, pending = _read(point)
+    if not done:
+        raise KeptStateError(f"of step {point.step} no rank's numbers were kept")
+    saved.fill({name: one for adapter in objects.values() for name, one in adapter.targets(saved).items()})
+    lowest = done[min(done)]
+    own = done.get(rank) or pending.get(rank)
+    _fill_buffers(objects, (own or lowest).buffers)
+    values = {**lowest.values, **(own.values if own else {})}
+    for name, adapter in objects.items():
+        if name in values:
+            adapter.finish(values[name])
+    if own is not None:
+        restore(own.random_tensors, dict(own.random))
+        return
+    seed = reseed(point.round, point.step, rank)
+    LOG.info(
+        "nothing of step %d is kept that was rank %d's own: it takes the buffers and numbers of rank %d, and random "
+        "numbers from the seed %d",
+        *(point.step, rank, min(done), seed),
+    )
+
+
+def _read(point: ResumePoint) -> tuple[SavedTensors, dict[int, SmallState], dict[int, SmallState]]:
+    """Return the big state, and by rank the small states that are done and those that are pending."""
+    saved = SavedTensors()
+    done: dict[int, SmallState] = {}
+    pending: dict[int, tuple[int, SmallState]] = {}
+    for part, place, commit, is_generation in point.places:
+        if is_generation:
+            layout, data, small = read_generation(place, commit)
+            if part.big:
+                saved.add(layout, data)
+            if small is not None:
+                done.setdefault(part.rank, read_small(small))
+        elif not commit.pending:
+            done[part.rank] = read_small(place.data[: commit.length])
+        elif commit.serial > pending.get(part.rank, (0,))[0]:
+            pending[part.rank] = commit.serial, read_small(place.data[: commit.length])
+    return saved, done, {rank: small for rank, (_, small) in pending.items()}
+
+
+def _fill_buffers(objects: Mapping[str, KeptObject], kept: Mapping[str, object]) -> None:
+    slots = [slot for adapter in objects.values() for slot in adapter.buffers()]
+    to, of = [], []
+    for name, mapping, key in slots:
+        buffer, saved = mapping[key], kept.get(name)
+        if saved is None or saved.shape != buffer.shape or saved.dtype != buffer.dtype:  # type: ignore[attr-defined]  # a tensor
+            raise KeptStateError(f"the buffer {name} was not kept, or with another size: is the script another one?")
+        to.append(buffer.detach())
+        of.append(saved)
+    copy(to, of)  # type: ignore[arg-type]  # as above
+
+
+def _private(file: int) -> Arena:
+    """Return the arena of a descriptor, in memory that is written by nobody, and may be written without effect."""
+    return Arena(memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_COPY)))
