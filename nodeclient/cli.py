@@ -48,7 +48,7 @@ def _join(chosen: JoinConfig) -> int:
     import os  # noqa: PLC0415
 
     from coordinatord.runtime import logs  # noqa: PLC0415
-    from coordinatord.runtime.file_limit import allow_many_files  # noqa: PLC0415
+    from coordinatord.runtime.file_limit import allow_many_files, load_thread_end  # noqa: PLC0415
     from coordinatord.runtime.systemd import SystemdNotifier  # noqa: PLC0415
     from nodeclient.shell.embedded_coordinator import coordinator_for  # noqa: PLC0415
     from nodeclient.shell.node import Node  # noqa: PLC0415
@@ -63,6 +63,7 @@ def _join(chosen: JoinConfig) -> int:
 
     look_for_pidfds()
     allow_many_files()
+    load_thread_end()
     return asyncio.run(run())
 
 

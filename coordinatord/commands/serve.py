@@ -18,7 +18,7 @@ from coordinatord.config import ServeConfig
 from coordinatord.core.events import PolicyChanged
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime import __version__, logs
-from coordinatord.runtime.file_limit import allow_many_files
+from coordinatord.runtime.file_limit import allow_many_files, load_thread_end
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.server.app import ListenError, Server, serve
@@ -50,6 +50,7 @@ def run(settings: ServeConfig) -> int:
         log.warning("%s", remark, extra=fields("remark"))
     systemd = SystemdNotifier(os.environ, os.getpid())
     allow_many_files()  # each node takes one
+    load_thread_end()
     gc.set_threshold(GARBAGE_THRESHOLD)
     sys.setswitchinterval(THREAD_TURN_S)
     store = _open_store(settings)
