@@ -56,6 +56,10 @@ class Policy:
     repeat_within_s: float = 60.0
     """A round that went on for longer made progress, although its workers report no steps."""
 
+    first_step_s: float = 600.0
+    """How long workers that announced steps may take to the first one before it is said that none has come: a large
+    model may take minutes to load and to compile."""
+
     stop_limit_s: float = 30.0
     """The time beyond a node's own stop timeout after which the others go on without a node that cannot end its
     workers."""

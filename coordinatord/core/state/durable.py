@@ -154,6 +154,8 @@ class DurableRun:
     """How long workers of the round may take to end, by the node that grants them the most."""
     stepped: bool = False
     """Whether a worker has reported a step of the current round."""
+    step_overdue: bool = False
+    """Whether it is recorded that the first step of the current round has not come in time."""
     reached: int | None = None
     """The furthest step that a worker of any earlier round of this run has reported."""
     repeats_steps: bool = False

@@ -100,7 +100,13 @@ def note_steps(run: Run, member: Member, observed: Observed) -> None:
 
 
 def turns(run: Run) -> bool:
-    """Whether the steps that were just noted show that training has stalled, that it goes on, or that it gets on."""
+    """Whether the steps that were just noted show that training has stalled, that it goes on, or that it gets on.
+
+    Or none were noted, and the first one is overdue.
+    """
+    overdue_at = conditions.first_step_overdue(run)
+    if overdue_at is not None and overdue_at <= run.heard_at:
+        return True
     if run.durable.repeats_steps and conditions.caught_up(run) is not None:
         return True
     return conditions.stalled(run) is not None or conditions.resumed(run) is not None

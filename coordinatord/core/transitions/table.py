@@ -93,6 +93,7 @@ def _rows() -> list[Transition]:
         ]
     rows += [
         Transition(running, when.caught_up, running, do.catch_up, "step {reasons.reached} is reached again"),
+        Transition(running, when.first_step_overdue, running, do.note_overdue, "{reasons.overdue}"),
         Transition(running, when.stalled, running, do.stall, "{reasons.idle}"),
         Transition(running, when.resumed, running, do.resume, "workers do steps again"),
         Transition(stopping, when.exhausted, failed, do.fail_workers, "{reasons.verdict}"),
