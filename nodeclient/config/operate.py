@@ -88,6 +88,8 @@ class LogsConfig:
     """The ranks as they are written, such as `0-3,7`; empty: all."""
     nodes: tuple[str, ...]
     """Names of nodes or hosts; empty: all."""
+    run: str | None
+    """None for the last one."""
     round: int | None
     """None for the last one."""
     stream: str
@@ -195,6 +197,7 @@ def add_logs(parser: SettingsParser) -> None:
         metavar="NODE",
         help="only workers of this node, by its id or its host's name; may be given several times",
     )
+    add("--run", type=flag_values.name, variables=(), metavar="RUN", help="an earlier run, as status names it")
     add("--round", type=flag_values.count, variables=(), metavar="N", help="the round (default: the last one)")
     add("--stream", variables=(), choices=STREAMS, default="both", help="stdout, stderr or both (default: both)")
     add(
@@ -217,6 +220,7 @@ def read_logs(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str,
         job=_job(parser, given),
         ranks=given.rank,
         nodes=tuple(given.node or ()),
+        run=given.run,
         round=given.round,
         stream=given.stream,
         last=given.last,

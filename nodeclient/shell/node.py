@@ -166,6 +166,7 @@ class Node:
                 await self._tasks.cancel()
                 self._guard.close()
                 await self._output.close()
+                await self._logs.settle()
                 self._slots.close()
                 self._port.close()
                 self._listener.close()
@@ -349,6 +350,7 @@ class Node:
             self.submit(SweepFailed(str(error)))
             return
         await self._exit_reporter.settled()
+        self._logs.end_round()
         # Each round has a fresh port, so nothing of an old round can connect to the new one by mistake.
         self._port.close()
         self._port = PortReservation()

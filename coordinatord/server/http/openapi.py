@@ -33,7 +33,7 @@ from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LOG_LINES_MAX, Log
 from coordinatord.runtime import __version__
 from coordinatord.server.http.events_api import AT_ONCE_MAX
 from coordinatord.server.http.json_schema import Schema, Schemas
-from coordinatord.server.http.log_query import ALL, BOTH, LAST_LINES
+from coordinatord.server.http.log_query import ALL, BOTH, LAST_LINES, PLACES_MAX
 from coordinatord.server.http.responses import JSON, MSGPACK, SENDS
 
 OF_READS = {
@@ -106,6 +106,7 @@ _NUMBER_OF_LINES: Schema = {"type": "integer", "minimum": 0, "maximum": LOG_LINE
 OF_LOGS = (
     Parameter("rank", "Only these ranks, such as `3` or `0-7,12`.", {"type": "array", "items": {"type": "string"}}),
     Parameter("node", "Only workers of these nodes or hosts.", {"type": "array", "items": {"type": "string"}}),
+    Parameter("run", "An earlier run, as `earlier` of the job names it; by default the last one.", {"type": "string"}),
     Parameter("round", "The round; by default the last one.", {"type": "integer", "minimum": 0}),
     Parameter("stream", "Which stream.", {"enum": [*LogStream, BOTH], "default": BOTH}),
     Parameter(
@@ -122,6 +123,11 @@ OF_LOGS = (
         "follow",
         f"Go on with what is written, also in later rounds, until the run ends. It needs `Accept: {SENDS}`.",
         {"type": "boolean", "default": False},
+    ),
+    Parameter(
+        "after",
+        "Go on after these places, one for each log: `place` of its last part, of a stream that broke off.",
+        {"type": "array", "items": {"type": "string"}, "maxItems": PLACES_MAX},
     ),
 )
 

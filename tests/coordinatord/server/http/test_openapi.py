@@ -95,6 +95,7 @@ def test_a_field_is_described_by_its_docstring() -> None:
 
 def test_the_parameters_of_logs_are_those_that_are_read() -> None:
     examples = {"rank": "0-7,12", "node": "gpu1", "round": "2", "stream": "both", "last": "all", "last_bytes": "9"}
+    examples |= {"run": "1c9dcf-1", "after": "1:3:stderr:ab:9"}
     assert {one.name for one in OF_LOGS} == {*examples, "follow"}
     for name, example in examples.items():
         read_query(MultiDict({name: example}))
