@@ -18,8 +18,7 @@ from coordinatord.protocol.messages import (
     Observed,
     Refused,
 )
-from coordinatord.protocol.schema import SchemaError, check_for, fields_of
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.schema import SchemaError, check_for, fields_of, shown
 from coordinatord.protocol.versions import SPOKEN, differing, is_spoken, later_than
 
 First = TypeVar("First", bound=Message)
@@ -100,7 +99,7 @@ def decode(frame: bytes, *expected: type[Any], version: int = PROTOCOL_VERSION) 
     checks = _DIALECTS[version].checks
     if wanted not in expected or wanted not in checks:
         names = " or ".join(_NAMES[message] for message in expected if message in checks)
-        raise SchemaError(f"expected a message of type {names}, not {str(name)[:40]!r}")
+        raise SchemaError(f"expected a message of type {names}, not {shown(name)}")
     return checks[wanted](body, str(name))
 
 
@@ -109,7 +108,7 @@ def _version_of(join: dict[Any, Any]) -> int:
     for version in SPOKEN:
         if claimed == version:
             return version
-    raise VersionError(differing(clip(str(claimed), 40)))
+    raise VersionError(differing(shown(claimed)))
 
 
 def _unpack(frame: bytes) -> dict[Any, Any]:

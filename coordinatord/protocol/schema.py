@@ -158,7 +158,7 @@ def _exactly(message: type[MessageT], without: Without) -> Callable[[object], Me
 
     def check(value: object) -> MessageT:
         if type(value) is not dict:
-            raise _WrongError(f"must be a map, not {_show(value)}")
+            raise _WrongError(f"must be a map, not {shown(value)}")
         if value.keys() != names:
             raise _WrongError(_difference(names, value))
         checked: list[Any] = []
@@ -184,7 +184,7 @@ def _leniently(message: type[Any]) -> Check:
 
     def check(value: object) -> Any:
         if type(value) is not dict:
-            raise _WrongError(f"must be a map, not {_show(value)}")
+            raise _WrongError(f"must be a map, not {shown(value)}")
         if not needed <= value.keys():
             raise _WrongError(f"lacks {', '.join(sorted(needed - value.keys()))}")
         checked: dict[str, Any] = {}
@@ -209,12 +209,12 @@ def _text(bound: Length) -> Check:
 
     def check(value: object) -> str:
         if type(value) is not str:
-            raise _WrongError(f"must be of type str, not {_show(value)}")
+            raise _WrongError(f"must be of type str, not {shown(value)}")
         if not least <= len(value) <= most:
-            raise _WrongError(f"must be within {least} and {most} characters, not {_show(value)}")
+            raise _WrongError(f"must be within {least} and {most} characters, not {shown(value)}")
         # Texts end up in environments, logs and terminals: no null byte, escape sequence or line end gets that far.
         if not value.isprintable():
-            raise _WrongError(f"must consist of printable characters, not {_show(value)}")
+            raise _WrongError(f"must consist of printable characters, not {shown(value)}")
         return value
 
     return check
@@ -225,7 +225,7 @@ def _bytes(bound: Length) -> Check:
 
     def check(value: object) -> bytes:
         if type(value) is not bytes:
-            raise _WrongError(f"must be of type bytes, not {_show(value)}")
+            raise _WrongError(f"must be of type bytes, not {shown(value)}")
         if not least <= len(value) <= most:
             raise _WrongError(f"must have {least} to {most} bytes, not {len(value)}")
         return value
@@ -236,7 +236,7 @@ def _bytes(bound: Length) -> Check:
 def _raw(bound: Verbatim) -> Check:
     def check(value: object) -> str:
         if type(value) is not str:
-            raise _WrongError(f"must be of type str, not {_show(value)}")
+            raise _WrongError(f"must be of type str, not {shown(value)}")
         if len(value) > bound.most:
             raise _WrongError(f"must have at most {bound.most} characters, not {len(value)}")
         return value
@@ -247,7 +247,7 @@ def _raw(bound: Verbatim) -> Check:
 def _clipped(bound: Clipped) -> Check:
     def check(value: object) -> str:
         if type(value) is not str:
-            raise _WrongError(f"must be of type str, not {_show(value)}")
+            raise _WrongError(f"must be of type str, not {shown(value)}")
         return clip(value, bound.most)
 
     return check
@@ -256,9 +256,9 @@ def _clipped(bound: Clipped) -> Check:
 def _token(bound: Token) -> Check:
     def check(value: object) -> str:
         if type(value) is not str:
-            raise _WrongError(f"must be of type str, not {_show(value)}")
+            raise _WrongError(f"must be of type str, not {shown(value)}")
         if not 1 <= len(value) <= bound.most or not value.isascii() or not value.isprintable() or " " in value:
-            raise _WrongError(f"must be 1 to {bound.most} visible ASCII letters, not {_show(value)}")
+            raise _WrongError(f"must be 1 to {bound.most} visible ASCII letters, not {shown(value)}")
         return value
 
     return check
@@ -273,11 +273,11 @@ def _number(kind: type[int | float], bound: Range) -> Check:
 
     def check(value: Any) -> Any:
         if type(value) not in accepted:
-            raise _WrongError(f"must be of type {kind.__name__}, not {_show(value)}")
+            raise _WrongError(f"must be of type {kind.__name__}, not {shown(value)}")
         # A NaN compares as False, so this puts it outside every range.
         if least <= value <= most:
             return value
-        raise _WrongError(f"must be within {least} and {most}, not {_show(value)}")
+        raise _WrongError(f"must be within {least} and {most}, not {shown(value)}")
 
     return check
 
@@ -285,7 +285,7 @@ def _number(kind: type[int | float], bound: Range) -> Check:
 def _several(check_item: Check, bound: Length) -> Check:
     def check(value: object) -> tuple[Any, ...]:
         if type(value) is not list:
-            raise _WrongError(f"must be a list, not {_show(value)}")
+            raise _WrongError(f"must be a list, not {shown(value)}")
         if not bound.least <= len(value) <= bound.most:
             raise _WrongError(f"must have {bound.least} to {bound.most} items, not {len(value)}")
         checked: list[Any] = []
@@ -309,7 +309,7 @@ def _member(choices: type[StrEnum], left_out: frozenset[str]) -> Check:
     def check(value: object) -> StrEnum:
         member = members.get(value) if type(value) is str else None
         if member is None:
-            raise _WrongError(f"must be one of {', '.join(members)}, not {_show(value)}")
+            raise _WrongError(f"must be one of {', '.join(members)}, not {shown(value)}")
         return member
 
     return check
@@ -317,7 +317,7 @@ def _member(choices: type[StrEnum], left_out: frozenset[str]) -> Check:
 
 def _boolean(value: object) -> bool:
     if type(value) is not bool:
-        raise _WrongError(f"must be true or false, not {_show(value)}")
+        raise _WrongError(f"must be true or false, not {shown(value)}")
     return value
 
 
@@ -325,11 +325,14 @@ def _difference(names: frozenset[str], value: dict[Any, Any]) -> str:
     missing = sorted(names - value.keys())
     if missing:
         return f"lacks {', '.join(missing)}"
-    unknown = sorted(_show(name) for name in value.keys() - names)
+    unknown = sorted(shown(name) for name in value.keys() - names)
     return f"has unknown fields: {', '.join(unknown[:8])}"
 
 
-def _show(value: object) -> str:
-    """Return a value that a stranger sent as text: enough to recognise it by, never all of it."""
+def shown(value: object) -> str:
+    """Return a value that a stranger sent as text: enough to recognise it by, never all of it.
+
+    Of a collection this is its kind: it may be nested more deeply than Python can follow.
+    """
     text = repr(value) if isinstance(value, str | int | float | NoneType) else type(value).__name__
     return text if len(text) <= 40 else f"{text[:37]}..."  # noqa: PLR2004
