@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coordinatord.core.policy import HEARTBEAT_S_MIN, OUTAGE_GRACE_S_MIN, SETTLE_S_MIN, Policy
-from coordinatord.protocol.fields import DEFAULT_PORT
+from coordinatord.core.policy import OUTAGE_GRACE_S_MIN, SETTLE_S_MIN, Policy
+from coordinatord.protocol.fields import DEFAULT_PORT, HEARTBEAT_S_MIN
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import FORMATS, LEVELS
 from coordinatord.runtime.settings import (

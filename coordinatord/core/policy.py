@@ -6,10 +6,6 @@ from dataclasses import dataclass
 
 from coordinatord.protocol.fields import DURATION_S_MAX
 
-HEARTBEAT_S_MIN = 0.1
-"""The least that may be set: a lease of half a second. A busy host stops a program for tenths of a second. With less,
-as from a number that was meant in another unit, all nodes would be lost again and again."""
-
 SETTLE_S_MIN = 0.1
 """The least that may be set: programs that are started at one time come up tenths of a second apart."""
 
