@@ -13,6 +13,7 @@ from coordinatord.protocol.fields import (
     LINE_MAX,
     LOG_MAX,
     MESSAGE_MAX,
+    RANKS_MAX,
 )
 from coordinatord.protocol.messages import Assignment, Failure, Follower, Phase
 from coordinatord.protocol.text import clip, is_same_error
@@ -52,8 +53,11 @@ class WorkerGroup:
         """The first workers that exited with 0 without being asked to, and when."""
 
     def rank(self, local_rank: int) -> int:
-        """Return the global rank of a worker."""
-        return local_rank + (self.assignment.first_rank if self.assignment else 0)
+        """Return the global rank of a worker.
+
+        A coordinator that is confused may have given ranks that no message can hold. A failure is reported even so.
+        """
+        return min(local_rank + (self.assignment.first_rank if self.assignment else 0), RANKS_MAX)
 
     def terminate(self, now: float, signum: int = Signals.SIGTERM) -> bool:
         """Note that its workers are asked to end, and by which signal; return whether this is the first time."""
