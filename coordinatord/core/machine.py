@@ -297,7 +297,7 @@ class Coordinator:
             admission.check_drained(self.cluster.durable, join)
             return self._registry.open(join, self.store_error, decision)
         known = run.members.get(join.node)
-        if known is None or known.incarnation != join.incarnation:
+        if known is None or known.incarnation != join.incarnation or run.spec != join.spec:
             # This comes first: a refusal for good must not rest on what is not recorded, such as a younger namesake.
             admission.check_recording(self.store_error)
             if not run.durable.state.ended:  # a run that has ended only sends its outcome
