@@ -38,7 +38,8 @@ def carry_out(config: CommandConfig) -> int:
         try:
             write([read(AdminAnswer, client.post(f"{node_path(node)}/{config.verb}", body)).message])
         except RequestError as error:
-            sys.stderr.write(f"nodeclient: {error}\n")
+            how = " (--ahead)" if isinstance(error, UnknownNameError) else ""
+            sys.stderr.write(f"nodeclient: {error}{how}\n")
             code = code or error.exit_code
     return code
 

@@ -161,7 +161,7 @@ def _decoded(answer: http.client.HTTPResponse) -> Any:
         data = read(ErrorAnswer, decoded)
     except AnswerError as error:
         raise _StrangeError(f"answers with HTTP {answer.status}, not as a coordinatord does") from error
-    if data.error == "unknown_job":
+    if data.error in {"unknown_job", "unknown_node"}:
         raise UnknownNameError(data.message)
     raise RequestError(data.message, CODES.get(answer.status, ExitCode.UNAVAILABLE))
 

@@ -107,9 +107,10 @@ class Reasons:
         return name_some((member.node for member in candidates), len(candidates))
 
     @property
-    def leavers(self) -> str:
-        """The nodes of the round that leave."""
-        return name_some(sorted(self._run.leaving), len(self._run.leaving))
+    def leave_asked(self) -> str:
+        """Which nodes of the round are to leave: words that stay true when they have left, or stay after all."""
+        number = len(self._run.leaving)
+        return f"{name_some(sorted(self._run.leaving), number)} {'was' if number == 1 else 'were'} asked to leave"
 
     @property
     def drains(self) -> str:

@@ -75,9 +75,7 @@ def _rows() -> list[Transition]:
             Transition(state, when.worker_failed, stopping, do.stop_at_once, "{reasons.first_failure}"),
             Transition(state, when.node_lost, stopping, do.stop_at_once, "lost {reasons.lost}"),
             Transition(state, when.stop_asked, stopping, do.stop_planned, "{reasons.stop_asked}"),
-            Transition(
-                state, when.node_leaving, stopping, do.stop_planned, "{reasons.leavers} will leave{reasons.drains}"
-            ),
+            Transition(state, when.node_leaving, stopping, do.stop_planned, "{reasons.leave_asked}{reasons.drains}"),
             Transition(state, when.restart_asked, stopping, do.stop_planned, "{reasons.restart_asked}"),
             Transition(
                 state,
