@@ -22,9 +22,9 @@ class Connected:
     """The address of this host at which it arrived, which proves that one to be reachable."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reported:
-    """A node reported its state."""
+    """A node reported its state. It is not frozen, as a heartbeat has to be cheap."""
 
     session: int
     observed: Observed

@@ -135,14 +135,16 @@ class Coordinator:
         observed = event.observed
         if run is None or member is None or not observed.beat or not observations.is_as_before(run, member, observed):
             return None
-        self._note_heard(run, member, observed, now)
+        heartbeat_s = self._heartbeat_s
+        self._note_heard(run, member, observed, heartbeat_s, now)
         if observed.steps and observations.turns(run):
             decision = Decision(self.cluster, self.policy, now)
             decision.answer(run, member)
             self._advance(run, decision)
             return self._conclude(decision)
-        self._due = self._first_due()
-        return Batch((), (answer(event.session, run, member, self._heartbeat_s, now),))
+        if self._due is None or now >= self._due:  # else it stands: all that has changed is that a lease ends later
+            self._due = self._first_due()
+        return Batch((), (answer(event.session, run, member, heartbeat_s, now),))
 
     def _conclude(self, decision: Decision) -> Batch:
         for ending in decision.endings:
@@ -204,7 +206,7 @@ class Coordinator:
         else:
             decision.notify(run, member)
         if observations.is_as_before(run, member, observed):
-            self._note_heard(run, member, observed, decision.now)
+            self._note_heard(run, member, observed, self._heartbeat_s, decision.now)
             if not observations.turns(run):
                 return
         else:
@@ -343,13 +345,12 @@ class Coordinator:
     def _observe(self, run: Run, member: Member, observed: Observed, now: float) -> None:
         if run.all_silent:
             self._leases.renew_all(run, self._heartbeat_s, now)
-        self._note_heard(run, member, observed, now)
+        self._note_heard(run, member, observed, self._heartbeat_s, now)
         observations.observe(run, member, observed)
 
-    def _note_heard(self, run: Run, member: Member, observed: Observed, now: float) -> None:
+    def _note_heard(self, run: Run, member: Member, observed: Observed, heartbeat_s: float, now: float) -> None:
         """Note that a member lives, whatever it reports: most heartbeats come to no more than that."""
         member.heard_at = run.heard_at = now
-        heartbeat_s = self._heartbeat_s
         deaf_s = min(observed.heard_s, now - self._woke_at)  # while this process slept, it sent nothing
         leases.note_heard(member, deaf_s, self.policy, heartbeat_s, now)
         self._leases.renew(run, member, heartbeat_s, now)

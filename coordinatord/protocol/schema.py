@@ -12,8 +12,8 @@ be of different releases.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, make_dataclass
 from enum import StrEnum
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
@@ -153,24 +153,33 @@ def _exactly(message: type[MessageT], without: Without) -> Callable[[object], Me
     left_out = without.get(message, frozenset())
     kept = [field.name for field in fields(message) if field.name not in left_out]  # type: ignore[arg-type]
     checks = [(name, _check_of(hints[name], lambda inner: _exactly(inner, without), without)) for name in kept]
-    names = frozenset(kept)
-    build = _by_name(message, kept) if left_out else message
+    count, names = len(kept), frozenset(kept)
+    build = _by_name(message, kept) if left_out else _maker(message)
 
     def check(value: object) -> MessageT:
         if type(value) is not dict:
             raise _WrongError(f"must be a map, not {shown(value)}")
-        if value.keys() != names:
+        if len(value) != count:
             raise _WrongError(_difference(names, value))
-        checked: list[Any] = []
-        name = ""
         try:
-            for name, one in checks:
-                checked.append(one(value[name]))
-        except _WrongError as error:
-            raise error.within(f".{name}") from None
+            checked = [one(value[name]) for name, one in checks]
+        except KeyError:
+            raise _WrongError(_difference(names, value)) from None
+        except _WrongError:
+            raise _first_wrong((f".{name}", one, value[name]) for name, one in checks) from None
         return build(*checked)
 
     return check
+
+
+def _first_wrong(parts: Iterable[tuple[str, Check, object]]) -> _WrongError:
+    """Return the error of the first part that its check refuses, with its place: correct data costs nothing for it."""
+    for step, one, value in parts:
+        try:
+            one(value)
+        except _WrongError as error:
+            return error.within(step)
+    raise AssertionError
 
 
 @cache
@@ -202,6 +211,30 @@ def _leniently(message: type[Any]) -> Check:
 
 def _by_name(message: type[MessageT], names: Sequence[str]) -> Callable[..., MessageT]:
     return lambda *values: message(**dict(zip(names, values, strict=True)))
+
+
+def _maker(message: type[MessageT]) -> Callable[..., MessageT]:
+    """Return what makes a message of the values of all its fields, in a third of the time of its class.
+
+    To set a field of a frozen object takes as long as to check it. So the object is made as one of a class that has the
+    same slots and is not frozen, and then gets its own class.
+    """
+    own = vars(message)
+    if not (own["__dataclass_params__"].frozen and "__slots__" in own):
+        return message
+    begin = vars(make_dataclass(message.__name__, [field.name for field in fields(message)]))["__init__"]  # type: ignore[arg-type]
+    body = {"__slots__": own["__slots__"], "__init__": begin, "__setattr__": object.__setattr__}
+    thawed = type(message.__name__, message.__bases__, body)
+    finish: Callable[[MessageT], None] | None = getattr(message, "__post_init__", None)
+
+    def make(*values: object) -> MessageT:
+        made = thawed(*values)
+        made.__class__ = message
+        if finish is not None:
+            finish(made)
+        return made
+
+    return make
 
 
 def _text(bound: Length) -> Check:
@@ -288,13 +321,10 @@ def _several(check_item: Check, bound: Length) -> Check:
             raise _WrongError(f"must be a list, not {shown(value)}")
         if not bound.least <= len(value) <= bound.most:
             raise _WrongError(f"must have {bound.least} to {bound.most} items, not {len(value)}")
-        checked: list[Any] = []
         try:
-            for item in value:
-                checked.append(check_item(item))  # noqa: PERF401 - how many there are is said in the error
-        except _WrongError as error:
-            raise error.within(f"[{len(checked)}]") from None
-        return tuple(checked)
+            return tuple([check_item(item) for item in value])
+        except _WrongError:
+            raise _first_wrong((f"[{place}]", check_item, item) for place, item in enumerate(value)) from None
 
     return check
 

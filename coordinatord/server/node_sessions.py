@@ -29,7 +29,7 @@ from coordinatord.protocol.versions import is_spoken
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.patience import Patience
-from coordinatord.runtime.websocket.frames import BINARY, CloseCode, FrameReader
+from coordinatord.runtime.websocket.frames import BINARY, CloseCode, FrameReader, framed
 from coordinatord.runtime.websocket.web_socket import WebSocket
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
@@ -103,7 +103,7 @@ class NodeSessions:
         """Send a message; do nothing if the session is already gone."""
         session = self._open.get(effect.session)
         if session is not None:
-            session.put(session.frame_for(effect.message))
+            session.put_frame(session.frame_for(effect.message))
 
     def _report_degraded(self, effect: ReportDegraded) -> None:
         session = self._open.get(effect.session)
@@ -204,12 +204,12 @@ class NodeSession(WebSocket):
         self.job = self.node = ""
         self._sent: Desired | None = None
         self._frame = b""
-        """The last message that it was sent: most answers to heartbeats repeat it."""
+        """The last message that it was sent, and its frame: most answers to heartbeats repeat it."""
 
     def frame_for(self, message: Desired) -> bytes:
-        """Return a message as bytes; each is encoded once."""
+        """Return a message in its frame; each is encoded once."""
         if self._sent is not message:
-            self._sent, self._frame = message, encode(message, self.version)
+            self._sent, self._frame = message, framed(BINARY, encode(message, self.version))
         return self._frame
 
     def ask(self, wanted: ReadLog) -> None:
