@@ -97,6 +97,19 @@ def check_for(message: type[MessageT], without: Without = _WITHOUT_NOTHING) -> C
     return _placed(_exactly(message, without))
 
 
+class Checks(dict[type[Any], Callable[[object, str], Any]]):
+    """The checks of messages by class, each made when it is first asked for: to make all delays a start by a tenth."""
+
+    def __init__(self, without: Without = _WITHOUT_NOTHING) -> None:
+        super().__init__()
+        self._without = without
+
+    def __missing__(self, message: type[Any]) -> Callable[[object, str], Any]:
+        """Make a check that was not asked for before."""
+        check = self[message] = check_for(message, self._without)
+        return check
+
+
 def reader_for(message: type[MessageT]) -> Callable[[object, str], MessageT]:
     """Return the check that turns a decoded map of a perhaps newer or older release into `message`.
 
@@ -148,13 +161,18 @@ def _check_of(annotation: Any, of_message: Callable[[type[Any]], Check], without
     return _boolean if annotation is bool else of_message(annotation)
 
 
+@cache
+def _annotations(message: type[Any]) -> Mapping[str, Any]:
+    return get_type_hints(message, include_extras=True)
+
+
 def _exactly(message: type[MessageT], without: Without) -> Callable[[object], MessageT]:
-    hints = get_type_hints(message, include_extras=True)
+    hints = _annotations(message)  # type: ignore[arg-type] # classes are hashable
     left_out = without.get(message, frozenset())
     kept = [field.name for field in fields(message) if field.name not in left_out]  # type: ignore[arg-type]
     checks = [(name, _check_of(hints[name], lambda inner: _exactly(inner, without), without)) for name in kept]
     count, names = len(kept), frozenset(kept)
-    build = _by_name(message, kept) if left_out else _maker(message)
+    build: Callable[..., MessageT] = _by_name(message, kept) if left_out else _maker(message)  # type: ignore[arg-type]
 
     def check(value: object) -> MessageT:
         if type(value) is not dict:
@@ -184,7 +202,7 @@ def _first_wrong(parts: Iterable[tuple[str, Check, object]]) -> _WrongError:
 
 @cache
 def _leniently(message: type[Any]) -> Check:
-    hints = get_type_hints(message, include_extras=True)
+    hints = _annotations(message)  # type: ignore[arg-type] # as above
     checks = [
         (field.name, _check_of(hints[field.name], _leniently))  # type: ignore[arg-type] # as above
         for field in fields(message)
@@ -213,7 +231,8 @@ def _by_name(message: type[MessageT], names: Sequence[str]) -> Callable[..., Mes
     return lambda *values: message(**dict(zip(names, values, strict=True)))
 
 
-def _maker(message: type[MessageT]) -> Callable[..., MessageT]:
+@cache
+def _maker(message: type[Any]) -> Callable[..., Any]:
     """Return what makes a message of the values of all its fields, in a third of the time of its class.
 
     To set a field of a frozen object takes as long as to check it. So the object is made as one of a class that has the
@@ -222,12 +241,12 @@ def _maker(message: type[MessageT]) -> Callable[..., MessageT]:
     own = vars(message)
     if not (own["__dataclass_params__"].frozen and "__slots__" in own):
         return message
-    begin = vars(make_dataclass(message.__name__, [field.name for field in fields(message)]))["__init__"]  # type: ignore[arg-type]
-    body = {"__slots__": own["__slots__"], "__init__": begin, "__setattr__": object.__setattr__}
+    template = make_dataclass(message.__name__, [field.name for field in fields(message)])
+    body = {"__slots__": own["__slots__"], "__init__": vars(template)["__init__"], "__setattr__": object.__setattr__}
     thawed = type(message.__name__, message.__bases__, body)
-    finish: Callable[[MessageT], None] | None = getattr(message, "__post_init__", None)
+    finish = getattr(message, "__post_init__", None)
 
-    def make(*values: object) -> MessageT:
+    def make(*values: object) -> Any:
         made = thawed(*values)
         made.__class__ = message
         if finish is not None:
