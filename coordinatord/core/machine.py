@@ -276,8 +276,7 @@ class Coordinator:
             return
         touched: dict[str, Run] = {}
         for run_id, node in self._leases.pop_due(decision.now):
-            run = self._registry.live[run_id]
-            touched[run_id] = run
+            run = touched[run_id] = self._registry.live[run_id]
             self._expire(run, run.members[node], decision)
         for job in self._registry.deadlines.pop_due(decision.now):
             run = self.jobs[job]
