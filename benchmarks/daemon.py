@@ -30,7 +30,18 @@ COMPLAINT_BYTES = 2_000
 LISTENING = re.compile(rb" listening on (\S+)")
 """The line on standard output with the server's address."""
 
-COORDINATORD = (sys.executable, "-m", "coordinatord", "--host", "127.0.0.1", "--port", "0", "--retry-pause", "0")
+COORDINATORD = (
+    sys.executable,
+    "-m",
+    "coordinatord",
+    "--host",
+    "127.0.0.1",
+    "--port",
+    "0",
+    "--retry-pause",
+    "0",
+    "--insecure",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,8 @@ class Cluster:
         self.folder = folder
         self.nodes: dict[str, Program] = {}
         """The nodeclients by their node id."""
-        where = ("--host", "127.0.0.1", "--port", "0", "--state-dir", str(folder / "state"))
+        # In the clear: only programs of this host reach it, and a browser can open its page.
+        where = ("--host", "127.0.0.1", "--port", "0", "--insecure", "--state-dir", str(folder / "state"))
         command = (str(BIN / "coordinatord"), *where)
         self.coordinator = Program(folder / "coordinatord.log", *command)
         self.address = ""
@@ -130,7 +131,17 @@ class Cluster:
 
     def start_node(self, node: str, job: str, *flags_and_command: str) -> None:
         """Start a nodeclient that joins a job. Raises `ClusterError`."""
-        join = (str(BIN / "nodeclient"), "join", "--coord", self.address, "--job-id", job, "--node-id", node)
+        join = (
+            str(BIN / "nodeclient"),
+            "join",
+            "--coord",
+            self.address,
+            "--insecure",
+            "--job-id",
+            job,
+            "--node-id",
+            node,
+        )
         self.nodes[node] = Program(self.folder / f"{job}-{node}.log", *join, *flags_and_command)
 
     def kill_node(self, node: str) -> None:

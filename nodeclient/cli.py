@@ -31,9 +31,11 @@ def _run() -> int:
 
     logs.replace_closed_streams()
     try:
+        from nodeclient.access.keyring import forget_variable  # noqa: PLC0415
         from nodeclient.config.parse import parse  # noqa: PLC0415
 
         chosen = parse()
+        forget_variable()
         if chosen.PROGRAM == "replay":
             return _replay(chosen)
         return _join(chosen) if chosen.PROGRAM == "node" else _operate(chosen)

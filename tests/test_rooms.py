@@ -36,6 +36,7 @@ def test_no_module_and_no_class_has_the_name_of_another(tree: list[Source]) -> N
 CORE = {*CORE_FLOORS, *CORE_EDGES}
 
 NODECLIENT_ROOMS = {
+    "access",
     "config",
     "core",
     "diagnosis",

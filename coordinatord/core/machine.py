@@ -23,7 +23,6 @@ from coordinatord.core.events import (
 )
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries import admission
-from coordinatord.core.queries.master_address import plain
 from coordinatord.core.state import leases
 from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.durable import State
@@ -36,7 +35,7 @@ from coordinatord.core.transitions.runs import Registry
 from coordinatord.core.transitions.table import next_row, take_due_rows
 from coordinatord.core.values.admin_requests import AdminResult
 from coordinatord.core.values.records import AGE_MAX, Record
-from coordinatord.protocol.messages import Degraded, Join, Observed
+from coordinatord.protocol.messages import Degraded, Observed
 from coordinatord.protocol.text import clip
 
 
@@ -186,7 +185,7 @@ class Coordinator:
         join = event.join
         try:
             admission.check_room(len(self._sessions), self.policy.nodes_max)
-            run = self._run_for(join, decision)
+            run = self._run_for(event, decision)
             member = self._enroll(run, event, decision)
         except admission.RefusedError as error:
             decision.endings.append(Refuse(event.session, error.refused, join.job, join.node))
@@ -218,6 +217,7 @@ class Coordinator:
         if run is None or member is None:
             return
         member.session, member.closed_at = None, decision.now
+        member.token = "" if event.revoked else member.token
         run.place(member)
         if member.state is MemberState.RELEASED or run.durable.state.ended:
             self._forget(run, member, decision)
@@ -278,9 +278,7 @@ class Coordinator:
         for run_id, node in self._leases.pop_due(decision.now):
             run = touched[run_id] = self._registry.live[run_id]
             self._expire(run, run.members[node], decision)
-        for job in self._registry.deadlines.pop_due(decision.now):
-            run = self.jobs[job]
-            touched[run.id] = run
+        touched |= {self.jobs[job].id: self.jobs[job] for job in self._registry.deadlines.pop_due(decision.now)}
         for run in touched.values():
             self._advance(run, decision)  # the ready nodes may form a round now, and then none has waited in vain
             for node in run.give_up.pop_due(decision.now):
@@ -290,14 +288,16 @@ class Coordinator:
 
     # Members
 
-    def _run_for(self, join: Join, decision: Decision) -> Run:
+    def _run_for(self, event: Connected, decision: Decision) -> Run:
         """Find the run that a node belongs to, or open one. Raises `admission.RefusedError`."""
+        join = event.join
         admission.check_forgotten(self.cluster.durable, join)
         run = self.jobs.get(join.job)
         if run is None or admission.begins_anew(run, join, decision.now):
             admission.check_drained(self.cluster.durable, join)
             return self._registry.open(join, self.store_error, decision)
         known = run.members.get(join.node)
+        admission.check_token(known, event)
         if known is None or known.incarnation != join.incarnation or run.spec != join.spec:
             # This comes first: a refusal for good must not rest on what is not recorded, such as a younger namesake.
             admission.check_recording(self.store_error)
@@ -325,8 +325,7 @@ class Coordinator:
             decision.close(known)  # the node has given up this session, whose end was not seen yet
             del self._sessions[known.session]
         known.session, known.closed_at, known.sent = event.session, None, None
-        observations.introduce(run, known, join)
-        known.peer_address, known.local_address = plain(event.peer_address), plain(event.local_address)
+        observations.introduce(run, known, event)
         return known
 
     def _replace(self, run: Run, known: Member, younger: Member, decision: Decision) -> None:

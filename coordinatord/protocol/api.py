@@ -36,6 +36,15 @@ class HealthAnswer:
     jobs: Whole
     sessions: Whole
     """The number of nodes that are connected."""
+    insecure: bool = False
+    """Whether everybody who reaches the coordinator is let in, in the clear."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivenessAnswer:
+    """`GET /healthz` for those without a token: the HTTP status says all there is to know."""
+
+    status: AnyText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +329,8 @@ class JobsAnswer:
 
     jobs: Annotated[tuple[JobStatus, ...], Length(0, ITEMS_MAX)]
     drained: Annotated[tuple[DrainedStatus, ...], Length(0, ITEMS_MAX)] = ()
+    insecure: bool = False
+    """Whether everybody who reaches the coordinator is let in, in the clear."""
 
 
 IN_LIST: Without = {JobStatus: frozenset({"rounds"})}

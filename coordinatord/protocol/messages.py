@@ -109,6 +109,8 @@ class RefusalCode(StrEnum):
     """An operator keeps this node out for now."""
     FORGOTTEN = "forgotten"
     """The run that the node comes back to is over, and nothing is known of it any more."""
+    FORBIDDEN = "forbidden"
+    """The node's access token is not for this job or this node, or another token's bearer is this node already."""
 
 
 class Launcher(StrEnum):

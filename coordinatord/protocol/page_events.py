@@ -40,6 +40,8 @@ class PageStatus:
     """The release of the coordinator."""
     jobs: Annotated[tuple[JobSummary, ...], Length(0, ITEMS_MAX)]
     drained: Annotated[tuple[DrainedStatus, ...], Length(0, ITEMS_MAX)]
+    insecure: bool = False
+    """Whether everybody who reaches the coordinator is let in, in the clear."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

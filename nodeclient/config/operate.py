@@ -12,7 +12,9 @@ from typing import ClassVar, Literal
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.log_messages import LOG_LINES_MAX
 from coordinatord.runtime.settings import SettingsParser, joined
+from nodeclient.access.keyring import USUAL, AccessSettings
 from nodeclient.config import flag_values
+from nodeclient.config.access_flags import add_access, read_access
 from nodeclient.config.command_line import CommandLine
 from nodeclient.config.flag_values import Endpoint
 
@@ -54,6 +56,7 @@ class StatusConfig:
     watch: bool = False
     all: bool = False
     """Show every node, and every job that has ended, also on a terminal."""
+    access: AccessSettings = USUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class EventsConfig:
     """The age in seconds of the oldest event that is shown."""
     kinds: tuple[str, ...] = ()
     """The kinds of events, as the coordinator calls them; empty: all."""
+    access: AccessSettings = USUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,7 @@ class LogsConfig:
     last: Last
     follow: bool
     json: bool
+    access: AccessSettings = USUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,7 @@ class ReportConfig:
     job: str | None
     """None for the only job."""
     json: bool
+    access: AccessSettings = USUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +131,7 @@ class CommandConfig:
     reason: str
     ahead: bool = False
     """Whether to drain also nodes that join later."""
+    access: AccessSettings = USUAL
 
 
 OperateConfig = StatusConfig | EventsConfig | LogsConfig | ReportConfig | CommandConfig
@@ -139,9 +146,10 @@ def add_status(parser: SettingsParser) -> None:
     _add_job(parser, "only this one")
 
 
-def read_status(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> StatusConfig:
+def read_status(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> StatusConfig:
     """Make the settings of `nodeclient status`."""
-    return StatusConfig(given.coord, _job(parser, given), given.json, given.watch, given.all)
+    access = read_access(parser, given, environ)
+    return StatusConfig(given.coord, _job(parser, given), given.json, given.watch, given.all, access)
 
 
 def add_events(parser: SettingsParser) -> None:
@@ -171,10 +179,11 @@ def add_events(parser: SettingsParser) -> None:
     _add_job(parser, "only events of this job (default: of all jobs)")
 
 
-def read_events(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> EventsConfig:
+def read_events(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> EventsConfig:
     """Make the settings of `nodeclient events`."""
     job = _job(parser, given)
-    return EventsConfig(given.coord, job, given.json, given.follow, given.last, given.since, given.kind)
+    access = read_access(parser, given, environ)
+    return EventsConfig(given.coord, job, given.json, given.follow, given.last, given.since, given.kind, access)
 
 
 def add_logs(parser: SettingsParser) -> None:
@@ -213,7 +222,7 @@ def add_logs(parser: SettingsParser) -> None:
     _add_job(parser, "may be left out where there is only one")
 
 
-def read_logs(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> LogsConfig:
+def read_logs(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> LogsConfig:
     """Make the settings of `nodeclient logs`."""
     return LogsConfig(
         coordinators=given.coord,
@@ -226,6 +235,7 @@ def read_logs(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str,
         last=given.last,
         follow=given.follow,
         json=given.json,
+        access=read_access(parser, given, environ),
     )
 
 
@@ -236,9 +246,9 @@ def add_report(parser: SettingsParser) -> None:
     _add_job(parser, "may be left out where there is only one")
 
 
-def read_report(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> ReportConfig:
+def read_report(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> ReportConfig:
     """Make the settings of `nodeclient report`."""
-    return ReportConfig(given.coord, _job(parser, given), given.json)
+    return ReportConfig(given.coord, _job(parser, given), given.json, read_access(parser, given, environ))
 
 
 def add_drain(parser: SettingsParser) -> None:
@@ -270,12 +280,14 @@ def add_forget(parser: SettingsParser) -> None:
     _add_job(parser, "may be left out where there is only one")
 
 
-def read_command(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> CommandConfig:
+def read_command(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> CommandConfig:
     """Make the settings of a command."""
     verb = Verb(given.subcommand)
     nodes = tuple(dict.fromkeys(given.nodes)) if verb in {Verb.DRAIN, Verb.UNDRAIN} else ()
     ahead = verb is Verb.DRAIN and given.ahead
-    return CommandConfig(given.coord, verb, None if nodes else _job(parser, given), nodes, given.reason, ahead)
+    job = None if nodes else _job(parser, given)
+    access = read_access(parser, given, environ)
+    return CommandConfig(given.coord, verb, job, nodes, given.reason, ahead, access)
 
 
 def _add_coordinators(parser: SettingsParser) -> None:
@@ -287,6 +299,7 @@ def _add_coordinators(parser: SettingsParser) -> None:
         metavar="HOST[:PORT][,...]",
         help="where coordinatord listens (port: 29400); several are tried in turn",
     )
+    add_access(parser)
 
 
 def _add_reason(parser: SettingsParser) -> None:

@@ -55,7 +55,7 @@ ALL = "/v1/events"
 
 def show(config: EventsConfig) -> int:
     """Print the events and return the exit code."""
-    client = Client(config.coordinators)
+    client = Client(config.coordinators, config.access)
     printer = _Printer(terminal(), as_json=config.json, with_job=config.job is None)
     if config.follow:
         for event in _follow(client, config.job, _query(config, FOLLOWED_FIRST)):

@@ -36,7 +36,7 @@ Key = tuple[int | None, str]
 
 def show(config: LogsConfig) -> int:
     """Print the logs and return the exit code: 0 if any could be read, or nothing was written."""
-    client = Client(config.coordinators)
+    client = Client(config.coordinators, config.access)
     job = only_job(client, config.job)
     printer = _Printer(terminal(), one=config.ranks.isdecimal(), follow=config.follow, as_json=config.json)
     try:

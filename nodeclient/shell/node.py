@@ -119,7 +119,9 @@ class Node:
         self._guard = Guard(mark, self._output.private_folder)
         self._tasks = Tasks()
         self._logs = LogService(config.output, config.job, config.node, self._complain, self._tasks.fail)
-        self._session = CoordinatorConnection(config.coordinators, self._join, self.submit, self._logs.read)
+        self._session = CoordinatorConnection(
+            config.coordinators, config.access, self._join, self.submit, self._logs.read
+        )
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[int] = self._loop.create_future()
         self._redrawing: asyncio.TimerHandle | None = None

@@ -61,8 +61,11 @@ def take_in(run: Run, member: Member, join: Join, decision: Decision) -> Member:
     return run.members[member.node]
 
 
-def introduce(run: Run, member: Member, join: Join) -> None:
-    """Take in what a node sends about itself with each session, and what its user is to be warned of."""
+def introduce(run: Run, member: Member, event: Connected) -> None:
+    """Take in what comes with each session of a node, and what its user is to be warned of."""
+    join = event.join
+    member.peer_address, member.local_address = plain(event.peer_address), plain(event.local_address)
+    member.token = event.token
     member.protocol, member.release, member.command = join.version, join.release, join.command
     other = Reasons(run).other_command(member.node, join.command)
     advice = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
 from itertools import count
 
@@ -25,6 +25,8 @@ from coordinatord.core.values.admin_requests import (
 from coordinatord.protocol.api import AdminAnswer, AdminBody, DrainBody
 from coordinatord.protocol.fields import Name
 from coordinatord.protocol.schema import SchemaError, check_for
+from coordinatord.security.gatekeeper import Caller
+from coordinatord.server.connections import CALLER
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.responses import TurnedDownError, complain, respond
 
@@ -92,7 +94,7 @@ class Requests:
             self._deliver(_ending(number))
 
     async def _serve(self, kind: type[Request], request: web.Request) -> web.Response:
-        wanted = await _read(request, kind)
+        wanted = _signed(await _read(request, kind), CALLER.get())
         if len(self._asking) >= ASKING_MAX:
             return complain(request, 503, "busy", f"{ASKING_MAX} requests are in progress, the limit: try again")
         answer = await self._ask(wanted)
@@ -111,6 +113,11 @@ class Requests:
             return await asking
         finally:
             del self._asking[number]
+
+
+def _signed(wanted: Request, caller: Caller) -> Request:
+    """Name the token beside the person, whose name nobody checks."""
+    return replace(wanted, by=f"{wanted.by} (token {caller.name})") if caller.name else wanted
 
 
 def _ending(number: int) -> Answer:

@@ -119,9 +119,17 @@ class LiveUpdates:
     """All viewers of the live page."""
 
     def __init__(
-        self, driver: Driver, change_signal: ChangeSignal, rounds_reader: RoundsReader, sampler: SeriesSampler
+        self,
+        driver: Driver,
+        change_signal: ChangeSignal,
+        rounds_reader: RoundsReader,
+        sampler: SeriesSampler,
+        *,
+        insecure: bool,
     ) -> None:
+        """Show what this driver's machine holds; with `insecure`, everybody is let in."""
         self._driver = driver
+        self._insecure = insecure
         self._change_signal = change_signal
         self._rounds_reader = rounds_reader
         self._sampler = sampler
@@ -237,7 +245,8 @@ class LiveUpdates:
         cluster, now, store_error = self._driver.machine.cluster, self._driver.now, self._driver.machine.store_error
         jobs = tuple(summary_view(run, now, store_error) for run in cluster.jobs.values())
         lives = any(_lives(run) for run in cluster.jobs.values())
-        return PageStatus(version=__version__, jobs=jobs, drained=drained_view(cluster.durable)), lives
+        drained = drained_view(cluster.durable)
+        return PageStatus(version=__version__, jobs=jobs, drained=drained, insecure=self._insecure), lives
 
     async def _show_job(self, job: str) -> tuple[PageJob, bool]:
         found = await self._find(job)

@@ -137,7 +137,12 @@ def _request(path: str, summary: str, body: type[Any] = AdminBody) -> Operation:
 
 
 OPERATIONS = (
-    Operation("get", "/healthz", "Whether the coordinator does its work; 503 says why not.", HealthAnswer),
+    Operation(
+        "get",
+        "/healthz",
+        "Whether the coordinator does its work; 503 says why not. Without a token: `status` alone.",
+        HealthAnswer,
+    ),
     Operation("get", "/v1/jobs", "All jobs, each without its rounds.", JobsAnswer),
     Operation("get", "/v1/jobs/{job}", "One job, with its last rounds.", JobStatus, errors=UNKNOWN_JOB),
     Operation(

@@ -39,6 +39,7 @@ setInterval(tick, TICK_MS);
 function showJobs(data) {
   jobs = data.jobs;
   version ??= data.version;
+  setText(document.getElementById("host"), data.insecure ? `${location.host}, open to everybody (--insecure)` : location.host);
   if (version !== data.version) location.reload(); // this page is of another release than the data
   show(page.body, true);
   set(page.body, "data-empty", jobs.length === 0);

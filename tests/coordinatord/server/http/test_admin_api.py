@@ -19,6 +19,7 @@ from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.http import admin_api
+from coordinatord.server.http.access_guard import AccessGuard
 from coordinatord.server.http.admin_api import PARSERS, Requests
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
@@ -196,7 +197,7 @@ async def test_who_waits_for_a_disk_when_the_daemon_ends_is_answered(start: Star
 async def test_who_asks_at_the_last_moment_is_answered_too() -> None:
     ending = Requests(Driver(a_coordinator(), MemoryStore(), Tasks(), Counters()))
     ending.close()
-    app = web.Application()
+    app = web.Application(middlewares=[AccessGuard(None).guard])
     app.add_routes(ending.routes())
     async with TestServer(app) as server:
         status, answer = await ask(str(server.make_url("/v1/nodes/a/drain")))
