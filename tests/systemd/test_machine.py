@@ -24,7 +24,7 @@ PYTHON = "/opt/coordinatord/bin/python"
 
 GPU = "/dev/nvidia0"
 
-SERVING = r"serving at http://\S+:29400: live jobs 1, nodes 2"
+SERVING = r"serving at https?://\S+:29400: live jobs 1, nodes 2"
 
 DYNAMIC_USERS = 61_184
 """The first user id of those that exist while their service runs; see systemd.exec(5)."""
