@@ -70,6 +70,7 @@ SMALL_BOUNDARIES = {
     "operate/admin_commands": "a group of commands",
     "operate/cli": "what the command line calls",
     "operate/formatting": "pure, and used by all commands",
+    "operate/page_link": "a command",
     "operate/report": "a command",
     "operate/request_errors": "errors, which import nothing",
     "output/line_prefix": "pure, and apart from what writes",

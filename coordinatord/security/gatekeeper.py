@@ -17,6 +17,7 @@ from http import HTTPStatus
 from coordinatord.protocol.access_token import BEARER, Role, TokenFormError, parse_token
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.runtime.logs import fields
+from coordinatord.security.browser_sessions import BrowserSessions
 from coordinatord.security.token_store import KnownToken, TokenStore, find
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ class Caller:
     """None where everybody is let in (`--insecure`)."""
     names: frozenset[str] = frozenset()
     """The names in the certificate that the caller has shown; empty if none was asked for."""
+    in_browser: bool = False
+    """It is a browser's session, which sends its cookie unasked, and not the bearer of a token."""
 
     @property
     def name(self) -> str:
@@ -86,14 +89,22 @@ class Gatekeeper:
         """Begin without failures; `clock` returns seconds that only grow."""
         self._store = store
         self._clock = clock
+        self.browsers = BrowserSessions(clock)
         self._failures: OrderedDict[str, tuple[float, int]] = OrderedDict()
         """When the window of an address began, and its failures since."""
         self.denied = 0
         """All who were not let in so far."""
 
-    def admit(self, authorization: str, wanted: Role, peer: str, job: str | None = None) -> Caller:
-        """Let in the bearer of a token for `wanted`, who asks about one job or about all. Raises `DeniedError`."""
+    def admit(
+        self, authorization: str, wanted: Role, peer: str, job: str | None = None, session: str | None = None
+    ) -> Caller:
+        """Let in the bearer of a token for `wanted`, who asks about one job or about all. Raises `DeniedError`.
+
+        A browser has the secret of its `session` instead of a token.
+        """
         try:
+            if session is not None and not authorization:
+                return self._check(Caller(self._token_of_session(session), in_browser=True), wanted, job)
             return self.recognize(authorization, wanted, job)
         except DeniedError as error:
             self._count(error, peer)
@@ -101,11 +112,15 @@ class Gatekeeper:
 
     def recognize(self, authorization: str, wanted: Role, job: str | None = None) -> Caller:
         """Do the same without counting a failure: for those who are asked again. Raises `DeniedError`."""
-        token = self._token_of(authorization)
+        return self._check(Caller(self._token_of(authorization)), wanted, job)
+
+    @staticmethod
+    def _check(caller: Caller, wanted: Role, job: str | None) -> Caller:
+        token = caller.token
+        assert token is not None  # noqa: S101 - the callers have looked for one
         if not token.role.may(wanted):
             text = f"the token {token.name} may {token.role}, and this wants one that may {wanted}"
             raise DeniedError(HTTPStatus.FORBIDDEN, "role", text)
-        caller = Caller(token)
         if job is not None:
             caller.check_job(job)
         elif token.bound and wanted is not Role.JOIN:  # a node's job is known with its first message
@@ -137,6 +152,24 @@ class Gatekeeper:
             text = f"the token {known.name} was revoked: ask for another one"
             raise DeniedError(HTTPStatus.UNAUTHORIZED, "revoked_token", text)
         return known
+
+    def _token_of_session(self, secret: str) -> KnownToken:
+        """Return the valid token for which a browser's session stands. Raises `DeniedError`."""
+        token = self.browsers.token_of(secret)
+        if token is None or token not in self._store.tokens:
+            text = "the session of this browser is over: run nodeclient page, and open the link that it prints"
+            raise DeniedError(HTTPStatus.UNAUTHORIZED, "session_over", text)
+        return token
+
+    def open_session(self, link: str, peer: str) -> tuple[str, KnownToken]:
+        """Open a browser's session by a link; return its secret and its token. Raises `DeniedError`."""
+        found = self.browsers.open(link)
+        if found is not None and found[1] in self._store.tokens:
+            return found
+        text = "this link was used already, or is too old: run nodeclient page for another one"
+        error = DeniedError(HTTPStatus.UNAUTHORIZED, "unknown_link", text)
+        self._count(error, peer)
+        raise error
 
     def _count(self, error: DeniedError, peer: str) -> None:
         """Count and log a failure. Raises `DeniedError` if the address has had too many."""

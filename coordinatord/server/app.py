@@ -41,6 +41,7 @@ from coordinatord.server.http.events_api import EventsApi
 from coordinatord.server.http.jobs_api import Api
 from coordinatord.server.http.live_updates import LiveUpdates
 from coordinatord.server.http.logs_api import LogsApi
+from coordinatord.server.http.page_access import PageAccess, cookie_name
 from coordinatord.server.http.responses import complain_alike
 from coordinatord.server.metrics.scrape import Metrics
 from coordinatord.server.node_sessions import NodeSessions
@@ -168,16 +169,20 @@ async def serve(
     rounds_reader = RoundsReader(driver, store)
     sampler = SeriesSampler(driver)
     stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, insecure=security is None)
-    logs_api = LogsApi(driver, store, sessions.log_reads, change_signal)
     gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, security.context)
     metrics = Metrics(driver, counters, gatekeeper)
-    connections, access = Connections(sessions, gatekeeper), AccessGuard(gatekeeper)
+    page_access = PageAccess(gatekeeper, cookie_name(security.pin if security is not None else ""))
+    connections, access = Connections(sessions, gatekeeper), AccessGuard(gatekeeper, page_access.cookie)
     revocations = None if security is None else Revocations(security, sessions, access.end_invalid)
     guards = [connections.note, Browsers(_names(host, allowed_hosts)).guard, access.guard, complain_alike]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=guards)
     app.add_routes([web.get(SESSION_PATH, connections.take_over), *page.routes()])
-    jobs_api = Api(driver, change_signal, rounds_reader, insecure=security is None)
-    for room in (jobs_api, requests, EventsApi(driver, store, change_signal), logs_api, openapi, stream, metrics):
+    reads = (
+        Api(driver, change_signal, rounds_reader, insecure=security is None),
+        EventsApi(driver, store, change_signal),
+        LogsApi(driver, store, sessions.log_reads, change_signal),
+    )
+    for room in (*reads, requests, openapi, stream, metrics, page_access):
         app.add_routes(room.routes())
     # aiohttp waits for a request once before it cancels it and once more after. Cancellation on disconnect is off by
     # default in production and on in aiohttp's test server; set here, it is on in both.
@@ -192,12 +197,8 @@ async def serve(
         address, bound_port = listeners[0].getsockname()[:2]
         yield Server(address, bound_port, driver, sessions, tasks, revocations)
     finally:
-        connections.close()
-        driver.close()
-        sessions.close()
-        requests.close()
-        stream.close()
-        change_signal.close()
+        for each in (connections, driver, sessions, requests, stream, change_signal):
+            each.close()
         await sessions.ended()
         await runner.cleanup()
         metrics.close()

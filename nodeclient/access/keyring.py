@@ -28,7 +28,7 @@ _PIN = re.compile(r"[a-z2-7]{52}", re.ASCII)
 ORDER = {
     Role.JOIN: (Role.JOIN,),
     Role.READ: (Role.READ, Role.ADMIN),
-    Role.ADMIN: (Role.ADMIN,),
+    Role.ADMIN: (Role.ADMIN, Role.READ),
 }
 """Which token is shown first for what: no more than is needed."""
 

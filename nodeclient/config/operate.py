@@ -117,6 +117,16 @@ class ReportConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PageConfig:
+    """All settings of `nodeclient page`."""
+
+    PROGRAM: ClassVar[Literal["operate"]] = "operate"
+
+    coordinators: tuple[Endpoint, ...]
+    access: AccessSettings = USUAL
+
+
+@dataclass(frozen=True, slots=True)
 class CommandConfig:
     """All settings of `nodeclient drain` and its like."""
 
@@ -134,7 +144,7 @@ class CommandConfig:
     access: AccessSettings = USUAL
 
 
-OperateConfig = StatusConfig | EventsConfig | LogsConfig | ReportConfig | CommandConfig
+OperateConfig = StatusConfig | EventsConfig | LogsConfig | ReportConfig | PageConfig | CommandConfig
 
 
 def add_status(parser: SettingsParser) -> None:
@@ -251,6 +261,11 @@ def read_report(parser: SettingsParser, given: argparse.Namespace, environ: Mapp
     return ReportConfig(given.coord, _job(parser, given), given.json, read_access(parser, given, environ))
 
 
+def read_page(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> PageConfig:
+    """Make the settings of `nodeclient page`."""
+    return PageConfig(given.coord, read_access(parser, given, environ))
+
+
 def add_drain(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient drain`."""
     add_for_nodes(parser)
@@ -349,6 +364,7 @@ COMMAND_LINES = {
     "events": CommandLine(add_events, read_events),
     "logs": CommandLine(add_logs, read_logs),
     "report": CommandLine(add_report, read_report),
+    "page": CommandLine(_add_coordinators, read_page),
     "drain": CommandLine(add_drain, read_command),
     "undrain": CommandLine(add_for_nodes, read_command),
     "stop": CommandLine(add_for_live_job, read_command),

@@ -26,6 +26,7 @@ SUBCOMMANDS = {
     "events": ("operate", "show what happened to a job, when and why"),
     "logs": ("operate", "show what the workers of a job have written"),
     "report": ("operate", "show why a job failed last"),
+    "page": ("operate", "print a link that opens the live page in a browser"),
     "drain": ("operate", "have nodes leave and stay out of all jobs"),
     "undrain": ("operate", "let drained nodes in again"),
     "stop": ("operate", "end a job, with time for its workers to save"),

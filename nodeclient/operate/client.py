@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgpack
 
 from coordinatord.protocol.access_token import Role
-from coordinatord.protocol.api import AdminBody, DrainBody, ErrorAnswer
+from coordinatord.protocol.api import AdminBody, DrainBody, ErrorAnswer, PageLinkBody
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.schema import SchemaError, fields_of, reader_for
@@ -81,6 +81,8 @@ class Client:
         """Send requests to the first of these that answers, as somebody with this access."""
         self._coordinators = list(coordinators)
         self._access = access
+        self.certificate: bytes | None = None
+        """The certificate of the coordinator that was asked last, in DER; None if that was in the clear."""
 
     @property
     def where(self) -> str:
@@ -97,7 +99,7 @@ class Client:
 
         return self._in_turn(ask)
 
-    def post(self, path: str, body: AdminBody | DrainBody) -> Any:
+    def post(self, path: str, body: AdminBody | DrainBody | PageLinkBody) -> Any:
         """Carry out a command, at most once; return the decoded answer."""
 
         def ask(coordinator: Endpoint) -> Any:
@@ -146,7 +148,8 @@ class Client:
             connection.connect()
             try:
                 if attempt.context is not None:
-                    connection.sock = attempt.context.wrap_socket(connection.sock, server_hostname=coordinator.host)
+                    secured = attempt.context.wrap_socket(connection.sock, server_hostname=coordinator.host)
+                    connection.sock, self.certificate = secured, secured.getpeercert(binary_form=True)
                 connection.sock.settimeout(silent_s_max)
                 yield connection, attempt.headers
             except (OSError, http.client.HTTPException, _UnknownOutcomeError) as error:

@@ -79,7 +79,7 @@ async def test_without_a_token_there_is_nothing_but_whether_it_is_well(ours: Sec
     async with serving(ours) as server:
         assert server.url.startswith("https://")
         assert await ask(server, "/healthz") == (200, {"status": "ok"}, "")
-        for path in ("/", "/page/app.js", "/v1/jobs", "/v1/jobs/a", "/v1/events", "/v1/stream", "/metrics", "/none"):
+        for path in ("/v1/jobs", "/v1/jobs/a", "/v1/events", "/v1/stream", "/metrics", "/none"):
             status, said, reason = await ask(server, path)
             assert (status, said["error"]) == (401, "no_token"), path
             assert reason.startswith('Bearer error="invalid_token", error_description="a token is wanted here')

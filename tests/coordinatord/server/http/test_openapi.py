@@ -16,6 +16,7 @@ from multidict import MultiDict
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
+from coordinatord.protocol.api import AdminBody, DrainBody
 from coordinatord.protocol.log_messages import LogChunk, LogPlace, ReadLog
 from coordinatord.protocol.messages import SESSION_PATH, Goal, Phase
 from coordinatord.server.http import admin_api
@@ -147,7 +148,7 @@ async def _reads(client: Client, a: Peer) -> None:
 
 
 async def _requests(client: Client) -> None:
-    paths = [one.path for one in OPERATIONS if one.body is not None]
+    paths = [one.path for one in OPERATIONS if one.body in {AdminBody, DrainBody}]
     for path in paths:
         at = path.format(job="job", node="a")
         await client.ask("post", path, 415, at=at, data=b"{}")
@@ -160,6 +161,8 @@ async def _requests(client: Client) -> None:
     await client.ask("post", "/v1/jobs/{job}/forget", 409, at="/v1/jobs/job/forget", json=ALICE)
     await client.ask("post", "/v1/nodes/{node}/drain", 200, at="/v1/nodes/no/drain", json=ALICE | {"ahead": True})
     await client.ask("post", "/v1/nodes/{node}/undrain", 200, at="/v1/nodes/no/undrain", json=ALICE)
+    await client.ask("post", "/v1/page/link", 200, json={})
+    await client.ask("post", "/v1/page/session", 200, json={"code": "x"})
     for verb in ("restart", "stop"):
         await client.ask("post", f"/v1/jobs/{{job}}/{verb}", 200, at=f"/v1/jobs/job/{verb}", json=ALICE)
 
