@@ -38,6 +38,10 @@ USER_PLACES = pytest.StashKey[Path]()
 """The folder that stands for the user's own places."""
 
 
+OURS = ("coordinatord", "nodeclient")
+"""The folders of our programs in such places."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--rewrite`."""
     parser.addoption("--rewrite", action="store_true", help="write golden transcripts and printed tables anew")
@@ -54,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     places = tempfile.TemporaryDirectory(prefix="coordinatord-tests-", ignore_cleanup_errors=True)
     config.add_cleanup(places.cleanup)
     config.stash[USER_PLACES] = Path(places.name)
-    for place in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+    for place in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
         os.environ[place] = places.name
     os.environ["SSL_CERT_FILE"] = os.devnull
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -90,7 +94,8 @@ def _place(item: pytest.Item) -> tuple[int, bool]:
 def _nothing_left_at_the_user(request: pytest.FixtureRequest) -> Iterator[None]:
     """Have a test that leaves state or tokens where its user keeps them name a place of its own instead."""
     yield
-    left = [path for path in request.config.stash[USER_PLACES].rglob("*") if path.is_file()]
+    places = request.config.stash[USER_PLACES]
+    left = [path for program in OURS for path in places.glob(f"**/{program}/**/*") if path.is_file()]
     for path in left:
         path.unlink(missing_ok=True)
     assert not left, f"left where the user keeps things: {left}"

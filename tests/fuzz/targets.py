@@ -46,7 +46,7 @@ def _frames() -> Iterator[bytes]:
 
 
 def _handshakes() -> Iterator[bytes]:
-    head = request_for("host:1", "/", KEY).partition(b"\r\n")[2]
+    head = request_for("host:1", "/", KEY, {"Authorization": "Bearer x"}).partition(b"\r\n")[2]
     headers = headers_of(head)
     assert headers is not None
     yield b"\0" + head
