@@ -33,6 +33,7 @@ from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import fields
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
+from coordinatord.server.http.page_access import viewer_of
 from coordinatord.server.http.responses import complain
 from coordinatord.server.rounds_reader import RoundsReader
 from coordinatord.server.series_sampler import SeriesSampler
@@ -159,7 +160,8 @@ class LiveUpdates:
         try:
             with self._topics(request.query.get("job")) as topics, contextlib.suppress(ConnectionError):
                 await response.prepare(request)
-                await response.write(f"retry: {RETRY_MS}\n\n".encode())
+                viewer = json.dumps(fields_of(viewer_of(request)))
+                await response.write(f"retry: {RETRY_MS}\n\nevent: viewer\ndata: {viewer}\n\n".encode())
                 await self._update(response, topics)
         finally:
             self._viewers -= 1

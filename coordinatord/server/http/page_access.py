@@ -12,12 +12,15 @@ from http import HTTPStatus
 from aiohttp import web
 
 from coordinatord.core.queries.master_address import plain
+from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.api import PageLinkAnswer, PageLinkBody, PageSessionAnswer, PageSessionBody
+from coordinatord.protocol.page_events import PageViewer
 from coordinatord.protocol.schema import check_for
 from coordinatord.runtime.logs import fields
 from coordinatord.security.browser_sessions import LINK_S, SESSION_S
 from coordinatord.security.gatekeeper import DeniedError, Gatekeeper
 from coordinatord.server.connections import CALLER
+from coordinatord.server.http.browser_guard import is_loopback
 from coordinatord.server.http.request_body import read_body
 from coordinatord.server.http.responses import complain, respond
 
@@ -37,6 +40,18 @@ def cookie_name(pin: str) -> str:
     browser refuse one that was set in the clear, or by a name below this host's (RFC 6265bis, 4.1.3).
     """
     return f"__Host-coordinatord-{pin[:16]}"
+
+
+def viewer_of(request: web.Request) -> PageViewer:
+    """Return who looks at the page, by the request for its data.
+
+    `browser_guard` lets a page act over TLS, or on the coordinator's own host.
+    """
+    token = CALLER.get().token
+    entitled = token is None or token.role.may(Role.ADMIN)
+    return PageViewer(
+        token="" if token is None else token.name, may_act=entitled and (request.secure or is_loopback(request.remote))
+    )
 
 
 class PageAccess:

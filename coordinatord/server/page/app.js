@@ -1,5 +1,6 @@
 // The whole page: passes data from the stream to the list of jobs and to the job that the address names.
 
+import { allow } from "./acts.js";
 import { copyable, drainedPanel, endpoint, quoted } from "./commands.js";
 import { h, name, setText, set, show } from "./dom.js";
 import { entryPage, hasLink, letIn } from "./entry.js";
@@ -16,6 +17,8 @@ const page = {
   main: document.getElementById("main"),
   banner: document.getElementById("banner"),
   link: document.getElementById("link"),
+  host: document.getElementById("host"),
+  jobs: document.getElementById("jobs"),
 };
 const list = jobList();
 const drained = drainedPanel();
@@ -30,10 +33,10 @@ let selected = jobOf(location.hash);
 let link = { state: "opening", text: "", since: Date.now() };
 let version = null; // of the coordinator that this page came from
 
-document.getElementById("jobs").append(list.element);
-setText(document.getElementById("host"), location.host);
+page.jobs.append(list.element);
+setText(page.host, location.host);
 
-const stream = new Stream({ jobs: showJobs, job: showJob, link: showLink });
+const stream = new Stream({ viewer: allow, jobs: showJobs, job: showJob, link: showLink });
 entry.explain(await letIn());
 stream.open(selected);
 window.addEventListener("hashchange", follow);
@@ -42,7 +45,7 @@ setInterval(tick, TICK_MS);
 function showJobs(data) {
   jobs = data.jobs;
   version ??= data.version;
-  setText(document.getElementById("host"), data.insecure ? `${location.host}, open to everybody (--insecure)` : location.host);
+  setText(page.host, data.insecure ? `${location.host}, open to everybody (--insecure)` : location.host);
   if (version !== data.version) location.reload(); // this page is of another release than the data
   show(page.body, true);
   set(page.body, "data-empty", jobs.length === 0);
@@ -100,7 +103,7 @@ function showLink(state, text, sinceMs) {
   const away = state === "lost" || state === "refused";
   const locked = state === "locked";
   if (locked) present(entry);
-  show(document.getElementById("jobs"), !locked);
+  show(page.jobs, !locked);
   if (locked) show(page.body, true);
   set(page.link, "data-state", state);
   setText(page.link.lastChild, { live: "live", lost: "no connection", refused: "refused", paused: "paused", locked: "locked" }[state]);

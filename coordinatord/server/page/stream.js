@@ -12,7 +12,7 @@ export class Stream {
   #hiding = 0;
   #handlers;
 
-  // `handlers` has `jobs(data)`, `job(data)` and `link(state, text, sinceMs)`: the state is "live", "lost", "refused",
+  // `handlers` has `viewer(data)`, `jobs(data)`, `job(data)` and `link(state, text, sinceMs)`: the state is "live", "lost", "refused",
   // "locked" or "paused", and `sinceMs` is how long it has lasted already. Nothing more is tried once it is locked.
   constructor(handlers) {
     this.#handlers = handlers;
@@ -29,7 +29,7 @@ export class Stream {
     this.#receivedAt = performance.now();
     const source = new EventSource(job === null ? "/v1/stream" : `/v1/stream?job=${encodeURIComponent(job)}`);
     this.#source = source;
-    for (const kind of ["jobs", "job", "alive"]) {
+    for (const kind of ["viewer", "jobs", "job", "alive"]) {
       source.addEventListener(kind, (event) => {
         if (source !== this.#source) return;
         this.#receivedAt = performance.now();
