@@ -9,7 +9,7 @@ TORCH  := torch==2.13.0+cpu
 CPU_INDEX := $(shell sed -n 's/^ *TORCH_INDEX_URL: *//p' deploy/compose.yaml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test format lint types tests bench sim mutants compat integrations gpu chaos clean
+.PHONY: help setup demo test format lint types tests bench sim fuzz mutants compat integrations gpu chaos clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -91,6 +91,10 @@ SECONDS ?= 60
 
 sim: setup  ## run histories of a simulated world that goes wrong, for SECONDS=60, or the one from SEED=
 	$(BIN)/python -m tests.sim --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+fuzz: setup  ## play hostile and confused peers, led by coverage (atheris), for SECONDS=60; TARGET= for one of them
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/$(PIP) '.[fuzz]'
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(addprefix --target ,$(TARGET))
 
 mutants: setup  ## plant bugs in the two pure machines, and see the simulated world find them
 	$(BIN)/python -m tests.sim.mutants

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -15,7 +16,10 @@ from pathlib import Path
 from typing import IO
 
 from ledger import Ledger
+from link import Access
 from tables import BenchmarkError
+
+from coordinatord.runtime.pinned_tls import pinned_context
 
 NO_HEARTBEAT_S = 60.0
 """The heartbeat for nodes whose heartbeats must not fall into a measurement: their cost is another figure."""
@@ -55,6 +59,8 @@ class Daemon(Server):
     """A coordinatord that serves."""
 
     ledger: Ledger
+    access: Access | None
+    """What its clients need; None if everybody is let in, in the clear."""
 
 
 def cpu_s_of(pid: int) -> float:
@@ -63,15 +69,31 @@ def cpu_s_of(pid: int) -> float:
 
 
 @asynccontextmanager
-async def coordinatord(heartbeat_s: float | None = None, core: int | None = None) -> AsyncIterator[Daemon]:
+async def coordinatord(
+    heartbeat_s: float | None = None, core: int | None = None, *, tls: bool = False
+) -> AsyncIterator[Daemon]:
     """Run a coordinatord on a free port of the loopback while the context lasts. Raises `BenchmarkError`.
 
-    Its settings are the defaults, except the heartbeat if one is given; it may be kept on one core of the host.
+    Its settings are the defaults, except the heartbeat if one is given, and that everybody is let in, in the clear,
+    unless `tls` is wanted. It may be kept on one core of the host.
     """
     flags = () if heartbeat_s is None else ("--heartbeat", f"{heartbeat_s:g}")
-    with tempfile.TemporaryDirectory() as state:
-        async with server((*COORDINATORD, "--state-dir", state, *flags), core) as served:
-            yield Daemon(served.url, served.pid, Ledger(Path(state)))
+    with tempfile.TemporaryDirectory() as folder:
+        state = Path(folder, "state")
+        access = Access(pinned_context(_trust), _new_token(state)) if tls else None
+        where = ("--state-dir", str(state), *(() if tls else ("--insecure",)))
+        async with server((*COORDINATORD, *where, *flags), core) as served:
+            yield Daemon(served.url, served.pid, Ledger(state), access)
+
+
+def _new_token(state: Path) -> str:
+    """Make a key and a token before the first start, which then leaves none at the user's."""
+    argv = (sys.executable, "-m", "coordinatord", "token", "new", "--state-dir", str(state))
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603 - ours
+
+
+def _trust(_: str) -> None:
+    """Take any key: this process has made it."""
 
 
 @asynccontextmanager

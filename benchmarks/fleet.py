@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from link import Link, framed
+from link import Access, Link, framed
 from tables import BenchmarkError
 
 from coordinatord.protocol.codec import decode, encode
@@ -80,7 +80,7 @@ class Node:
         """When the heartbeat that is not answered yet was sent, or 0."""
         self._lost = False
 
-    async def live(self, url: str, after_s: float) -> None:
+    async def live(self, url: str, access: Access | None, after_s: float) -> None:
         """Join, and do what is asked until the connection ends.
 
         Raises `BenchmarkError` if another than `lose` ends it.
@@ -88,7 +88,7 @@ class Node:
         await asyncio.sleep(after_s)
         self._fleet.note_begun()
         try:
-            self.link = await Link.connect(url, SESSION_PATH, self._receive)
+            self.link = await Link.connect(url, SESSION_PATH, self._receive, access)
             self._send(self._join)
             self._fleet.note_joined()
             why = await self.link.ended
@@ -161,13 +161,15 @@ def _text(message: Refused | Degraded) -> str:
 
 
 @asynccontextmanager
-async def fleet_of(size: int, url: str, job: str, *, beating: bool = False) -> AsyncIterator[Fleet]:
+async def fleet_of(
+    size: int, url: str, job: str, *, beating: bool = False, access: Access | None = None
+) -> AsyncIterator[Fleet]:
     """Have nodes for a coordinator at `url` while the context lasts; if `beating`, they beat from their first goal on.
 
     If one of them fails, the context ends with its `BenchmarkError`, in an exception group.
     """
     async with TaskGroup() as tasks:
-        fleet = Fleet(size, url, job, tasks, beating=beating)
+        fleet = Fleet(size, url, job, tasks, beating=beating, access=access)
         yield fleet
         fleet.disband()
 
@@ -178,10 +180,13 @@ class Fleet:
     uvloop's own time is that of the beginning of its iteration, which at a thousand nodes is many milliseconds back.
     """
 
-    def __init__(self, size: int, url: str, job: str, tasks: TaskGroup, *, beating: bool) -> None:
+    def __init__(
+        self, size: int, url: str, job: str, tasks: TaskGroup, *, beating: bool, access: Access | None = None
+    ) -> None:
         self.nodes = [Node(_join(job, index, size), self) for index in range(size)]
         self.beating = beating
         self._url = url
+        self._access = access
         self._tasks = tasks
         self.first_began_at = 0.0
         self.last_joined_at = 0.0
@@ -199,7 +204,7 @@ class Fleet:
         self._expect_round()
         for index, node in enumerate(self.nodes):
             after_s = within_s * index / len(self.nodes)
-            self._tasks.create_task(node.live(self._url, after_s), name=node.name)
+            self._tasks.create_task(node.live(self._url, self._access, after_s), name=node.name)
 
     def lose_one(self) -> None:
         """Lose the node in the middle of the ranks, so that half of the others move up."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import cast
 
 BINARY = 0x2
@@ -29,10 +31,18 @@ Upgrade: websocket\r
 Connection: Upgrade\r
 Sec-WebSocket-Version: 13\r
 Sec-WebSocket-Key: 7pdLRBZXvJPTVbovd9G57Q==\r
-\r
+{more}\r
 """
 
 SWITCHED = b"HTTP/1.1 101 "
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a client needs where tokens are wanted."""
+
+    tls: ssl.SSLContext
+    token: str = field(repr=False)
 
 
 def framed(message: bytes) -> bytes:
@@ -64,12 +74,14 @@ class Link(asyncio.Protocol):
         """Why the connection ended."""
 
     @classmethod
-    async def connect(cls, url: str, path: str, receive: Callable[[bytes], None]) -> Link:
+    async def connect(cls, url: str, path: str, receive: Callable[[bytes], None], access: Access | None = None) -> Link:
         """Connect to a server at `url`, such as `http://127.0.0.1:8000`. Raises `OSError`."""
-        host, _, port = url.removeprefix("http://").rpartition(":")
+        host, _, port = url.partition("://")[2].rpartition(":")
         loop = asyncio.get_running_loop()
-        _, link = await loop.create_connection(lambda: cls(receive), host, int(port))
-        request = UPGRADE.format(path=path, host=host, port=port)
+        tls = access.tls if access is not None else None
+        _, link = await loop.create_connection(lambda: cls(receive), host, int(port), ssl=tls)
+        more = f"Authorization: Bearer {access.token}\r\n" if access is not None else ""
+        request = UPGRADE.format(path=path, host=host, port=port, more=more)
         await link.upgrade(request.encode())
         return link
 

@@ -118,7 +118,7 @@ def _past_run(past: Past, number: int) -> Iterator[Entry]:
 async def start(state: Path, jobs: int) -> Start:
     """Start a coordinatord on a state directory. Raises `BenchmarkError`, also if it knows another number of jobs."""
     began_at = time.monotonic()
-    async with server((*COORDINATORD, "--state-dir", str(state))) as served:
+    async with server((*COORDINATORD, "--insecure", "--state-dir", str(state))) as served:
         found = Start(time.monotonic() - began_at, served.cpu_s(), served.resident_kib())
         with urllib.request.urlopen(f"{served.url}/healthz") as answer:  # noqa: S310, ASYNC210 - http, nothing else runs
             known = json.load(answer)["jobs"]

@@ -56,27 +56,23 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Both servers, one after the other."""
+    """The servers, one after the other."""
 
     clients: int
     bytes_to_server: int
     bytes_from_server: int
     coordinatord: Flow
+    over_tls: Flow
+    """The same coordinatord as it is by default, for nodes with tokens."""
     echo: Flow
 
 
 async def measure(clients: int, seconds: float, cores: tuple[int, int]) -> Run:
-    """Measure the one server, and then the other with the same frames. Raises `BenchmarkError`."""
+    """Measure one server after the other with the same frames. Raises `BenchmarkError`."""
     for_server, for_clients = cores
     os.sched_setaffinity(0, {for_clients})
-    async with coordinatord(NO_HEARTBEAT_S, core=for_server) as daemon, fleet_of(clients, daemon.url, JOB) as fleet:
-        fleet.join()
-        async with asyncio.timeout(RUNNING_WITHIN_S):
-            await fleet.ranked()
-            await daemon.ledger.started(JOB, 1)
-        heartbeat = encode(fleet.nodes[0].heartbeat())
-        links = [node.link for node in fleet.nodes if node.link is not None]
-        ours, answer = await _flow(links, heartbeat, seconds, daemon)
+    ours, heartbeat, answer = await _coordinatord(clients, seconds, for_server, tls=False)
+    over_tls, *_ = await _coordinatord(clients, seconds, for_server, tls=True)
     async with server((*ECHO, answer.hex()), core=for_server) as bare:
         links = [await Link.connect(bare.url, SESSION_PATH, _ignore) for _ in range(clients)]
         echo, echoed = await _flow(links, heartbeat, seconds, bare)
@@ -84,7 +80,23 @@ async def measure(clients: int, seconds: float, cores: tuple[int, int]) -> Run:
             link.cut()
     if len(echoed) != len(answer):
         raise BenchmarkError(f"the echo has {len(echoed)} bytes, and the coordinator's answer {len(answer)}")
-    return Run(clients, len(heartbeat), len(answer), ours, echo)
+    return Run(clients, len(heartbeat), len(answer), ours, over_tls, echo)
+
+
+async def _coordinatord(clients: int, seconds: float, core: int, *, tls: bool) -> tuple[Flow, bytes, bytes]:
+    """Return the figures of a coordinatord, with the heartbeat and its answer."""
+    async with (
+        coordinatord(NO_HEARTBEAT_S, core, tls=tls) as daemon,
+        fleet_of(clients, daemon.url, JOB, access=daemon.access) as fleet,
+    ):
+        fleet.join()
+        async with asyncio.timeout(RUNNING_WITHIN_S):
+            await fleet.ranked()
+            await daemon.ledger.started(JOB, 1)
+        heartbeat = encode(fleet.nodes[0].heartbeat())
+        links = [node.link for node in fleet.nodes if node.link is not None]
+        flow, answer = await _flow(links, heartbeat, seconds, daemon)
+    return flow, heartbeat, answer
 
 
 async def _flow(links: Sequence[Link], message: bytes, seconds: float, served: Server) -> tuple[Flow, bytes]:
@@ -128,16 +140,18 @@ def table(runs: Sequence[Run]) -> Table:
     """Return a table of the runs."""
     run = runs[0]
     frames = f"{run.clients} clients, {run.bytes_to_server} bytes there, {run.bytes_from_server} back"
-    shown = Table(f"{frames}, {runs_words(len(runs))}", "coordinatord", "bare echo", "ratio")
+    shown = Table(f"{frames}, {runs_words(len(runs))}", "coordinatord", "bare echo", "ratio", "over TLS", "of clear")
     for label, spec, figure in FIGURES:
-        ours, bare = ([figure(flow) for flow in flows] for flows in _sides(runs))
-        ratios = [mine / its for mine, its in zip(ours, bare, strict=True)]
-        shown.add(label, spread(ours, spec), spread(bare, spec), spread(ratios, ".2f"))
+        ours, secured, bare = ([figure(flow) for flow in flows] for flows in _sides(runs))
+        to_echo = [mine / its for mine, its in zip(ours, bare, strict=True)]
+        to_clear = [its / mine for its, mine in zip(secured, ours, strict=True)]
+        clear = (spread(ours, spec), spread(bare, spec), spread(to_echo, ".2f"))
+        shown.add(label, *clear, spread(secured, spec), spread(to_clear, ".2f"))
     return shown
 
 
-def _sides(runs: Sequence[Run]) -> tuple[list[Flow], list[Flow]]:
-    return [run.coordinatord for run in runs], [run.echo for run in runs]
+def _sides(runs: Sequence[Run]) -> tuple[list[Flow], list[Flow], list[Flow]]:
+    return [run.coordinatord for run in runs], [run.over_tls for run in runs], [run.echo for run in runs]
 
 
 def main() -> None:

@@ -39,6 +39,7 @@ def _run() -> int:
 
 def _do(chosen: Config) -> int:
     from coordinatord.config import ReplayConfig, ServeConfig, StateConfig  # noqa: PLC0415 - see above
+    from coordinatord.token_flags import TokenConfig  # noqa: PLC0415
 
     match chosen:
         case ServeConfig():
@@ -55,6 +56,11 @@ def _do(chosen: Config) -> int:
 
             with _printing():
                 return replay(chosen)
+        case TokenConfig():
+            from coordinatord.commands.token import change  # noqa: PLC0415
+
+            with _printing():
+                return change(chosen)
 
 
 @contextmanager

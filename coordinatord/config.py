@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coordinatord.core.policy import HEARTBEAT_S_MIN, OUTAGE_GRACE_S_MIN, SETTLE_S_MIN, Policy
-from coordinatord.protocol.fields import DEFAULT_PORT
+from coordinatord.core.policy import OUTAGE_GRACE_S_MIN, SETTLE_S_MIN, Policy
+from coordinatord.protocol.access_token import holds_token
+from coordinatord.protocol.fields import DEFAULT_PORT, HEARTBEAT_S_MIN
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import FORMATS, LEVELS
 from coordinatord.runtime.settings import (
@@ -26,6 +27,7 @@ from coordinatord.runtime.settings import (
     port,
     seconds,
 )
+from coordinatord.token_flags import TokenConfig, add_token, read_token
 
 _HOST_NAME = re.compile(r"\.?[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?", re.ASCII | re.IGNORECASE)
 
@@ -46,6 +48,13 @@ class ServeConfig:
     log_format: str = "text"
     allowed_hosts: tuple[str, ...] = ()
     """Names by which browsers may open the page, besides our own names."""
+    insecure: bool = False
+    """Whether to serve everybody, in the clear."""
+    certificate: Path | None = None
+    """The certificate to show, instead of one of our own; with its `key`."""
+    key: Path | None = None
+    client_authorities: Path | None = None
+    """The authorities whose certificates clients have to show; None if they need none."""
     until_unused: bool = False
     """Whether to end once standard input has ended and no node needs this coordinator any more."""
     file: Path | None = None
@@ -74,7 +83,7 @@ class ReplayConfig:
     json: bool
 
 
-Config = ServeConfig | StateConfig | ReplayConfig
+Config = ServeConfig | StateConfig | ReplayConfig | TokenConfig
 
 
 def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
@@ -82,6 +91,8 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     environ = os.environ if environ is None else environ
     parser, commands = _make_parser(environ)
     arguments = sys.argv[1:] if arguments is None else arguments
+    if any(map(holds_token, arguments)):
+        parser.error("everybody on this host can read a token in a command line: put it into a file, and replace it")
     parser.check_flags(arguments, *commands.values())
     given = parser.parse_args(arguments)
     if given.subcommand == "state":
@@ -91,6 +102,12 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
             commands["replay"].error("--crash runs one file again: it takes no JOB, --step or --json")
         folder_of_runs = Path() if given.crash is not None else _state_dir(parser, given, environ)
         return ReplayConfig(folder_of_runs, given.job_or_run, given.crash, given.step, given.json)
+    if (given.tls_cert is None) is not (given.tls_key is None):
+        parser.error("--tls-cert and --tls-key belong together: give both, or neither for a certificate of our own")
+    if given.subcommand == "token":
+        return read_token(commands["token"], given, _state_dir(parser, given, environ))
+    if given.insecure and (given.tls_cert or given.tls_client_ca):
+        parser.error("--insecure serves everybody in the clear: leave it out where there are certificates")
     parser.exclude(
         given, "ephemeral", "state_dir", "give --state-dir, or --ephemeral to keep state in memory only, and not both"
     )
@@ -105,6 +122,10 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
         policy=policy,
         log_format=given.log_format,
         allowed_hosts=given.allowed_hosts,
+        insecure=given.insecure,
+        certificate=given.tls_cert,
+        key=given.tls_key,
+        client_authorities=given.tls_client_ca,
         until_unused=given.until_unused,
         file=parser.file,
         remarks=tuple(parser.misspelt),
@@ -115,7 +136,7 @@ def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[st
     """Return the parser of the program, and those of its commands."""
     parser = SettingsParser(
         prog="coordinatord",
-        usage="coordinatord [flags]\n       coordinatord state|replay [flags]",
+        usage="coordinatord [flags]\n       coordinatord state|replay|token [flags]",
         env_prefix="COORDINATORD",
         environ=environ,
         description="The one authority on who is in a training job, which round is on, and who has which rank."
@@ -130,8 +151,11 @@ def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[st
     common: dict[str, Any] = {"env_prefix": "COORDINATORD", "environ": {}}
     state = commands.add_parser("state", help="show what a state directory holds", **common)
     replay = commands.add_parser("replay", help="step through the history of a run", **common)
+    token = commands.add_parser("token", help="make, list or revoke access tokens", **common)
     _add_state(state)
     _add_replay(replay)
+    _add_state_dir(token)
+    add_token(token)
     add_completion(parser, lambda: _make_parser({})[0])
     return parser, commands.choices
 
@@ -159,6 +183,7 @@ def _add_serve(parser: SettingsParser) -> None:
         help=f"where state is kept, on a local disk (default: {STATE_DIR_DEFAULT})",
     )
     add("--ephemeral", action="store_true", help="keep state in memory only: a restart forgets all jobs")
+    _add_security(parser)
     add(
         "--settle",
         type=partial(seconds, least=SETTLE_S_MIN),
@@ -205,6 +230,29 @@ def _add_serve(parser: SettingsParser) -> None:
     )
     parser.add_config_file("COORDINATORD_CONFIG")
     parser.add_argument("--version", action="version", version=f"coordinatord {__version__}")
+
+
+def _add_security(parser: SettingsParser) -> None:
+    add = parser.add_setting
+    add(
+        "--insecure",
+        action="store_true",
+        help="serve everybody who reaches the port, in the clear, instead of those with a token over TLS",
+    )
+    add(
+        "--tls-cert",
+        type=Path,
+        metavar="FILE",
+        help="the certificate to show, in PEM, with those between it and its authority (default: one of our own)",
+    )
+    add("--tls-key", type=Path, metavar="FILE", help="its key, in PEM, without a password")
+    add(
+        "--tls-client-ca",
+        type=Path,
+        metavar="FILE",
+        help="have clients show a certificate of these authorities as well; its name is the node id, or the beginning"
+        " of it before a dash (default: clients need none)",
+    )
 
 
 def _pause(text: str) -> float:

@@ -68,7 +68,11 @@ class Screen:
         """Print what happens, with the time in seconds since the start."""
         stamp = f"{time.monotonic() - self._began:6.1f} s  "
         width = min(shutil.get_terminal_size((WIDTH_MAX, 24)).columns, WIDTH_MAX)
-        self.print(textwrap.fill(text, width, initial_indent=stamp, subsequent_indent=" " * len(stamp)))
+        blank = " " * len(stamp)
+        wrapped = textwrap.fill(
+            text, width, initial_indent=stamp, subsequent_indent=blank, break_long_words=False, break_on_hyphens=False
+        )
+        self.print(wrapped)  # an address stays whole
 
     def moment(self, text: str) -> None:
         """Replace the line about this moment, if this is a terminal and the line differs."""
@@ -189,7 +193,7 @@ def train(cluster: Cluster, screen: Screen, job: str, epochs: int) -> Training:
 def play(cluster: Cluster, screen: Screen, epochs: int) -> None:
     """Train twice and print the results. Raises `ClusterError` if they are not what they should be."""
     screen.print(TITLE)
-    screen.print_line(f"coordinatord serves: watch the demo at http://{cluster.address}/")
+    screen.print_line(f"coordinatord serves: watch the demo at {cluster.page()}")
     screen.print_line(f"logs are in {cluster.folder}, which is removed if all goes well")
     undisturbed = train(cluster, screen, "undisturbed", epochs)
     expected = undisturbed.finish()

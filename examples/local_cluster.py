@@ -13,6 +13,7 @@ import os
 import re
 import select
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -64,13 +65,14 @@ class StoppedError(Exception):
 class Program:
     """One program in the background, with all that it and its children print in one log file."""
 
-    def __init__(self, log: Path, *argv: str) -> None:
-        """Start it. Raises `ClusterError`."""
+    def __init__(self, log: Path, config: Path, *argv: str) -> None:
+        """Start it, with `config` as the place where programs of one user keep their tokens. Raises `ClusterError`."""
         self.log = log
         try:
             with log.open("ab") as output:
                 self._process = subprocess.Popen(  # noqa: S603 - the words are ours
                     argv,
+                    env={**os.environ, "XDG_CONFIG_HOME": str(config)},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -112,26 +114,49 @@ class Cluster:
         self.folder = folder
         self.nodes: dict[str, Program] = {}
         """The nodeclients by their node id."""
+        self._config = folder / "config"  # the tokens of a demo are of no use to its user
         where = ("--host", "127.0.0.1", "--port", "0", "--state-dir", str(folder / "state"))
-        command = (str(BIN / "coordinatord"), *where)
-        self.coordinator = Program(folder / "coordinatord.log", *command)
+        self.coordinator = Program(folder / "coordinatord.log", self._config, str(BIN / "coordinatord"), *where)
         self.address = ""
         """Where it listens, as HOST:PORT, once it does."""
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._bearer = ""
         self.stopped_by: signal.Signals | None = None
 
     def await_address(self) -> None:
         """Wait for the line with coordinatord's address. Raises `ClusterError`."""
         deadline = time.monotonic() + ANSWER_WITHIN_S
-        while not (found := re.search(r"listening on http://(\S+)\n", self.coordinator.log.read_text())):
+        while not (found := re.search(r"listening on https://(\S+)\n", self.coordinator.log.read_text())):
             if self.coordinator.exit_code is not None or time.monotonic() > deadline:
                 raise ClusterError("coordinatord did not start")
             self.wait_a_little()
         self.address = found[1]
+        self._tls.load_verify_locations(self.folder / "state" / "security" / "certificate.pem")
+        [tokens] = (self._config / "coordinatord" / "tokens").iterdir()
+        self._bearer = next(line for line in tokens.read_text().splitlines() if ".admin." in line)
+
+    def page(self) -> str:
+        """Return a link that opens the page of the coordinator in a browser. Raises `ClusterError`."""
+        log = self.folder / "page.log"
+        program = Program(log, self._config, str(BIN / "nodeclient"), "page", "--coord", self.address)
+        program.end()
+        if found := re.search(r"^https://\S+", log.read_text(), re.MULTILINE):
+            return found[0]
+        raise ClusterError(f"nodeclient page has made no link: {log.read_text().strip()}")
 
     def start_node(self, node: str, job: str, *flags_and_command: str) -> None:
         """Start a nodeclient that joins a job. Raises `ClusterError`."""
-        join = (str(BIN / "nodeclient"), "join", "--coord", self.address, "--job-id", job, "--node-id", node)
-        self.nodes[node] = Program(self.folder / f"{job}-{node}.log", *join, *flags_and_command)
+        join = (
+            str(BIN / "nodeclient"),
+            "join",
+            "--coord",
+            self.address,
+            "--job-id",
+            job,
+            "--node-id",
+            node,
+        )
+        self.nodes[node] = Program(self.folder / f"{job}-{node}.log", self._config, *join, *flags_and_command)
 
     def kill_node(self, node: str) -> None:
         """Kill a nodeclient with -9, as the loss of a whole host would."""
@@ -150,9 +175,10 @@ class Cluster:
 
     def status(self, job: str) -> dict[str, Any] | None:
         """Return the coordinator's view of a job; None if it does not know it. Raises `ClusterError`."""
-        connection = http.client.HTTPConnection(self.address, timeout=ANSWER_WITHIN_S)
+        connection = http.client.HTTPSConnection(self.address, timeout=ANSWER_WITHIN_S, context=self._tls)
         try:
-            connection.request("GET", f"/v1/jobs/{job}", headers={"Accept": "application/json"})
+            headers = {"Accept": "application/json", "Authorization": f"Bearer {self._bearer}"}
+            connection.request("GET", f"/v1/jobs/{job}", headers=headers)
             answer = connection.getresponse()
             status: dict[str, Any] = json.load(answer)
         except (OSError, http.client.HTTPException, ValueError) as error:

@@ -31,9 +31,11 @@ def _run() -> int:
 
     logs.replace_closed_streams()
     try:
+        from nodeclient.access.keyring import forget_variable  # noqa: PLC0415
         from nodeclient.config.parse import parse  # noqa: PLC0415
 
         chosen = parse()
+        forget_variable()
         if chosen.PROGRAM == "replay":
             return _replay(chosen)
         return _join(chosen) if chosen.PROGRAM == "node" else _operate(chosen)
@@ -48,7 +50,7 @@ def _join(chosen: JoinConfig) -> int:
     import os  # noqa: PLC0415
 
     from coordinatord.runtime import logs  # noqa: PLC0415
-    from coordinatord.runtime.file_limit import allow_many_files  # noqa: PLC0415
+    from coordinatord.runtime.file_limit import allow_many_files, load_thread_end  # noqa: PLC0415
     from coordinatord.runtime.systemd import SystemdNotifier  # noqa: PLC0415
     from nodeclient.shell.embedded_coordinator import coordinator_for  # noqa: PLC0415
     from nodeclient.shell.node import Node  # noqa: PLC0415
@@ -63,6 +65,7 @@ def _join(chosen: JoinConfig) -> int:
 
     look_for_pidfds()
     allow_many_files()
+    load_thread_end()
     return asyncio.run(run())
 
 

@@ -6,6 +6,9 @@ import faulthandler
 import gc
 import os
 import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -31,19 +34,32 @@ LONGEST = (
 CLEAN_UP_S = 300.0
 """Bound on all that is cleaned up after a test that failed: its programs end within a wait or two."""
 
+USER_PLACES = pytest.StashKey[Path]()
+"""The folder that stands for the user's own places."""
+
+
+OURS = ("coordinatord", "nodeclient")
+"""The folders of our programs in such places."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--rewrite`."""
     parser.addoption("--rewrite", action="store_true", help="write golden transcripts and printed tables anew")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Prepare the process.
 
-    The certificates of the system are hidden: aiohttp reads them all at its import, 30 ms for each of many programs.
-    SIGHUP ends programs, also where the tests are run by nohup. Hypothesis draws the same examples each time and looks
-    at no clock: how long one takes is the machine's affair.
+    What programs keep for their user goes into a folder that ends with the tests. The certificates of the system are
+    hidden: aiohttp reads them all at its import, 30 ms for each of many programs. SIGHUP ends programs, also where the
+    tests are run by nohup. Hypothesis draws the same examples each time and looks at no clock: how long one takes is
+    the machine's affair.
     """
+    places = tempfile.TemporaryDirectory(prefix="coordinatord-tests-", ignore_cleanup_errors=True)
+    config.add_cleanup(places.cleanup)
+    config.stash[USER_PLACES] = Path(places.name)
+    for place in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        os.environ[place] = places.name
     os.environ["SSL_CERT_FILE"] = os.devnull
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     settings.load_profile("ci")
@@ -72,6 +88,17 @@ def _place(item: pytest.Item) -> tuple[int, bool]:
     beginnings = enumerate(LONGEST)
     place = next((number for number, beginning in beginnings if item.nodeid.startswith(beginning)), len(LONGEST))
     return place, item.get_closest_marker("slow") is None
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_at_the_user(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have a test that leaves state or tokens where its user keeps them name a place of its own instead."""
+    yield
+    places = request.config.stash[USER_PLACES]
+    left = [path for program in OURS for path in places.glob(f"**/{program}/**/*") if path.is_file()]
+    for path in left:
+        path.unlink(missing_ok=True)
+    assert not left, f"left where the user keeps things: {left}"
 
 
 @pytest.fixture

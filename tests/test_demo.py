@@ -25,7 +25,7 @@ TIMEOUT_S = 400.0
 @contextmanager
 def demo(folder: Path, *flags: str) -> Iterator[Program]:
     """Start the demo, whose files then lie in `folder`."""
-    program = Program(sys.executable, DEMO, *flags, environ=clean_environ(TMPDIR=str(folder)))
+    program = Program(sys.executable, DEMO, *flags, environ=clean_environ(TMPDIR=str(folder), COORDINATORD_INSECURE=""))
     try:
         yield program
     finally:

@@ -36,6 +36,7 @@ def test_no_module_and_no_class_has_the_name_of_another(tree: list[Source]) -> N
 CORE = {*CORE_FLOORS, *CORE_EDGES}
 
 NODECLIENT_ROOMS = {
+    "access",
     "config",
     "core",
     "diagnosis",
@@ -74,6 +75,7 @@ SMALL_BOUNDARIES = {
     "keep/digests": "what blocks, and is for threads",
     "operate/cli": "what the command line calls",
     "operate/formatting": "pure, and used by all commands",
+    "operate/page_link": "a command",
     "operate/report": "a command",
     "operate/request_errors": "errors, which import nothing",
     "output/line_prefix": "pure, and apart from what writes",

@@ -126,17 +126,20 @@ class Context:
             _keeper.close(failed=True)
 
 
-def init(backend: str | None = None, timeout: timedelta | None = None) -> Context:
+def init(backend: str | None = None, timeout: timedelta | None = None, *, steps: bool = True) -> Context:
     """Read the environment, set the device and initialise torch's default process group.
 
     `backend` is by default nccl where torch sees GPUs, else gloo. `timeout` is that of the collectives, by default
-    torch's own for the backend. Waits until all workers of the round have called it.
+    torch's own for the backend. `steps` announces that the script will report its steps: until the first one its worker
+    counts as starting. A script that never reports any says `steps=False`. Waits until all workers of the round have
+    called it.
 
     Raises `NotLaunchedError` in a process that no launcher started, `RuntimeError` if torch is missing or sees too few
     GPUs for the workers on this node, and the errors of `torch.distributed.init_process_group`.
     """
     environment = WorkerEnvironment.from_environ(os.environ)
-    progress.announce()
+    if steps:
+        progress.announce()
     _require_torch()
     import torch.distributed
 

@@ -32,6 +32,10 @@ AFTER_RESTART: dict[str, Callable[[ServeConfig], object]] = {
     "host": lambda settings: settings.host,
     "port": lambda settings: settings.port,
     "allowed-hosts": lambda settings: ",".join(settings.allowed_hosts) or "none",
+    "insecure": lambda settings: "on" if settings.insecure else "off",
+    "tls-cert": lambda settings: settings.certificate or "none",
+    "tls-key": lambda settings: settings.key or "none",
+    "tls-client-ca": lambda settings: settings.client_authorities or "none",
     "state-dir": lambda settings: settings.state_dir or "none, it is in memory",
 }
 """Settings that it cannot change."""
@@ -41,18 +45,25 @@ class Reloader:
     """The settings in force; carries out a change of them."""
 
     def __init__(
-        self, settings: ServeConfig, change_policy: Callable[[Policy], None], read: Callable[[], object] = config.parse
+        self,
+        settings: ServeConfig,
+        change_policy: Callable[[Policy], None],
+        reload_security: Callable[[], None] = lambda: None,
+        read: Callable[[], object] = config.parse,
     ) -> None:
         """Begin with `settings`.
 
-        `change_policy` has the coordinator decide by other numbers, `read` reads the settings anew.
+        `change_policy` has the coordinator decide by other numbers, `reload_security` reads certificate and tokens
+        anew, and `read` the settings.
         """
         self.settings = settings
+        self._reload_security = reload_security
         self._change_policy = change_policy
         self._read = read
 
     def reload(self) -> None:
         """Read the settings again, and apply the changes that can be applied; if one is wrong, all stay as they are."""
+        self._reload_security()
         try:
             new = self._read()
         except SettingsError as error:
@@ -62,7 +73,15 @@ class Reloader:
         assert isinstance(new, ServeConfig)  # noqa: S101 - the same command line as at the start
         old = self.settings
         now = self.settings = replace(
-            new, host=old.host, port=old.port, allowed_hosts=old.allowed_hosts, state_dir=old.state_dir
+            new,
+            host=old.host,
+            port=old.port,
+            allowed_hosts=old.allowed_hosts,
+            state_dir=old.state_dir,
+            insecure=old.insecure,
+            certificate=old.certificate,
+            key=old.key,
+            client_authorities=old.client_authorities,
         )
         quieter = LEVELS.index(now.log_level) > LEVELS.index(old.log_level)
         if quieter:

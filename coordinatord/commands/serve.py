@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 import uvloop
 
@@ -18,9 +19,10 @@ from coordinatord.config import ServeConfig
 from coordinatord.core.events import PolicyChanged
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime import __version__, logs
-from coordinatord.runtime.file_limit import allow_many_files
+from coordinatord.runtime.file_limit import allow_many_files, load_thread_end
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
+from coordinatord.security.setup import FOLDER, Security, SecuritySettings
 from coordinatord.server.app import ListenError, Server, serve
 from coordinatord.store.interface import Store
 from coordinatord.store.memory_store import MemoryStore
@@ -38,6 +40,10 @@ THREAD_TURN_S = 0.001
 thousand jobs makes text for 0.2 s, and messages that came meanwhile were answered 8 ms late, with this value 2 ms."""
 
 
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+"""Where only programs of this host reach it."""
+
+
 def run(settings: ServeConfig) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code.
 
@@ -50,11 +56,13 @@ def run(settings: ServeConfig) -> int:
         log.warning("%s", remark, extra=fields("remark"))
     systemd = SystemdNotifier(os.environ, os.getpid())
     allow_many_files()  # each node takes one
+    load_thread_end()
     gc.set_threshold(GARBAGE_THRESHOLD)
     sys.setswitchinterval(THREAD_TURN_S)
     store = _open_store(settings)
+    security = _open_security(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, store, systemd))
+        runner.run(_serve(settings, store, systemd, security))
     return ExitCode.OK
 
 
@@ -69,7 +77,20 @@ def _open_store(settings: ServeConfig) -> Store:
     return store
 
 
-async def _serve(settings: ServeConfig, store: Store, systemd: SystemdNotifier) -> None:
+def _open_security(settings: ServeConfig) -> Security | None:
+    """Return who may speak; None for everybody. Raises `NowhereError` and errors of the files."""
+    if settings.insecure:
+        text = "--insecure: everybody who reaches the port may join, stop and restart jobs, and nothing is encrypted"
+        # The node that brings a coordinator along says so itself.
+        harmless = settings.until_unused or settings.host in LOOPBACK
+        log.log(logging.INFO if harmless else logging.WARNING, text, extra=fields("insecure"))
+        return None
+    directory = None if settings.state_dir is None else settings.state_dir / FOLDER
+    where = SecuritySettings(directory, settings.certificate, settings.key, settings.client_authorities)
+    return Security.open(where, os.environ, time.monotonic)
+
+
+async def _serve(settings: ServeConfig, store: Store, systemd: SystemdNotifier, security: Security | None) -> None:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -78,8 +99,9 @@ async def _serve(settings: ServeConfig, store: Store, systemd: SystemdNotifier) 
         passed = _passed(systemd)
         where = (settings.host, settings.port)
         crashes = None if settings.state_dir is None else settings.state_dir / "crashes"
-        async with serve(*where, settings.policy, store, passed, settings.allowed_hosts, crashes) as server:
-            reloader = Reloader(settings, lambda policy: server.driver.submit(PolicyChanged(policy)))
+        async with serve(*where, settings.policy, store, passed, settings.allowed_hosts, crashes, security) as server:
+            reload_security = server.revocations.reload if server.revocations is not None else lambda: None
+            reloader = Reloader(settings, lambda policy: server.driver.submit(PolicyChanged(policy)), reload_security)
             loop.add_signal_handler(signal.SIGHUP, reloader.reload)
             _announce(server)
             if settings.until_unused:
@@ -91,6 +113,8 @@ async def _serve(settings: ServeConfig, store: Store, systemd: SystemdNotifier) 
             systemd.notify("STOPPING=1")
             log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))
     finally:
+        if security is not None:
+            security.close()
         await store.close()
 
 
@@ -107,8 +131,13 @@ def _passed(systemd: SystemdNotifier) -> list[socket.socket]:
 
 
 def _announce(server: Server) -> None:
-    text = "coordinatord %s serves: open http://%s/, or ask with nodeclient status --coord %s"
-    log.info(text, __version__, server.endpoint, server.endpoint, extra=fields("serving"))
+    where = server.endpoint
+    if server.scheme == "https":
+        text = "coordinatord %s serves at %s: nodeclient page --coord %s prints a link to its page"
+        log.info(text, __version__, where, where, extra=fields("serving"))
+    else:
+        text = "coordinatord %s serves: open http://%s/, or ask with nodeclient status --coord %s"
+        log.info(text, __version__, where, where, extra=fields("serving"))
     if _read_by_people():
         return
     try:
@@ -139,5 +168,6 @@ def _status(server: Server) -> str:
     """Return a line for `systemctl status` about what is served."""
     machine = server.driver.machine
     live = [run for run in machine.jobs.values() if not run.durable.state.ended]
-    text = f"serving at http://{server.endpoint}: live jobs {len(live)}, nodes {sum(len(run.members) for run in live)}"
+    nodes = sum(len(run.members) for run in live)
+    text = f"serving at {server.scheme}://{server.endpoint}: live jobs {len(live)}, nodes {nodes}"
     return text if machine.store_error is None else f"{text}; nothing can be recorded: {machine.store_error}"

@@ -9,9 +9,12 @@ from coordinatord.core.values.records import Record
 from coordinatord.protocol.messages import Degraded, Desired, Refused
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Send:
-    """Make this the last message of the session; one that has not been sent yet is void."""
+    """Make this the last message of the session; one that has not been sent yet is void.
+
+    It is not frozen, like `Batch`: there is one for each heartbeat, and a frozen one takes four times as long to make.
+    """
 
     session: int
     message: Desired
@@ -54,7 +57,7 @@ class Answer:
 Effect = Send | ReportDegraded | Refuse | Close | Answer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
     """All that one event led to: first `records` must be durable, then `effects` may happen, in order."""
 

@@ -20,11 +20,13 @@ class Connected:
     """The address that the node was seen to come from."""
     local_address: str
     """The address of this host at which it arrived, which proves that one to be reachable."""
+    token: str = ""
+    """The name of the access token that it has shown; empty where none is wanted."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reported:
-    """A node reported its state."""
+    """A node reported its state. It is not frozen, as a heartbeat has to be cheap."""
 
     session: int
     observed: Observed
@@ -35,6 +37,8 @@ class Disconnected:
     """A session ended, by whichever side."""
 
     session: int
+    revoked: bool = False
+    """Whether its access token is valid no more, so that the node may come back with another one at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from coordinatord.core.events import (
 )
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries import admission
-from coordinatord.core.queries.master_address import plain
 from coordinatord.core.state import leases
 from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.durable import State
@@ -36,7 +35,7 @@ from coordinatord.core.transitions.runs import Registry
 from coordinatord.core.transitions.table import next_row, take_due_rows
 from coordinatord.core.values.admin_requests import AdminResult
 from coordinatord.core.values.records import AGE_MAX, Record
-from coordinatord.protocol.messages import Degraded, Join, Observed
+from coordinatord.protocol.messages import Degraded, Observed
 from coordinatord.protocol.text import clip
 
 
@@ -135,14 +134,16 @@ class Coordinator:
         observed = event.observed
         if run is None or member is None or not observed.beat or not observations.is_as_before(run, member, observed):
             return None
-        self._note_heard(run, member, observed, now)
+        heartbeat_s = self._heartbeat_s
+        self._note_heard(run, member, observed, heartbeat_s, now)
         if observed.steps and observations.turns(run):
             decision = Decision(self.cluster, self.policy, now)
             decision.answer(run, member)
             self._advance(run, decision)
             return self._conclude(decision)
-        self._due = self._first_due()
-        return Batch((), (answer(event.session, run, member, self._heartbeat_s, now),))
+        if self._due is None or now >= self._due:  # else it stands: all that has changed is that a lease ends later
+            self._due = self._first_due()
+        return Batch((), (answer(event.session, run, member, heartbeat_s, now),))
 
     def _conclude(self, decision: Decision) -> Batch:
         for ending in decision.endings:
@@ -184,7 +185,7 @@ class Coordinator:
         join = event.join
         try:
             admission.check_room(len(self._sessions), self.policy.nodes_max)
-            run = self._run_for(join, decision)
+            run = self._run_for(event, decision)
             member = self._enroll(run, event, decision)
         except admission.RefusedError as error:
             decision.endings.append(Refuse(event.session, error.refused, join.job, join.node))
@@ -204,7 +205,7 @@ class Coordinator:
         else:
             decision.notify(run, member)
         if observations.is_as_before(run, member, observed):
-            self._note_heard(run, member, observed, decision.now)
+            self._note_heard(run, member, observed, self._heartbeat_s, decision.now)
             if not observations.turns(run):
                 return
         else:
@@ -216,6 +217,7 @@ class Coordinator:
         if run is None or member is None:
             return
         member.session, member.closed_at = None, decision.now
+        member.token = "" if event.revoked else member.token
         run.place(member)
         if member.state is MemberState.RELEASED or run.durable.state.ended:
             self._forget(run, member, decision)
@@ -274,12 +276,9 @@ class Coordinator:
             return
         touched: dict[str, Run] = {}
         for run_id, node in self._leases.pop_due(decision.now):
-            run = self._registry.live[run_id]
-            touched[run_id] = run
+            run = touched[run_id] = self._registry.live[run_id]
             self._expire(run, run.members[node], decision)
-        for job in self._registry.deadlines.pop_due(decision.now):
-            run = self.jobs[job]
-            touched[run.id] = run
+        touched |= {self.jobs[job].id: self.jobs[job] for job in self._registry.deadlines.pop_due(decision.now)}
         for run in touched.values():
             self._advance(run, decision)  # the ready nodes may form a round now, and then none has waited in vain
             for node in run.give_up.pop_due(decision.now):
@@ -289,15 +288,17 @@ class Coordinator:
 
     # Members
 
-    def _run_for(self, join: Join, decision: Decision) -> Run:
+    def _run_for(self, event: Connected, decision: Decision) -> Run:
         """Find the run that a node belongs to, or open one. Raises `admission.RefusedError`."""
+        join = event.join
         admission.check_forgotten(self.cluster.durable, join)
         run = self.jobs.get(join.job)
         if run is None or admission.begins_anew(run, join, decision.now):
             admission.check_drained(self.cluster.durable, join)
             return self._registry.open(join, self.store_error, decision)
         known = run.members.get(join.node)
-        if known is None or known.incarnation != join.incarnation:
+        admission.check_token(known, event)
+        if known is None or known.incarnation != join.incarnation or run.spec != join.spec:
             # This comes first: a refusal for good must not rest on what is not recorded, such as a younger namesake.
             admission.check_recording(self.store_error)
             if not run.durable.state.ended:  # a run that has ended only sends its outcome
@@ -324,8 +325,7 @@ class Coordinator:
             decision.close(known)  # the node has given up this session, whose end was not seen yet
             del self._sessions[known.session]
         known.session, known.closed_at, known.sent = event.session, None, None
-        observations.introduce(run, known, join)
-        known.peer_address, known.local_address = plain(event.peer_address), plain(event.local_address)
+        observations.introduce(run, known, event)
         return known
 
     def _replace(self, run: Run, known: Member, younger: Member, decision: Decision) -> None:
@@ -343,13 +343,12 @@ class Coordinator:
     def _observe(self, run: Run, member: Member, observed: Observed, now: float) -> None:
         if run.all_silent:
             self._leases.renew_all(run, self._heartbeat_s, now)
-        self._note_heard(run, member, observed, now)
+        self._note_heard(run, member, observed, self._heartbeat_s, now)
         observations.observe(run, member, observed)
 
-    def _note_heard(self, run: Run, member: Member, observed: Observed, now: float) -> None:
+    def _note_heard(self, run: Run, member: Member, observed: Observed, heartbeat_s: float, now: float) -> None:
         """Note that a member lives, whatever it reports: most heartbeats come to no more than that."""
         member.heard_at = run.heard_at = now
-        heartbeat_s = self._heartbeat_s
         deaf_s = min(observed.heard_s, now - self._woke_at)  # while this process slept, it sent nothing
         leases.note_heard(member, deaf_s, self.policy, heartbeat_s, now)
         self._leases.renew(run, member, heartbeat_s, now)

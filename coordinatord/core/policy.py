@@ -6,10 +6,6 @@ from dataclasses import dataclass
 
 from coordinatord.protocol.fields import DURATION_S_MAX
 
-HEARTBEAT_S_MIN = 0.1
-"""The least that may be set: a lease of half a second. A busy host stops a program for tenths of a second. With less,
-as from a number that was meant in another unit, all nodes would be lost again and again."""
-
 SETTLE_S_MIN = 0.1
 """The least that may be set: programs that are started at one time come up tenths of a second apart."""
 
@@ -55,6 +51,10 @@ class Policy:
 
     repeat_within_s: float = 60.0
     """A round that went on for longer made progress, although its workers report no steps."""
+
+    first_step_s: float = 600.0
+    """How long workers that announced steps may take to the first one before it is said that none has come: a large
+    model may take minutes to load and to compile."""
 
     stop_limit_s: float = 30.0
     """The time beyond a node's own stop timeout after which the others go on without a node that cannot end its

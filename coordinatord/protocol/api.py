@@ -36,6 +36,15 @@ class HealthAnswer:
     jobs: Whole
     sessions: Whole
     """The number of nodes that are connected."""
+    insecure: bool = False
+    """Whether everybody who reaches the coordinator is let in, in the clear."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivenessAnswer:
+    """`GET /healthz` for those without a token: the HTTP status says all there is to know."""
+
+    status: AnyText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +74,39 @@ class DrainBody:
     reason: Sentence = ""
     ahead: bool = False
     """The name may be one that no node has yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageLinkBody:
+    """The body of a request for a link to the live page; it says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLinkAnswer:
+    """A link to the live page."""
+
+    code: AnyText
+    """What opens one session of a browser, as `/#enter=CODE`; empty where everybody is let in."""
+    valid_s: Number
+    """How long it waits to be opened."""
+    role: AnyText
+    """What the page may do: that of the token."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageSessionBody:
+    """The body of a browser's request to be let in."""
+
+    code: Annotated[str, Length(1, 64)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageSessionAnswer:
+    """A browser was let in; the header `Set-Cookie` has its session."""
+
+    token: AnyText
+    """The name of the token with whose rights."""
+    role: AnyText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +362,8 @@ class JobsAnswer:
 
     jobs: Annotated[tuple[JobStatus, ...], Length(0, ITEMS_MAX)]
     drained: Annotated[tuple[DrainedStatus, ...], Length(0, ITEMS_MAX)] = ()
+    insecure: bool = False
+    """Whether everybody who reaches the coordinator is let in, in the clear."""
 
 
 IN_LIST: Without = {JobStatus: frozenset({"rounds"})}

@@ -18,8 +18,7 @@ from coordinatord.protocol.messages import (
     Observed,
     Refused,
 )
-from coordinatord.protocol.schema import SchemaError, check_for, fields_of
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.schema import Checks, SchemaError, fields_of, shown
 from coordinatord.protocol.versions import SPOKEN, differing, is_spoken, later_than
 
 First = TypeVar("First", bound=Message)
@@ -44,8 +43,8 @@ class _Dialect:
 
     def __init__(self, version: int) -> None:
         later = later_than(version)
-        spoken = (message for message in TYPES.values() if is_spoken(message, version))
-        self.checks = {message: check_for(message, later) for message in spoken}
+        self.spoken = frozenset(message for message in TYPES.values() if is_spoken(message, version))
+        self.checks = Checks(later)
         self.take_apart = partial(fields_of, without=later)
 
 
@@ -97,11 +96,11 @@ def decode(frame: bytes, *expected: type[Any], version: int = PROTOCOL_VERSION) 
     wanted = TYPES.get(name) if isinstance(name, str) else None
     if wanted is Join and wanted in expected:
         version = _version_of(body)
-    checks = _DIALECTS[version].checks
-    if wanted not in expected or wanted not in checks:
-        names = " or ".join(_NAMES[message] for message in expected if message in checks)
-        raise SchemaError(f"expected a message of type {names}, not {str(name)[:40]!r}")
-    return checks[wanted](body, str(name))
+    dialect = _DIALECTS[version]
+    if wanted not in expected or wanted not in dialect.spoken:
+        names = " or ".join(_NAMES[message] for message in expected if message in dialect.spoken)
+        raise SchemaError(f"expected a message of type {names}, not {shown(name)}")
+    return dialect.checks[wanted](body, name)
 
 
 def _version_of(join: dict[Any, Any]) -> int:
@@ -109,7 +108,7 @@ def _version_of(join: dict[Any, Any]) -> int:
     for version in SPOKEN:
         if claimed == version:
             return version
-    raise VersionError(differing(clip(str(claimed), 40)))
+    raise VersionError(differing(shown(claimed)))
 
 
 def _unpack(frame: bytes) -> dict[Any, Any]:

@@ -26,7 +26,13 @@ STEP_MAX = 2**53 - 1
 """Steps of a training job: at a million a second, 285 years; and readers of JSON still tell each from the next."""
 
 
+HEARTBEAT_S_MIN = 0.1
+"""The shortest heartbeat, and so the shortest lease: a lease of five of them is half a second, and a busy host stops a
+program for tenths of a second. With less, as from a number that was meant in another unit, all nodes would be lost
+again and again, and one that is granted no time at all would do nothing but send."""
+
 Seconds = Annotated[float, Range(0, DURATION_S_MAX)]
+Grant = Annotated[float, Range(HEARTBEAT_S_MIN, DURATION_S_MAX)]
 Count = Annotated[int, Range(0, RANKS_MAX)]
 Counter = Annotated[int, Range(0, COUNTER_MAX)]
 Step = Annotated[int, Range(0, STEP_MAX)]

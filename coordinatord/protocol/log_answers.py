@@ -17,6 +17,8 @@ LOG_TEXT_MAX = 1024 * 1024
 class LogPart:
     """The data of the event `log` of a stream: the next piece of one log, or a note."""
 
+    run: AnyText = ""
+    """The run whose logs these are; empty in the last part. The first part says nothing else."""
     round: Whole | None = None
     """The fields up to `file` say which log it is; None and empty where a note is about more than one."""
     rank: Whole | None = None
@@ -28,6 +30,8 @@ class LogPart:
     """The file on that host; empty if none is kept."""
     text: Annotated[str, Verbatim(LOG_CHUNK_BYTES_MAX)] = ""
     """What was written; a piece may end within a line. Bytes that are no UTF-8 are replaced."""
+    place: AnyText = ""
+    """Where the text ends: a reader whose connection broke goes on from there with `after`. Empty in a note."""
     note: AnyText = ""
     """What the reader has to know about it, such as what is missing and why; empty if all is well."""
     over: bool = False

@@ -21,6 +21,7 @@ from coordinatord.protocol.fields import (
     Address,
     Count,
     Counter,
+    Grant,
     Line,
     Name,
     Port,
@@ -109,6 +110,8 @@ class RefusalCode(StrEnum):
     """An operator keeps this node out for now."""
     FORGOTTEN = "forgotten"
     """The run that the node comes back to is over, and nothing is known of it any more."""
+    FORBIDDEN = "forbidden"
+    """The node's access token is not for this job or this node, or another token's bearer is this node already."""
 
 
 class Launcher(StrEnum):
@@ -333,8 +336,8 @@ class Desired:
     wait_s: Seconds | None
     """How long a `wait` takes at most, until a round forms or the node is released; None if for ever, or for another
     goal."""
-    heartbeat_s: Seconds
-    lease_s: Seconds
+    heartbeat_s: Grant
+    lease_s: Grant
     """Granted to the node: it sends a heartbeat at least every `heartbeat_s`, and is lost after `lease_s` of
     silence."""
     outage_grace_s: Seconds

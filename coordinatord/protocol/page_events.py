@@ -33,6 +33,16 @@ class JobSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PageViewer:
+    """The event `viewer` of `GET /v1/stream`, the first one: who looks at the page."""
+
+    token: AnyText
+    """The name of the token with whose rights; empty if everybody is let in."""
+    may_act: bool
+    """Whether the page may carry out operators' requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PageStatus:
     """The event `jobs` of `GET /v1/stream`."""
 
@@ -40,6 +50,8 @@ class PageStatus:
     """The release of the coordinator."""
     jobs: Annotated[tuple[JobSummary, ...], Length(0, ITEMS_MAX)]
     drained: Annotated[tuple[DrainedStatus, ...], Length(0, ITEMS_MAX)]
+    insecure: bool = False
+    """Whether everybody who reaches the coordinator is let in, in the clear."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from coordinatord.protocol.messages import (
     NodeOffer,
     Observed,
     Phase,
+    RefusalCode,
     Report,
 )
 from coordinatord.protocol.worker_ends import SecondaryFailure
@@ -62,6 +63,7 @@ ADDED = (
     Added(5, Observed, "ended"),
     Added(5, Observed, "killed"),
     Added(5, Phase, Phase.PREPARING),
+    Added(5, RefusalCode, RefusalCode.FORBIDDEN),  # only nodes with a token get it, and those speak version 5
     Added(5, Follower, "same_error"),
     Added(5, Failure, "log"),
     Added(5, SecondaryFailure, "same_error"),

@@ -8,7 +8,6 @@ import logging
 import os
 import secrets
 import socket
-import ssl
 from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -28,21 +27,25 @@ from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.runtime.tcp_options import keep_trying
+from coordinatord.security.setup import Security
 from coordinatord.server import page
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.connections import Connections
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.http import openapi
+from coordinatord.server.http.access_guard import AccessGuard
 from coordinatord.server.http.admin_api import Requests
 from coordinatord.server.http.browser_guard import Browsers, Names
 from coordinatord.server.http.events_api import EventsApi
 from coordinatord.server.http.jobs_api import Api
 from coordinatord.server.http.live_updates import LiveUpdates
 from coordinatord.server.http.logs_api import LogsApi
+from coordinatord.server.http.page_access import PageAccess, cookie_name
 from coordinatord.server.http.responses import complain_alike
 from coordinatord.server.metrics.scrape import Metrics
 from coordinatord.server.node_sessions import NodeSessions
+from coordinatord.server.revocation import Revocations
 from coordinatord.server.rounds_reader import RoundsReader
 from coordinatord.server.series_sampler import SeriesSampler
 from coordinatord.store.error_texts import REMEDY
@@ -87,17 +90,32 @@ class ListenError(OperationalError):
 class Server:
     """A coordinator that serves."""
 
-    def __init__(self, address: str, port: int, driver: Driver, sessions: NodeSessions, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        driver: Driver,
+        sessions: NodeSessions,
+        tasks: Tasks,
+        revocations: Revocations | None,
+    ) -> None:
+        """Name what serves; without `revocations` everybody is let in, in the clear."""
         self.address = address
         self.port = port
         self.driver = driver
         self.sessions = sessions
+        self.revocations = revocations
         self._tasks = tasks
+
+    @property
+    def scheme(self) -> str:
+        """How it is spoken to: `http` or `https`."""
+        return "http" if self.revocations is None else "https"
 
     @property
     def url(self) -> str:
         """Where it listens."""
-        return f"http://{_bracketed(self.address)}:{self.port}"
+        return f"{self.scheme}://{_bracketed(self.address)}:{self.port}"
 
     @property
     def endpoint(self) -> str:
@@ -126,13 +144,13 @@ async def serve(
     passed: Sequence[socket.socket] = (),
     allowed_hosts: Collection[str] = (),
     crashes: Path | None = None,
-    tls: ssl.SSLContext | None = None,
+    security: Security | None = None,
 ) -> AsyncIterator[Server]:
     """Serve at `host`:`port` while the context lasts; port 0 lets the kernel choose.
 
     If systemd has `passed` sockets, these are used instead of host and port. Browsers may reach it by the names in
     `allowed_hosts` as well. It goes on from what the store holds. A bug of the machine leaves a file in `crashes`. With
-    `tls` all of it is over TLS.
+    `security` all of it is over TLS, and for those who have a token.
     Raises `ListenError`, and `StoreError` if the store cannot be read.
     """
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
@@ -150,18 +168,22 @@ async def serve(
     driver.watchers.append(change_signal.note)
     rounds_reader = RoundsReader(driver, store)
     sampler = SeriesSampler(driver)
-    stream = LiveUpdates(driver, change_signal, rounds_reader, sampler)
-    logs_api = LogsApi(driver, store, sessions.log_reads, change_signal)
-    metrics = Metrics(driver, counters)
-    names = Names([host, *allowed_hosts])
-    names.learn()
-    connections = Connections(sessions)
-    middlewares = [connections.note, Browsers(names).guard, complain_alike]
-    app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=middlewares)
-    app.add_routes([web.get(SESSION_PATH, connections.take_over), *Api(driver, change_signal, rounds_reader).routes()])
-    app.add_routes([*requests.routes(), *EventsApi(driver, store, change_signal).routes()])
-    app.add_routes([*logs_api.routes(), *openapi.routes()])
-    app.add_routes([*page.routes(), *stream.routes(), *metrics.routes()])
+    stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, insecure=security is None)
+    gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, security.context)
+    metrics = Metrics(driver, counters, gatekeeper)
+    page_access = PageAccess(gatekeeper, cookie_name(security.pin if security is not None else ""))
+    connections, access = Connections(sessions, gatekeeper), AccessGuard(gatekeeper, page_access.cookie)
+    revocations = None if security is None else Revocations(security, sessions, access.end_invalid)
+    guards = [connections.note, Browsers(_names(host, allowed_hosts)).guard, access.guard, complain_alike]
+    app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=guards)
+    app.add_routes([web.get(SESSION_PATH, connections.take_over), *page.routes()])
+    reads = (
+        Api(driver, change_signal, rounds_reader, insecure=security is None),
+        EventsApi(driver, store, change_signal),
+        LogsApi(driver, store, sessions.log_reads, change_signal),
+    )
+    for room in (*reads, requests, openapi, stream, metrics, page_access):
+        app.add_routes(room.routes())
     # aiohttp waits for a request once before it cancels it and once more after. Cancellation on disconnect is off by
     # default in production and on in aiohttp's test server; set here, it is on in both.
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S / 2)
@@ -170,21 +192,29 @@ async def serve(
         await connections.accept(listeners, runner, BACKLOG, tls)
         driver.start()
         tasks.spawn(sampler.watch(), name="sampler")
+        tasks.spawn(_watch(revocations), name="tokens")
         metrics.start()
         address, bound_port = listeners[0].getsockname()[:2]
-        yield Server(address, bound_port, driver, sessions, tasks)
+        yield Server(address, bound_port, driver, sessions, tasks, revocations)
     finally:
-        connections.close()
-        driver.close()
-        sessions.close()
-        requests.close()
-        stream.close()
-        change_signal.close()
+        for each in (connections, driver, sessions, requests, stream, change_signal):
+            each.close()
         await sessions.ended()
         await runner.cleanup()
         metrics.close()
         await tasks.cancel()
         loop.set_exception_handler(None)
+
+
+def _names(host: str, allowed_hosts: Collection[str]) -> Names:
+    names = Names([host, *allowed_hosts])
+    names.learn()
+    return names
+
+
+async def _watch(revocations: Revocations | None) -> None:
+    if revocations is not None:
+        await revocations.watch()
 
 
 def _end_for_bugs(tasks: Tasks, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -12,19 +12,24 @@ aiohttp closes one that is silent after a request, but not before its first.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import resource
 import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from typing import cast
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.runtime.patience import Patience
+from coordinatord.runtime.pinned_tls import names_of
 from coordinatord.runtime.websocket.handshake import END_OF_HEAD, HEAD_BYTES_MAX, HandshakeError, answer_to, headers_of
+from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, Gatekeeper
 from coordinatord.server.node_sessions import NodeSessions
 
 ASK_WITHIN_S = 30.0
@@ -44,8 +49,10 @@ request for a WebSocket (RFC 6455, 4.1), and is refused by what guards HTTP agai
 class Connections:
     """The listening sockets, and all connections without a request so far."""
 
-    def __init__(self, sessions: NodeSessions) -> None:
+    def __init__(self, sessions: NodeSessions, gatekeeper: Gatekeeper | None) -> None:
+        """Make sessions of callers whom the gatekeeper lets in; of everybody if there is none."""
         self._sessions = sessions
+        self._gatekeeper = gatekeeper
         self._silent = Patience[_Newcomer | web.RequestHandler](ASK_WITHIN_S, lambda silent: silent.force_close())
         self._servers: list[asyncio.Server] = []
         self._make_http: Callable[[], web.RequestHandler]
@@ -85,7 +92,7 @@ class Connections:
         handler.keep_alive(False)
         handler.set_parser(tail)  # type: ignore[arg-type] # it has the methods of one that aiohttp calls
         # The end of the connection ends the handler as well, and by that this request.
-        self._sessions.open(transport, answer, bytes(tail.data), handler.connection_lost)
+        self._sessions.open(transport, answer, bytes(tail.data), CALLER.get(), handler.connection_lost)
         await asyncio.get_running_loop().create_future()
         raise AssertionError
 
@@ -113,10 +120,11 @@ class Connections:
             end = data.find(END_OF_HEAD, 0, HEAD_BYTES_MAX) + len(END_OF_HEAD)
             if end < len(END_OF_HEAD) and len(data) < HEAD_BYTES_MAX:
                 return False
-            answer = _plain_answer(data[len(SESSION_REQUEST) : end])
-            if answer is not None:
+            found = self._plain_request(transport, data[len(SESSION_REQUEST) : end])
+            if found is not None:
+                answer, caller = found
                 self._silent.discard(newcomer)
-                self._sessions.open(transport, answer, data[end:])
+                self._sessions.open(transport, answer, data[end:], caller)
                 return True
         self._silent.discard(newcomer)
         handler = self._make_http()
@@ -125,6 +133,23 @@ class Connections:
         handler.connection_made(transport)
         handler.data_received(data)
         return True
+
+    def _plain_request(self, transport: asyncio.Transport, head: bytes) -> tuple[bytes, Caller] | None:
+        """Return the answer to a program's request for a session, and who asks.
+
+        None if a full HTTP server has to look at it: that also says no to those who are not let in.
+        """
+        headers = headers_of(head)
+        if headers is None or "host" not in headers or headers.keys() & UNUSUAL:
+            return None
+        try:
+            answer = answer_to(headers)
+            if self._gatekeeper is None:
+                return answer, ANYBODY
+            caller = self._gatekeeper.recognize(headers.get("authorization", ""), Role.JOIN)
+        except (HandshakeError, DeniedError):
+            return None
+        return answer, shown_by(transport, caller)
 
 
 class _Newcomer(asyncio.Protocol):
@@ -176,12 +201,12 @@ class _Tail:
         """Take note of the end of the connection."""
 
 
-def _plain_answer(head: bytes) -> bytes | None:
-    """Return the answer to a program's request for a session; None if a full HTTP server has to look at it."""
-    headers = headers_of(head)
-    if headers is None or "host" not in headers or headers.keys() & UNUSUAL:
-        return None
-    try:
-        return answer_to(headers)
-    except HandshakeError:
-        return None
+CALLER: ContextVar[Caller] = ContextVar("caller")
+"""Who has sent the request that is being handled."""
+
+
+def shown_by(transport: asyncio.BaseTransport | None, caller: Caller) -> Caller:
+    """Return a caller with the names in the certificate of its connection, if it had to show one."""
+    connection = transport.get_extra_info("ssl_object") if transport is not None else None
+    certificate = connection.getpeercert() if connection is not None else None
+    return dataclasses.replace(caller, names=names_of(certificate)) if certificate else caller

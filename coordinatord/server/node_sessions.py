@@ -25,12 +25,14 @@ from coordinatord.protocol.messages import (
     Refused,
 )
 from coordinatord.protocol.schema import SchemaError
+from coordinatord.protocol.text import clip
 from coordinatord.protocol.versions import is_spoken
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.patience import Patience
-from coordinatord.runtime.websocket.frames import BINARY, CloseCode, FrameReader
+from coordinatord.runtime.websocket.frames import BINARY, CloseCode, FrameReader, framed
 from coordinatord.runtime.websocket.web_socket import WebSocket
+from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.log_reads import LogReads
@@ -72,13 +74,14 @@ class NodeSessions:
         transport: asyncio.Transport,
         answer: bytes,
         data: bytes,
+        caller: Caller = ANYBODY,
         lost: Callable[[Exception | None], None] | None = None,
     ) -> None:
-        """Make a session of a connection, by this answer to its request; it has sent `data` after that.
+        """Make a session of a caller's connection, by this answer to its request; it has sent `data` after that.
 
         `lost` is called when the connection has ended.
         """
-        session = NodeSession(self, self._parting, lost)
+        session = NodeSession(self, self._parting, caller, lost)
         transport.set_protocol(session)
         session.connection_made(transport)
         transport.write(answer)
@@ -90,6 +93,15 @@ class NodeSessions:
         """End all sessions: the nodes go on and look for the coordinator again."""
         for session in [*self._open.values(), *self._joining]:
             session.close()
+
+    def close_those(self, is_over: Callable[[Caller], bool]) -> None:
+        """End the sessions of callers who would not be let in any more."""
+        for session in [*self._open.values(), *self._joining]:
+            if is_over(session.caller):
+                session.revoked = True
+                names = fields("session_revoked", job=session.job, node=session.node)
+                log.warning("its token %s is valid no more, its session ends", session.caller.name, extra=names)
+                session.close(CloseCode.POLICY_VIOLATION)
 
     async def ended(self) -> None:
         """Wait until all are gone, which those that do not answer are in time."""
@@ -103,7 +115,7 @@ class NodeSessions:
         """Send a message; do nothing if the session is already gone."""
         session = self._open.get(effect.session)
         if session is not None:
-            session.put(session.frame_for(effect.message))
+            session.put_frame(session.frame_for(effect.message))
 
     def _report_degraded(self, effect: ReportDegraded) -> None:
         session = self._open.get(effect.session)
@@ -123,10 +135,14 @@ class NodeSessions:
         self._joining.discard(session)
         try:
             join = decode(_binary(kind, message), Join)
+            session.caller.check_job(join.job)
+            session.caller.check_node(join.node)
         except VersionError as error:
             self._turn_away(session, Refused(RefusalCode.VERSION, str(error), retry=False))
         except SchemaError as error:
             self._turn_away(session, Refused(RefusalCode.MALFORMED, str(error), retry=False))
+        except DeniedError as error:
+            self._turn_away(session, Refused(RefusalCode.FORBIDDEN, clip(str(error)), retry=False))
         else:
             self._begin(session, join)
 
@@ -158,7 +174,7 @@ class NodeSessions:
                 log.debug("connection lost: %s", error, extra=names)
             del self._open[session.number]
             self.log_reads.close(session.number)
-            self._driver.submit(Disconnected(session.number))
+            self._driver.submit(Disconnected(session.number, session.revoked))
 
     def _begin(self, session: NodeSession, join: Join) -> None:
         session.number = next(self._numbers)
@@ -167,7 +183,8 @@ class NodeSessions:
         peer = session.address("peername")
         self._refused.forget(peer)
         _note_versions(join)
-        self._driver.submit(Connected(session.number, join, peer, session.address("sockname")))
+        token = session.caller.name
+        self._driver.submit(Connected(session.number, join, peer, session.address("sockname"), token))
         if is_spoken(ReadLog, session.version):  # an older node would end its session over it
             self.log_reads.open(session.number, session.ask)
 
@@ -186,17 +203,21 @@ class NodeSessions:
 class NodeSession(WebSocket):
     """A node's connection."""
 
-    __slots__ = ("_frame", "_lost", "_owner", "_sent", "job", "node", "number", "version")
+    __slots__ = ("_frame", "_lost", "_owner", "_sent", "caller", "job", "node", "number", "revoked", "version")
 
     def __init__(
         self,
         owner: NodeSessions,
         parting: Patience[WebSocket],
+        caller: Caller,
         lost: Callable[[Exception | None], None] | None,
     ) -> None:
         super().__init__(FrameReader(masked=True, most=FRAME_BYTES_MAX), parting)
         self._owner = owner
         self._lost = lost
+        self.caller = caller
+        self.revoked = False
+        """The caller's token is valid no more."""
         self.number = 0
         """The number of the session; 0 until its `Join`."""
         self.version = PROTOCOL_VERSION
@@ -204,12 +225,12 @@ class NodeSession(WebSocket):
         self.job = self.node = ""
         self._sent: Desired | None = None
         self._frame = b""
-        """The last message that it was sent: most answers to heartbeats repeat it."""
+        """The last message that it was sent, and its frame: most answers to heartbeats repeat it."""
 
     def frame_for(self, message: Desired) -> bytes:
-        """Return a message as bytes; each is encoded once."""
+        """Return a message in its frame; each is encoded once."""
         if self._sent is not message:
-            self._sent, self._frame = message, encode(message, self.version)
+            self._sent, self._frame = message, framed(BINARY, encode(message, self.version))
         return self._frame
 
     def ask(self, wanted: ReadLog) -> None:

@@ -10,6 +10,7 @@ import sqlite3
 
 from coordinatord.core.values.records import (
     ClusterRecord,
+    FirstStepOverdue,
     JobForgotten,
     NodeLeftBehind,
     NodeLost,
@@ -58,6 +59,7 @@ _OF_ROUNDS = (
     RoundsMissed,
     RoundStarted,
     TrainingBegan,
+    FirstStepOverdue,
     TrainingCaughtUp,
     *_TURNS,
     RoundStopped,

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 from typing import Any
 
-from coordinatord.core.values.records import KINDS, Record, RoundRemembered
-from coordinatord.protocol.schema import SchemaError, check_for, fields_of
+from coordinatord.core.values.records import KINDS, RoundRemembered
+from coordinatord.protocol.schema import Checks, SchemaError, fields_of
 from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import Entry, UnreadableStoreError
 
@@ -24,8 +23,8 @@ AT_MAX = 1e11
 
 _COLUMNS = frozenset({"job", "run", "node", "round"})
 
-_CHECKS: dict[str, Callable[[object, str], Record]] = {name: check_for(kind) for name, kind in KINDS.items()}
-_CHECKS[RoundRemembered.KIND] = check_for(RoundRemembered)
+_READ = {**KINDS, RoundRemembered.KIND: RoundRemembered}
+_CHECKS = Checks()
 _IN_BODY = {
     kind: tuple(field.name for field in dataclasses.fields(kind) if field.name not in _COLUMNS)
     for kind in KINDS.values()
@@ -56,8 +55,8 @@ def decode(row: Row) -> Entry:
 
 def _entry(row: Row) -> Entry:
     _, at, job, run, kind, node, number, body = row
-    check = _CHECKS.get(kind)
-    if check is None:
+    record = _READ.get(kind)
+    if record is None:
         raise SchemaError(f"there are no records of kind {str(kind)[:40]!r}")
     if type(at) is not float or not 0 <= at <= AT_MAX:
         raise SchemaError(f"it was made at {str(at)[:40]!r}, which is no time")
@@ -67,7 +66,7 @@ def _entry(row: Row) -> Entry:
         fields["node"] = node
     if number is not None:
         fields["round"] = number
-    return Entry(at, check(fields, kind))
+    return Entry(at, _CHECKS[record](fields, kind))
 
 
 def _object(body: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import JobSpec
 from coordinatord.runtime.settings import SettingsParser
+from nodeclient.config.access_flags import read_access
 from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, JoinConfig
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, JOIN_TIMEOUT_S, KEEP_TIMEOUT_S
 from nodeclient.host.addresses import fresh_node_id
@@ -100,6 +101,7 @@ def join_config(
         keep_timeout_s=_first(given.keep_timeout, KEEP_TIMEOUT_S),
         error_file=_error_file(environ),
         own_coordinator=front_end.own_coordinator,
+        access=read_access(parser, given, environ, clear_allowed=front_end.own_coordinator),
         remarks=tuple(remarks),
         log_format=given.log_format,
         file=parser.file,

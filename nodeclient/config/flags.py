@@ -11,6 +11,7 @@ from typing import Any
 from coordinatord.runtime.logs import FORMATS, LEVELS
 from coordinatord.runtime.settings import NUMBER, WHOLE, WHOLE_OR_TEXT, SettingsParser, joined, seconds
 from nodeclient.config import flag_values
+from nodeclient.config.access_flags import add_access
 from nodeclient.config.join_config import SIGNALS
 from nodeclient.host import numa
 
@@ -168,7 +169,8 @@ def add_output(parser: SettingsParser, *, template_variable: str) -> None:
 
 
 def add_node(parser: SettingsParser) -> None:
-    """Add the flags that only we have: names, places and times of a node."""
+    """Add the flags that only we have: names, places and times of a node, and who it is."""
+    add_access(parser)
     add_own(
         parser,
         "--node-id",

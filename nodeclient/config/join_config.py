@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from coordinatord.protocol.messages import JobSpec
+from nodeclient.access.keyring import USUAL, AccessSettings
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, KEEP_TIMEOUT_S
 from nodeclient.output.output_settings import OutputSettings
@@ -61,6 +62,8 @@ class JoinConfig:
     own_coordinator: bool = False
     """Whether to start the coordinator if its address is this host's and nothing listens there yet, as torchrun
     does."""
+    access: AccessSettings = USUAL
+    """Where tokens may be, and how to speak to the coordinator."""
     remarks: tuple[str, ...] = ()
     """Lines for the start: which values were taken from where, and what is done instead of what was asked for."""
     log_format: str = "text"

@@ -12,7 +12,9 @@ from typing import ClassVar, Literal
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.log_messages import LOG_LINES_MAX
 from coordinatord.runtime.settings import SettingsParser, joined
+from nodeclient.access.keyring import USUAL, AccessSettings
 from nodeclient.config import flag_values
+from nodeclient.config.access_flags import add_access, read_access
 from nodeclient.config.command_line import CommandLine
 from nodeclient.config.flag_values import Endpoint
 
@@ -54,6 +56,7 @@ class StatusConfig:
     watch: bool = False
     all: bool = False
     """Show every node, and every job that has ended, also on a terminal."""
+    access: AccessSettings = USUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class EventsConfig:
     """The age in seconds of the oldest event that is shown."""
     kinds: tuple[str, ...] = ()
     """The kinds of events, as the coordinator calls them; empty: all."""
+    access: AccessSettings = USUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +92,15 @@ class LogsConfig:
     """The ranks as they are written, such as `0-3,7`; empty: all."""
     nodes: tuple[str, ...]
     """Names of nodes or hosts; empty: all."""
+    run: str | None
+    """None for the last one."""
     round: int | None
     """None for the last one."""
     stream: str
     last: Last
     follow: bool
     json: bool
+    access: AccessSettings = USUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,17 @@ class ReportConfig:
     job: str | None
     """None for the only job."""
     json: bool
+    access: AccessSettings = USUAL
+
+
+@dataclass(frozen=True, slots=True)
+class PageConfig:
+    """All settings of `nodeclient page`."""
+
+    PROGRAM: ClassVar[Literal["operate"]] = "operate"
+
+    coordinators: tuple[Endpoint, ...]
+    access: AccessSettings = USUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +141,10 @@ class CommandConfig:
     reason: str
     ahead: bool = False
     """Whether to drain also nodes that join later."""
+    access: AccessSettings = USUAL
 
 
-OperateConfig = StatusConfig | EventsConfig | LogsConfig | ReportConfig | CommandConfig
+OperateConfig = StatusConfig | EventsConfig | LogsConfig | ReportConfig | PageConfig | CommandConfig
 
 
 def add_status(parser: SettingsParser) -> None:
@@ -137,9 +156,10 @@ def add_status(parser: SettingsParser) -> None:
     _add_job(parser, "only this one")
 
 
-def read_status(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> StatusConfig:
+def read_status(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> StatusConfig:
     """Make the settings of `nodeclient status`."""
-    return StatusConfig(given.coord, _job(parser, given), given.json, given.watch, given.all)
+    access = read_access(parser, given, environ)
+    return StatusConfig(given.coord, _job(parser, given), given.json, given.watch, given.all, access)
 
 
 def add_events(parser: SettingsParser) -> None:
@@ -169,10 +189,11 @@ def add_events(parser: SettingsParser) -> None:
     _add_job(parser, "only events of this job (default: of all jobs)")
 
 
-def read_events(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> EventsConfig:
+def read_events(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> EventsConfig:
     """Make the settings of `nodeclient events`."""
     job = _job(parser, given)
-    return EventsConfig(given.coord, job, given.json, given.follow, given.last, given.since, given.kind)
+    access = read_access(parser, given, environ)
+    return EventsConfig(given.coord, job, given.json, given.follow, given.last, given.since, given.kind, access)
 
 
 def add_logs(parser: SettingsParser) -> None:
@@ -195,6 +216,7 @@ def add_logs(parser: SettingsParser) -> None:
         metavar="NODE",
         help="only workers of this node, by its id or its host's name; may be given several times",
     )
+    add("--run", type=flag_values.name, variables=(), metavar="RUN", help="an earlier run, as status names it")
     add("--round", type=flag_values.count, variables=(), metavar="N", help="the round (default: the last one)")
     add("--stream", variables=(), choices=STREAMS, default="both", help="stdout, stderr or both (default: both)")
     add(
@@ -210,18 +232,20 @@ def add_logs(parser: SettingsParser) -> None:
     _add_job(parser, "may be left out where there is only one")
 
 
-def read_logs(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> LogsConfig:
+def read_logs(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> LogsConfig:
     """Make the settings of `nodeclient logs`."""
     return LogsConfig(
         coordinators=given.coord,
         job=_job(parser, given),
         ranks=given.rank,
         nodes=tuple(given.node or ()),
+        run=given.run,
         round=given.round,
         stream=given.stream,
         last=given.last,
         follow=given.follow,
         json=given.json,
+        access=read_access(parser, given, environ),
     )
 
 
@@ -232,9 +256,14 @@ def add_report(parser: SettingsParser) -> None:
     _add_job(parser, "may be left out where there is only one")
 
 
-def read_report(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> ReportConfig:
+def read_report(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> ReportConfig:
     """Make the settings of `nodeclient report`."""
-    return ReportConfig(given.coord, _job(parser, given), given.json)
+    return ReportConfig(given.coord, _job(parser, given), given.json, read_access(parser, given, environ))
+
+
+def read_page(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> PageConfig:
+    """Make the settings of `nodeclient page`."""
+    return PageConfig(given.coord, read_access(parser, given, environ))
 
 
 def add_drain(parser: SettingsParser) -> None:
@@ -266,12 +295,14 @@ def add_forget(parser: SettingsParser) -> None:
     _add_job(parser, "may be left out where there is only one")
 
 
-def read_command(parser: SettingsParser, given: argparse.Namespace, _: Mapping[str, str]) -> CommandConfig:
+def read_command(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> CommandConfig:
     """Make the settings of a command."""
     verb = Verb(given.subcommand)
     nodes = tuple(dict.fromkeys(given.nodes)) if verb in {Verb.DRAIN, Verb.UNDRAIN} else ()
     ahead = verb is Verb.DRAIN and given.ahead
-    return CommandConfig(given.coord, verb, None if nodes else _job(parser, given), nodes, given.reason, ahead)
+    job = None if nodes else _job(parser, given)
+    access = read_access(parser, given, environ)
+    return CommandConfig(given.coord, verb, job, nodes, given.reason, ahead, access)
 
 
 def _add_coordinators(parser: SettingsParser) -> None:
@@ -283,6 +314,7 @@ def _add_coordinators(parser: SettingsParser) -> None:
         metavar="HOST[:PORT][,...]",
         help="where coordinatord listens (port: 29400); several are tried in turn",
     )
+    add_access(parser)
 
 
 def _add_reason(parser: SettingsParser) -> None:
@@ -332,6 +364,7 @@ COMMAND_LINES = {
     "events": CommandLine(add_events, read_events),
     "logs": CommandLine(add_logs, read_logs),
     "report": CommandLine(add_report, read_report),
+    "page": CommandLine(_add_coordinators, read_page),
     "drain": CommandLine(add_drain, read_command),
     "undrain": CommandLine(add_for_nodes, read_command),
     "stop": CommandLine(add_for_live_job, read_command),

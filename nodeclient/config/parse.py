@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from coordinatord.runtime import __version__
 from coordinatord.runtime.settings import SettingsParser, add_completion
+from nodeclient.config.access_flags import refuse_tokens
 from nodeclient.config.command_line import CommandLine
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ SUBCOMMANDS = {
     "events": ("operate", "show what happened to a job, when and why"),
     "logs": ("operate", "show what the workers of a job have written"),
     "report": ("operate", "show why a job failed last"),
+    "page": ("operate", "print a link that opens the live page in a browser"),
     "drain": ("operate", "have nodes leave and stay out of all jobs"),
     "undrain": ("operate", "let drained nodes in again"),
     "stop": ("operate", "end a job, with time for its workers to save"),
@@ -44,6 +46,7 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     arguments = sys.argv[1:] if arguments is None else arguments
     environ = os.environ if environ is None else environ
     parser, commands = _make_parser(arguments[:1], environ)
+    refuse_tokens(parser, arguments)
     given, unknown = parser.parse_known_args(arguments)
     chosen, own_parser = _command_line(given.subcommand), commands[given.subcommand]
     unknown = unknown or _taken_for_the_program(given, arguments)

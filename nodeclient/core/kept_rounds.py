@@ -33,7 +33,7 @@ class KeptRound:
     begun_at: Annotated[float, Range(0, AT_MAX)]
     """The time in seconds since 1970 by the clock of the host."""
     failed: bool = False
-    """The round failed by itself."""
+    """The round failed by itself, or the node was killed in it."""
 
     @property
     def ranks(self) -> range:
@@ -45,14 +45,15 @@ class NotKeptError(OperationalError):
     """The node has no such log; the text says why, for whoever wants to read it. Nothing has changed."""
 
 
-def find(wanted: ReadLog, rounds: Iterable[KeptRound], node: str) -> KeptRound:
-    """Return the round of a node that has the wanted log. Raises `NotKeptError`."""
-    for kept in rounds:
-        if (kept.node, kept.run, kept.round) == (node, wanted.run, wanted.round):
-            if wanted.rank in kept.ranks:
-                return kept
-            raise NotKeptError(f"rank {wanted.rank} of round {wanted.round} was not on node {node}")
-    raise NotKeptError(f"node {node} has no log files of round {wanted.round}: they were deleted, or it wrote none")
+def find(wanted: ReadLog, rounds: Iterable[KeptRound]) -> KeptRound:
+    """Return the round that has the wanted log, whichever node of this host wrote it. Raises `NotKeptError`."""
+    known = [kept for kept in rounds if (kept.run, kept.round) == (wanted.run, wanted.round)]
+    found = next((kept for kept in known if wanted.rank in kept.ranks), None)
+    if found is not None:
+        return found
+    if known:
+        raise NotKeptError(f"rank {wanted.rank} of round {wanted.round} was not on this host")
+    raise NotKeptError(f"there are no log files of round {wanted.round}: they were deleted, or none was written")
 
 
 def superfluous(rounds: Collection[KeptRound], keep: int, present: KeptRound | None) -> list[KeptRound]:

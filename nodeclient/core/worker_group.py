@@ -13,6 +13,7 @@ from coordinatord.protocol.fields import (
     LINE_MAX,
     LOG_MAX,
     MESSAGE_MAX,
+    RANKS_MAX,
 )
 from coordinatord.protocol.messages import Assignment, Failure, Follower, Phase
 from coordinatord.protocol.text import clip, is_same_error
@@ -59,8 +60,11 @@ class WorkerGroup:
         """The first workers that exited with 0 without being asked to, and when."""
 
     def rank(self, local_rank: int) -> int:
-        """Return the global rank of a worker."""
-        return local_rank + (self.assignment.first_rank if self.assignment else 0)
+        """Return the global rank of a worker.
+
+        A coordinator that is confused may have given ranks that no message can hold. A failure is reported even so.
+        """
+        return min(local_rank + (self.assignment.first_rank if self.assignment else 0), RANKS_MAX)
 
     def keep(self, save_within_s: float) -> None:
         """Note that some of its workers keep state, and how long it may take them to save it."""

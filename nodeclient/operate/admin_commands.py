@@ -26,7 +26,7 @@ PERSON_MAX = 128
 
 def carry_out(config: CommandConfig) -> int:
     """Carry it out for each name in turn; return the exit code of the first that failed, or 0."""
-    client = Client(config.coordinators)
+    client = Client(config.coordinators, config.access)
     plain = AdminBody(person(), config.reason)
     if config.verb not in {Verb.DRAIN, Verb.UNDRAIN}:
         job = only_job(client, config.job, live=config.verb is not Verb.FORGET)
@@ -38,7 +38,8 @@ def carry_out(config: CommandConfig) -> int:
         try:
             write([read(AdminAnswer, client.post(f"{node_path(node)}/{config.verb}", body)).message])
         except RequestError as error:
-            sys.stderr.write(f"nodeclient: {error}\n")
+            how = " (--ahead)" if isinstance(error, UnknownNameError) else ""
+            sys.stderr.write(f"nodeclient: {error}{how}\n")
             code = code or error.exit_code
     return code
 

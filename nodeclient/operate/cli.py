@@ -13,6 +13,7 @@ from nodeclient.config.operate import (
     EventsConfig,
     LogsConfig,
     OperateConfig,
+    PageConfig,
     ReportConfig,
     StatusConfig,
 )
@@ -39,6 +40,10 @@ def run(config: OperateConfig) -> int:
             from nodeclient.operate import report  # noqa: PLC0415
 
             return report.show(config)
+        case PageConfig():
+            from nodeclient.operate import page_link  # noqa: PLC0415
+
+            return page_link.show(config)
         case CommandConfig():
             from nodeclient.operate import admin_commands  # noqa: PLC0415
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from http import HTTPMethod, HTTPStatus
 from typing import Any, TypeVar
 
 import msgpack
 
-from coordinatord.protocol.api import AdminBody, DrainBody, ErrorAnswer
+from coordinatord.protocol.access_token import Role
+from coordinatord.protocol.api import AdminBody, DrainBody, ErrorAnswer, PageLinkBody
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.schema import SchemaError, fields_of, reader_for
+from nodeclient.access.keyring import AccessSettings
+from nodeclient.access.secured_attempt import AccessError, SecuredAttempt
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.operate.request_errors import AnswerError, LostError, RequestError, UnknownNameError
 
@@ -40,6 +43,8 @@ Found = TypeVar("Found")
 
 CODES: dict[int, ExitCode] = {
     HTTPStatus.BAD_REQUEST: ExitCode.USAGE,
+    HTTPStatus.UNAUTHORIZED: ExitCode.REFUSED,
+    HTTPStatus.FORBIDDEN: ExitCode.REFUSED,
     HTTPStatus.CONFLICT: ExitCode.REFUSED,
     HTTPStatus.SERVICE_UNAVAILABLE: ExitCode.TEMPFAIL,
 }
@@ -61,6 +66,10 @@ class _StrangeError(OperationalError):
     """The answer is not from a coordinatord, or is malformed."""
 
 
+class _UnknownOutcomeError(RequestError):
+    """A command was sent, or a part of it, and there is no answer."""
+
+
 _TROUBLES = (OSError, UnicodeError, http.client.HTTPException, _StrangeError)
 """Errors that concern one address only, so the next one is tried."""
 
@@ -68,8 +77,12 @@ _TROUBLES = (OSError, UnicodeError, http.client.HTTPException, _StrangeError)
 class Client:
     """The addresses of a coordinator, and the requests to it."""
 
-    def __init__(self, coordinators: Sequence[Endpoint]) -> None:
+    def __init__(self, coordinators: Sequence[Endpoint], access: AccessSettings) -> None:
+        """Send requests to the first of these that answers, as somebody with this access."""
         self._coordinators = list(coordinators)
+        self._access = access
+        self.certificate: bytes | None = None
+        """The certificate of the coordinator that was asked last, in DER; None if that was in the clear."""
 
     @property
     def where(self) -> str:
@@ -80,24 +93,24 @@ class Client:
         """Return the decoded answer to a read."""
 
         def ask(coordinator: Endpoint) -> Any:
-            with closing(_connect(coordinator)) as connection:
-                connection.request(HTTPMethod.GET, path, headers={"Accept": MSGPACK})
+            with self._connected(coordinator, Role.READ) as (connection, headers):
+                connection.request(HTTPMethod.GET, path, headers={"Accept": MSGPACK, **headers})
                 return _decoded(connection.getresponse())
 
         return self._in_turn(ask)
 
-    def post(self, path: str, body: AdminBody | DrainBody) -> Any:
+    def post(self, path: str, body: AdminBody | DrainBody | PageLinkBody) -> Any:
         """Carry out a command, at most once; return the decoded answer."""
 
         def ask(coordinator: Endpoint) -> Any:
-            with closing(_connect(coordinator)) as connection:
+            with self._connected(coordinator, Role.ADMIN) as (connection, token):
                 try:
-                    headers = {"Accept": MSGPACK, "Content-Type": MSGPACK}
+                    headers = {"Accept": MSGPACK, "Content-Type": MSGPACK, **token}
                     connection.request(HTTPMethod.POST, path, msgpack.packb(fields_of(body)), headers)
                     return _decoded(connection.getresponse())
                 except (OSError, http.client.HTTPException) as error:
                     words = "so it is not known whether it was done: see nodeclient events"
-                    raise RequestError(f"{coordinator}: {_why(error)}, {words}") from error
+                    raise _UnknownOutcomeError(f"{coordinator}: {_why(error)}, {words}") from error
 
         return self._in_turn(ask)
 
@@ -108,10 +121,9 @@ class Client:
             headers["Last-Event-ID"] = after
 
         def ask(coordinator: Endpoint) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-            connection = _connect(coordinator, SILENT_S_MAX)
             with ExitStack() as stack:
-                stack.callback(connection.close)
-                connection.request(HTTPMethod.GET, path, headers=headers)
+                connection, token = stack.enter_context(self._connected(coordinator, Role.READ, SILENT_S_MAX))
+                connection.request(HTTPMethod.GET, path, headers={**headers, **token})
                 answer = connection.getresponse()
                 _check_stream(answer)
                 stack.pop_all()
@@ -125,25 +137,48 @@ class Client:
                 raise LostError(f"{self.where}: {_why(error)}") from error
         raise LostError(f"{self.where}: it has closed the connection")
 
+    @contextmanager
+    def _connected(
+        self, coordinator: Endpoint, role: Role, silent_s_max: float = ANSWER_WITHIN_S
+    ) -> Iterator[tuple[http.client.HTTPConnection, dict[str, str]]]:
+        """Yield a connection, whose peer's key was compared, and the headers to send. Raises `AccessError`."""
+        attempt = SecuredAttempt(self._access, coordinator, role)
+        connection = http.client.HTTPConnection(coordinator.host, coordinator.port, timeout=ANSWER_WITHIN_S)
+        with closing(connection):
+            connection.connect()
+            try:
+                if attempt.context is not None:
+                    secured = attempt.context.wrap_socket(connection.sock, server_hostname=coordinator.host)
+                    connection.sock, self.certificate = secured, secured.getpeercert(binary_form=True)
+                connection.sock.settimeout(silent_s_max)
+                yield connection, attempt.headers
+            except (OSError, http.client.HTTPException, _UnknownOutcomeError) as error:
+                raise self._about_access(attempt, error) or error from error
+
+    @staticmethod
+    def _about_access(attempt: SecuredAttempt, error: Exception) -> AccessError | None:
+        """Return the error for one that came because the two sides do not speak alike."""
+        if attempt.context is None and attempt.speaks_tls():
+            return attempt.locked_out()
+        return attempt.explain(error)
+
     def _in_turn(self, ask: Callable[[Endpoint], Found]) -> Found:
         """Try one address after the other; the next time, the address that answered comes first."""
-        errors = []
+        errors: list[str] = []
+        refusals: list[str] = []
         for coordinator in list(self._coordinators):
             try:
                 found = ask(coordinator)
             except _TROUBLES as error:
                 errors.append(f"{coordinator}: {_why(error)}")
+            except AccessError as error:
+                refusals.append(str(error))
             else:
                 self._coordinators.sort(key=lambda one: one != coordinator)
                 return found
+        if refusals:
+            raise RequestError("; ".join([*refusals, *errors]), ExitCode.REFUSED)
         raise LostError(f"{'; '.join(errors)}: is coordinatord running there? see --coord")
-
-
-def _connect(coordinator: Endpoint, silent_s_max: float = ANSWER_WITHIN_S) -> http.client.HTTPConnection:
-    connection = http.client.HTTPConnection(coordinator.host, coordinator.port, timeout=ANSWER_WITHIN_S)
-    connection.connect()
-    connection.sock.settimeout(silent_s_max)
-    return connection
 
 
 def _decoded(answer: http.client.HTTPResponse) -> Any:
@@ -161,7 +196,7 @@ def _decoded(answer: http.client.HTTPResponse) -> Any:
         data = read(ErrorAnswer, decoded)
     except AnswerError as error:
         raise _StrangeError(f"answers with HTTP {answer.status}, not as a coordinatord does") from error
-    if data.error == "unknown_job":
+    if data.error in {"unknown_job", "unknown_node"}:
         raise UnknownNameError(data.message)
     raise RequestError(data.message, CODES.get(answer.status, ExitCode.UNAVAILABLE))
 

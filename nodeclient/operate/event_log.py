@@ -26,8 +26,8 @@ from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, wid
 TRY_AGAIN_S = 1.0
 """The pause after a connection was lost: a coordinator that is started again serves within a second."""
 
-WHAT_WIDTH = 16
-"""The width of the longest kind of event that is usual, `node left behind`."""
+WHAT_WIDTH = 18
+"""The width of the longest kind of event, `training caught up`."""
 
 ROUND_WIDTH = len("round 100")
 
@@ -55,7 +55,7 @@ ALL = "/v1/events"
 
 def show(config: EventsConfig) -> int:
     """Print the events and return the exit code."""
-    client = Client(config.coordinators)
+    client = Client(config.coordinators, config.access)
     printer = _Printer(terminal(), as_json=config.json, with_job=config.job is None)
     if config.follow:
         for event in _follow(client, config.job, _query(config, FOLLOWED_FIRST)):

@@ -23,6 +23,8 @@ class Status:
     """Empty if only one job was asked for."""
     data: dict[str, Any]
     """The same as the coordinator sent it, for programs."""
+    insecure: bool = False
+    """Whether everybody who reaches the coordinator is let in; not known if only one job was asked for."""
 
 
 def get_status(client: Client, job: str | None) -> Status:
@@ -30,7 +32,7 @@ def get_status(client: Client, job: str | None) -> Status:
     if job is None:
         data = client.get("/v1/jobs")
         answer = read(JobsAnswer, data)
-        return Status(answer.jobs, answer.drained, data)
+        return Status(answer.jobs, answer.drained, data, answer.insecure)
     data = get_of_job(client, job, "")
     return Status((read(JobStatus, data),), (), {"jobs": [data]})
 

@@ -17,7 +17,7 @@ from nodeclient.operate.terminal_info import terminal, write
 
 def show(config: ReportConfig) -> int:
     """Print the report and return the exit code."""
-    client = Client(config.coordinators)
+    client = Client(config.coordinators, config.access)
     data = get_of_job(client, only_job(client, config.job), "")
     job = read(JobStatus, data)
     if config.json:

@@ -68,7 +68,7 @@ TROUBLED = frozenset({"disconnected", "silent", "stale", "stopped", "lost"})
 
 def show(config: StatusConfig) -> int:
     """Print the jobs and return the exit code."""
-    client = Client(config.coordinators)
+    client = Client(config.coordinators, config.access)
     where = terminal()
 
     def look() -> Status:
@@ -101,6 +101,8 @@ def page(status: Status, where: TerminalInfo, rows_max: int | None, ended_max: i
         blocks.append(where.wrapped(f"and {count(more, 'more job')} that {'has' if more == 1 else 'have'} ended{hint}"))
     if status.drained:
         blocks.append(_drain_lines(status.drained, where, rows_max))
+    if status.insecure:
+        blocks.append(where.wrapped("this coordinator lets everybody in, in the clear (--insecure)"))
     return [line for number, block in enumerate(blocks) for line in ([""] if number else []) + block]
 
 

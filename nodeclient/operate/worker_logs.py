@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import sys
 from collections.abc import Iterator
 from urllib.parse import urlencode
@@ -15,10 +16,10 @@ from urllib.parse import urlencode
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.log_answers import LogPart
 from coordinatord.protocol.schema import fields_of
-from nodeclient.config.operate import LogsConfig
+from nodeclient.config.operate import Last, LogsConfig
 from nodeclient.operate.client import Client, read
 from nodeclient.operate.job_lookup import job_path, only_job, unknown_job
-from nodeclient.operate.request_errors import UnknownNameError
+from nodeclient.operate.request_errors import LostError, RequestError, UnknownNameError
 from nodeclient.operate.terminal_info import TerminalInfo, terminal, write_text
 from nodeclient.output.line_prefix import WorkerLabel, make_prefix
 from nodeclient.output.lines import LineCutter, as_lines, as_overwritten, prefixed
@@ -26,17 +27,20 @@ from nodeclient.output.lines import LineCutter, as_lines, as_overwritten, prefix
 _STEERING = re.compile(r"\x1b(?!\[[\d;]*m)(?:\[[0-?]*[ -/]*[@-~])?|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 """What would steer a terminal: all escape sequences but colours, and control characters but ends of lines."""
 
+TRY_AGAIN_S = 1.0
+"""The pause after a connection was lost: a coordinator that is started again serves within a second."""
+
 Key = tuple[int | None, str]
 """The rank and the stream of a log."""
 
 
 def show(config: LogsConfig) -> int:
     """Print the logs and return the exit code: 0 if any could be read, or nothing was written."""
-    client = Client(config.coordinators)
+    client = Client(config.coordinators, config.access)
     job = only_job(client, config.job)
     printer = _Printer(terminal(), one=config.ranks.isdecimal(), follow=config.follow, as_json=config.json)
     try:
-        for part in _parts(client, f"{job_path(job)}/logs?{_query(config)}"):
+        for part in _Reading(client, job, config).parts():
             printer.print(part)
     except UnknownNameError:
         raise unknown_job(client, job) from None
@@ -44,24 +48,72 @@ def show(config: LogsConfig) -> int:
     return ExitCode.UNAVAILABLE if printer.found_none else ExitCode.OK
 
 
-def _query(config: LogsConfig) -> str:
-    last = config.last
-    query: list[tuple[str, object]] = [("stream", config.stream), ("follow", str(config.follow).lower())]
-    query += [("rank", config.ranks)] * bool(config.ranks)
-    query += [("node", node) for node in config.nodes]
-    query += [("round", config.round)] * (config.round is not None)
-    query += [("last_bytes", last.bytes)] if last.bytes is not None else []
-    query += [("last", "all" if last.lines is None else last.lines)] if last.bytes is None else []
-    return urlencode(query)
+class _Reading:
+    """What was read so far, so that a stream that breaks off is taken up where it was."""
 
+    def __init__(self, client: Client, job: str, config: LogsConfig) -> None:
+        self._client = client
+        self._job = job
+        self._config = config
+        self._run = config.run or ""
+        self._first_round: int | None = None
+        self._round: int | None = None
+        self._places: dict[Key, str] = {}
+        """The place of each log of that round."""
+        self._noted: set[LogPart] = set()
+        """Notes that were read: they come again with each new stream."""
 
-def _parts(client: Client, path: str) -> Iterator[LogPart]:
-    """Yield the parts of the answer until the last one. Raises `LostError` if it breaks off before that."""
-    for data in client.events(path, None):
-        part = read(LogPart, data, "part")
-        if part.over:
-            return
-        yield part
+    def parts(self) -> Iterator[LogPart]:
+        """Yield the parts until the last one. Who follows outlasts a restart of the coordinator.
+
+        Raises `LostError` for others.
+        """
+        is_begun = is_warned = False
+        while True:
+            try:
+                for data in self._client.events(f"{job_path(self._job)}/logs?{self._query()}", None):
+                    part = read(LogPart, data, "part")
+                    is_begun, is_warned = True, False
+                    if part.over:
+                        return
+                    if self._is_new(part):
+                        yield part
+            except RequestError as error:
+                is_passing = isinstance(error, LostError) or error.exit_code is ExitCode.TEMPFAIL
+                if not (self._config.follow and is_begun and is_passing):
+                    raise
+                if not is_warned:
+                    sys.stderr.write(f"nodeclient: {error}; trying again\n")
+                is_warned = True
+            select.select([], [], [], TRY_AGAIN_S)
+
+    def _is_new(self, part: LogPart) -> bool:
+        """Note a part; return whether there is something to show that was not shown before."""
+        self._run = part.run or self._run
+        if part.place and part.rank is not None:
+            if part.round != self._round:
+                self._first_round = part.round if self._first_round is None else self._first_round
+                self._round, self._places = part.round, {}
+            self._places[part.rank, part.stream] = part.place
+        if part.text or not part.note:
+            return bool(part.text)
+        is_new = part not in self._noted
+        self._noted.add(part)
+        return is_new
+
+    def _query(self) -> str:
+        config = self._config
+        # Of a later round than the first, all is wanted, also of a worker of which nothing was read yet.
+        last = config.last if self._round == self._first_round else Last()
+        query: list[tuple[str, object]] = [("stream", config.stream), ("follow", str(config.follow).lower())]
+        query += [("rank", config.ranks)] * bool(config.ranks)
+        query += [("node", node) for node in config.nodes]
+        query += [("run", self._run)] * bool(self._run)
+        query += [("round", config.round)] * (config.round is not None)
+        query += [("last_bytes", last.bytes)] if last.bytes is not None else []
+        query += [("last", "all" if last.lines is None else last.lines)] if last.bytes is None else []
+        query += [("after", place) for place in self._places.values()]
+        return urlencode(query, safe=":")
 
 
 class _Printer:

@@ -122,7 +122,9 @@ class LogFile:
     def _open(self) -> bool:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            # To open a pipe that somebody has put there would wait for its reader.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+            self._fd = os.open(self._path, flags, 0o666)
             self._size = os.fstat(self._fd).st_size
         except OSError as error:
             self._fail(error)

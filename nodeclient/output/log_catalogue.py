@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from coordinatord.protocol.schema import SchemaError, check_for
@@ -83,18 +83,28 @@ class LogCatalogue:
                 fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
                 with os.fdopen(fd, "rb") as file:
                     kept = _check(json.loads(file.read(NOTE_BYTES_MAX)), "note")
+                    if kept.failed and _is_locked(file.fileno()):
+                        kept = replace(kept, failed=False)
                 own = (kept.host, kept.job) == (self._host, self._job)
                 if own and self.parts(kept) == parts and name == _note_of(kept):
                     yield kept
 
     def note(self, kept: KeptRound) -> None:
-        """Write the note of the round that begins, and keep it locked from now on. Raises `OSError`."""
+        """Write the note of the round that begins, and keep it locked from now on. Raises `OSError`.
+
+        The note says that the round has failed, until `end` says how it ended: this process may be killed before that.
+        """
         self.release()
         folder = self._log_dir.joinpath(*self.parts(kept))
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = self._write(kept, os.O_CREAT)
+        self._lock = self._write(replace(kept, failed=True), os.O_CREAT)
         with suppress(OSError):  # a file system without locks: nothing will be deleted there
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def end(self, kept: KeptRound) -> None:
+        """Write the note of a round that is over; there may be none, if the disk was full. Raises `OSError`."""
+        with suppress(FileNotFoundError):  # nothing was written in this round
+            os.close(self._write(kept, os.O_CREAT))
 
     def amend(self, kept: KeptRound) -> None:
         """Write the note of a round anew, unless it was deleted. Raises `OSError`."""
@@ -102,7 +112,8 @@ class LogCatalogue:
             os.close(self._write(kept, 0))
 
     def _write(self, kept: KeptRound, create: int) -> int:
-        flags = os.O_WRONLY | create | os.O_NOFOLLOW | os.O_CLOEXEC
+        # A pipe that somebody has put there has no reader, and is no file to wait for.
+        flags = os.O_WRONLY | create | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with opened(self._log_dir, *self.parts(kept)) as folder:
             fd = os.open(_note_of(kept), flags, 0o666, dir_fd=folder)
         try:
@@ -151,6 +162,15 @@ def opened_in(folder: int, name: str) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def _is_locked(note: int) -> bool:
+    """Whether a process holds the lock of a note, so that its round goes on; it does not where nothing is locked."""
+    try:
+        fcntl.flock(note, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    return False
 
 
 def _names(folder: int) -> list[str]:

@@ -28,6 +28,12 @@ ROTATED_MAX = 100
 BEGIN_BYTES = 1024
 """So many of the first bytes of a file distinguish it from another one: ten lines, which have a time or a step."""
 
+_CHARACTER_BYTES_MAX = 4
+"""The length of the longest character in UTF-8."""
+
+_CONTINUATION = 0x80
+"""The highest two bits of each byte of such a character but the first."""
+
 NOWHERE = LogPlace(0, 0)
 """The place in a log of which there is no file yet: the beginning."""
 
@@ -66,10 +72,28 @@ def _read(folder: int, wanted: ReadLog) -> LogChunk:
         if not files:
             return LogChunk(wanted.request, b"", NOWHERE, more=False, gap=False, problem="")
         start, gap = _begin(files, wanted) if wanted.after is None else _resume(files, wanted.after)
-        data = _bytes(files, start, LOG_CHUNK_BYTES_MAX)
-        end = start + len(data)
-        more = end < files[-1].start + files[-1].size
-        return LogChunk(wanted.request, data, _place(files, end), more=more, gap=gap, problem="")
+        found = _bytes(files, start, LOG_CHUNK_BYTES_MAX)
+        more = start + len(found) < files[-1].start + files[-1].size
+        data = found[: len(found) - _begun(found)]
+        return LogChunk(wanted.request, data, _place(files, start + len(data)), more=more, gap=gap, problem="")
+
+
+def _begun(data: bytes) -> int:
+    """Return how many of the last bytes are the beginning of a character in UTF-8, whose rest is yet to come.
+
+    So each piece is text by itself, and who goes on from its place later begins with a whole character.
+    """
+    for back in range(1, min(len(data), _CHARACTER_BYTES_MAX - 1) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != _CONTINUATION:
+            return back if byte >= _CONTINUATION and back < _length(byte) else 0
+    return 0
+
+
+def _length(first: int) -> int:
+    """Return how many bytes a character in UTF-8 has by its first byte, which is no ASCII; 1 if it is none."""
+    ones = 8 - (first ^ 0xFF).bit_length()
+    return ones if ones <= _CHARACTER_BYTES_MAX else 1
 
 
 @contextmanager

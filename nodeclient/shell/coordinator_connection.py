@@ -13,8 +13,9 @@ import os
 import random
 import re
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import (
@@ -29,6 +30,7 @@ from coordinatord.protocol.messages import (
     Refused,
 )
 from coordinatord.protocol.schema import SchemaError
+from coordinatord.protocol.text import clip
 from coordinatord.protocol.versions import SPOKEN, has_phase
 from coordinatord.runtime.patience import Patience
 from coordinatord.runtime.tcp_options import keep_trying
@@ -36,6 +38,8 @@ from coordinatord.runtime.websocket.frames import BINARY
 from coordinatord.runtime.websocket.handshake import HandshakeError
 from coordinatord.runtime.websocket.web_socket import WebSocket
 from coordinatord.runtime.websocket.web_socket_client import WebSocketClient
+from nodeclient.access.keyring import CLEAR, AccessSettings
+from nodeclient.access.secured_attempt import AccessError, ClearError, SecuredAttempt
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 from nodeclient.output.log_reader import refusal
@@ -71,6 +75,15 @@ def _without_logs(wanted: ReadLog, answer: AnswerLog) -> None:
     answer(refusal(wanted, "this node keeps no log files"), lambda: None)
 
 
+CUT_SHORT = (HandshakeError, ConnectionError)
+"""What a node in the clear meets at a coordinator that speaks TLS."""
+
+DENIALS = frozenset({401, 403, 429})
+"""The answers to a node that is not let in."""
+
+DESCRIPTION = re.compile(r'error_description="([^"]*)"')
+"""The reason in the header of such an answer (RFC 6750, section 3)."""
+
 ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
@@ -80,16 +93,18 @@ class CoordinatorConnection:
     def __init__(
         self,
         coordinators: Sequence[Endpoint],
+        access: AccessSettings,
         make_join: Callable[[], Join],
         submit: Callable[[Event], None],
         read_log: ReadLogs = _without_logs,
     ) -> None:
         """Begin unconnected.
 
-        `make_join` returns the node's present `Join`. The coordinator's messages go to `submit`, and its requests for
-        logs to `read_log`.
+        `access` says where a token may be. `make_join` returns the node's present `Join`. The coordinator's messages go
+        to `submit`, and its requests for logs to `read_log`.
         """
         self._coordinators = coordinators
+        self._access = access
         self._make_join = make_join
         self._submit = submit
         self._read_log = read_log
@@ -134,24 +149,49 @@ class CoordinatorConnection:
             for self._version in SPOKEN:
                 if not has_phase(self._version, self._make_join().observed.phase):
                     return f"{coordinator} is of the release before, and this node joins it when it is prepared"
-                ended = await self._carry(_Session(self, coordinator, self._version, parting), coordinator)
+                ended = await self._carry(coordinator, parting)
                 if isinstance(ended, str):
                     return ended
                 refused = refused or ended  # the first refusal names the versions of both sides
+        except AccessError as error:
+            return str(error)
         except (HandshakeError, OSError, TimeoutError, UnicodeError) as error:
             return explain(coordinator, error)
         assert refused is not None  # noqa: S101 - a session ends with a reason, or with a refusal of its version
         self._submit(TurnedAway(refused))
         return refused.message
 
-    async def _carry(self, session: _Session, coordinator: Endpoint) -> str | Refused:
-        """Carry messages both ways until the session ends; return why, or the refusal of the version."""
+    async def _carry(self, coordinator: Endpoint, parting: Patience[WebSocket]) -> str | Refused:
+        """Carry messages both ways until the session ends; return why, or the refusal of the version.
+
+        Raises `AccessError` where the two sides do not speak alike, and errors of connections.
+        """
+        attempt = SecuredAttempt(self._access, coordinator, Role.JOIN)
+        try:
+            return await self._hold(_Session(self, coordinator, self._version, parting, attempt), attempt)
+        except (HandshakeError, OSError) as error:
+            if attempt.context is None and isinstance(error, CUT_SHORT) and await attempt.finds_tls():
+                raise attempt.locked_out() from error
+            explained = attempt.explain(error)
+            if not isinstance(explained, ClearError) or not self._access.clear_allowed:
+                raise explained or error from error
+        in_the_clear = SecuredAttempt(CLEAR, coordinator, Role.JOIN)
+        return await self._hold(_Session(self, coordinator, self._version, parting, in_the_clear), in_the_clear)
+
+    async def _hold(self, session: _Session, attempt: SecuredAttempt) -> str | Refused:
+        """Hold one session; return why it ended, or the refusal of the version."""
         self._why_closed = ""
         loop = asyncio.get_running_loop()
+        host = session.coordinator.host
         try:
             async with asyncio.timeout(CONNECT_WITHIN_S):
                 await loop.create_connection(
-                    lambda: session, coordinator.host, coordinator.port, happy_eyeballs_delay=NEXT_ADDRESS_S
+                    lambda: session,
+                    host,
+                    session.coordinator.port,
+                    ssl=attempt.context,
+                    server_hostname=None if attempt.context is None else host,
+                    happy_eyeballs_delay=NEXT_ADDRESS_S,
                 )
                 await session.agreed
             await session.lost.wait()
@@ -181,7 +221,7 @@ class CoordinatorConnection:
         if isinstance(received, Refused) and received.code is RefusalCode.VERSION:
             return received
         if isinstance(received, Refused):
-            self._turned_away = received.code in {RefusalCode.DRAINED, RefusalCode.LIMIT}
+            self._turned_away = received.code in {RefusalCode.DRAINED, RefusalCode.LIMIT, RefusalCode.FORBIDDEN}
             self._submit(TurnedAway(received))
             return received.message
         if isinstance(received, ReadLog):
@@ -196,11 +236,17 @@ class _Session(WebSocketClient):
     """One connection to a coordinator."""
 
     def __init__(
-        self, owner: CoordinatorConnection, coordinator: Endpoint, version: int, parting: Patience[WebSocket]
+        self,
+        owner: CoordinatorConnection,
+        coordinator: Endpoint,
+        version: int,
+        parting: Patience[WebSocket],
+        attempt: SecuredAttempt,
     ) -> None:
         super().__init__(str(coordinator), SESSION_PATH, FRAME_BYTES_MAX, parting)
         self._owner = owner
-        self._coordinator = coordinator
+        self._attempt = attempt
+        self.coordinator = coordinator
         self.version = version
         """The protocol version of this session."""
         self.ending: str | Refused | None = None
@@ -211,9 +257,13 @@ class _Session(WebSocketClient):
         keep_trying(transport.get_extra_info("socket"))
         super().connection_made(transport)
 
+    def headers(self) -> Mapping[str, str]:
+        """Return the header with the token, which no other than the coordinator of this token receives."""
+        return self._attempt.headers
+
     def opened(self) -> None:
         """Join."""
-        self._owner.begin(self, self._coordinator)
+        self._owner.begin(self, self.coordinator)
 
     def received(self, kind: int, message: bytes) -> None:
         """Take in one message."""
@@ -240,15 +290,23 @@ def explain(coordinator: Endpoint, error: BaseException) -> str:
             return f"no answer from {coordinator} within {CONNECT_WITHIN_S:g} s"
         case socket.gaierror() | UnicodeError():  # UnicodeError: not a host name at all
             return f"the host name {coordinator.host} cannot be resolved"
-        case HandshakeError(status=None):
-            return f"{coordinator} does not answer in HTTP: is it a coordinatord?"
         case HandshakeError():
-            return f"{coordinator} answers with HTTP {error.status}: is it a coordinatord?"
+            return f"{coordinator}{_describe(error)}"
         case OSError():
             number = error.errno or _first_number(str(error))
             return f"{coordinator}: {os.strerror(number) if number else error}"
         case _:
             return f"{coordinator}: {error}"
+
+
+def _describe(error: HandshakeError) -> str:
+    """Describe an answer that opens no session."""
+    if error.status is None:
+        return " does not answer in HTTP: is it a coordinatord?"
+    if error.status not in DENIALS:
+        return f" answers with HTTP {error.status}: is it a coordinatord?"
+    found = DESCRIPTION.search(error.challenge)
+    return f": {clip(found[1]) if found else f'HTTP {error.status}, this node is not let in'}"
 
 
 def _first_number(text: str) -> int:

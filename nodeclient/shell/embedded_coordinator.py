@@ -27,6 +27,7 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode, describe_exit
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.runtime.logs import fields
+from nodeclient.access.keyring import CLEAR
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.workers.spawn import die_with_parent
@@ -47,8 +48,9 @@ bad links. In a container the coordinator ends with this node."""
 KILL_AFTER_S = 8.0
 """A coordinator that is asked to end takes at most 5 s, whatever is in progress."""
 
-ALWAYS = ("--ephemeral", "--log-level", "warning")
-"""Its state ends with it, and its node's log is enough to read."""
+ALWAYS = ("--ephemeral", "--insecure", "--log-level", "warning")
+"""Its state ends with it, and its node's log is enough to read. It cannot hand a token to nodes on other hosts, and one
+for this host alone can be reached from nowhere else."""
 
 STANDALONE = ("--host", "127.0.0.1", "--port", "0", "--outage-grace", f"{DURATION_S_MAX}")
 """Flags of one for this host alone. Only this node can be silent, and it may be stopped for long, as by Ctrl-Z: that
@@ -99,13 +101,14 @@ async def _complete(config: JoinConfig, child: _Child) -> JoinConfig:
     if config.standalone:
         await child.start(*STANDALONE, shared=False)
         endpoint = Endpoint("127.0.0.1", child.port)
-        return dataclasses.replace(config, coordinators=(endpoint,), join_timeout_s=PATIENCE_S)
+        return dataclasses.replace(config, coordinators=(endpoint,), access=CLEAR, join_timeout_s=PATIENCE_S)
     endpoint = config.coordinators[0]
     if not config.own_coordinator or not await _is_here(endpoint.host) or not await _is_started(child, endpoint.port):
         return config
     remark = (
         f"no coordinator listened at {endpoint}, which is this host: this node brings one along. It serves for as long "
-        "as nodes need it. A coordinatord of its own would survive the loss of this host"
+        "as nodes need it, in the clear and for whoever reaches it, as torchrun's own store does. A coordinatord of its"
+        " own would be for those with a token, and survive the loss of this host"
     )
     return dataclasses.replace(config, remarks=(*config.remarks, remark))
 

@@ -35,6 +35,9 @@ FOLLOWED_WITHIN_S = 3.0
 SEE_OFF_S = 2.0
 """The limit for followers to read to the end before this process ends."""
 
+SETTLE_S = 2.0
+"""The limit for the notes about rounds to be written before this process ends."""
+
 Key = tuple[str, int, int, LogStream]
 """The run, round, rank and stream of a log."""
 
@@ -70,6 +73,10 @@ class _DiskThread:
 
 def _ignore() -> None:
     """Do nothing when a piece was sent that nobody follows."""
+
+
+def _place_of(kept: KeptRound) -> tuple[str, str, int]:
+    return kept.node, kept.run, kept.round
 
 
 def _amend(kept: KeptRound, catalogue: LogCatalogue) -> None:
@@ -131,6 +138,21 @@ class LogService:
         self._followed.clear()  # whoever still reads an older round is noted again
         self._keep_in_order(lambda catalogue: catalogue.note(kept))
 
+    def end_round(self) -> None:
+        """Note that no worker of the present round lives."""
+        present = self._present
+        if present is not None:
+            ended = next((one for one in self._rounds if _place_of(one) == _place_of(present)), present)
+            self._keep_in_order(lambda catalogue: catalogue.end(ended))
+
+    async def settle(self) -> None:
+        """Wait until the notes are written; a disk that hangs is not waited for."""
+        settled = asyncio.Event()
+        if self._catalogue is not None and self._keeper.post(partial(self._in_loop, settled.set)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_S):
+                    await settled.wait()
+
     def fail_round(self, number: int) -> None:
         """Note that a round of the present run has failed: its files are kept until another one fails."""
         run = next((one.run for one in reversed(self._rounds) if one.node == self._node), None)
@@ -151,7 +173,7 @@ class LogService:
             respond(refusal(wanted, f"node {self._node} keeps no log files: see --log-dir"))
             return
         try:
-            kept = find(wanted, self._rounds, self._node)
+            kept = find(wanted, self._rounds)
         except NotKeptError as error:
             respond(refusal(wanted, str(error)))
             return
@@ -184,8 +206,8 @@ class LogService:
                 self._all_read.set()
 
     def _found(self, rounds: list[KeptRound]) -> None:
-        known = {(one.node, one.run, one.round) for one in self._rounds}
-        older = [one for one in rounds if (one.node, one.run, one.round) not in known]
+        known = set(map(_place_of, self._rounds))
+        older = [one for one in rounds if _place_of(one) not in known]
         self._rounds = (*older, *self._rounds)
         self.delete_old()
 

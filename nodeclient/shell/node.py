@@ -126,7 +126,9 @@ class Node:
         keep = KeepSettings(config.keep_bytes, config.keep_timeout_s)
         self._keeper = StateKeeper(keep, config.node, config.workers, self.submit, self._console.notify, self._tasks)
         self._logs = LogService(config.output, config.job, config.node, self._complain, self._tasks.fail)
-        self._session = CoordinatorConnection(config.coordinators, self._join, self.submit, self._logs.read)
+        self._session = CoordinatorConnection(
+            config.coordinators, config.access, self._join, self.submit, self._logs.read
+        )
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[int] = self._loop.create_future()
         self._redrawing: asyncio.TimerHandle | None = None
@@ -175,6 +177,7 @@ class Node:
                 self._keeper.close()
                 self._guard.close()
                 await self._output.close()
+                await self._logs.settle()
                 self._slots.close()
                 self._port.close()
                 self._listener.close()
@@ -363,6 +366,7 @@ class Node:
             return
         self._keeper.note_end()
         await self._exit_reporter.settled()
+        self._logs.end_round()
         # Each round has a fresh port, so nothing of an old round can connect to the new one by mistake.
         self._port.close()
         self._port = PortReservation()

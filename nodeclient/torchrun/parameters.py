@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from torch.distributed.elastic.rendezvous import RendezvousParameters
@@ -13,6 +15,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.messages import JobSpec, Launcher
 from coordinatord.runtime.settings import seconds
+from nodeclient.access.keyring import USUAL, VARIABLE, AccessSettings, forget_variable
 from nodeclient.config.flag_values import Endpoint, address, endpoints, name
 from nodeclient.config.torchrun_rendezvous import CONF, unknown_key
 from nodeclient.core.agent_settings import JOIN_TIMEOUT_S
@@ -51,6 +54,8 @@ class TorchrunConfig:
     join_timeout_s: float
     remark: str
     """A line for the start; empty if there is none."""
+    access: AccessSettings = USUAL
+    """Where tokens may be, and how to speak to the coordinator."""
 
 
 def read(parameters: RendezvousParameters) -> TorchrunConfig:
@@ -74,6 +79,27 @@ def read(parameters: RendezvousParameters) -> TorchrunConfig:
         advertise_address=_read("--local-addr", address, local) if local else None,
         join_timeout_s=_read("--rdzv-conf join_timeout", seconds, join_timeout),
         remark=f"--rdzv-conf: {'; '.join(remarks)}" if remarks else "",
+        access=_access(),
+    )
+
+
+def _access() -> AccessSettings:
+    """Read where tokens may be from the variables that a nodeclient has; torchrun has no flags for it.
+
+    Workers inherit torchrun's environment, so the token is taken out of it.
+    """
+    environ = dict(os.environ)
+    forget_variable()
+    files = (environ.get(f"NODECLIENT_{name}") for name in ("TOKEN_FILE", "TLS_CA", "TLS_CERT", "TLS_KEY"))
+    token_file, authorities, certificate, key = (Path(file) if file else None for file in files)
+    return AccessSettings(
+        token_file=token_file,
+        token=environ.get(VARIABLE, "").strip(),
+        config_home=environ.get("XDG_CONFIG_HOME", ""),
+        authorities=authorities,
+        certificate=certificate,
+        key=key,
+        insecure=environ.get("NODECLIENT_INSECURE", "0") not in {"", "0"},
     )
 
 

@@ -79,7 +79,7 @@ class TorchrunNode:
         self._listener = ProbeListener(config.node)
         settings = Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, STOP_TIMEOUT_S, kills=False)
         self._agent = Agent(settings, self._port.port, self._loop.time())
-        self._session = CoordinatorConnection(config.coordinators, self._join, self._receive)
+        self._session = CoordinatorConnection(config.coordinators, config.access, self._join, self._receive)
         self._tasks = Tasks()
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[Exit] = self._loop.create_future()

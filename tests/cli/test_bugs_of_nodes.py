@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +16,11 @@ from tests.support.programs import TIMEOUT_S
 pytestmark = pytest.mark.asyncio
 
 
-async def test_an_exception_in_the_agent_ends_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_exception_in_the_agent_ends_the_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def stumble(*_: object) -> None:
         raise ZeroDivisionError
 
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(Agent, "handle", stumble)
     chosen = parse(["join", "--coord", "127.0.0.1:1", "--", "true"])
     assert isinstance(chosen, JoinConfig)

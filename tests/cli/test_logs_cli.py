@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 import signal
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support.canned_http import Answer, body, canned
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, Program, run, wait_until
 from tests.support.screens import on_terminal
 
@@ -90,6 +92,60 @@ def test_who_follows_reads_on_over_a_restart_to_the_last_line(cluster: Cluster, 
     assert re.fullmatch(rf"nodeclient: node a is not connected: its logs are on host \S+ in {tmp_path}/logs/\S+\n", err)
 
 
+def test_who_follows_goes_on_over_a_restart_of_the_coordinator_with_the_next_line(
+    own_coordinator: Callable[..., Coordinator], tmp_path: Path
+) -> None:
+    coordinator = own_coordinator(state_dir=tmp_path / "state")
+    cluster = Cluster(coordinator, "mnist")
+    flags = ("--nnodes", "1", "--nproc-per-node", "2", "--log-dir", str(tmp_path / "logs"))
+    script = f'echo first; while read line; do echo "$line of $RANK"; done < {tmp_path}/gate-$RANK'
+    run("mkfifo", tmp_path / "gate-0", tmp_path / "gate-1")
+    node = cluster.join("a", *flags, command=("sh", "-c", script))
+    where = ("--coord", coordinator.endpoint, "mnist", "--stream", "stdout", "--last", "1")
+    with ExitStack() as stack:
+        stack.callback(cluster.close)
+        gates = [stack.enter_context((tmp_path / f"gate-{rank}").open("w", buffering=1)) for rank in (0, 1)]
+        written(tmp_path / "logs", cluster, 2)
+        follow = stack.enter_context(closing(Program(BIN / "nodeclient", "logs", "--follow", *where)))
+        follow.await_line(r"rank 0\] first")
+        follow.await_line(r"rank 1\] first")
+        gates[0].write("before\n")
+        follow.await_line("before of 0")
+        coordinator.stop()
+        follow.await_line("trying again")
+        for number in range(20):
+            gates[0].write(f"meanwhile {number}\n")
+        own_coordinator(state_dir=tmp_path / "state", port=coordinator.port)
+        follow.await_line("meanwhile 19 of 0")
+        for one in gates:
+            one.write("after\n")
+            one.close()
+        assert node.wait() == 0
+        assert follow.wait() == 0
+        lines = {rank: [line.partition("] ")[2] for line in follow.lines if f"rank {rank}]" in line] for rank in (0, 1)}
+        meanwhile = [f"meanwhile {number} of 0" for number in range(20)]
+        assert lines == {0: ["first", "before of 0", *meanwhile, "after of 0"], 1: ["first", "after of 1"]}
+
+
+def test_the_logs_of_an_earlier_run_are_read_through_a_node_of_the_next(cluster: Cluster, tmp_path: Path) -> None:
+    for name, end in (("a", "exit 0"), ("b", "exec sleep 1000")):
+        command = ("sh", "-c", f"echo {name} of $COORDINATORD_RUN; {end}")
+        node = cluster.join(name, "--nnodes", "1", "--log-dir", str(tmp_path), command=command)
+        if name == "a":
+            assert node.wait() == 0
+    cluster.await_state(state="running")
+    written(tmp_path, cluster, 2)
+    status = cluster.coordinator.job(cluster.job)
+    assert status is not None
+    [earlier] = [one["run"] for one in status["earlier"]]
+    for flags in ((), ("--round", "1"), ("--follow",)):
+        assert logs(cluster, "--run", earlier, "--rank", "0", "--stream", "stdout", *flags) == (f"a of {earlier}\n", "")
+    wrong = run(BIN / "nodeclient", "logs", "--coord", cluster.coordinator.endpoint, cluster.job, "--run", "x")
+    assert wrong.returncode == 69
+    runs = f"{status['run']}, {earlier}"
+    assert wrong.stderr == f"nodeclient: job {cluster.job} has no rounds of a run x: its runs are {runs}\n"
+
+
 def logs_of_ended(cluster: Cluster) -> tuple[str, str]:
     ended = run(BIN / "nodeclient", "logs", "--coord", cluster.coordinator.endpoint, cluster.job)
     assert ended.returncode == 69
@@ -133,7 +189,7 @@ def test_only_so_many_rounds_are_kept_and_the_last_failure(cluster: Cluster, tmp
         *(BIN / "nodeclient", "logs", "--coord", cluster.coordinator.endpoint, cluster.job, "--round", "2"),
     )
     assert ended.returncode == 69
-    assert "node a has no log files of round 2: they were deleted, or it wrote none" in ended.stderr
+    assert "there are no log files of round 2: they were deleted, or none was written" in ended.stderr
 
 
 def stream(*parts: dict[str, object]) -> Answer:

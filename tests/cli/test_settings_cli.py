@@ -22,7 +22,7 @@ HEAVY = "aiohttp|asyncio|torch|numpy|uvloop|hypothesis"
 """Modules that take a tenth of a second or more, which a person would wait for."""
 
 WRONG_COORDINATORD = [
-    (("--nonsense",), "unrecognized arguments: --nonsense (see"),
+    (("--xyzzy",), "unrecognized arguments: --xyzzy (see"),
     (("--setle", "3"), "unrecognized arguments: --setle; did you mean --settle?"),
     (("--state_dri=x", "state"), "unrecognized arguments: --state_dri=x; did you mean --state-dir?"),
     (("--port", "70000"), "'70000' is no port: 0 to 65535"),

@@ -132,11 +132,12 @@ async def test_nonsense_is_said_once_and_the_node_goes_on_looking(behave: Behavi
         assert "connected to the coordinator" not in node.output
 
 
-async def test_a_coordinator_that_grants_no_time_at_all_does_not_make_the_node_spin() -> None:
+@pytest.mark.parametrize("lease_s", [0.0, 5.0])
+async def test_a_coordinator_that_grants_no_time_at_all_does_not_make_the_node_spin(lease_s: float) -> None:
     heard: list[int] = []
 
     async def count(socket: web.WebSocketResponse) -> None:
-        hasty = dataclasses.replace(WAIT, heartbeat_s=0.0, lease_s=0.0)
+        hasty = dataclasses.replace(WAIT, heartbeat_s=0.0, lease_s=lease_s)
         await socket.send_bytes(encode(hasty))
         heard.append(0)
         async for _ in socket:

@@ -20,6 +20,7 @@ import pytest
 from aiohttp import web
 
 from coordinatord.protocol.codec import encode
+from coordinatord.protocol.fields import HEARTBEAT_S_MIN
 from coordinatord.protocol.messages import Goal, Outcome, Result
 from tests.support.cluster import Cluster
 from tests.support.programs import BIN, Program, kill_quietly, wait_until
@@ -103,7 +104,7 @@ async def test_a_node_whose_terminal_has_gone_goes_on() -> None:
     let_in, gone = asyncio.Event(), asyncio.Event()
 
     async def behave(socket: web.WebSocketResponse) -> None:
-        hasty = dataclasses.replace(WAIT, heartbeat_s=0.05, wait_s=100.0)
+        hasty = dataclasses.replace(WAIT, heartbeat_s=HEARTBEAT_S_MIN, wait_s=100.0)
         await socket.send_bytes(encode(hasty))
         let_in.set()
         await gone.wait()

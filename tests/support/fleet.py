@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from coordinatord.protocol.messages import Goal, JobSpec, Join
+from nodeclient.access.keyring import CLEAR
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
@@ -62,7 +63,7 @@ class Node:
         self._fleet = fleet
         self._loop = asyncio.get_running_loop()
         self._agent = Agent(SETTINGS, MASTER_PORT, self._loop.time())
-        self._session = CoordinatorConnection([place.coordinator], self._join, self._hear)
+        self._session = CoordinatorConnection([place.coordinator], CLEAR, self._join, self._hear)
         self._events = AgentLoop(self._agent, self._carry_out, _give_up)
         self._opened_at = 0.0
         self._incarnation = time.time_ns()

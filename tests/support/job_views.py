@@ -161,3 +161,23 @@ def a_series(points: int = 232) -> SeriesStatus:
         training_s=tuple(16.0 * max(0, each - sum(other <= each for other in broken)) for each in range(points)),
         restarts=tuple(int(each > points // 2) for each in range(points)),
     )
+
+
+LIST = """import('/page/jobs.js').then(({ jobList }) => {
+  const list = jobList();
+  document.getElementById('jobs').replaceChildren(list.element);
+  document.getElementById('body').hidden = false;
+  document.getElementById('body').removeAttribute('data-empty');
+  list.update(JOBS, 'job-0');
+})"""
+"""Shows the list of jobs, of which the first, which comes last, is chosen."""
+
+
+def show_list(page: Page, number: int) -> None:
+    """Let a page show a list of so many jobs."""
+    progress = {"step": 9_640, "steps_per_s": None}
+    jobs = [
+        {"job": f"job-{each}", "state": "running", "health": "well", "nodes": 3, "round": 1, "progress": progress}
+        for each in range(number)
+    ]
+    page.evaluate(LIST.replace("JOBS", _json(jobs)))

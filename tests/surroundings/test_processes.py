@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,11 @@ def test_a_node_that_can_no_longer_watch_its_workers_ends_and_leaves_none(coordi
         assert "Traceback" not in node.output
     finally:
         node.close()
+
+
+def test_both_programs_can_end_their_threads_without_a_descriptor(coordinator: Coordinator) -> None:
+    with closing(Program(*join(coordinator), "sh", "-c", "echo worker; sleep 1000")) as node:
+        node.await_line(r"^worker")
+        for pid in (node.pid, coordinator.pid):
+            # Otherwise glibc opens it when Python ends the first daemon thread, and aborts the process if it cannot.
+            assert "libgcc_s" in Path(f"/proc/{pid}/maps").read_text()

@@ -24,18 +24,23 @@ PYTHON = "/opt/coordinatord/bin/python"
 
 GPU = "/dev/nvidia0"
 
-SERVING = r"serving at http://\S+:29400: live jobs 1, nodes 2"
+TOKENS = "/etc/credstore/nodeclient-token"
+"""Where the guide puts them."""
+
+SERVING = r"serving at https?://\S+:29400: live jobs 1, nodes 2"
 
 DYNAMIC_USERS = 61_184
 """The first user id of those that exist while their service runs; see systemd.exec(5)."""
 
 KNOCK = """
-import socket, sys, threading
+import socket, ssl, sys, threading
+from coordinatord.runtime.pinned_tls import pinned_context
+context = pinned_context(lambda pin: None)
 over = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
 answered = 0
 while not over.wait(0.002):
-    with socket.create_connection((sys.argv[1], 29400)) as connection:
+    with context.wrap_socket(socket.create_connection((sys.argv[1], 29400))) as connection:
         connection.sendall(b"GET /healthz HTTP/1.0\\r\\n\\r\\n")
         answered += connection.recv(12).endswith(b" 200")
         print("answered", answered, flush=True)
@@ -44,7 +49,12 @@ while not over.wait(0.002):
 
 FETCH = """
 import sys, urllib.request
-print(urllib.request.urlopen("http://127.0.0.1:29400" + sys.argv[1]).read().decode(errors="replace"))
+from pathlib import Path
+from coordinatord.runtime.pinned_tls import pinned_context
+token = next(line for line in Path(sys.argv[2]).read_text().splitlines() if ".admin." in line)
+request = urllib.request.Request("https://127.0.0.1:29400" + sys.argv[1], headers={"Authorization": "Bearer " + token})
+answer = urllib.request.urlopen(request, context=pinned_context(lambda pin: None))
+print(answer.read().decode(errors="replace"))
 """
 
 
@@ -127,7 +137,7 @@ def test_the_guide_leads_to_a_job_that_trains_on_two_hosts(cluster: Cluster) -> 
 def test_the_daemon_serves_everything_though_it_may_do_next_to_nothing(cluster: Cluster) -> None:
     parts = {"/": "<html", "/metrics": "\nprocess_open_fds ", "/v1/jobs": "jobs"}
     for path, part in parts.items():
-        assert part in cluster.alpha.run(PYTHON, "-c", FETCH, path), f"{path} is not served whole"
+        assert part in cluster.alpha.run(PYTHON, "-c", FETCH, path, TOKENS), f"{path} is not served whole"
     seen = cluster.alpha.path(f"/proc/{main_pid(cluster.alpha, DAEMON)}/status").read_text()
     facts = dict(line.split(":\t", 1) for line in seen.splitlines() if ":\t" in line)
     assert (facts["Seccomp"], facts["NoNewPrivs"], int(facts["CapBnd"], 16)) == ("2", "1", 0)
@@ -156,7 +166,9 @@ def test_a_restart_of_the_daemon_disturbs_no_worker_and_refuses_no_connection(cl
     assert "WARNING nodeclient: lost the coordinator" in urgent
     assert "INFO" not in urgent
     usual = cluster.alpha.run("journalctl", "--no-pager", "--output=cat", "-u", DAEMON)
-    assert "\nINFO    coordinatord: coordinatord 0.1.0 serves: open http://" in usual, "without a second time"
+    assert "\nINFO    coordinatord: coordinatord 0.1.0 serves at alpha:29400: nodeclient page" in usual, (
+        "without a second time"
+    )
 
 
 def test_a_daemon_whose_event_loop_is_stuck_is_restarted(cluster: Cluster) -> None:
@@ -198,10 +210,10 @@ def test_stop_lets_the_workers_save_for_as_long_as_their_node_allows(cluster: Cl
 
 def test_a_job_that_an_operator_stops_does_not_come_back(cluster: Cluster) -> None:
     cluster.await_training()
-    cluster.beta.run("nodeclient", "stop", JOB, "--coord", cluster.address)
+    cluster.beta.run("nodeclient", "stop", JOB, "--coord", cluster.address, "--token-file", TOKENS)
     for machine in cluster.machines:
         machine.await_shown(NODE, "ActiveState", "inactive")
-        assert machine.show(NODE, "StatusText") == "stopped by root@beta"
+        assert machine.show(NODE, "StatusText") == "stopped by root@beta (token first-admin)"
         assert machine.show(NODE, "ExecMainStatus") == str(ExitCode.STOPPED.value)
     for machine in cluster.machines:
         machine.run("systemctl", "start", NODE)

@@ -15,6 +15,7 @@ import pytest
 
 import workerlib
 from tests.support.programs import TIMEOUT_S
+from tests.workerlib.test_init import SOLO
 from workerlib import progress
 from workerlib.env import PROGRESS, SLOT_BYTES, STEP_MAX, STEPS_TO_COME
 
@@ -78,6 +79,18 @@ def test_that_steps_are_to_come_is_left_in_the_slot_before_the_first(
     assert words_of(memory)[0] == 3
     progress.announce()
     assert words_of(memory)[0] == 3, "what is known already says more"
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_a_script_without_steps_announces_none(memory: int, steps: bool) -> None:
+    program = f"import sys; sys.path[:0] = ['.']; import workerlib; workerlib.init(steps={steps})"
+    environ = {**os.environ, **SOLO.to_environ(), PROGRESS: place_of(memory), "PYTHONPATH": ""}
+    # There are no installed packages without site, and so no torch: `init` goes no further.
+    ended = subprocess.run(
+        [sys.executable, "-S", "-c", program], env=environ, capture_output=True, text=True, check=False
+    )
+    assert "needs PyTorch" in ended.stderr
+    assert any(words_of(memory)) is steps
 
 
 class Whole:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinatord.core.events import Connected
 from coordinatord.core.state.durable import DurableCluster
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
@@ -69,6 +70,20 @@ def check_recording(store_error: str | None) -> None:
     if store_error is not None:
         text = f"this coordinator cannot record anything, so it takes in no node until it can: {store_error}"
         raise RefusedError(Refused(RefusalCode.UNRECORDED, clip(text), retry=True))
+
+
+def check_token(known: Member | None, event: Connected) -> None:
+    """Refuse a node whose id another token's bearer has, while that one may still be heard. Raises `RefusedError`.
+
+    A node of an earlier life of the coordinator has no token until it is back: its records do not name one.
+    """
+    if known is None or not known.token or known.token == event.token or known.expired:
+        return
+    text = (
+        f"node {known.node} of job {event.join.job} is here already, from {known.peer_address}, with the token"
+        f" {known.token}; this one has the token {event.token}: give each node its own --node-id"
+    )
+    raise RefusedError(Refused(RefusalCode.FORBIDDEN, clip(text), retry=True))
 
 
 def check_incarnation(known: Member | None, join: Join) -> None:

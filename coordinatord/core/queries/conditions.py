@@ -140,6 +140,13 @@ def outage(run: Run) -> float | None:
     return run.expired_at + run.workers_gone_s + patience_s
 
 
+def first_step_overdue(run: Run) -> float | None:
+    """Workers that announced steps, or reported some in earlier rounds, take too long to the first one."""
+    if run.activity is not Activity.STARTING or run.durable.step_overdue:
+        return None
+    return run.durable.entered_at + run.policy.first_step_s
+
+
 def stalled(run: Run) -> float | None:
     """Workers of the round have reported steps, and have reported none for too long."""
     activity = run.durable.ledger.activity
@@ -236,6 +243,7 @@ NAMES: dict[Condition, str] = {
     unrestorable: "unrestorable",
     outrun: "outrun",
     outage: "outage",
+    first_step_overdue: "first_step_overdue",
     stalled: "stalled",
     resumed: "resumed",
     caught_up: "caught_up",

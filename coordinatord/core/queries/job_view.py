@@ -43,6 +43,9 @@ STARTING = "starting"
 LOST_SHOWN_S = 3_600.0
 """How long a lost node is shown: whoever looks after a break still sees it. Events keep it for longer."""
 
+_AT_WORK = {State.STARTING, State.RUNNING}
+"""The states in which a round goes on."""
+
 STANDS_S = 5.0
 """A node that is behind, and reports no step for so long, stands."""
 
@@ -135,7 +138,7 @@ def _round_status(one: Round, so_far: Spent, clock_s: float) -> RoundStatus:
 
 
 def _progress(run: Run, steps_per_s: float | None) -> ProgressStatus:
-    known, on = run.progress, run.durable.state in {State.STARTING, State.RUNNING}
+    known, on = run.progress, run.durable.state in _AT_WORK
     idle_s = round(known.idle_s, 3) if on and known.stepped_at is not None else None
     usual_s = None if known.usual_s is None or not on else round(known.usual_s, 6)
     return ProgressStatus(
@@ -241,7 +244,8 @@ class _Lead:
     """
 
     def __init__(self, run: Run, steps_per_s: float | None) -> None:
-        self._step = furthest_step((member.observed for member in run.members.values()), run.id, run.durable.round)
+        heard = [member.observed for member in run.members.values()] if run.durable.state in _AT_WORK else []
+        self._step = furthest_step(heard, run.id, run.durable.round)
         self._per_s = math.inf if steps_per_s is None else steps_per_s
         self._all_stand = run.health is Health.STALLED
         usual_s = run.progress.usual_s
@@ -297,7 +301,7 @@ def pace(run: Run, now: float) -> float | None:
 
 def _ready(run: Run) -> str:
     """Name the state of the nodes that are ready, which is the same for all of them."""
-    if run.durable.state not in {State.STARTING, State.RUNNING}:
+    if run.durable.state not in _AT_WORK:
         return str(MemberState.READY)
     return SPARE if run.round_size >= run.spec.nodes_max else "arrived"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice, takewhile
 
 from coordinatord.core.queries.reasons import name_some
@@ -48,10 +49,12 @@ class LogSource:
     host: str
     file: str
     """The path on that host; empty if it is not known, or no file is kept."""
+    keeper: str
+    """The node to ask: the one that wrote it, or another that keeps its logs in the same place."""
     session: int | None
-    """The session that can be asked; None if there is none."""
+    """Its session; None if it has none now."""
     problem: str
-    """Why its node cannot be asked, and what to do; empty if it can."""
+    """Why nobody can be asked, and what to do; empty if somebody can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +67,17 @@ class LogSources:
     """The number of chosen workers beyond the limit."""
 
 
-def log_sources(run: Run, number: int, records: Sequence[Record], choice: LogChoice) -> LogSources:
+def log_sources(
+    run: Run, number: int, records: Sequence[Record], choice: LogChoice, *, earlier: str = "", follow: bool = False
+) -> LogSources:
     """Return the logs of some workers of a round; `records` are those that the store has of it.
 
-    Raises `NoLogError`.
+    `earlier` is an earlier run of the job, if the round is one of that. Who follows waits for nodes that are not
+    connected now, and may come back. Raises `NoLogError`.
     """
     formed = next((one for one in records if isinstance(one, RoundFormed)), None)
     if formed is None:
-        raise NoLogError(_unknown_round(run, number))
+        raise NoLogError(f"round {number} of run {earlier} is not known" if earlier else _unknown_round(run, number))
     offers = {one.node: one.offer for one in records if isinstance(one, NodeJoined)}
     nodes = [ranks for ranks in formed.nodes if _is_chosen(ranks, offers, choice)]
     if not nodes:
@@ -80,16 +86,22 @@ def log_sources(run: Run, number: int, records: Sequence[Record], choice: LogCho
     wanted = _merged(choice.ranks)
     found = [(ranks, piece) for ranks in nodes for piece in _ranks_of(ranks, wanted)]
     if not found:
-        raise NoLogError(f"round {number} has no such rank there: it has {name_some(map(_span, nodes), len(nodes))}")
+        raise NoLogError(_unknown_rank(number, nodes, choice))
     found.sort(key=lambda one: one[1].start)
     workers = sum(len(piece) for _, piece in found)
     shown = list(islice(((ranks, rank) for ranks, piece in found for rank in piece), WORKERS_AT_ONCE_MAX))
+    asked = _Asked(run, earlier or run.id, number, follow=follow and not earlier and not run.durable.state.ended)
     sources = tuple(
-        _source(run, number, ranks.node, rank, stream, offers.get(ranks.node))
+        asked.source(ranks.node, rank, stream, offers.get(ranks.node))
         for ranks, rank in shown
         for stream in choice.streams
     )
     return LogSources(sources, workers - len(shown))
+
+
+def sends_logs(member: Member) -> bool:
+    """Whether the release of a node can send logs."""
+    return member.protocol is None or member.protocol >= min(SINCE.values())
 
 
 def _is_chosen(ranks: Ranks, offers: dict[str, NodeOffer], choice: LogChoice) -> bool:
@@ -118,37 +130,66 @@ def _ranks_of(ranks: Ranks, wanted: Sequence[range]) -> list[range]:
     return [range(max(first, one.start), min(end, one.stop)) for one in overlapping if one.stop > first]
 
 
-def _source(run: Run, number: int, node: str, rank: int, stream: LogStream, offer: NodeOffer | None) -> LogSource:
-    """Return one log; `offer` is that of the node when it was in the round."""
-    host, folder = ("", "") if offer is None else (offer.host, offer.log_dir)
-    # The run's id is this coordinator's own: a node need not quote it to make a folder's name of it.
-    folder = f"{folder}/{run.id}/round_{number}" if folder else ""
-    member = run.members.get(node)
-    problem = _problem(run, node, f"on host {host} in {folder}" if folder else "", member)
-    session = None if problem or member is None else member.session
-    return LogSource(
-        run=run.id,
-        round=number,
-        rank=rank,
-        stream=stream,
-        node=node,
-        host=host,
-        file=f"{folder}/{rank}/{stream}.log" if folder else "",
-        session=session,
-        problem=problem,
-    )
+class _Asked:
+    """A round whose logs are wanted, and the nodes that can be asked for them."""
+
+    def __init__(self, run: Run, run_id: str, number: int, *, follow: bool) -> None:
+        self._run = run
+        self._id = run_id
+        self._number = number
+        self._follow = follow
+
+    def source(self, node: str, rank: int, stream: LogStream, offer: NodeOffer | None) -> LogSource:
+        """Return one log; `offer` is that of the node when it was in the round."""
+        host, base = ("", "") if offer is None else (offer.host, offer.log_dir)
+        # The run's id is this coordinator's own: a node need not quote it to make a folder's name of it.
+        folder = f"{base}/{self._id}/round_{self._number}" if base else ""
+        keeper = self._keeper(node, host, base)
+        problem = self._problem(node, f"on host {host} in {folder}" if folder else "", keeper)
+        return LogSource(
+            run=self._id,
+            round=self._number,
+            rank=rank,
+            stream=stream,
+            node=node,
+            host=host,
+            file=f"{folder}/{rank}/{stream}.log" if folder else "",
+            keeper=node if keeper is None else keeper.node,
+            session=None if problem or keeper is None else keeper.session,
+            problem=problem,
+        )
+
+    def _keeper(self, node: str, host: str, base: str) -> Member | None:
+        """Return the node itself, or else one that is connected and has its logs in the same place."""
+        member = self._run.members.get(node)
+        if not base or (member is not None and (member.session is not None or self._follow)):
+            return member
+        return self._by_place.get((host, base), member)
+
+    @cached_property
+    def _by_place(self) -> dict[tuple[str, str], Member]:
+        """A node that can be asked for each place where logs are kept, by host and folder; few requests need it."""
+        others = [one for one in self._run.members.values() if one.session is not None and sends_logs(one)]
+        return {(one.offer.host, one.offer.log_dir): one for one in others}
+
+    def _problem(self, node: str, place: str, keeper: Member | None) -> str:
+        """Return why nobody can be asked; `place` says where the logs are, if any are kept."""
+        if self._run.spec.launcher is Launcher.TORCHRUN and self._id == self._run.id:
+            return f"torchrun has started the workers of node {node}, and its own --log-dir says where their logs are"
+        if keeper is not None and not sends_logs(keeper):
+            return f"the release of node {node} is too old to send its logs: install this one there"
+        if not place:
+            return f"node {node} keeps no log files: start its nodeclient with --log-dir DIR, or set NODECLIENT_LOG_DIR"
+        if keeper is not None and (keeper.session is not None or self._follow):
+            return ""
+        return f"node {node} is not connected: its logs are {place}"
 
 
-def _problem(run: Run, node: str, place: str, member: Member | None) -> str:
-    """Return why a node cannot be asked; `place` says where its logs are, if it keeps any."""
-    connected = member is not None and member.session is not None
-    if run.spec.launcher is Launcher.TORCHRUN:
-        return f"torchrun has started the workers of node {node}, and its own --log-dir says where their logs are"
-    if member is not None and member.protocol is not None and member.protocol < min(SINCE.values()):
-        return f"the release of node {node} is too old to send its logs: install this one there"
-    if not place:
-        return f"node {node} keeps no log files: start its nodeclient with --log-dir DIR, or set NODECLIENT_LOG_DIR"
-    return "" if connected else f"node {node} is not connected: its logs are {place}"
+def _unknown_rank(number: int, nodes: Sequence[Ranks], choice: LogChoice) -> str:
+    """Explain that the chosen nodes had no worker of the chosen ranks."""
+    wanted = ", ".join(f"{one.start}-{one.stop - 1}" if len(one) > 1 else str(one.start) for one in choice.ranks)
+    has = name_some(map(_span, nodes), len(nodes))
+    return f"round {number} has no rank {wanted}" + (f" on {has}" if choice.nodes else f": it has {has}")
 
 
 def _unknown_round(run: Run, number: int) -> str:

@@ -127,9 +127,10 @@ class Reasons:
         return f"node {node} could not get {step}{more}: {problem}"
 
     @property
-    def leavers(self) -> str:
-        """The nodes of the round that leave."""
-        return name_some(sorted(self._run.leaving), len(self._run.leaving))
+    def leave_asked(self) -> str:
+        """Which nodes of the round are to leave: words that stay true when they have left, or stay after all."""
+        number = len(self._run.leaving)
+        return f"{name_some(sorted(self._run.leaving), number)} {'was' if number == 1 else 'were'} asked to leave"
 
     @property
     def drains(self) -> str:
@@ -205,9 +206,17 @@ class Reasons:
             return "every node is silent: the coordinator's own network may be cut; the round stands"
         if self._run.health is Health.STALLED:
             return self.idle
-        if self._run.shown_state is not self._run.durable.state:
-            return f"no step yet; {self._run.durable.reason}"
-        return self._run.durable.reason
+        if self._run.durable.step_overdue and not self._run.durable.stepped:
+            return self.overdue
+        awaited = "no step yet; " if self._run.shown_state is not self._run.durable.state else ""
+        return awaited + self._run.durable.reason
+
+    @property
+    def overdue(self) -> str:
+        """How long no worker has done the first step of the round, and why that may be."""
+        text = f"no step yet, and all workers were started more than {self._run.policy.first_step_s / 60:g} min ago"
+        advice = "if the script never calls ctx.step, let it say workerlib.init(steps=False)"
+        return text if self._run.durable.reports_steps else f"{text}: {advice}"
 
     @property
     def idle(self) -> str:

@@ -169,6 +169,8 @@ class DurableRun:
     """The last step that a round could not resume from: none that was done before it and is newer is tried again."""
     stepped: bool = False
     """Whether a worker has reported a step of the current round."""
+    step_overdue: bool = False
+    """Whether it is recorded that the first step of the current round has not come in time."""
     reached: int | None = None
     """The furthest step that a worker of any earlier round of this run has reported."""
     repeats_steps: bool = False

@@ -38,7 +38,7 @@ def note_heard(member: Member, deaf_s: float, policy: Policy, heartbeat_s: float
     due_s = heartbeat_s * (1 + LATENESS_IGNORED)
     late_s = max(0.0, now - member.awaited_from - due_s, was_deaf_s - due_s)
     if late_s or member.late_s:
-        most_s = _promised_s(policy, heartbeat_s) * (policy.lease_stretch_max - 1) / LATENESS_FORGIVEN
+        most_s = policy.leases_per_heartbeat * heartbeat_s * (policy.lease_stretch_max - 1) / LATENESS_FORGIVEN
         member.late_s = min(max(late_s, member.late_s * FADES_TO + late_s * ADDS_UP_BY), most_s)
     member.awaited_from = now
 
@@ -54,11 +54,7 @@ def is_punctual(member: Member, heartbeat_s: float, now: float) -> bool:
 
 def lease_s(member: Member, policy: Policy, heartbeat_s: float) -> float:
     """Return the lease of a member, in seconds, that is granted this heartbeat."""
-    return min(_promised_s(policy, heartbeat_s) + LATENESS_FORGIVEN * member.late_s, DURATION_S_MAX)
-
-
-def _promised_s(policy: Policy, heartbeat_s: float) -> float:
-    return policy.leases_per_heartbeat * heartbeat_s
+    return min(policy.leases_per_heartbeat * heartbeat_s + LATENESS_FORGIVEN * member.late_s, DURATION_S_MAX)
 
 
 def _held_s(run: Run, member: Member, heartbeat_s: float) -> float:

@@ -61,6 +61,8 @@ class Member:
     """The address from which it is connected now, or was last."""
     local_address: str = field(init=False)
     """The coordinator's own address of that connection."""
+    token: str = ""
+    """The name of the access token of that connection; empty if any token may be this node."""
     heard_at: float = field(init=False)
     awaited_from: float = field(init=False)
     """When its next message was first due: it last sent one then, or no message could have been received before."""

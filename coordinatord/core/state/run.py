@@ -305,10 +305,10 @@ class Run:
     def activity(self) -> Activity | None:
         """The activity of the open time, as far as is known.
 
-        Workers that announced steps are starting until the first step.
+        Workers that announced steps are starting until the first step, or until that is overdue.
         """
-        recorded = self.durable.ledger.activity
-        return Activity.STARTING if recorded is Activity.RUNNING and self.steps_announced else recorded
+        recorded, is_believed = self.durable.ledger.activity, self.steps_announced and not self.durable.step_overdue
+        return Activity.STARTING if recorded is Activity.RUNNING and is_believed else recorded
 
     @property
     def shown_state(self) -> State:

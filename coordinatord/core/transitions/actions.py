@@ -25,6 +25,7 @@ from coordinatord.core.values.ranks import assign
 from coordinatord.core.values.records import (
     AGE_MAX,
     FirstFailure,
+    FirstStepOverdue,
     NodeLeftBehind,
     NodeLost,
     NodeReleased,
@@ -74,6 +75,11 @@ def proceed(run: Run, reason: Reason, decision: Decision) -> None:
             run.job, run.id, reason.sentence, run.durable.round, run.durable.reports_steps, spent(run, decision.now)
         )
     )
+
+
+def note_overdue(run: Run, reason: Reason, decision: Decision) -> None:
+    """Record that the first step has not come in time; nothing else is done, because a large model loads slowly."""
+    decision.record(FirstStepOverdue(run.job, run.id, reason.sentence, run.durable.round, spent(run, decision.now)))
 
 
 def stall(run: Run, reason: Reason, decision: Decision) -> None:

@@ -184,8 +184,7 @@ def _unknown(cluster: Cluster, wrong: str) -> str:
     """Explain that no node or host has this name, which one may be meant, and how to drain the name all the same."""
     nearest = difflib.get_close_matches(wrong, sorted(_names(cluster)), n=1)
     meant = f"; did you mean {nearest[0]}?" if nearest else "."
-    how = 'with --ahead, or over HTTP with "ahead": true'
-    return f"no job has a node or a host {wrong!r}{meant} To keep out one that is to come later, drain it {how}"
+    return f"no job has a node or a host {wrong!r}{meant} To keep out one that is to come later, drain it ahead of time"
 
 
 def _leaves(run: Run, name: str) -> str:

@@ -25,6 +25,7 @@ from coordinatord.core.state.durable import (
     State,
 )
 from coordinatord.core.values.records import (
+    FirstStepOverdue,
     JobForgotten,
     JobStopAsked,
     NodeDrained,
@@ -214,7 +215,7 @@ def _round_formed(run: DurableRun, record: RoundFormed, at: float) -> None:
 def _begin_round(run: DurableRun, record: RoundFormed | RoundRemembered, at: float) -> None:
     """Begin a round; nothing is known against any of its nodes yet."""
     run.round, run.superseded_reason, run.losses, run.first_failure = record.round, "", [], None
-    run.stepped = run.repeats_steps = run.silent = False
+    run.stepped = run.step_overdue = run.repeats_steps = run.silent = False
     run.formed_at = at
     run.lost = [loss for loss in run.lost if loss.round > record.round - LOST_ROUNDS]
     run.rounds.note(record)
@@ -238,6 +239,11 @@ def _training_began(run: DurableRun, record: TrainingBegan, at: float) -> None:
     run.reports_steps = run.stepped = True
     run.repeats_steps = record.step is not None and run.reached is not None and record.step < run.reached
     run.entered_at = at
+    _work_on(run, record.spent, at)
+
+
+def _first_step_overdue(run: DurableRun, record: FirstStepOverdue, at: float) -> None:
+    run.step_overdue = True
     _work_on(run, record.spent, at)
 
 
@@ -306,7 +312,7 @@ def _let_go_of_rounds(run: DurableRun) -> None:
     """
     run.members, run.released, run.order, run.losses, run.lost = {}, {}, {}, [], []
     run.last_left, run.emptied_at = False, None
-    run.stepped = run.repeats_steps = run.silent = run.planned = False
+    run.stepped = run.step_overdue = run.repeats_steps = run.silent = run.planned = False
     run.formed_reason = run.superseded_reason = run.last_end_reason = ""
     run.stop_reason, run.first_failure, run.slowest_s = Reason("", ""), None, 0.0
     run.stop_asked, run.reports_steps, run.resume, run.spoiled = "", False, None, None
@@ -365,6 +371,7 @@ _CHANGES |= {
     RoundsMissed: _rounds_missed,
     RoundStarted: _round_started,
     TrainingBegan: _training_began,
+    FirstStepOverdue: _first_step_overdue,
     TrainingCaughtUp: _training_caught_up,
     TrainingStalled: _training_stalled,
     TrainingResumed: _training_resumed,

@@ -61,8 +61,11 @@ def take_in(run: Run, member: Member, join: Join, decision: Decision) -> Member:
     return run.members[member.node]
 
 
-def introduce(run: Run, member: Member, join: Join) -> None:
-    """Take in what a node sends about itself with each session, and what its user is to be warned of."""
+def introduce(run: Run, member: Member, event: Connected) -> None:
+    """Take in what comes with each session of a node, and what its user is to be warned of."""
+    join = event.join
+    member.peer_address, member.local_address = plain(event.peer_address), plain(event.local_address)
+    member.token = event.token
     member.protocol, member.release, member.command = join.version, join.release, join.command
     member.keeper = join.keeper
     other = Reasons(run).other_command(member.node, join.command)
@@ -102,7 +105,13 @@ def note_steps(run: Run, member: Member, observed: Observed) -> None:
 
 
 def turns(run: Run) -> bool:
-    """Whether the steps that were just noted show that training has stalled, that it goes on, or that it gets on."""
+    """Whether the steps that were just noted show that training has stalled, that it goes on, or that it gets on.
+
+    Or none were noted, and the first one is overdue.
+    """
+    overdue_at = conditions.first_step_overdue(run)
+    if overdue_at is not None and overdue_at <= run.heard_at:
+        return True
     if run.durable.repeats_steps and conditions.caught_up(run) is not None:
         return True
     return conditions.stalled(run) is not None or conditions.resumed(run) is not None

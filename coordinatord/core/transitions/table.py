@@ -79,9 +79,7 @@ def _rows() -> list[Transition]:
             Transition(state, when.node_lost, stopping, do.stop_at_once, "lost {reasons.lost}"),
             Transition(state, when.unrestorable, stopping, do.stop_at_once, "{reasons.unrestorable}"),
             Transition(state, when.stop_asked, stopping, do.stop_planned, "{reasons.stop_asked}"),
-            Transition(
-                state, when.node_leaving, stopping, do.stop_planned, "{reasons.leavers} will leave{reasons.drains}"
-            ),
+            Transition(state, when.node_leaving, stopping, do.stop_planned, "{reasons.leave_asked}{reasons.drains}"),
             Transition(state, when.restart_asked, stopping, do.stop_planned, "{reasons.restart_asked}"),
             Transition(
                 state,
@@ -97,6 +95,7 @@ def _rows() -> list[Transition]:
         ]
     rows += [
         Transition(running, when.caught_up, running, do.catch_up, "step {reasons.reached} is reached again"),
+        Transition(running, when.first_step_overdue, running, do.note_overdue, "{reasons.overdue}"),
         Transition(running, when.stalled, running, do.stall, "{reasons.idle}"),
         Transition(running, when.resumed, running, do.resume, "workers do steps again"),
         Transition(stopping, when.exhausted, failed, do.fail_workers, "{reasons.verdict}"),

@@ -200,6 +200,16 @@ class TrainingBegan(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class FirstStepOverdue(Record):
+    """No worker of a round has done the first step that was awaited; unless a round before had one, none may come."""
+
+    KIND = "FirstStepOverdue"
+
+    round: Counter
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingCaughtUp(Record):
     """The workers of a round have come to the furthest step of the rounds before; what they did so far was redone."""
 
@@ -360,6 +370,7 @@ KINDS: dict[str, type[Record]] = {
         RoundsMissed,
         RoundStarted,
         TrainingBegan,
+        FirstStepOverdue,
         TrainingCaughtUp,
         TrainingStalled,
         TrainingResumed,

@@ -107,18 +107,21 @@ class FrameReader:
         except FrameError as error:
             self.error = error
         else:
-            begun += data[at:] if at else data
+            if at < len(data):
+                begun += data[at:] if at else data
         return found
 
     def _take_apart(self, data: bytes, found: list[tuple[int, bytes]]) -> int:
         """Append what is whole; return where the frame begins that is not. Raises `FrameError`."""
         at, end = 0, len(data)
+        masked, most = self._masked, self._most
         while at < end:
             start = at + 2
             if end < start:
                 self._wanted = 2
                 break
-            size = data[at + 1] & SIZE
+            first, second = data[at], data[at + 1]
+            size = second & SIZE
             if size >= IN_TWO_BYTES:
                 width = 2 if size == IN_TWO_BYTES else 8
                 start += width
@@ -126,17 +129,16 @@ class FrameReader:
                     self._wanted = 2 + width
                     break
                 size = int.from_bytes(data[start - width : start])
-            first = data[at]
-            if first != WHOLE_MESSAGE or self._pieces is not None or size > self._most or self._is_bare(data[at + 1]):
-                self._check(first, data[at + 1], size)
-            if self._masked:
+            if first != WHOLE_MESSAGE or self._pieces is not None or size > most or (second >= MASKED) is not masked:
+                self._check(first, second, size)
+            if masked:
                 start += MASK_BYTES
             stop = start + size
             if stop > end:
                 self._wanted = stop - at
                 break
             payload = data[start:stop]
-            if self._masked:
+            if masked:
                 payload = toggled(payload, data[start - MASK_BYTES : start])
             if first == WHOLE_MESSAGE and self._pieces is None:
                 found.append((BINARY, payload))
@@ -145,15 +147,12 @@ class FrameReader:
             at = stop
         return at
 
-    def _is_bare(self, second: int) -> bool:
-        return (second >= MASKED) is not self._masked
-
     def _check(self, first: int, second: int, size: int) -> None:
         """Check the head of a frame. Raises `FrameError`."""
         kind = first & KIND
         if first & RESERVED or kind not in KINDS:
             raise FrameError(CloseCode.PROTOCOL_ERROR, f"a frame begins with {first:#04x}: no extension was agreed on")
-        if self._is_bare(second):
+        if (second >= MASKED) is not self._masked:
             raise FrameError(CloseCode.PROTOCOL_ERROR, "a client masks its frames, and a server does not")
         if kind >= CLOSE:
             if not first & FINAL or size > CONTROL_BYTES_MAX:

@@ -41,10 +41,11 @@ STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
 class HandshakeError(OperationalError):
     """A request is not, or was not, answered with a WebSocket. Nothing has changed."""
 
-    def __init__(self, text: str, status: int | None = None) -> None:
-        """Say why, with the status of the answer over HTTP if there was one."""
+    def __init__(self, text: str, status: int | None = None, challenge: str = "") -> None:
+        """Say why, with the status of the answer over HTTP if there was one, and its header `WWW-Authenticate`."""
         super().__init__(text)
         self.status = status
+        self.challenge = challenge
 
 
 def accepted(key: str) -> str:
@@ -91,8 +92,8 @@ def new_key() -> str:
     return b64encode(os.urandom(16)).decode()
 
 
-def request_for(host: str, path: str, key: str) -> bytes:
-    """Return a client's whole request; `host` has the port."""
+def request_for(host: str, path: str, key: str, more: Mapping[str, str]) -> bytes:
+    """Return a client's whole request; `host` has the port, and `more` are further headers."""
     lines = (
         f"GET {path} HTTP/1.1",
         f"Host: {host}",
@@ -100,6 +101,7 @@ def request_for(host: str, path: str, key: str) -> bytes:
         "Connection: Upgrade",
         "Sec-WebSocket-Version: 13",
         f"Sec-WebSocket-Key: {key}",
+        *(f"{name}: {value}" for name, value in more.items()),
         "",
         "",
     )
@@ -116,6 +118,7 @@ def check_answer(head: bytes, key: str) -> None:
         raise HandshakeError("the answer is not HTTP")
     status, headers = int(found[1]), _by_name(head.decode("latin-1").split("\r\n")[1:-2])
     if status != SWITCHED:
-        raise HandshakeError(f"the answer has the status {status}", status)
+        challenge = headers.get("www-authenticate", "")
+        raise HandshakeError(f"the answer has the status {status}", status, challenge)
     if headers.get("upgrade", "").lower() != "websocket" or headers.get("sec-websocket-accept") != accepted(key):
         raise HandshakeError("the answer is that to another request", status)

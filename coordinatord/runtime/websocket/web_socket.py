@@ -70,12 +70,16 @@ class WebSocket(asyncio.Protocol):
 
     def put(self, message: bytes) -> None:
         """Send this next, in place of anything unsent."""
+        self.put_frame(self._framed(message))
+
+    def put_frame(self, frame: bytes) -> None:
+        """Send a message next that is in its frame already, in place of anything unsent."""
         if self._closing:
             return
         if self._paused:
-            self._unsent = message
+            self._unsent = frame
         else:
-            self._transport.write(framed(BINARY, message, self.masked()))
+            self._transport.write(frame)
 
     def put_if_empty(self, message: bytes) -> None:
         """Send this next unless another message is unsent, which has more in it."""
@@ -94,7 +98,7 @@ class WebSocket(asyncio.Protocol):
         """End the connection, after a last message if one is given; only the first call counts."""
         if self._closing:
             return
-        self._unsent = message
+        self._unsent = None if message is None else self._framed(message)
         self._close(code.to_bytes(2))
         self._parting.add(self)
 
@@ -112,15 +116,18 @@ class WebSocket(asyncio.Protocol):
         if self._pong is not None:
             self._transport.write(framed(PONG, self._pong, self.masked()))
         if self._unsent is not None:
-            self._transport.write(framed(BINARY, self._unsent, self.masked()))
+            self._transport.write(self._unsent)
         if self._last:
             self._transport.write(self._last)
         self._pong = self._unsent = None
         self._last = b""
         if self._beside is not None and not self._closing:
             (message, sent), self._beside = self._beside, None
-            self._transport.write(framed(BINARY, message, self.masked()))
+            self._transport.write(self._framed(message))
             sent()
+
+    def _framed(self, message: bytes) -> bytes:
+        return framed(BINARY, message, self.masked())
 
     # Callbacks of the event loop
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 
+from coordinatord.protocol.errors import OperationalError
 from coordinatord.runtime.patience import Patience
 from coordinatord.runtime.websocket.frames import MASK_BYTES, FrameReader
 from coordinatord.runtime.websocket.handshake import (
@@ -32,7 +34,7 @@ class WebSocketClient(WebSocket):
         self._head: bytes | None = None
         """The head of the answer, as far as it has come; None before the connection, and once the head is complete."""
         self.agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the server has agreed to a WebSocket. Raises `HandshakeError` or `OSError`."""
+        """Done when the server has agreed to a WebSocket. Raises `OperationalError` or `OSError`."""
         self.lost = asyncio.Event()
         """The connection has ended."""
         self.reason = ""
@@ -44,6 +46,10 @@ class WebSocketClient(WebSocket):
     def opened(self) -> None:
         """Take note that the server has agreed."""
         raise NotImplementedError
+
+    def headers(self) -> Mapping[str, str]:
+        """Return further headers of the request, now that there is a connection. Raises `OperationalError`."""
+        return {}
 
     def masked(self) -> bytes:
         """Return four bytes that nobody can predict, as proxies in between need it (RFC 6455, 10.3)."""
@@ -72,7 +78,11 @@ class WebSocketClient(WebSocket):
         """Begin."""
         super().connection_made(transport)
         self._connected, self._head = True, b""
-        self._transport.write(request_for(self._host, self._path, self._key))
+        try:
+            self._transport.write(request_for(self._host, self._path, self._key, self.headers()))
+        except OperationalError as error:
+            self.agreed.set_exception(error)
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
         """Take in what has arrived."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
 from itertools import count
 
-import msgpack
 from aiohttp import web
 
 from coordinatord.core.effects import Answer
@@ -24,19 +22,15 @@ from coordinatord.core.values.admin_requests import (
 )
 from coordinatord.protocol.api import AdminAnswer, AdminBody, DrainBody
 from coordinatord.protocol.fields import Name
-from coordinatord.protocol.schema import SchemaError, check_for
+from coordinatord.protocol.schema import check_for
+from coordinatord.security.gatekeeper import Caller
+from coordinatord.server.connections import CALLER
 from coordinatord.server.driver import Driver
-from coordinatord.server.http.responses import TurnedDownError, complain, respond
+from coordinatord.server.http.request_body import read_body
+from coordinatord.server.http.responses import complain, respond
 
 ASKING_MAX = 100
 """The limit of requests in progress: each is over when it is on the disk, so more are a mistake in somebody's loop."""
-
-BODY_WITHIN_S = 10.0
-"""The limit from the head of a request to its end: it is a sentence, mostly in the same packet."""
-
-PARSERS = {"application/json": json.loads, "application/msgpack": msgpack.unpackb}
-"""The parsers by Content-Type. A browser asks for permission first (CORS) before another site's page may send one of
-these, and gets none. (`browser_guard` refuses requests of such pages in any case.)"""
 
 _PATHS: dict[str, type[Request]] = {
     "/v1/jobs/{job:[^/]+}/stop": StopJob,
@@ -92,7 +86,7 @@ class Requests:
             self._deliver(_ending(number))
 
     async def _serve(self, kind: type[Request], request: web.Request) -> web.Response:
-        wanted = await _read(request, kind)
+        wanted = _signed(await _read(request, kind), CALLER.get())
         if len(self._asking) >= ASKING_MAX:
             return complain(request, 503, "busy", f"{ASKING_MAX} requests are in progress, the limit: try again")
         answer = await self._ask(wanted)
@@ -113,37 +107,24 @@ class Requests:
             del self._asking[number]
 
 
+def _signed(wanted: Request, caller: Caller) -> Request:
+    """Name the token beside the person, whose name nobody checks."""
+    return replace(wanted, by=f"{wanted.by} (token {caller.name})") if caller.name else wanted
+
+
 def _ending(number: int) -> Answer:
     text = "coordinatord ends; whether this was recorded shows when it is back: try again then"
     return Answer(number, AdminResult.UNRECORDED, text)
 
 
-def _why(error: Exception) -> str:
-    """Return what is wrong with a body; msgpack's own errors have no text."""
-    if isinstance(error, RecursionError | msgpack.StackError):
-        return "it is nested too deeply"
-    return str(error) or "it is no msgpack"
-
-
 async def _read(request: web.Request, kind: type[Request]) -> Request:
     """Make a request of this kind of what came. Raises `TurnedDownError`."""
-    parse = PARSERS.get(request.content_type)
-    if parse is None:
-        text = f"a request has Content-Type {' or '.join(PARSERS)}, not {request.content_type}"
-        raise TurnedDownError(415, "content_type", text)
-    try:
-        async with asyncio.timeout(BODY_WITHIN_S):
-            body = parse(await request.read())
+
+    def make(body: object) -> Request:
         (name,) = request.match_info.values()
-        target = _check_target({"target": name}, "request").target
-        return _wanted(kind, target, body)
-    except web.HTTPRequestEntityTooLarge as error:
-        raise TurnedDownError(413, "too_large", f"a request has at most {request.client_max_size} bytes") from error
-    except TimeoutError as error:
-        text = f"the rest of the request has not come within {BODY_WITHIN_S:g} s"
-        raise TurnedDownError(408, "incomplete", text) from error
-    except (SchemaError, ValueError, RecursionError, msgpack.UnpackException) as error:
-        raise TurnedDownError(400, "malformed", f"the request is not understood: {_why(error)}") from error
+        return _wanted(kind, _check_target({"target": name}, "request").target, body)
+
+    return await read_body(request, make)
 
 
 def _wanted(kind: type[Request], target: str, body: object) -> Request:

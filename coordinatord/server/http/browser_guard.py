@@ -1,9 +1,9 @@
-"""Limits browsers to reading, and to our own names, so that another site's page can read and do nothing.
+"""Limits browsers to our own page and names, so that another site's page can read and do nothing.
 
 A browser lets any page open a WebSocket to us (RFC 6455, 10.2), and lets a page whose name has come to mean our address
-(DNS rebinding) read what we answer. In the first case the browser sends `Origin`; in the second `Host` is not our own
-name. Programs are not bound to names: they reach us through service names, tunnels and proxies of any name, and no page
-makes them send requests. So names are checked for browsers only.
+(DNS rebinding) read what we answer. In the first case the browser sends an `Origin` that is not where the request goes;
+in the second `Host` is not our own name. Programs are not bound to names: they reach us through service names, tunnels
+and proxies of any name, and no page makes them send requests. So names are checked for browsers only.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Collection
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from coordinatord.core.queries.master_address import plain
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.runtime.logs import fields
 from coordinatord.server.http.responses import complain
@@ -79,7 +80,7 @@ class Browsers:
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Let a request through, or answer it with 403."""
         origin = request.headers.get("Origin")
-        if origin is not None and (request.method not in READING or request.path == SESSION_PATH):
+        if origin is not None and not self._may_send(request, origin):
             text = "no web page may send this request: use nodeclient, or curl"
             names = fields("page_refused", origin=origin, path=request.path, peer=request.remote)
             log.warning("refused: a web page sent a request that only programs may send", extra=names)
@@ -88,6 +89,26 @@ class Browsers:
         if _is_browser(request) and not self._names.has(name):
             return complain(request, 403, "foreign_name", _unknown(name))
         return await handler(request)
+
+    def _may_send(self, request: web.Request, origin: str) -> bool:
+        """Whether a page of this origin may send a request. Others' pages may ask, and cannot read the answer.
+
+        Our own page may act, by a name that is ours: over TLS, or where nobody is in between.
+        """
+        if request.path == SESSION_PATH:
+            return False
+        if request.method in READING:
+            return True
+        host = request.headers.get("Host", "")
+        own = origin.partition("://")[2] == host != "" and self._names.has(_host(host))
+        same = request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
+        return own and same and (request.secure or is_loopback(request.remote))
+
+
+def is_loopback(peer: str | None) -> bool:
+    """Whether a request came from this host, so that nobody can be in between."""
+    address = plain(peer or "")
+    return _is_address(address) and ipaddress.ip_address(address).is_loopback
 
 
 def _unknown(name: str) -> str:

@@ -8,9 +8,10 @@ from functools import partial
 from aiohttp import web
 
 from coordinatord.core.queries.job_view import drained_view, job_view, whole_view
-from coordinatord.protocol.api import IN_LIST, HealthAnswer, JobsAnswer
+from coordinatord.protocol.api import IN_LIST, HealthAnswer, JobsAnswer, LivenessAnswer
 from coordinatord.runtime import __version__
 from coordinatord.server.change_signal import ChangeSignal
+from coordinatord.server.connections import CALLER
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.response_cache import ResponseCache
 from coordinatord.server.http.responses import encoded, respond, unknown_job, wanted
@@ -24,9 +25,13 @@ PIECE = 1_000
 class Api:
     """Shows the machine's state, as far as it is durable."""
 
-    def __init__(self, driver: Driver, change_signal: ChangeSignal, rounds_reader: RoundsReader) -> None:
+    def __init__(
+        self, driver: Driver, change_signal: ChangeSignal, rounds_reader: RoundsReader, *, insecure: bool
+    ) -> None:
+        """Show what this driver's machine holds; with `insecure`, everybody is let in."""
         self._driver = driver
         self._rounds_reader = rounds_reader
+        self._insecure = insecure
         self._shown = ResponseCache(driver, change_signal)
 
     def routes(self) -> list[web.RouteDef]:
@@ -39,14 +44,18 @@ class Api:
 
     async def _health(self, request: web.Request) -> web.Response:
         machine = self._driver.machine
+        state, status = ("ok", 200) if machine.store_error is None else ("cannot record", 503)
+        if CALLER.get().token is None and not self._insecure:
+            return respond(request, LivenessAnswer(status=state), status)
         health = HealthAnswer(
-            status="ok" if machine.store_error is None else "cannot record",
+            status=state,
             reason=machine.store_error or "",
             version=__version__,
             jobs=len(machine.jobs),
             sessions=machine.sessions,
+            insecure=self._insecure,
         )
-        return respond(request, health, status=200 if machine.store_error is None else 503)
+        return respond(request, health, status)
 
     async def _jobs(self, request: web.Request) -> web.Response:
         kind = wanted(request)
@@ -61,7 +70,8 @@ class Api:
     async def _show_all(self, kind: str) -> bytes:
         driver = self._driver
         jobs = [job_view(run, driver.now, driver.machine.store_error) async for run in iterate_jobs(driver, PIECE)]
-        answer = JobsAnswer(jobs=tuple(jobs), drained=drained_view(driver.machine.cluster.durable))
+        drained = drained_view(driver.machine.cluster.durable)
+        answer = JobsAnswer(jobs=tuple(jobs), drained=drained, insecure=self._insecure)
         return encoded(answer, kind, IN_LIST)
 
     async def _show(self, job: str, kind: str) -> bytes | None:

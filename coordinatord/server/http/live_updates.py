@@ -33,6 +33,7 @@ from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import fields
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
+from coordinatord.server.http.page_access import viewer_of
 from coordinatord.server.http.responses import complain
 from coordinatord.server.rounds_reader import RoundsReader
 from coordinatord.server.series_sampler import SeriesSampler
@@ -119,9 +120,17 @@ class LiveUpdates:
     """All viewers of the live page."""
 
     def __init__(
-        self, driver: Driver, change_signal: ChangeSignal, rounds_reader: RoundsReader, sampler: SeriesSampler
+        self,
+        driver: Driver,
+        change_signal: ChangeSignal,
+        rounds_reader: RoundsReader,
+        sampler: SeriesSampler,
+        *,
+        insecure: bool,
     ) -> None:
+        """Show what this driver's machine holds; with `insecure`, everybody is let in."""
         self._driver = driver
+        self._insecure = insecure
         self._change_signal = change_signal
         self._rounds_reader = rounds_reader
         self._sampler = sampler
@@ -151,7 +160,8 @@ class LiveUpdates:
         try:
             with self._topics(request.query.get("job")) as topics, contextlib.suppress(ConnectionError):
                 await response.prepare(request)
-                await response.write(f"retry: {RETRY_MS}\n\n".encode())
+                viewer = json.dumps(fields_of(viewer_of(request)))
+                await response.write(f"retry: {RETRY_MS}\n\nevent: viewer\ndata: {viewer}\n\n".encode())
                 await self._update(response, topics)
         finally:
             self._viewers -= 1
@@ -237,7 +247,8 @@ class LiveUpdates:
         cluster, now, store_error = self._driver.machine.cluster, self._driver.now, self._driver.machine.store_error
         jobs = tuple(summary_view(run, now, store_error) for run in cluster.jobs.values())
         lives = any(_lives(run) for run in cluster.jobs.values())
-        return PageStatus(version=__version__, jobs=jobs, drained=drained_view(cluster.durable)), lives
+        drained = drained_view(cluster.durable)
+        return PageStatus(version=__version__, jobs=jobs, drained=drained, insecure=self._insecure), lives
 
     async def _show_job(self, job: str) -> tuple[PageJob, bool]:
         found = await self._find(job)

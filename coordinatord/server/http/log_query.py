@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from multidict import MultiMapping
 
-from coordinatord.core.queries.log_sources import LogChoice
+from coordinatord.core.queries.log_sources import WORKERS_AT_ONCE_MAX, LogChoice
 from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX
-from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LOG_LINES_MAX, LogStream
+from coordinatord.protocol.log_messages import FILE_MAX, LOG_BYTES_MAX, LOG_LINES_MAX, LogPlace, LogStream
 
 LAST_LINES = 100
 """The number of lines by default: some screens, with a long traceback."""
@@ -18,9 +18,16 @@ LAST_LINES = 100
 PARTS_MAX = 64
 """The limit of ranges and names: as many as there are workers at once."""
 
+PLACES_MAX = 2 * WORKERS_AT_ONCE_MAX
+"""The limit of places to go on from: two streams of all workers that are read at once."""
+
+Log = tuple[int, LogStream]
+"""The rank and the stream of one log of a round."""
+
 BOTH = "both"
 ALL = "all"
 
+_PLACE = re.compile(r"(\d{1,19}):(\d{1,7}):(stdout|stderr):([0-9a-f]{1,16}):(\d{1,19})", re.ASCII)
 _RANKS = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
 
 
@@ -29,8 +36,14 @@ class LogQuery:
     """What a reader wants."""
 
     choice: LogChoice
+    run: str | None
+    """None for the present or last one."""
     round: int | None
     """None for the last one, and with `follow` for all that come."""
+    after: Mapping[Log, LogPlace]
+    """The places from which to go on with some logs."""
+    after_round: int | None
+    """The round that these are of."""
     last_bytes: int
     last_lines: int | None
     """None for any number."""
@@ -39,7 +52,7 @@ class LogQuery:
 
 def read_query(query: MultiMapping[str]) -> LogQuery:
     """Read the query. Raises `ValueError`."""
-    unknown = sorted(set(query) - {"rank", "node", "round", "stream", "last", "last_bytes", "follow"})
+    unknown = sorted(set(query) - {"run", "rank", "node", "round", "stream", "last", "last_bytes", "follow", "after"})
     if unknown:
         raise ValueError(f"{unknown[0][:40]!r} selects nothing here: see /openapi.json")
     ranks, nodes = tuple(_ranks(query.getall("rank", []))), frozenset(query.getall("node", []))
@@ -49,7 +62,36 @@ def read_query(query: MultiMapping[str]) -> LogQuery:
     bytes_ = _number(query, "last_bytes", LOG_BYTES_MAX, LOG_BYTES_MAX)
     lines = None if last == ALL or (last is None and "last_bytes" in query) else _number(query, "last", LAST_LINES)
     number = _number(query, "round", COUNTER_MAX, COUNTER_MAX) if "round" in query else None
-    return LogQuery(LogChoice(ranks, nodes, _streams(query.get("stream", BOTH))), number, bytes_, lines, _truth(query))
+    places = [read_place(text) for text in query.getall("after", [])]
+    after_rounds = {place[0] for place in places}
+    if len(places) > PLACES_MAX or len(after_rounds | {number} - {None}) > 1:
+        raise ValueError(f"after is given for at most {PLACES_MAX} logs, all of the round that is wanted")
+    return LogQuery(
+        choice=LogChoice(ranks, nodes, _streams(query.get("stream", BOTH))),
+        run=query.get("run"),
+        round=number,
+        after={log: place for _, log, place in places},
+        after_round=next(iter(after_rounds), None),
+        last_bytes=bytes_,
+        last_lines=lines,
+        follow=_truth(query),
+    )
+
+
+def write_place(number: int, log: Log, place: LogPlace) -> str:
+    """Write a place in a log of a round, for `after`."""
+    return f"{number}:{log[0]}:{log[1]}:{place.file:x}:{place.offset}"
+
+
+def read_place(text: str) -> tuple[int, Log, LogPlace]:
+    """Return the round, log and place that were written so. Raises `ValueError`."""
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"after is the place of a part of a log, not {text[:80]!r}")
+    number, rank, file, offset = int(found[1]), int(found[2]), int(found[4], 16), int(found[5])
+    if number > COUNTER_MAX or rank > RANKS_MAX or file > FILE_MAX or offset > LOG_BYTES_MAX:
+        raise ValueError(f"after is the place of a part of a log, not {text[:80]!r}")
+    return number, (rank, LogStream(found[3])), LogPlace(file, offset)
 
 
 def _ranks(texts: list[str]) -> Iterator[range]:

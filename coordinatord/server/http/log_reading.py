@@ -7,18 +7,18 @@ nobody anything.
 from __future__ import annotations
 
 import asyncio
-import codecs
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from coordinatord.core.queries.log_sources import LogSource, LogSources, NoLogError, log_sources
+from coordinatord.core.queries.log_sources import LogSource, LogSources, NoLogError, log_sources, sends_logs
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
+from coordinatord.core.values.round_history import rounds_of
 from coordinatord.protocol.log_answers import LogPart
 from coordinatord.protocol.log_messages import LogChunk, LogPlace, ReadLog
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
-from coordinatord.server.http.log_query import LogQuery
+from coordinatord.server.http.log_query import LogQuery, write_place
 from coordinatord.server.log_reads import LogReads, NoChunkError
 from coordinatord.store.interface import Store
 
@@ -35,10 +35,6 @@ BEGINNING = LogPlace(0, 0)
 """The place before the first byte of the oldest file."""
 
 
-def _decoder() -> codecs.IncrementalDecoder:
-    return codecs.getincrementaldecoder("utf-8")("replace")
-
-
 @dataclass(slots=True)
 class _Log:
     """One log that is being read."""
@@ -52,13 +48,22 @@ class _Log:
     """It is read no further, and the reader knows why."""
     is_read: bool = False
     """It was read to its end."""
-    decoder: codecs.IncrementalDecoder = field(default_factory=_decoder)
 
     def part(self, text: str = "", note: str = "") -> LogPart:
         """Return a part of this log."""
         one = self.source
-        names = {"round": one.round, "rank": one.rank, "node": one.node, "host": one.host}
-        return LogPart(**names, stream=one.stream, file=one.file, text=text, note=note)  # type: ignore[arg-type]
+        return LogPart(
+            run=one.run,
+            round=one.round,
+            rank=one.rank,
+            node=one.node,
+            host=one.host,
+            stream=one.stream,
+            file=one.file,
+            text=text,
+            place="" if note or self.place is None else write_place(one.round, (one.rank, one.stream), self.place),
+            note=note,
+        )
 
 
 class LogReading:
@@ -73,7 +78,13 @@ class LogReading:
         self._change_signal = change_signal
         self._run = run
         self._query = query
-        self.round = run.durable.round if query.round is None else query.round
+        self.run = query.run or run.id
+        """The run that was chosen."""
+        self._earlier = self.run if self.run != run.id else ""
+        """The same if it is an earlier run of the job."""
+        chosen = query.after_round if query.round is None else query.round
+        self.round = run.durable.round if chosen is None else chosen
+        self._is_chosen = chosen is not None
         self._left = TOTAL_BYTES_MAX
         self._until = driver.now + WITHIN_S
         self._stopped = False
@@ -81,40 +92,65 @@ class LogReading:
 
     async def find(self) -> LogSources:
         """Return the logs of the round. Raises `NoLogError` and `StoreError`."""
-        records = await self._store.read_round(self._run.job, self._run.id, self.round)
-        if not records and self._query.follow and self._query.round is None and not self._run.durable.has_had_rounds:
+        run, query = self._run, self._query
+        if self._earlier and not self._is_chosen:
+            self.round = await self._last_round()
+        records = await self._store.read_round(run.job, self.run, self.round)
+        if (
+            not (records or self._earlier or query.round is not None)
+            and query.follow
+            and not run.durable.has_had_rounds
+        ):
             return LogSources((), 0)  # they come with the first round
-        return log_sources(self._run, self.round, records, self._query.choice)
+        return log_sources(run, self.round, records, query.choice, earlier=self._earlier, follow=query.follow)
+
+    async def _last_round(self) -> int:
+        """Return the last round of the earlier run. Raises `NoLogError` and `StoreError`."""
+        rounds = await self._rounds()
+        if not rounds:
+            known = [self._run.id, *(one.run for one in self._run.durable.earlier)]
+            raise NoLogError(f"job {self._run.job} has no rounds of a run {self.run}: its runs are {', '.join(known)}")
+        return rounds[-1]
+
+    async def _rounds(self) -> list[int]:
+        """Return the numbers of the rounds of the run that are kept. Raises `StoreError`."""
+        return [one.number for one in rounds_of(await self._store.read_rounds(self._run.job, self.run))]
 
     async def parts(self, found: LogSources) -> AsyncGenerator[LogPart | None, None]:
         """Yield what is read of these logs, and None now and then while there is nothing new."""
-        place = None
+        yield LogPart(run=self.run)
+        places, place = self._query.after, None
         while True:
             for note in _notes(found):
                 yield note
-            logs = [_Log(source, place, source.session) for source in found.sources if not source.problem]
+            logs = [
+                _Log(source, places.get((source.rank, source.stream), place), source.session)
+                for source in found.sources
+                if not source.problem
+            ]
             async for part in self._parts_of_round(logs):
                 yield part
-            if self._stopped or not self._has_next:
+            if self._stopped or self.is_cut or not self._has_next:
                 return
-            self.round, place = self._run.durable.round, BEGINNING
+            self.round, places, place = await self._next_round(), {}, BEGINNING
             text, found = await self._find_next()
-            yield LogPart(round=self.round, note=text)
+            yield LogPart(run=self.run, round=self.round, note=text)
 
     async def _parts_of_round(self, logs: Sequence[_Log]) -> AsyncIterator[LogPart | None]:
         """Yield what is read of these logs until no more is to come."""
-        while True:
+        while not self.is_cut:
             # Looked at first: what was written until the end is read after it.
             version, is_last = self._change_signal.version, self._is_over or self._has_next
             for log in logs:
-                async for part in self._news(log):
+                async for part in self._news(log, is_last=is_last):
                     yield part
                 yield None  # each may have taken a while, if its node does not answer
             if is_last:
                 return
             if self._left <= 0 or self._driver.now >= self._until:
                 self._stopped = True
-                yield LogPart(note="this is as much as one request reads: ask again, or look on the hosts")
+                text = "this is as much as one request reads: ask again, or look on the hosts"
+                yield LogPart(run=self.run, note=text)
                 return
             yield None
             await self._wait(version)
@@ -126,11 +162,21 @@ class LogReading:
         except NoLogError as error:
             return str(error), LogSources((), 0)
 
+    async def _next_round(self) -> int:
+        """Return the next round that was formed; several may have passed since the last look. Raises `StoreError`."""
+        await self._driver.written()
+        return min((number for number in await self._rounds() if number > self.round), default=self._run.durable.round)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the daemon ends before a reader who follows has come to the end; that reader asks the next one."""
+        return self._query.follow and self._change_signal.closed
+
     @property
     def _is_over(self) -> bool:
         """Whether nothing more will be written that the reader wants."""
         durable = self._run.durable
-        if not self._query.follow or self._change_signal.closed or durable.state.ended:
+        if not self._query.follow or self._earlier or durable.state.ended:
             return True
         if self._driver.machine.jobs.get(self._run.job) is not self._run:
             return True
@@ -139,7 +185,8 @@ class LogReading:
     @property
     def _has_next(self) -> bool:
         """Whether there is a later round to go on with."""
-        return self._query.follow and self._query.round is None and self._run.durable.round != self.round
+        later = self._query.round is None and not self._earlier and self._run.durable.round != self.round
+        return self._query.follow and later
 
     async def _wait(self, version: int) -> None:
         """Wait until there may be more: a while, or until something is recorded, such as the end of the run."""
@@ -149,35 +196,39 @@ class LogReading:
         except TimeoutError:
             return
 
-    async def _news(self, log: _Log) -> AsyncIterator[LogPart]:
-        """Yield what there is of a log after its place, and set that."""
+    async def _news(self, log: _Log, *, is_last: bool) -> AsyncIterator[LogPart]:
+        """Yield what there is of a log after its place, and set that; nobody looks again after the last time."""
         more = not log.is_over
         while more and self._left > 0:
             more = False
             try:
                 chunk = await self._ask(log)
             except NoChunkError as error:
-                if not self._is_over and log.source.node in self._run.members:
+                if self.is_cut or (not is_last and log.source.keeper in self._run.members):
                     return  # it may come back
                 log.is_over = True
                 if not (log.is_read and self._run.durable.state.ended):  # nodes let followers read to the end
                     yield log.part(note=_elsewhere(log.source, str(error)))
                 return
+            is_new = log.place is None
             log.place, more, log.is_over = chunk.place or log.place, chunk.more, bool(chunk.problem)
             log.is_read = not more
             self._left -= len(chunk.data)
             if chunk.gap:
                 yield log.part(note="something is left out here: it was rotated away, or is too far back")
-            if text := log.decoder.decode(chunk.data):
+            text = chunk.data.decode(errors="replace")  # nodes send whole characters
+            if text or (is_new and self._query.follow and log.place is not None):
                 yield log.part(text)
             if chunk.problem:
                 yield log.part(note=_elsewhere(log.source, chunk.problem))
 
     async def _ask(self, log: _Log) -> LogChunk:
         """Return the next chunk. Raises `NoChunkError`."""
-        one, query, member = log.source, self._query, self._run.members.get(log.source.node)
+        one, query, member = log.source, self._query, self._run.members.get(log.source.keeper)
         if member is not None and member.session is not None:
             log.session = member.session  # it may have come back; when the run ends, it is no member any more
+            if not sends_logs(member):
+                raise NoChunkError(f"the release of node {member.node} is too old to send its logs")
         if log.session is None:
             raise NoChunkError("its node is not connected")
         wanted = ReadLog(
@@ -196,10 +247,11 @@ class LogReading:
 
 def _notes(found: LogSources) -> Iterator[LogPart]:
     """Yield what the reader has to know of logs that are not read, once for each node."""
+    run = next((one.run for one in found.sources), "")
     if found.omitted:
-        yield LogPart(note=f"{found.omitted} more workers are left out: choose some by rank or node")
+        yield LogPart(run=run, note=f"{found.omitted} more workers are left out: choose some by rank or node")
     for one in {source.node: source for source in found.sources if source.problem}.values():
-        yield LogPart(round=one.round, node=one.node, host=one.host, note=one.problem)
+        yield LogPart(run=run, round=one.round, node=one.node, host=one.host, note=one.problem)
 
 
 def _elsewhere(source: LogSource, problem: str) -> str:

@@ -58,7 +58,7 @@ class LogsApi:
             found = await reading.find()
             if streams:
                 return await self._stream(request, reading, found)
-            return respond(request, await _whole(reading, found, job, run.id))
+            return respond(request, await _whole(reading, found, job))
         except NoLogError as error:
             return complain(request, 404, "unknown_log", str(error))
         finally:
@@ -78,7 +78,8 @@ class LogsApi:
                     elif loop.time() - written_at >= QUIET_S:
                         await response.write(b": nothing new\n\n")
                         written_at = loop.time()
-            await response.write(_sent(LogPart(over=True)))
+            if not reading.is_cut:
+                await response.write(_sent(LogPart(over=True)))
         except ConnectionError:
             pass  # the reader has gone
         return response
@@ -99,7 +100,7 @@ def _sent(part: LogPart) -> bytes:
     return f"event: log\ndata: {json.dumps(fields_of(part))}\n\n".encode()
 
 
-async def _whole(reading: LogReading, found: LogSources, job: str, run: str) -> LogsAnswer:
+async def _whole(reading: LogReading, found: LogSources, job: str) -> LogsAnswer:
     """Read as much as one answer may have."""
     logs = {
         (one.rank, str(one.stream)): LogStatus(
@@ -115,7 +116,7 @@ async def _whole(reading: LogReading, found: LogSources, job: str, run: str) -> 
             if part is None:
                 continue
             if part.rank is None:
-                about_all.append(part.note)
+                about_all += [part.note] * bool(part.note)
                 continue
             key = part.rank, part.stream
             texts[key].append(part.text[:left])
@@ -126,7 +127,7 @@ async def _whole(reading: LogReading, found: LogSources, job: str, run: str) -> 
                 break
     return LogsAnswer(
         job=job,
-        run=run,
+        run=reading.run,
         round=reading.round,
         logs=tuple(
             LogStatus(**fields_of(log) | {"text": "".join(texts[key]), "note": "; ".join(notes[key])})

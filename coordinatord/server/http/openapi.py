@@ -27,17 +27,24 @@ from coordinatord.protocol.api import (
     HealthAnswer,
     JobsAnswer,
     JobStatus,
+    PageLinkAnswer,
+    PageLinkBody,
+    PageSessionAnswer,
+    PageSessionBody,
 )
 from coordinatord.protocol.log_answers import LogPart, LogsAnswer
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LOG_LINES_MAX, LogStream
 from coordinatord.runtime import __version__
 from coordinatord.server.http.events_api import AT_ONCE_MAX
 from coordinatord.server.http.json_schema import Schema, Schemas
-from coordinatord.server.http.log_query import ALL, BOTH, LAST_LINES
+from coordinatord.server.http.log_query import ALL, BOTH, LAST_LINES, PLACES_MAX
+from coordinatord.server.http.page_access import cookie_name
 from coordinatord.server.http.responses import JSON, MSGPACK, SENDS
 
 OF_READS = {
-    403: "A web page of another site sent it, or a browser that asks by a name that is not this coordinator's.",
+    401: "There is no token, or it is not valid.",
+    403: "The token may not do this, a web page of another site sent it, or a browser that asks by a foreign name.",
+    429: "Too many requests of this address were not let in.",
     500: "A bug of coordinatord.",
     503: "It cannot be answered now: too many ask, or the records cannot be read.",
 }
@@ -52,6 +59,9 @@ OF_REQUESTS = {
     415: "The body is neither JSON nor msgpack.",
 }
 """The errors that an operator's request may meet beside these."""
+
+OF_BODIES = {status: OF_REQUESTS[status] for status in (400, 408, 413, 415)}
+"""Those of them that any body may meet."""
 
 UNKNOWN_JOB = {404: "There is no such job."}
 MALFORMED = {400: "A parameter is wrong."}
@@ -83,6 +93,8 @@ class Operation:
     parameters: tuple[Parameter, ...] = ()
     body: type[Any] | None = None
     errors: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    open: bool = False
+    """It is for everybody."""
 
 
 _LAST_EVENTS: Schema = {"type": "integer", "minimum": 1, "maximum": AT_ONCE_MAX, "default": AT_ONCE_MAX}
@@ -106,6 +118,7 @@ _NUMBER_OF_LINES: Schema = {"type": "integer", "minimum": 0, "maximum": LOG_LINE
 OF_LOGS = (
     Parameter("rank", "Only these ranks, such as `3` or `0-7,12`.", {"type": "array", "items": {"type": "string"}}),
     Parameter("node", "Only workers of these nodes or hosts.", {"type": "array", "items": {"type": "string"}}),
+    Parameter("run", "An earlier run, as `earlier` of the job names it; by default the last one.", {"type": "string"}),
     Parameter("round", "The round; by default the last one.", {"type": "integer", "minimum": 0}),
     Parameter("stream", "Which stream.", {"enum": [*LogStream, BOTH], "default": BOTH}),
     Parameter(
@@ -123,6 +136,11 @@ OF_LOGS = (
         f"Go on with what is written, also in later rounds, until the run ends. It needs `Accept: {SENDS}`.",
         {"type": "boolean", "default": False},
     ),
+    Parameter(
+        "after",
+        "Go on after these places, one for each log: `place` of its last part, of a stream that broke off.",
+        {"type": "array", "items": {"type": "string"}, "maxItems": PLACES_MAX},
+    ),
 )
 
 
@@ -131,7 +149,13 @@ def _request(path: str, summary: str, body: type[Any] = AdminBody) -> Operation:
 
 
 OPERATIONS = (
-    Operation("get", "/healthz", "Whether the coordinator does its work; 503 says why not.", HealthAnswer),
+    Operation(
+        "get",
+        "/healthz",
+        "Whether the coordinator does its work; 503 says why not. Without a token: `status` alone.",
+        HealthAnswer,
+        open=True,
+    ),
     Operation("get", "/v1/jobs", "All jobs, each without its rounds.", JobsAnswer),
     Operation("get", "/v1/jobs/{job}", "One job, with its last rounds.", JobStatus, errors=UNKNOWN_JOB),
     Operation(
@@ -162,14 +186,45 @@ OPERATIONS = (
     _request("/v1/nodes/{node}/undrain", "Let a node or a host in again."),
     Operation("get", "/metrics", "Metrics for Prometheus.", content="text/plain"),
     Operation("get", "/openapi.json", "This document.", content=JSON),
-    Operation("get", "/", "The live page.", content="text/html"),
+    Operation("get", "/", "The live page.", content="text/html", open=True),
+    Operation(
+        *("post", "/v1/page/link", "A code that lets one browser in, as `/#enter=CODE`."),
+        answer=PageLinkAnswer,
+        body=PageLinkBody,
+        errors=OF_BODIES,
+    ),
+    Operation(
+        *("post", "/v1/page/session", "Let a browser in by a code, which is used up; `Set-Cookie` has its session."),
+        answer=PageSessionAnswer,
+        body=PageSessionBody,
+        errors=OF_BODIES,
+        open=True,
+    ),
     Operation("get", "/v1/stream", "The data of the live page, which may change with each release.", content=SENDS),
 )
 """All that is served, but for the files of the page and the sessions of nodes."""
 
 ABOUT = """What coordinatord serves over HTTP. Answers are JSON, or msgpack if the request has
-`Accept: application/msgpack`; errors too. There is no authentication: whoever reaches the port may send any request.
+`Accept: application/msgpack`; errors too. Each request wants a token: of the role `read` for what only shows, of the
+role `admin` for what acts. A coordinator that was started with `--insecure` asks nobody for one.
 Fields may be added; none changes its meaning, and none goes away."""
+
+
+SECURITY = {
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "crd1.KEY.ROLE.SECRET",
+        "description": "An access token, as `coordinatord token new` makes it.",
+    },
+    "page": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": cookie_name("KEY"),
+        "description": "The session of a browser. KEY stands for the first 16 letters of the KEY in a token.",
+    },
+}
+"""How a request says who sends it: in one of these ways."""
 
 
 @cache
@@ -183,7 +238,8 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "coordinatord", "version": __version__, "description": " ".join(ABOUT.split())},
         "paths": paths,
-        "components": {"schemas": dict(sorted(schemas.made.items()))},
+        "components": {"schemas": dict(sorted(schemas.made.items())), "securitySchemes": SECURITY},
+        "security": [{name: []} for name in SECURITY],
     }
 
 
@@ -219,6 +275,8 @@ def _described(one: Operation, schemas: Schemas) -> dict[str, Any]:
         "parameters": [*map(_of_path, _names_in(one.path)), *map(_of_parameter, one.parameters)],
         "responses": {str(status): answer for status, answer in answers.items()},
     }
+    if one.open:
+        described["security"] = []
     if one.body is not None:
         described["requestBody"] = {"required": True, "content": _of_record(schemas.of_body(one.body))}
     return described

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from coordinatord.protocol.messages import RefusalCode
 from coordinatord.runtime import __version__
+from coordinatord.security.gatekeeper import Gatekeeper
 from coordinatord.server.counters import Counters, LagProbe
 from coordinatord.server.driver import Driver
 from coordinatord.server.job_iteration import iterate_jobs
@@ -32,8 +33,11 @@ PIECE = 2_000
 class Metrics:
     """The metrics of one server. It has a registry of its own, so that two servers in one process do not mix."""
 
-    def __init__(self, driver: Driver, counters: Counters) -> None:
-        """Make it once the driver's machine is restored, and before the driver starts."""
+    def __init__(self, driver: Driver, counters: Counters, gatekeeper: Gatekeeper | None) -> None:
+        """Make it once the driver's machine is restored, and before the driver starts.
+
+        Without a gatekeeper nobody is turned away.
+        """
         self._driver = driver
         self._rounds = RoundMeter(driver.machine.jobs.values())
         driver.watchers.append(self._rounds.note)
@@ -46,7 +50,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         rounds = self._rounds
         histograms = (counters.commits, counters.lag, rounds.formation, rounds.start, rounds.recovery)
-        for collector in (_Daemon(driver, counters), self._jobs, *histograms):
+        for collector in (_Daemon(driver, counters, gatekeeper), self._jobs, *histograms):
             self._registry.register(collector)
         for collect in (ProcessCollector, PlatformCollector, GCCollector):
             collect(registry=self._registry)
@@ -96,9 +100,10 @@ def _without_garbage(encode: Callable[[Collector], bytes], registry: Collector) 
 class _Daemon(Collector):
     """The metrics that belong to no job."""
 
-    def __init__(self, driver: Driver, counters: Counters) -> None:
+    def __init__(self, driver: Driver, counters: Counters, gatekeeper: Gatekeeper | None) -> None:
         self._driver = driver
         self._counters = counters
+        self._gatekeeper = gatekeeper
 
     def collect(self) -> Iterator[Metric]:
         """Read plain numbers, which is safe in another thread at any time."""
@@ -113,6 +118,8 @@ class _Daemon(Collector):
             "coordinatord_store_failures", "Attempts to record something that failed.", counters.store_failures
         )
         yield CounterMetricFamily("coordinatord_heartbeats", "Heartbeats that nodes have sent.", counters.heartbeats)
+        denied = 0 if self._gatekeeper is None else self._gatekeeper.denied
+        yield CounterMetricFamily("coordinatord_denied", "Requests of those whose token was not good enough.", denied)
         refused = CounterMetricFamily(
             "coordinatord_refused", "Messages that ended a node's session, by reason.", labels=["code"]
         )

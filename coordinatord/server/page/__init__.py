@@ -1,6 +1,6 @@
 """The live page at `GET /`: a few files without a build step, served from memory; its data comes from `live_updates`.
 
-It reads and never acts. Nothing on it comes from another host, and the browser is made to enforce that.
+It shows, and acts where its reader may. Nothing on it comes from another host, and the browser is made to enforce that.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ HEADERS = {
     # run.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
     " img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     # A browser asks again each time and is answered with 304: a page is never older than the daemon that it shows.

@@ -1,7 +1,9 @@
 // The whole page: passes data from the stream to the list of jobs and to the job that the address names.
 
+import { allow } from "./acts.js";
 import { copyable, drainedPanel, endpoint, quoted } from "./commands.js";
 import { h, name, setText, set, show } from "./dom.js";
+import { entryPage, hasLink, letIn } from "./entry.js";
 import { jobPage } from "./job.js";
 import { firstChoice, jobList, jobOf, linkTo } from "./jobs.js";
 import { Stream } from "./stream.js";
@@ -15,11 +17,14 @@ const page = {
   main: document.getElementById("main"),
   banner: document.getElementById("banner"),
   link: document.getElementById("link"),
+  host: document.getElementById("host"),
+  jobs: document.getElementById("jobs"),
 };
 const list = jobList();
 const drained = drainedPanel();
 const nothing = emptyPage();
 const unknown = unknownPage();
+const entry = entryPage();
 let job = jobPage();
 
 let jobs = null; // the last list
@@ -28,17 +33,19 @@ let selected = jobOf(location.hash);
 let link = { state: "opening", text: "", since: Date.now() };
 let version = null; // of the coordinator that this page came from
 
-document.getElementById("jobs").append(list.element);
-setText(document.getElementById("host"), location.host);
+page.jobs.append(list.element);
+setText(page.host, location.host);
 
-const stream = new Stream({ jobs: showJobs, job: showJob, link: showLink });
+const stream = new Stream({ viewer: allow, jobs: showJobs, job: showJob, link: showLink });
+entry.explain(await letIn());
 stream.open(selected);
-window.addEventListener("hashchange", () => select(jobOf(location.hash)));
+window.addEventListener("hashchange", follow);
 setInterval(tick, TICK_MS);
 
 function showJobs(data) {
   jobs = data.jobs;
   version ??= data.version;
+  setText(page.host, data.insecure ? `${location.host}, open to everybody (--insecure)` : location.host);
   if (version !== data.version) location.reload(); // this page is of another release than the data
   show(page.body, true);
   set(page.body, "data-empty", jobs.length === 0);
@@ -46,6 +53,16 @@ function showJobs(data) {
   if (selected === null) select(jobOf(location.hash));
   list.update(jobs, selected);
   if (!jobs.length && !view?.data.status) present(nothing);
+}
+
+// Go where the address leads: to a job, or in.
+async function follow() {
+  if (hasLink()) {
+    entry.explain(await letIn());
+    stream.open(selected);
+  } else {
+    select(jobOf(location.hash));
+  }
 }
 
 function select(wanted) {
@@ -76,15 +93,20 @@ function showJob(data) {
 }
 
 function present(part) {
-  if (page.main.firstChild !== part.element) page.main.replaceChildren(part.element, drained.element);
+  const beside = part === entry ? [] : [drained.element];
+  if (page.main.firstChild !== part.element) page.main.replaceChildren(part.element, ...beside);
 }
 
 function showLink(state, text, sinceMs) {
   if (link.state !== state) link = { state, text, since: Date.now() - sinceMs };
   link.text = text;
   const away = state === "lost" || state === "refused";
+  const locked = state === "locked";
+  if (locked) present(entry);
+  show(page.jobs, !locked);
+  if (locked) show(page.body, true);
   set(page.link, "data-state", state);
-  setText(page.link.lastChild, { live: "live", lost: "no connection", refused: "refused", paused: "paused" }[state]);
+  setText(page.link.lastChild, { live: "live", lost: "no connection", refused: "refused", paused: "paused", locked: "locked" }[state]);
   show(page.banner, away);
   set(page.body, "data-stale", away);
   if (away) setText(page.banner, bannerText());

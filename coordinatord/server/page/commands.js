@@ -1,5 +1,6 @@
-// Commands to type. The page itself only shows: a reader of it need not be allowed to end a job.
+// Commands to type, and beside them buttons that do the same: a reader of the page need not be allowed to end a job.
 
+import { actButton } from "./acts.js";
 import { h, keep, setText, set } from "./dom.js";
 
 const COPIED_MS = 1_500; // long enough to be seen
@@ -49,7 +50,7 @@ function copy(element) {
 export function commandsPanel() {
   const list = h("dl", { class: "commands" });
   const element = h("details", { class: "panel" }, h("summary", {}, h("h2", {}, "Act on this job")),
-    h("p", { class: "muted" }, "This page only shows. Type these commands where nodeclient is installed; they are recorded in the job's events."), list);
+    h("p", { class: "muted" }, "Type these commands where nodeclient is installed; what they do is recorded in the job's events."), list);
   return {
     element,
     update(job, ended) {
@@ -64,16 +65,59 @@ function commandsOf(job, ended) {
     { what: "The last failure in full, with hints", text: command("report", job) },
   ];
   const living = [
-    { what: "Begin a new round, as planned: workers save first", text: command("restart", job) },
-    { what: "End the job, as planned: workers save first", text: command("stop", job) },
+    { what: "Begin a new round, as planned: workers save first", text: command("restart", job), act: restart(job) },
+    { what: "End the job, as planned: workers save first", text: command("stop", job), act: stop(job) },
     { what: "Let a node's workers save, and keep the node out of rounds", text: `nodeclient drain --coord ${quoted(endpoint())} NODE` },
   ];
   return ended ? [...always, { what: "Forget the job", text: command("forget", job) }] : [...always, ...living];
 }
 
-function entry({ what }) {
+function restart(job) {
+  return {
+    path: `/v1/jobs/${encodeURIComponent(job)}/restart`,
+    title: `Restart ${job}?`,
+    about: "Its workers save their state and end, and a new round begins. No restart of its budget is used.",
+    verb: "Restart",
+  };
+}
+
+function stop(job) {
+  return {
+    path: `/v1/jobs/${encodeURIComponent(job)}/stop`,
+    title: `Stop ${job}?`,
+    about: "Its workers save their state and end, and so does the job. Nodes that join again begin a new run.",
+    verb: "Stop",
+  };
+}
+
+export function drain(node) {
+  return {
+    path: `/v1/nodes/${encodeURIComponent(node)}/drain`,
+    title: `Drain ${node}?`,
+    about: "Its workers save their state, it leaves its job, and it is in no round until it is let in again.",
+    verb: "Drain",
+  };
+}
+
+export function undrain(node) {
+  return {
+    path: `/v1/nodes/${encodeURIComponent(node)}/undrain`,
+    title: `Let ${node} in again?`,
+    about: "It may join jobs again. A job that it joins may begin a new round.",
+    verb: "Undrain",
+  };
+}
+
+function entry({ what, act }) {
   const line = copyable();
-  return { element: h("div", {}, h("dt", {}, what), h("dd", {}, line.element)), update: ({ text }) => line.update(text) };
+  const button = act ? actButton() : null;
+  return {
+    element: h("div", {}, h("dt", {}, what), h("dd", {}, line.element, ...(button ? [button.element] : []))),
+    update(wanted) {
+      line.update(wanted.text);
+      button?.update(wanted.act);
+    },
+  };
 }
 
 // Nodes that an operator keeps out of all jobs.
@@ -93,11 +137,13 @@ export function drainedPanel() {
 function mark() {
   const content = h("dt");
   const line = copyable();
+  const button = actButton();
   return {
-    element: h("div", {}, content, h("dd", {}, line.element)),
+    element: h("div", {}, content, h("dd", {}, line.element, button.element)),
     update({ node, reason }) {
       setText(content, reason || node);
       line.update(command("undrain", node));
+      button.update(undrain(node));
     },
   };
 }

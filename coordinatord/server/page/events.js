@@ -11,13 +11,13 @@ const GROUPS = [
   { name: "All", kinds: [] },
   {
     name: "Interruptions",
-    kinds: ["RoundStopped", "RoundEnded", "RunEnded", "NodeLost", "NodeLeftBehind", "NodesSilent", "TrainingStalled", "JobStopAsked"],
+    kinds: ["RoundStopped", "RoundEnded", "RunEnded", "NodeLost", "NodeLeftBehind", "NodesSilent", "FirstStepOverdue", "TrainingStalled", "JobStopAsked"],
   },
   {
     name: "Rounds",
     kinds: [
-      "RunOpened", "RoundFormed", "RoundStarted", "TrainingBegan", "TrainingCaughtUp", "TrainingStalled", "TrainingResumed",
-      "RoundStopped", "RoundEnded", "RoundsMissed", "RunEnded",
+      "RunOpened", "RoundFormed", "RoundStarted", "TrainingBegan", "FirstStepOverdue", "TrainingCaughtUp", "TrainingStalled",
+      "TrainingResumed", "RoundStopped", "RoundEnded", "RoundsMissed", "RunEnded",
     ],
   },
   { name: "Nodes", kinds: ["NodeJoined", "NodeLost", "NodeReleased", "NodeSucceeded", "NodeLeftBehind", "NodesSilent", "NodesHeard"] },

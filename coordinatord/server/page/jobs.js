@@ -61,9 +61,12 @@ function entry() {
   const state = badge();
   const facts = h("span", { class: "facts" });
   const link = h("a", {}, h("span", { class: "title" }, title), state.element, facts);
+  const element = h("li", {}, link);
   return {
-    element: h("li", {}, link),
+    element,
     update({ job, current }) {
+      const chosen = current && !link.hasAttribute("aria-current");
+      if (chosen) requestAnimationFrame(() => element.scrollIntoView({ block: "nearest", inline: "nearest" }));
       setText(title, job.job);
       set(link, "aria-current", current ? "page" : null);
       set(link, "href", linkTo(job.job));

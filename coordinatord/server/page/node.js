@@ -1,6 +1,7 @@
 // One node, chosen in the table: all that is known of it, and the commands for it.
 
-import { command, copyable, quoted } from "./commands.js";
+import { actButton } from "./acts.js";
+import { command, copyable, drain, quoted, undrain } from "./commands.js";
 import { badge, h, keep, name, setText, show } from "./dom.js";
 import { releaseOf } from "./filters.js";
 import { count, duration, toneOfNode } from "./format.js";
@@ -12,11 +13,12 @@ export function nodeDetail(close) {
   const state = badge();
   const facts = h("dl", { class: "facts" });
   const logs = copyable();
-  const drain = copyable();
+  const line = copyable();
+  const act = actButton();
   const button = h("button", { type: "button", class: "quiet" }, "Close");
   button.addEventListener("click", close);
   const element = h("section", { class: "detail", "aria-label": "The chosen node" },
-    h("div", { class: "row" }, h("h3", {}, title), state.element, button), facts, logs.element, drain.element);
+    h("div", { class: "row" }, h("h3", {}, title), state.element, button), facts, logs.element, h("div", { class: "row" }, line.element, act.element));
   return {
     element,
     update(node, { job, most }) {
@@ -27,7 +29,8 @@ export function nodeDetail(close) {
       keep(facts, factsOf(node, most), (each) => each.label, fact);
       show(logs.element, node.log_dir !== null);
       logs.update(command("logs", job, ` --node=${quoted(node.node)}`));
-      drain.update(command(node.drained ? "undrain" : "drain", node.node));
+      line.update(command(node.drained ? "undrain" : "drain", node.node));
+      act.update(node.drained ? undrain(node.node) : drain(node.node));
     },
   };
 }

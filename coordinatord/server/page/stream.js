@@ -12,8 +12,8 @@ export class Stream {
   #hiding = 0;
   #handlers;
 
-  // `handlers` has `jobs(data)`, `job(data)` and `link(state, text, sinceMs)`: the state is "live", "lost", "refused" or
-  // "paused", and `sinceMs` is how long it has lasted already.
+  // `handlers` has `viewer(data)`, `jobs(data)`, `job(data)` and `link(state, text, sinceMs)`: the state is "live", "lost", "refused",
+  // "locked" or "paused", and `sinceMs` is how long it has lasted already. Nothing more is tried once it is locked.
   constructor(handlers) {
     this.#handlers = handlers;
     setInterval(() => this.#watch(), 1_000);
@@ -29,7 +29,7 @@ export class Stream {
     this.#receivedAt = performance.now();
     const source = new EventSource(job === null ? "/v1/stream" : `/v1/stream?job=${encodeURIComponent(job)}`);
     this.#source = source;
-    for (const kind of ["jobs", "job", "alive"]) {
+    for (const kind of ["viewer", "jobs", "job", "alive"]) {
       source.addEventListener(kind, (event) => {
         if (source !== this.#source) return;
         this.#receivedAt = performance.now();
@@ -58,7 +58,8 @@ export class Stream {
     const asking = new AbortController();
     try {
       const answer = await fetch("/v1/stream", { headers: { Accept: "application/json" }, signal: asking.signal });
-      if (!answer.ok) this.#handlers.link("refused", String((await answer.json()).message), 0);
+      if (answer.status === 401) clearTimeout(this.#timer);
+      if (!answer.ok) this.#handlers.link(answer.status === 401 ? "locked" : "refused", String((await answer.json()).message), 0);
     } catch {
       this.#handlers.link("lost", "The coordinator cannot be reached", 0);
     } finally {

@@ -157,7 +157,7 @@ def test_what_a_drain_says_is_so_also_where_the_host_is_drained_already() -> Non
 def test_a_name_that_no_node_has_is_taken_for_a_slip() -> None:
     life = a_running_pair()
     answer = ask(life, DrainNode("host-n11", "alice", ""))
-    how = 'To keep out one that is to come later, drain it with --ahead, or over HTTP with "ahead": true'
+    how = "To keep out one that is to come later, drain it ahead of time"
     assert answer.result is AdminResult.UNKNOWN_NODE
     assert answer.text == f"no job has a node or a host 'host-n11'; did you mean host-n1? {how}"
     assert ask(life, DrainNode("elsewhere", "alice", "")).text == f"no job has a node or a host 'elsewhere'. {how}"

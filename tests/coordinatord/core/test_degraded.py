@@ -148,3 +148,23 @@ def test_a_second_reason_takes_the_place_of_the_first() -> None:
     coordinator = in_trouble()
     coordinator.handle(StoreFailed("the disk is gone"), 2.0)
     assert coordinator.store_error == "the disk is gone"
+
+
+def test_a_deserted_job_is_not_given_up_for_a_node_with_other_settings_that_cannot_be_taken_in() -> None:
+    coordinator = a_coordinator()
+    for session in (1, 2):
+        connect(coordinator, session, f"n{session}")
+    for session in (1, 2):
+        coordinator.handle(Disconnected(session), 1.0)
+    let_pass(coordinator, 10.0)
+    assert coordinator.jobs["default"].deserted
+    coordinator.handle(TROUBLE, 10.0)
+    other = Connected(3, a_join("n1", spec=a_spec(1, 1)), "10.0.0.1", "10.0.0.254")
+    [refuse] = coordinator.handle(other, 11.0).effects
+    assert isinstance(refuse, Refuse)
+    assert (refuse.message.code, refuse.message.retry) == (RefusalCode.UNRECORDED, True)
+    connect(coordinator, 4, "n1", 12.0)
+    connect(coordinator, 5, "n2", 12.0)
+    coordinator.handle(StoreRecovered(), 13.0)
+    assert coordinator.jobs["default"].durable.state is State.STARTING
+    assert coordinator.jobs["default"].id == "e-1"

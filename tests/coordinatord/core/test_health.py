@@ -203,6 +203,16 @@ def test_a_node_that_stands_behind_others_is_known_by_it_however_little_it_lacks
     assert [node.behind for node in job.view.nodes] == [0, 1]
 
 
+def test_nobody_is_behind_when_there_is_no_round() -> None:
+    job = Job()
+    job.train(20)
+    job.stage.play("step n1 500")
+    assert job.view.nodes[0].behind == 0 != job.view.nodes[1].behind
+    for line in ("drop n1", "advance 6s", "stopped n2"):
+        job.stage.play(line)
+    assert (job.view.state, [node.behind for node in job.view.nodes]) == ("forming", [0])
+
+
 def test_how_long_there_was_no_step_and_how_long_one_takes_is_known() -> None:
     job = Job()
     assert (job.view.progress.idle_s, job.view.progress.usual_s) == (None, None)

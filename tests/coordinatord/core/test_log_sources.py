@@ -36,10 +36,10 @@ class Job:
         """Handle an event, and note the records."""
         self.records += self.coordinator.handle(event, 0.0).records
 
-    def sources(self, choice: LogChoice = ALL, number: int = 1) -> LogSources:
+    def sources(self, choice: LogChoice = ALL, number: int = 1, **further: Any) -> LogSources:
         """Return who has the chosen logs of a round."""
         records = self.records if number == 1 else []
-        return log_sources(self.coordinator.jobs["default"], number, records, choice)
+        return log_sources(self.coordinator.jobs["default"], number, records, choice, **further)
 
 
 def places(found: LogSources) -> list[tuple[int, str, int | None]]:
@@ -53,7 +53,7 @@ def test_all_logs_of_a_round_are_found_by_rank_and_each_at_its_node() -> None:
     ]
     assert found.omitted == 0
     assert found.sources[-1] == LogSource(
-        "e-1", 1, 3, LogStream.STDERR, "b", "host-b", "/logs/default/e-1/round_1/3/stderr.log", 2, ""
+        "e-1", 1, 3, LogStream.STDERR, "b", "host-b", "/logs/default/e-1/round_1/3/stderr.log", "b", 2, ""
     )
 
 
@@ -98,7 +98,12 @@ def test_ranks_are_not_counted_one_by_one(ranks: tuple[range, ...]) -> None:
         (
             LogChoice(ranks=(range(4, 5),)),
             1,
-            "round 1 has no such rank there: it has nodes a (ranks 0 to 1), b (ranks 2 to 3)",
+            "round 1 has no rank 4: it has nodes a (ranks 0 to 1), b (ranks 2 to 3)",
+        ),
+        (
+            LogChoice(ranks=(range(2), range(7, 8)), nodes=frozenset({"b"})),
+            1,
+            "round 1 has no rank 0-1, 7 on node b (ranks 2 to 3)",
         ),
     ],
 )
@@ -136,6 +141,26 @@ def test_of_a_node_that_is_gone_the_place_of_its_files_is_said() -> None:
     job.handle(Disconnected(2))
     job.coordinator.jobs["default"].members.clear()
     assert problem_of(job) == f"node a is not connected: {there}"
+
+
+def test_who_follows_waits_for_a_node_that_may_come_back() -> None:
+    job = Job()
+    job.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.RUNNING)))
+    job.handle(Disconnected(1))
+    [source] = job.sources(LogChoice(ranks=(range(1),), streams=STDERR), follow=True).sources
+    assert (source.session, source.problem) == (None, "")
+
+
+def test_another_node_with_the_logs_in_the_same_place_is_asked_instead() -> None:
+    job = Job(host="gpu1")
+    choice = LogChoice(ranks=(range(1),), streams=STDERR)
+    job.handle(Disconnected(1))
+    [source] = job.sources(choice).sources
+    assert (source.node, source.keeper, source.session, source.problem) == ("a", "b", 2, "")
+    [source] = job.sources(choice, earlier="e-0").sources
+    assert (source.run, source.file) == ("e-0", "/logs/default/e-0/round_1/0/stderr.log")
+    with pytest.raises(NoLogError, match="round 9 of run e-0 is not known"):
+        job.sources(choice, 9, earlier="e-0")
 
 
 def test_of_a_node_without_files_it_is_said_what_to_do() -> None:

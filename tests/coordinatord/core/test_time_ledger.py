@@ -188,6 +188,38 @@ def test_a_run_that_succeeds_without_the_steps_that_were_to_come_has_run() -> No
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0}
 
 
+def test_that_steps_are_to_come_is_not_believed_for_ever() -> None:
+    stage = play(PAIR, "announce n1 n2", "advance 599s")
+    assert (shown(stage).state, ledger(stage)) == ("starting", {"waiting": 3.0, "starting": 600.0})
+    stage.play("advance 101s")
+    view = shown(stage)
+    assert (view.state, view.ledger.goodput) == ("running", None)
+    assert ledger(stage) == {"waiting": 3.0, "starting": 601.0, "running": 100.0}
+    text = "no step yet, and all workers were started more than 10 min ago: "
+    assert view.reason == f"{text}if the script never calls ctx.step, let it say workerlib.init(steps=False)"
+    assert [record.KIND for _, record in stage.past].count("FirstStepOverdue") == 1
+    stage.play("step n1 0")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 701.0}, "it was starting all that time"
+    assert "no step yet" not in shown(stage).reason
+
+
+def test_that_the_first_step_is_overdue_outlives_the_coordinator_and_not_the_round() -> None:
+    stage = play(PAIR, "announce n1 n2", "advance 610s", "die 2s", "reconnect n1 n2", "advance 1s")
+    assert shown(stage).state == "running"
+    assert ledger(stage) == {"waiting": 3.0, "starting": 601.0, "running": 13.0}
+    for line in ("fail n1", "stopped n1 n2", "running n1 n2", "announce n1 n2", "advance 1s"):
+        stage.play(line)
+    assert shown(stage).state == "starting"
+    assert ledger(stage)["starting"] == 602.0
+
+
+def test_a_round_that_does_not_come_to_steps_as_those_before_is_starting() -> None:
+    stage = play(PAIR, "step n1 0", "advance 1s", "fail n1", "stopped n1 n2", "running n1 n2", "advance 700s")
+    view = shown(stage)
+    assert (view.state, view.reason) == ("starting", "no step yet, and all workers were started more than 10 min ago")
+    assert ledger(stage)["starting"] == 701.0
+
+
 def test_that_steps_are_to_come_is_said_again_to_a_coordinator_that_comes_back() -> None:
     stage = play(PAIR, "announce n1 n2", "advance 6s", "die 2s", "reconnect n1 n2", "advance 1s")
     assert ledger(stage) == {"waiting": 3.0, "starting": 10.0}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass
 from typing import Annotated
 
 import pytest
@@ -68,3 +68,33 @@ def test_anything_else_is_refused_by_its_place(field: str, value: object, error:
 def test_a_list_is_measured_before_its_items_are_looked_at() -> None:
     with pytest.raises(SchemaError, match="must have 0 to 3 items, not 1000000"):
         check({"sizes": ["wrong"] * 1_000_000, "points": [{"x": 1}], "more": None, "gaps": []}, "drawing")
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What another class inherits from, with slots of its own."""
+
+    name: Annotated[str, Length(1, 9)]
+
+
+@dataclass(frozen=True, slots=True)
+class Span(Named):
+    """A class that compares two fields after its construction."""
+
+    begin: Small
+    end: Small
+
+    def __post_init__(self) -> None:
+        """Refuse a span that ends before it begins. Raises `SchemaError`."""
+        if self.end < self.begin:
+            raise SchemaError("ends before it begins")
+
+
+def test_what_is_made_is_as_if_its_class_had_made_it() -> None:
+    span = check_for(Span)({"name": "a", "begin": 1, "end": 2}, "span")
+    assert (type(span), span, hash(span)) == (Span, Span("a", 1, 2), hash(Span("a", 1, 2)))
+    assert repr(span) == "Span(name='a', begin=1, end=2)"
+    with pytest.raises(FrozenInstanceError):
+        span.end = 3  # type: ignore[misc] # that is the point
+    with pytest.raises(SchemaError, match="ends before it begins"):
+        check_for(Span)({"name": "a", "begin": 2, "end": 1}, "span")

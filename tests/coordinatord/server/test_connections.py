@@ -9,7 +9,7 @@ import pytest
 
 from coordinatord.protocol.messages import Goal
 from coordinatord.server import connections
-from coordinatord.server.http import admin_api
+from coordinatord.server.http import request_body
 from tests.coordinatord.server.conftest import Start
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import connect, get, join
@@ -60,7 +60,7 @@ async def test_of_too_many_who_do_not_ask_the_oldest_goes(start: Start, monkeypa
 async def test_a_request_whose_end_does_not_come_is_given_up_in_words(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin_api, "BODY_WITHIN_S", 0.05)
+    monkeypatch.setattr(request_body, "BODY_WITHIN_S", 0.05)
     head = (
         b"POST /v1/nodes/a/drain HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,15 +10,16 @@ import pytest
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, Goal
+from coordinatord.runtime.pinned_tls import pinned_context
 from coordinatord.runtime.websocket.frames import BINARY
 from coordinatord.runtime.websocket.handshake import HEAD_BYTES_MAX
 from coordinatord.server import connections
 from coordinatord.server.app import serve
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
-from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import IDLE, connect, get, join, until
 from tests.support.raw_websocket import Wire, message, request, wire
+from tests.support.secured import secured
 
 pytestmark = pytest.mark.asyncio
 
@@ -135,26 +134,14 @@ async def test_half_a_request_for_a_session_is_given_up(start: Start, monkeypatc
         assert len(server.sessions._joining) == 0
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Make a certificate for localhost; return its file and that of its key."""
-    folder = tmp_path_factory.mktemp("certificate")
-    made, key = folder / "made.pem", folder / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    files = ["-out", str(made), "-keyout", str(key)]
-    names = ["-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    subprocess.run([*command, *files, *names], check=True, capture_output=True, timeout=TIMEOUT_S)
-    return made, key
-
-
-async def test_all_of_it_goes_over_tls_as_well(certificate: tuple[Path, Path]) -> None:
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(*certificate)
-    trusting = ssl.create_default_context(cafile=str(certificate[0]))
+async def test_all_of_it_goes_over_tls_as_well(tmp_path: Path) -> None:
+    ours = secured(tmp_path)
+    bearer = f"Authorization: Bearer {ours.token().text}"
+    trusting = pinned_context(lambda _: None)
     async with (
-        serve("127.0.0.1", 0, Policy(), MemoryStore(), tls=tls) as server,
-        wire(server.url, request() + JOIN, tls=trusting) as peer,
-        wire(server.url, HEALTHZ + request(), tls=trusting) as other,
+        serve("127.0.0.1", 0, Policy(), MemoryStore(), security=ours.security) as server,
+        wire(server.url, request(bearer) + JOIN, tls=trusting) as peer,
+        wire(server.url, HEALTHZ + request(bearer), tls=trusting) as other,
     ):
         await peer.upgraded()
         await joined(peer)

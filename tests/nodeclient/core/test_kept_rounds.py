@@ -17,22 +17,23 @@ def kept(number: int, run: str = "e-1", node: str = "a", *, at: float = 0.0, fai
     return KeptRound("host", "job", node, run, number, 4, 2, at or float(number), failed)
 
 
-def test_a_log_is_found_by_run_round_and_rank_among_the_node_s_own() -> None:
-    rounds = [kept(1), kept(2, node="b"), kept(2), kept(2, run="e-0")]
-    assert find(WANTED, rounds, "a") is rounds[2]
+def test_a_log_is_found_by_run_round_and_rank_whichever_node_of_the_host_wrote_it() -> None:
+    rounds = [kept(1), dataclasses.replace(kept(2), node="b", first_rank=6), kept(2), kept(2, run="e-0")]
+    assert find(WANTED, rounds) is rounds[2]
+    assert find(dataclasses.replace(WANTED, rank=7), rounds) is rounds[1]
 
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"rank": 6}, "rank 6 of round 2 was not on node a"),
-        ({"round": 3}, "node a has no log files of round 3: they were deleted, or it wrote none"),
-        ({"run": "../e-1"}, "node a has no log files of round 2: they were deleted, or it wrote none"),
+        ({"rank": 6}, "rank 6 of round 2 was not on this host"),
+        ({"round": 3}, "there are no log files of round 3: they were deleted, or none was written"),
+        ({"run": "../e-1"}, "there are no log files of round 2: they were deleted, or none was written"),
     ],
 )
-def test_what_the_node_has_not_written_is_not_found(changes: dict[str, Any], problem: str) -> None:
+def test_what_no_node_of_the_host_has_written_is_not_found(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(NotKeptError) as caught:
-        find(dataclasses.replace(WANTED, **changes), [kept(2), kept(3, node="b")], "a")
+        find(dataclasses.replace(WANTED, **changes), [kept(2)])
     assert str(caught.value) == problem
 
 

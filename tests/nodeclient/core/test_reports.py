@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.protocol.messages import Follower, Goal, Outcome, Phase, Result
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.fields import RANKS_MAX
+from coordinatord.protocol.messages import Follower, Goal, Observed, Outcome, Phase, Result
 from coordinatord.protocol.worker_ends import Ended
 from nodeclient.core.effects import Exit, Level, Notice, SendObserved, Show
 from nodeclient.core.events import WorkerExited
@@ -23,6 +25,14 @@ def test_a_failure_carries_what_is_known_of_it_within_the_bounds_of_the_protocol
     assert (failure.pid, len(failure.message), len(failure.error), failure.age_s) == (7, 512, 512, 0.25)
     assert failure.last_lines[-1] == "line 99 "
     assert len(failure.last_lines) == 40
+
+
+def test_a_failure_is_reported_though_the_coordinator_gave_a_rank_beyond_all_limits() -> None:
+    bench = Bench().running(assignment=an_assignment(first_rank=RANKS_MAX, world_size=RANKS_MAX))
+    bench.exited(1, 3)
+    assert decode(encode(bench.observed), Observed).failure == bench.observed.failure
+    assert bench.observed.failure is not None
+    assert bench.observed.failure.rank == RANKS_MAX
 
 
 def test_a_failure_from_before_the_stop_counts_though_it_is_reported_after_it() -> None:

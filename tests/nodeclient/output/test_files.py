@@ -41,6 +41,18 @@ def test_a_file_is_begun_with_its_first_byte_and_never_overwritten(tmp_path: Pat
     assert path.read_bytes() == b"one\n\x00\xfftwo\n"
 
 
+def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(
+    tmp_path: Path, errors: LogFileErrors, complaints: list[str]
+) -> None:
+    path = tmp_path / "stdout.log"
+    os.mkfifo(path)
+    file = LogFile(path, errors)
+    file.write(b"one\n")
+    file.end()
+    [complaint] = complaints
+    assert f"{path}: No such device or address" in complaint
+
+
 def test_rotation_keeps_lines_whole_and_the_newest_files(tmp_path: Path, errors: LogFileErrors) -> None:
     path = tmp_path / "stdout.log"
     file = LogFile(path, errors, Rotation(1_000, 3))

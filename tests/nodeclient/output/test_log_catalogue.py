@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def test_what_was_noted_is_found_by_a_later_process(catalogue: LogCatalogue, tmp
     later = dataclasses.replace(ROUND, run="e-2", round=7, node="b")
     catalogue.note(ROUND)
     catalogue.note(later)
+    catalogue.end(later)
     failed = dataclasses.replace(ROUND, failed=True)
     catalogue.amend(failed)
     catalogue.amend(dataclasses.replace(ROUND, round=9))
@@ -45,6 +47,44 @@ def test_what_was_noted_is_found_by_a_later_process(catalogue: LogCatalogue, tmp
     assert sorted(again.scan(), key=lambda kept: kept.run) == [failed, later]
     assert LogCatalogue(tmp_path, "my/job", "other-host").scan() == [], "several hosts may share the directory"
     assert LogCatalogue(tmp_path, "other", "host").scan() == []
+
+
+def test_a_round_in_which_the_process_was_killed_has_failed(catalogue: LogCatalogue, tmp_path: Path) -> None:
+    catalogue.note(ROUND)
+    later = LogCatalogue(tmp_path, "my/job", "host")
+    assert later.scan() == [ROUND], "while it holds the lock, it goes on"
+    catalogue.release()
+    assert later.scan() == [dataclasses.replace(ROUND, failed=True)]
+    catalogue.end(ROUND)
+    assert later.scan() == [ROUND]
+
+
+def test_the_note_of_a_round_that_began_on_a_full_disk_is_written_at_its_end(
+    catalogue: LogCatalogue, tmp_path: Path
+) -> None:
+    catalogue.note(ROUND)
+    [note] = folder_of(catalogue, ROUND, tmp_path).iterdir()
+    note.write_text("")
+    catalogue.end(ROUND)
+    assert catalogue.scan() == [ROUND]
+    note.unlink()
+    catalogue.end(ROUND)
+    assert catalogue.scan() == [ROUND]
+    note.unlink()
+    note.parent.rmdir()
+    catalogue.end(ROUND)
+    assert not note.parent.exists(), "nothing was written there"
+
+
+def test_a_pipe_in_the_place_of_a_note_is_no_note(catalogue: LogCatalogue, tmp_path: Path) -> None:
+    catalogue.note(ROUND)
+    catalogue.release()
+    [note] = folder_of(catalogue, ROUND, tmp_path).iterdir()
+    note.unlink()
+    os.mkfifo(note)
+    with pytest.raises(OSError, match="No such device or address"):
+        catalogue.note(ROUND)
+    assert catalogue.scan() == []
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"host": 1}', "[" * 5_000, "\xff"])

@@ -73,6 +73,20 @@ def test_a_last_line_without_an_end_is_a_line(log: Path) -> None:
     assert whole(log, wanted(lines=1)) == b"thr"
 
 
+@pytest.mark.parametrize(
+    ("text", "least"), [("é".encode(), 1), ("€".encode(), 2), ("🙂".encode(), 3), (b"\xff", 0), (b"\x80\x80", 0)]
+)
+def test_each_piece_ends_with_a_whole_character(log: Path, text: bytes, least: int) -> None:
+    log.write_bytes(b"\xe2" + b"x" * (LOG_CHUNK_BYTES_MAX - 2) + text)
+    first = read(log, wanted())
+    assert len(first.data) == LOG_CHUNK_BYTES_MAX - (1 if least else 0)
+    assert first.data + read(log, wanted(first.place)).data == log.read_bytes()
+    for size in range(1, len(text)):
+        log.write_bytes(text[:size])
+        chunk = read(log, wanted())
+        assert (chunk.data, chunk.more) == (b"" if least else text[:size], False), "the rest may come"
+
+
 def test_a_long_log_comes_in_pieces_and_goes_on_as_it_grows(log: Path) -> None:
     text = b"".join(b"line %d\n" % number for number in range(20_000))
     log.write_bytes(text)

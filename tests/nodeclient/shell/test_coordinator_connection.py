@@ -13,6 +13,7 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Join, Phase, RefusalCode, Refused
 from coordinatord.protocol.versions import SPOKEN
 from coordinatord.runtime.tasks import Tasks
+from nodeclient.access.keyring import CLEAR
 from nodeclient.config.flag_values import endpoints
 from nodeclient.core.events import DesiredReceived, Event, SessionClosed
 from nodeclient.shell.coordinator_connection import CoordinatorConnection, pause_after
@@ -37,7 +38,7 @@ async def turn_away(socket: web.WebSocketResponse) -> None:
 async def attending(addresses: Sequence[str], make_join: Callable[[], Join] = a_join) -> AsyncIterator[list[Event]]:
     """Hold sessions with whichever of these answers; yield the events."""
     heard: list[Event] = []
-    session = CoordinatorConnection(endpoints(",".join(addresses)), make_join, heard.append)
+    session = CoordinatorConnection(endpoints(",".join(addresses)), CLEAR, make_join, heard.append)
     tasks = Tasks()
     tasks.spawn(session.run(), name="session")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,7 +59,7 @@ async def until(holds: Callable[[], bool]) -> None:
 async def test_a_round_is_read_as_soon_as_it_has_begun(tmp_path: Path) -> None:
     service = a_service(tmp_path)
     assert service.folder == str(tmp_path / "job")
-    assert (await read(service)).problem == "node a has no log files of round 1: they were deleted, or it wrote none"
+    assert (await read(service)).problem == "there are no log files of round 1: they were deleted, or none was written"
     service.begin_round(ROUND, 0, 1)
     write(tmp_path, "one\n")
     assert (await read(service)).data == b"one\n"
@@ -80,10 +81,12 @@ async def test_a_later_process_of_the_node_reads_and_deletes_what_an_earlier_one
     for number in (1, 2, 3):
         earlier.begin_round(LogPaths("job", "e-1", number), 0, 1)
         write(tmp_path, f"round {number}\n", LogPaths("job", "e-1", number))
+        earlier.end_round()
     earlier.fail_round(1)
+    await earlier.settle()
     rounds = tmp_path / "job" / "e-1"
-    await until((rounds / "round_3" / ".nodeclient-a.json").exists)
-    await until(lambda: '"failed": true' in (rounds / "round_1" / ".nodeclient-a.json").read_text())
+    failed = {number: json.loads((rounds / f"round_{number}" / ".nodeclient-a.json").read_text()) for number in (1, 2)}
+    assert {number: note["failed"] for number, note in failed.items()} == {1: True, 2: False}
     later = a_service(tmp_path, keep=1)
     later.start()
     await until(lambda: {path.name for path in rounds.iterdir()} == {"round_1", "round_3"})

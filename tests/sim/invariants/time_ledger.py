@@ -20,6 +20,7 @@ from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import (
+    FirstStepOverdue,
     NodeLost,
     NodesHeard,
     NodesSilent,
@@ -61,6 +62,7 @@ _GOES_TO: dict[type[Record], set[Activity]] = {
     RoundFormed: {Activity.STARTING},
     RoundStarted: {Activity.STARTING, Activity.RUNNING},
     TrainingBegan: {Activity.TRAINING, Activity.REDONE},
+    FirstStepOverdue: {Activity.STARTING, Activity.RUNNING},
     TrainingCaughtUp: {Activity.TRAINING},
     TrainingStalled: {Activity.STALLED},
     TrainingResumed: {Activity.TRAINING, Activity.REDONE},
@@ -72,6 +74,7 @@ _GOES_TO: dict[type[Record], set[Activity]] = {
 _KNOWN_BY: dict[type[Record], set[Activity]] = {
     RoundStarted: set(),
     TrainingBegan: {Activity.STARTING, Activity.TRAINING, Activity.REDONE},
+    FirstStepOverdue: {Activity.STARTING},
     TrainingCaughtUp: {Activity.TRAINING},
     TrainingStalled: {Activity.STALLED},
     TrainingResumed: {Activity.TRAINING, Activity.REDONE},
@@ -100,6 +103,7 @@ Accounted = (
     RoundFormed
     | RoundStarted
     | TrainingBegan
+    | FirstStepOverdue
     | TrainingCaughtUp
     | TrainingStalled
     | TrainingResumed

@@ -72,7 +72,7 @@ MUTANTS = (
         "steps-to-come-not-heard",
         "coordinatord.core.state.run",
         "workers run, as far as is known, until the first of the steps that they have said to come",
-        "return Activity.STARTING if recorded is Activity.RUNNING and self.steps_announced else recorded",
+        "return Activity.STARTING if recorded is Activity.RUNNING and is_believed else recorded",
         "return recorded",
     ),
     Mutant(

@@ -19,7 +19,9 @@ from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.http import admin_api
-from coordinatord.server.http.admin_api import PARSERS, Requests
+from coordinatord.server.http.access_guard import AccessGuard
+from coordinatord.server.http.admin_api import Requests
+from coordinatord.server.http.request_body import PARSERS
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.test_durability import SlowStore
@@ -102,10 +104,10 @@ async def test_an_unknown_job_is_said(start: Start) -> None:
 
 async def test_no_web_page_can_ask_for_anything_whatever_name_it_has_taken_on(start: Start) -> None:
     async with start() as server, ClientSession() as client:
-        for origin in ("https://evil.example", server.url, "null"):
-            async with client.post(
-                f"{server.url}/v1/nodes/a/drain", json=ALICE, headers={"Origin": origin, "Accept": "application/json"}
-            ) as answer:
+        own = server.url.removeprefix("http://")
+        for origin, host in (("http://evil.example", own), ("null", own), ("http://evil.example", "evil.example")):
+            headers = {"Origin": origin, "Host": host, "Accept": "application/json"}
+            async with client.post(f"{server.url}/v1/nodes/a/drain", json=ALICE, headers=headers) as answer:
                 assert (answer.status, (await answer.json())["error"]) == (403, "foreign")
         assert (await get(f"{server.url}/v1/jobs"))[2]["drained"] == []
 
@@ -196,7 +198,7 @@ async def test_who_waits_for_a_disk_when_the_daemon_ends_is_answered(start: Star
 async def test_who_asks_at_the_last_moment_is_answered_too() -> None:
     ending = Requests(Driver(a_coordinator(), MemoryStore(), Tasks(), Counters()))
     ending.close()
-    app = web.Application()
+    app = web.Application(middlewares=[AccessGuard(None, "").guard])
     app.add_routes(ending.routes())
     async with TestServer(app) as server:
         status, answer = await ask(str(server.make_url("/v1/nodes/a/drain")))

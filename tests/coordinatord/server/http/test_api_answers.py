@@ -200,7 +200,7 @@ async def test_a_server_answers_as_it_always_did(start: Start, *, rewrite: bool)
         for path in ("/healthz", "/v1/jobs/nosuch", "/v1/nowhere", "/v1/jobs/mnist/events", "/v1/events?last=0"):
             await recorder.get(path)
         await recorder.events("/v1/events", 3)
-        await recorder.events("/v1/stream?job=nosuch", 2)
+        await recorder.events("/v1/stream?job=nosuch", 3)
         alice = {"by": "alice@login1", "reason": "maintenance"}
         await recorder.post("/v1/nodes/x/drain", alice, " that nobody is called")
         await recorder.post("/v1/nodes/x/drain", alice | {"ahead": True})
@@ -218,7 +218,7 @@ async def test_a_page_is_sent_what_it_always_was(start: Start, *, rewrite: bool)
     async with start() as server, connect(server.url, join("a", job="mnist", nodes=2, release="0.9.1")) as a:
         desired = await a.receive_goal(Goal.WAIT)
         recorder = Recorder(server.url, {desired.run: "RUN", __version__: "VERSION"})
-        await recorder.events("/v1/stream?job=mnist", 2)
+        await recorder.events("/v1/stream?job=mnist", 3)
     text = re.sub(r"\d+\.\d+(?=,?\n)", '"float"', laid_out(recorder.answers))
     compare("page", text, rewrite=rewrite)
 

@@ -33,9 +33,10 @@ JSON = {"Accept": "application/json"}
 )
 async def test_answers_are_json_and_on_demand_msgpack(start: Start, accept: str, kind: str) -> None:
     async with start() as server:
-        health = {"status": "ok", "reason": "", "version": __version__, "jobs": 0, "sessions": 0}
+        health = {"status": "ok", "reason": "", "version": __version__, "jobs": 0, "sessions": 0, "insecure": True}
         assert await get(f"{server.url}/healthz", accept) == (200, kind, health)
-        assert await get(f"{server.url}/v1/jobs", accept) == (200, kind, {"jobs": [], "drained": []})
+        nothing = {"jobs": [], "drained": [], "insecure": True}
+        assert await get(f"{server.url}/v1/jobs", accept) == (200, kind, nothing)
 
 
 async def test_a_job_is_shown_whole(start: Start) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -55,11 +55,11 @@ async def send(a: Peer, data: bytes, *, more: bool = False, **changes: Any) -> R
 async def test_json_has_all_that_was_chosen_with_the_place_of_each_file(start: Start) -> None:
     async with start() as server, in_round(server) as (a, run):
         answer = logs(server, "rank=1&last=2")
-        wanted = await send(a, b"\xc3", more=True)
+        wanted = await send(a, b"\xc3\xa4", more=True)
         assert wanted == ReadLog(
             wanted.request, run.run, 1, 1, LogStream.STDOUT, None, last_bytes=LOG_BYTES_MAX, last_lines=2, follow=False
         )
-        assert (await send(a, b"\xa4\xff\n")).after == LogPlace(5, 1)
+        assert (await send(a, b"\xff\n")).after == LogPlace(5, 2)
         await send(a, b"oh\n", gap=True)
         assert await answer == (
             200,
@@ -137,6 +137,7 @@ async def test_who_follows_nodes_that_do_not_answer_gets_signs_of_life(
         client.get(f"{server.url}/v1/jobs/job/logs?follow=true") as answer,
         asyncio.timeout(TIMEOUT_S),
     ):
+        assert (await answer.content.readuntil(b"\n\n")).startswith(b"event: log"), "which says the run"
         for _ in range(4):  # one for each log
             assert await answer.content.readuntil(b"\n\n") == b": nothing new\n\n"
 
@@ -220,6 +221,7 @@ async def test_who_follows_hears_all_that_is_written_until_the_run_ends(
     async with start() as server, in_round(server) as (a, run), asyncio.TaskGroup() as tasks:
         node = tasks.create_task(keep(a, log))
         async with following(f"{server.url}/v1/jobs/job/logs?rank=0&stream=stdout&follow=true") as parts:
+            assert (await anext(parts))["run"] == run.run
             part = await anext(parts)
             assert (part["rank"], part["text"], part["over"]) == (0, "one\n", False)
             log += b"two\n"
@@ -230,9 +232,43 @@ async def test_who_follows_hears_all_that_is_written_until_the_run_ends(
         node.cancel()
 
 
+async def test_a_stream_that_broke_off_is_taken_up_after_the_places_of_its_last_parts(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reading, "FOLLOW_EVERY_S", 0.01)
+    log = bytearray(b"one\n")
+    url = "/v1/jobs/job/logs?rank=0&stream=stdout&follow=true&last=1"
+    async with start() as server, in_round(server) as (a, run), asyncio.TaskGroup() as tasks:
+        node = tasks.create_task(keep(a, log))
+        async with following(f"{server.url}{url}") as parts:
+            await anext(parts)
+            place = (await anext(parts))["place"]
+            assert place == "1:0:stdout:5:4"
+        log += b"two\nthree\n"
+        async with following(f"{server.url}{url}&run={run.run}&after={place}") as parts:
+            texts = [(await anext(parts))["text"] for _ in range(2)]
+            assert texts == ["", "two\nthree\n"], "and not only the last line"
+        node.cancel()
+
+
+async def test_who_follows_is_not_told_that_all_is_over_when_the_coordinator_ends(start: Start) -> None:
+    async with AsyncExitStack() as stack:
+        async with start() as server:
+            a, _ = await stack.enter_async_context(in_round(server))
+            url = f"{server.url}/v1/jobs/job/logs?rank=0&stream=stdout&follow=true"
+            parts = await stack.enter_async_context(following(url))
+            assert not (await anext(parts))["place"]
+            await send(a, b"")
+            assert (await anext(parts))["place"] == "1:0:stdout:5:0", "also of a log that is empty so far"
+        assert [part async for part in parts] == []
+
+
 @pytest.mark.parametrize(
     ("query", "problem"),
     [
+        ("after=x", "after is the place of a part of a log, not 'x'"),
+        ("after=1:99999999:stdout:5:4", "after is the place of a part of a log, not '1:99999999:stdout:5:4'"),
+        ("after=1:0:stdout:5:4&round=2", "after is given for at most 128 logs, all of the round that is wanted"),
         ("rank=x", "rank is a number or a range, such as 3 or 0-7, not 'x'"),
         ("rank=7-3", "rank is a number or a range, such as 3 or 0-7, not '7-3'"),
         ("last=x", "last is 0 to 100000 or all, not 'x'"),

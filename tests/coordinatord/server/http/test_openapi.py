@@ -16,6 +16,7 @@ from multidict import MultiDict
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
+from coordinatord.protocol.api import AdminBody, DrainBody
 from coordinatord.protocol.log_messages import LogChunk, LogPlace, ReadLog
 from coordinatord.protocol.messages import SESSION_PATH, Goal, Phase
 from coordinatord.server.http import admin_api
@@ -95,6 +96,7 @@ def test_a_field_is_described_by_its_docstring() -> None:
 
 def test_the_parameters_of_logs_are_those_that_are_read() -> None:
     examples = {"rank": "0-7,12", "node": "gpu1", "round": "2", "stream": "both", "last": "all", "last_bytes": "9"}
+    examples |= {"run": "1c9dcf-1", "after": "1:3:stderr:ab:9"}
     assert {one.name for one in OF_LOGS} == {*examples, "follow"}
     for name, example in examples.items():
         read_query(MultiDict({name: example}))
@@ -146,7 +148,7 @@ async def _reads(client: Client, a: Peer) -> None:
 
 
 async def _requests(client: Client) -> None:
-    paths = [one.path for one in OPERATIONS if one.body is not None]
+    paths = [one.path for one in OPERATIONS if one.body in {AdminBody, DrainBody}]
     for path in paths:
         at = path.format(job="job", node="a")
         await client.ask("post", path, 415, at=at, data=b"{}")
@@ -159,6 +161,8 @@ async def _requests(client: Client) -> None:
     await client.ask("post", "/v1/jobs/{job}/forget", 409, at="/v1/jobs/job/forget", json=ALICE)
     await client.ask("post", "/v1/nodes/{node}/drain", 200, at="/v1/nodes/no/drain", json=ALICE | {"ahead": True})
     await client.ask("post", "/v1/nodes/{node}/undrain", 200, at="/v1/nodes/no/undrain", json=ALICE)
+    await client.ask("post", "/v1/page/link", 200, json={})
+    await client.ask("post", "/v1/page/session", 200, json={"code": "x"})
     for verb in ("restart", "stop"):
         await client.ask("post", f"/v1/jobs/{{job}}/{verb}", 200, at=f"/v1/jobs/job/{verb}", json=ALICE)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,19 @@ from tests.support.fixtures import cluster, coordinator, own_coordinator
 __all__ = ["cluster", "coordinator", "own_coordinator", "pytest_asyncio_loop_factories", "start"]
 
 Open = Callable[..., Page]
+
+EVIL = "evil.example"
+"""A name that leads to this machine, as all of these names do in the tests' browser."""
+
+
+class _Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<title>cats</title>")
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +56,21 @@ def open_page(browser: Browser) -> Iterator[Open]:
     for page in pages:
         page.close()
     assert [complaint for page in pages for complaint in page.complaints] == []
+
+
+@pytest.fixture
+def stranger(browser: Browser) -> Iterator[Page]:
+    """Open a page that is not ours."""
+    with HTTPServer(("127.0.0.1", 0), _Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        page = browser.open(f"http://{EVIL}:{server.server_port}/")
+        try:
+            yield page
+        finally:
+            page.close()
+            server.shutdown()
+            thread.join()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.coordinatord.server.page.conftest import Open
 from tests.coordinatord.server.page.test_files import FOLDER
 from tests.support.browser import Page
 from tests.support.cluster import Coordinator
-from tests.support.job_views import a_failure_status, a_job, an_event, show
+from tests.support.job_views import a_failure_status, a_job, an_event, show, show_list
 
 pytestmark = pytest.mark.slow
 
@@ -59,6 +59,14 @@ def test_nothing_is_cut_or_wider_than_the_window(coordinator: Coordinator, open_
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.evaluate(CLIPPED) == []
     assert page.evaluate(OVERLAPPING) == 0
+
+
+@pytest.mark.parametrize("width", [390, 1_280])
+def test_the_chosen_job_is_in_sight_among_many(coordinator: Coordinator, open_page: Open, width: int) -> None:
+    page = open_page(coordinator.url, width=width, height=900)
+    show_list(page, 9)
+    box = "document.querySelector('.jobs a[aria-current]').getBoundingClientRect()"
+    page.wait(f"{box}.left >= 0 && {box}.right <= innerWidth && {box}.bottom <= innerHeight")
 
 
 def test_charts_show_the_run_over_time_and_what_the_reader_points_at(coordinator: Coordinator, open_page: Open) -> None:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-
 import pytest
 
+from tests.coordinatord.server.page.conftest import EVIL
 from tests.support.browser import Browser, Page
 from tests.support.cluster import Coordinator
 
 pytestmark = pytest.mark.slow
-
-EVIL = "evil.example"
-"""A name that leads to this machine, as all of these names do in the tests' browser."""
 
 JOIN = """new Promise((resolve) => {{
   const socket = new WebSocket("ws://{endpoint}/v1/session");
@@ -27,31 +21,6 @@ DRAIN = """fetch("http://{endpoint}/v1/nodes/a/drain", {{ method: "POST", body: 
 
 READ = """fetch("/v1/jobs", {{ headers: {headers}, referrerPolicy: "no-referrer" }})
   .then(async (answer) => [answer.status, await answer.text()])"""
-
-
-class _Page(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"<title>cats</title>")
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
-
-
-@pytest.fixture
-def stranger(browser: Browser) -> Iterator[Page]:
-    """Open a page that is not ours."""
-    with HTTPServer(("127.0.0.1", 0), _Page) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        page = browser.open(f"http://{EVIL}:{server.server_port}/")
-        try:
-            yield page
-        finally:
-            page.close()
-            server.shutdown()
-            thread.join()
 
 
 def test_a_page_of_somebody_else_can_neither_join_a_job_nor_ask_for_anything(

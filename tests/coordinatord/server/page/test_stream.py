@@ -147,7 +147,7 @@ async def test_of_a_job_that_has_ended_nothing_is_sent_but_that_the_connection_l
         monkeypatch.setattr(live_updates, "ALIVE_S", 0.01)
         async with view(server, "?job=job") as viewer:
             kinds = [(await viewer.event())[0] for _ in range(6)]
-    assert kinds == ["jobs", "job", "alive", "alive", "alive", "alive"]
+    assert kinds == ["viewer", "jobs", "job", "alive", "alive", "alive"]
 
 
 async def test_a_state_is_made_once_for_all_viewers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

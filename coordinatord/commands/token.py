@@ -1,0 +1,52 @@
+"""`coordinatord token`: makes, lists and revokes tokens in a state directory, also while the daemon runs."""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+import sys
+
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.text import clip
+from coordinatord.runtime.local_time import local, moment
+from coordinatord.runtime.pinned_tls import server_context
+from coordinatord.runtime.private_files import write_private
+from coordinatord.security.identity import Identity, own_identity
+from coordinatord.security.setup import FOLDER
+from coordinatord.security.token_store import TokenStore
+from coordinatord.token_flags import TokenConfig, TokenVerb
+
+
+def change(config: TokenConfig) -> int:
+    """Do what was asked for, and return the exit code. Raises `TokenStoreError`, `PrivateFileError`, `IdentityError`.
+
+    The daemon sees the change within a second.
+    """
+    directory = config.state_dir / FOLDER
+    store = TokenStore(directory)
+    match config.verb:
+        case TokenVerb.NEW:
+            name = config.name or f"{config.role}-{secrets.token_hex(3)}"
+            token = store.add(_pin(config), config.role, name, config.jobs)
+            if config.output is None:
+                sys.stdout.write(f"{token.text}\n")
+            else:
+                write_private(config.output, f"{token.text}\n")
+        case TokenVerb.LIST:
+            store.refresh()
+            for known in store.tokens:
+                made = moment(local(known.made_at))
+                state = "valid" if known.revoked_at is None else "revoked"
+                sys.stdout.write(f"{clip(known.name)}  {known.role}  jobs {clip(known.jobs)}  {made}  {state}\n")
+        case TokenVerb.REVOKE:
+            store.revoke(config.name)
+    return ExitCode.OK
+
+
+def _pin(config: TokenConfig) -> str:
+    """Return the pin of the coordinator's key, which is made if this comes before the first start."""
+    identity = own_identity(config.state_dir / FOLDER)
+    if config.certificate is not None and config.key is not None:
+        identity = Identity(config.certificate, config.key)
+    context: ssl.SSLContext = server_context()
+    return identity.load_into(context)

@@ -1,0 +1,82 @@
+"""Access tokens, as text: `crd1.<pin>.<role>.<secret>`.
+
+The pin is the SHA-256 of the coordinator's public key (SubjectPublicKeyInfo, as in RFC 7469), so a token says which
+coordinator it is for, and no authority has to. The secret has 256 random bits. Both are base32, in lower case and
+without padding. Tokens are recognized by their beginning, also by programs that look for secrets in repositories.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from coordinatord.protocol.errors import OperationalError
+
+PREFIX = "crd1"
+
+TOKEN_BYTES_MAX = 160
+"""The length of the longest token; `Authorization` has a few bytes more."""
+
+BEARER = "Bearer "
+"""What comes before the token in the header `Authorization` (RFC 6750)."""
+
+_TOKEN = re.compile(rf"{PREFIX}\.(?P<pin>[a-z2-7]{{52}})\.(?P<role>[a-z]+)\.(?P<secret>[a-z2-7]{{52}})", re.ASCII)
+
+
+class Role(StrEnum):
+    """What the bearer of a token may do."""
+
+    JOIN = "join"
+    """Be a node of a job."""
+    ADMIN = "admin"
+    """Stop, restart and forget jobs, drain nodes; and whatever `READ` may."""
+    READ = "read"
+    """See jobs, events, reports and metrics."""
+
+    def may(self, wanted: Role) -> bool:
+        """Whether this role is enough where another one is wanted."""
+        return self is wanted or (self is Role.ADMIN and wanted is Role.READ)
+
+
+class TokenFormError(OperationalError):
+    """A text is no access token. The text is not repeated: it may be a secret with a slip in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessToken:
+    """One token."""
+
+    pin: str
+    role: Role
+    secret: str = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """The token as it is handed out and sent."""
+        return f"{PREFIX}.{self.pin}.{self.role}.{self.secret}"
+
+
+def parse_token(text: str) -> AccessToken:
+    """Read a token. Raises `TokenFormError`."""
+    match = _TOKEN.fullmatch(text)
+    if match is None or match["role"] not in set(Role):
+        raise TokenFormError(f"this is no access token: one has the form {PREFIX}.KEY.ROLE.SECRET")
+    return AccessToken(match["pin"], Role(match["role"]), match["secret"])
+
+
+def tokens_in(text: str) -> tuple[AccessToken, ...]:
+    """Read the tokens of a file, one a line; empty lines and those that begin with # do not count.
+
+    Raises `TokenFormError`, also if there is none.
+    """
+    lines = (line.strip() for line in text.splitlines())
+    found = tuple(parse_token(line) for line in lines if line and not line.startswith("#"))
+    if not found:
+        raise TokenFormError("there is no access token in it")
+    return found
+
+
+def holds_token(word: str) -> bool:
+    """Whether a word of a command line has a token in it, where everybody on the host could read it."""
+    return f"{PREFIX}." in word

@@ -1,0 +1,132 @@
+"""TLS whose handshake compares the server's key: nothing is sent to a server before its key was seen to be right.
+
+The comparison is a part of the handshake itself, so the contexts made here are safe in any library that does TLS.
+"""
+
+from __future__ import annotations
+
+import ssl
+from base64 import b32encode
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+from coordinatord.protocol.errors import OperationalError
+
+_SEQUENCE, _VERSION = 0x30, 0xA0
+_LONG = 0x80
+"""The bit of a length in DER that says that the length itself is in further bytes."""
+
+_BEFORE_KEY = 5
+"""Fields of a certificate before its key: serial number, algorithm, issuer, validity, subject (RFC 5280, 4.1)."""
+
+
+class CertificateError(OperationalError):
+    """A certificate is malformed."""
+
+
+class PinError(OperationalError, ssl.SSLError):
+    """The server's key is not the one that is trusted. Nothing was sent to it."""
+
+
+def pin_of(certificate: bytes) -> str:
+    """Return the pin of a certificate in DER: SHA-256 of its public key. Raises `CertificateError`."""
+    try:
+        within = _content(_content(certificate)[1])[1]
+        if within[:1] == bytes((_VERSION,)):
+            within = _content(within)[2]
+        for _ in range(_BEFORE_KEY):
+            within = _content(within)[2]
+        key, _, _ = _content(within)
+        if key[0] != _SEQUENCE:
+            raise CertificateError("a certificate has no key where one has to be")
+    except IndexError as error:
+        raise CertificateError("a certificate ends too early") from error
+    return text_of(sha256(key).digest())
+
+
+def text_of(digest: bytes) -> str:
+    """Write 32 bytes as the parts of tokens are written."""
+    return b32encode(digest).decode().rstrip("=").lower()
+
+
+def pinned_context(check: Callable[[str], None]) -> ssl.SSLContext:
+    """Return a context for clients; `check` is called with the pin of each server, and raises `PinError`.
+
+    No authority is asked, and no name is compared: the key is the server's name.
+    """
+    context = _client_context(check)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # TLS 1.3 proves in any case that the server has the key of its certificate
+    return context
+
+
+def authority_context(check: Callable[[str], None], authorities: str) -> ssl.SSLContext:
+    """Return a context that trusts the `authorities` in a file in PEM, and compares names. Raises `OSError`."""
+    context = _client_context(check)
+    context.load_verify_locations(authorities)
+    return context
+
+
+def server_context(client_authorities: str | None = None) -> ssl.SSLContext:
+    """Return a context for a server, without a certificate; with authorities, clients have to show theirs.
+
+    Raises `OSError`.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if client_authorities is not None:
+        context.load_verify_locations(client_authorities)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _client_context(check: Callable[[str], None]) -> ssl.SSLContext:
+    """Return a context both of whose kinds of connections call `check` at the end of a handshake."""
+
+    class CheckedObject(ssl.SSLObject):
+        """A connection of an event loop."""
+
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            check(_pin_of_peer(self))
+
+    class CheckedSocket(ssl.SSLSocket):
+        """A connection of a blocking socket."""
+
+        def do_handshake(self, block: bool = False) -> None:
+            super().do_handshake(block)
+            check(_pin_of_peer(self))
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.sslobject_class, context.sslsocket_class = CheckedObject, CheckedSocket
+    return context
+
+
+def _pin_of_peer(connection: ssl.SSLObject | ssl.SSLSocket) -> str:
+    certificate = connection.getpeercert(binary_form=True)
+    if certificate is None:
+        raise PinError("the server has shown no certificate")
+    try:
+        return pin_of(certificate)
+    except CertificateError as error:
+        raise PinError(str(error)) from error
+
+
+def _content(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """Take apart the first value in DER; return all of it, its content, and what comes after it."""
+    size, start = data[1], 2
+    if size & _LONG:
+        start += size & ~_LONG
+        size = int.from_bytes(data[2:start])
+    end = start + size
+    if end > len(data):
+        raise IndexError
+    return data[:end], data[start:end], data[end:]
+
+
+def names_of(certificate: dict[str, Any]) -> frozenset[str]:
+    """Return the names in a certificate as `getpeercert` gives it: its common names and DNS names."""
+    subject = {value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"}
+    return frozenset(subject | {value for key, value in certificate.get("subjectAltName", ()) if key == "DNS"})

@@ -1,0 +1,95 @@
+"""Files that hold secrets: for one user alone, whole or not there, and never through links."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.exit_codes import ExitCode
+
+PRIVATE_BYTES_MAX = 1024 * 1024
+"""The limit of a file: a thousand tokens with their names take half of it."""
+
+
+class PrivateFileError(OperationalError):
+    """A file with secrets cannot be used: the system refuses it, or others could read it."""
+
+    exit_code = ExitCode.OS_ERROR
+
+
+def write_private(path: Path, text: str) -> None:
+    """Put a file in place of any other, for this user alone. Raises `PrivateFileError`.
+
+    Its directory is made if it is missing. Whoever opens the file sees the old one or the new one, and after a crash
+    it is one of the two.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - it is a descriptor
+                file.write(text)
+                file.flush()
+                os.fsync(handle)
+            fresh.replace(path)
+        except BaseException:
+            fresh.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise PrivateFileError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def read_private(path: Path) -> str | None:
+    """Return a file of this user that nobody else may read; None if it is missing. Raises `PrivateFileError`."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PrivateFileError(f"{path} cannot be read: {error.strerror}") from error
+    with open(handle, "rb") as file:  # noqa: PTH123 - it is a descriptor
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise PrivateFileError(f"{path} is no plain file")
+        if found.st_uid not in {os.geteuid(), 0}:
+            raise PrivateFileError(f"{path} belongs to another user (uid {found.st_uid}), so it is not trusted")
+        if found.st_mode & 0o077:
+            raise PrivateFileError(f"others may read {path}: make it private with chmod 600, and replace the secret")
+        return _text(path, file.read(PRIVATE_BYTES_MAX + 1))
+
+
+def read_given(path: Path) -> str:
+    """Return a file that a person has named, whoever may read it. Raises `PrivateFileError`.
+
+    It may be a link, and a group may read it: Kubernetes mounts secrets so.
+    """
+    try:
+        with path.open("rb") as file:
+            return _text(path, file.read(PRIVATE_BYTES_MAX + 1))
+    except OSError as error:
+        raise PrivateFileError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def tokens_directory(environ: Mapping[str, str]) -> Path:
+    """Return where this user's tokens are, one file for each coordinator. Raises `PrivateFileError`."""
+    base = Path(environ.get("XDG_CONFIG_HOME") or ".")
+    if not base.is_absolute():  # the specification wants others to be ignored
+        try:
+            base = Path("~/.config").expanduser()
+        except RuntimeError as error:
+            raise PrivateFileError("this user has no home directory") from error
+    return base / "coordinatord" / "tokens"
+
+
+def _text(path: Path, data: bytes) -> str:
+    if len(data) > PRIVATE_BYTES_MAX:
+        raise PrivateFileError(f"{path} is longer than {PRIVATE_BYTES_MAX} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise PrivateFileError(f"{path} is no text") from error

@@ -1,0 +1,202 @@
+"""The gate before everything that is served: who asks, and whether that one may.
+
+A request over HTTP and a node's session come to the same gate. A valid token is always let in: a secret cannot be
+guessed, so failures are counted only to bound what they cost. An address with many of them gets a short answer and no
+more log lines, and honest nodes behind the same address notice nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from coordinatord.protocol.access_token import BEARER, Role, TokenFormError, parse_token
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.runtime.logs import fields
+from coordinatord.security.browser_sessions import BrowserSessions
+from coordinatord.security.token_store import KnownToken, TokenStore, find
+
+log = logging.getLogger(__name__)
+
+FAILURES_MAX = 20
+"""Failures of one address within `WINDOW_S` that are answered and logged in full: a node without a token tries again
+every second, and a person a few times."""
+
+WINDOW_S = 60.0
+
+ADDRESSES_MAX = 10_000
+"""Addresses whose failures are counted. Beyond that the oldest is forgotten, so somebody with very many addresses is
+answered in full more often."""
+
+BITS_OF_A_SITE = 64
+"""An IPv6 address counts by its first half: whoever has one has 2^64."""
+
+
+class DeniedError(OperationalError):
+    """Somebody is not let in. Nothing has changed."""
+
+    def __init__(self, status: HTTPStatus, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody who was let in."""
+
+    token: KnownToken | None
+    """None where everybody is let in (`--insecure`)."""
+    names: frozenset[str] = frozenset()
+    """The names in the certificate that the caller has shown; empty if none was asked for."""
+    in_browser: bool = False
+    """It is a browser's session, which sends its cookie unasked, and not the bearer of a token."""
+
+    @property
+    def name(self) -> str:
+        """The name of the token, for events and logs; empty if there is none."""
+        return "" if self.token is None else self.token.name
+
+    def check_job(self, job: str) -> None:
+        """Refuse a job that the token is not for. Raises `DeniedError`."""
+        if self.token is not None and not self.token.is_for(job):
+            text = f"the token {self.name} is for jobs {self.token.jobs}, and not for {job}"
+            raise DeniedError(HTTPStatus.FORBIDDEN, "foreign_job", text)
+
+    def check_node(self, node: str) -> None:
+        """Refuse a node id that the caller's certificate is not for. Raises `DeniedError`.
+
+        It is for node ids that are one of its names, and for those that continue one after a dash, as `gpu7-2` does.
+        """
+        if self.names and not any(node == name or node.startswith(f"{name}-") for name in self.names):
+            named = ", ".join(sorted(self.names)[:3])
+            text = f"the client's certificate is for {named}, so it cannot be the node {node}: see --node-id"
+            raise DeniedError(HTTPStatus.FORBIDDEN, "foreign_node", text)
+
+
+ANYBODY = Caller(None)
+"""Whoever asks, where no token is wanted."""
+
+
+class Gatekeeper:
+    """Lets callers in by the tokens of a store."""
+
+    def __init__(self, store: TokenStore, clock: Callable[[], float]) -> None:
+        """Begin without failures; `clock` returns seconds that only grow."""
+        self._store = store
+        self._clock = clock
+        self.browsers = BrowserSessions(clock)
+        self._failures: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        """When the window of an address began, and its failures since."""
+        self.denied = 0
+        """All who were not let in so far."""
+
+    def admit(
+        self, authorization: str, wanted: Role, peer: str, job: str | None = None, session: str | None = None
+    ) -> Caller:
+        """Let in the bearer of a token for `wanted`, who asks about one job or about all. Raises `DeniedError`.
+
+        A browser has the secret of its `session` instead of a token.
+        """
+        try:
+            if session is not None and not authorization:
+                return self._check(Caller(self._token_of_session(session), in_browser=True), wanted, job)
+            return self.recognize(authorization, wanted, job)
+        except DeniedError as error:
+            self._count(error, peer)
+            raise
+
+    def recognize(self, authorization: str, wanted: Role, job: str | None = None) -> Caller:
+        """Do the same without counting a failure: for those who are asked again. Raises `DeniedError`."""
+        return self._check(Caller(self._token_of(authorization)), wanted, job)
+
+    @staticmethod
+    def _check(caller: Caller, wanted: Role, job: str | None) -> Caller:
+        token = caller.token
+        assert token is not None  # noqa: S101 - the callers have looked for one
+        if not token.role.may(wanted):
+            text = f"the token {token.name} may {token.role}, and this wants one that may {wanted}"
+            raise DeniedError(HTTPStatus.FORBIDDEN, "role", text)
+        if job is not None:
+            caller.check_job(job)
+        elif token.bound and wanted is not Role.JOIN:  # a node's job is known with its first message
+            text = f"the token {token.name} is for jobs {token.jobs} only, and this is about all: name a job"
+            raise DeniedError(HTTPStatus.FORBIDDEN, "foreign_job", text)
+        return caller
+
+    def is_valid(self, caller: Caller) -> bool:
+        """Whether somebody who was let in would be let in again."""
+        return caller.token is None or caller.token in self._store.tokens
+
+    def _token_of(self, authorization: str) -> KnownToken:
+        """Return the valid token in a header. Raises `DeniedError`."""
+        if not authorization:
+            text = "a token is wanted here: make one where coordinatord runs, by coordinatord token new"
+            raise DeniedError(HTTPStatus.UNAUTHORIZED, "no_token", text)
+        try:
+            secret = parse_token(authorization.removeprefix(BEARER).strip()).secret
+        except TokenFormError as error:
+            raise DeniedError(HTTPStatus.UNAUTHORIZED, "no_token", str(error)) from error
+        known = find(self._store.tokens, secret)
+        if known is None:
+            self._store.refresh()  # it may be a minute old, and this coordinator has not looked since
+            known = find(self._store.tokens, secret)
+        if known is None:
+            text = "the token is not known here: was it removed, or is it of another coordinator's state directory?"
+            raise DeniedError(HTTPStatus.UNAUTHORIZED, "unknown_token", text)
+        if known.revoked_at is not None:
+            text = f"the token {known.name} was revoked: ask for another one"
+            raise DeniedError(HTTPStatus.UNAUTHORIZED, "revoked_token", text)
+        return known
+
+    def _token_of_session(self, secret: str) -> KnownToken:
+        """Return the valid token for which a browser's session stands. Raises `DeniedError`."""
+        token = self.browsers.token_of(secret)
+        if token is None or token not in self._store.tokens:
+            text = "the session of this browser is over: run nodeclient page, and open the link that it prints"
+            raise DeniedError(HTTPStatus.UNAUTHORIZED, "session_over", text)
+        return token
+
+    def open_session(self, link: str, peer: str) -> tuple[str, KnownToken]:
+        """Open a browser's session by a link; return its secret and its token. Raises `DeniedError`."""
+        found = self.browsers.open(link)
+        if found is not None and found[1] in self._store.tokens:
+            return found
+        text = "this link was used already, or is too old: run nodeclient page for another one"
+        error = DeniedError(HTTPStatus.UNAUTHORIZED, "unknown_link", text)
+        self._count(error, peer)
+        raise error
+
+    def _count(self, error: DeniedError, peer: str) -> None:
+        """Count and log a failure. Raises `DeniedError` if the address has had too many."""
+        self.denied += 1
+        site, now = _site(peer), self._clock()
+        began, failures = self._failures.pop(site, (now, 0))
+        if now - began > WINDOW_S:
+            began, failures = now, 0
+        self._failures[site] = (began, failures + 1)
+        if len(self._failures) > ADDRESSES_MAX:
+            self._failures.popitem(last=False)
+        if failures < FAILURES_MAX:
+            log.warning("not let in: %s", error, extra=fields("access_denied", peer=peer, code=error.code))
+            return
+        if failures == FAILURES_MAX:
+            text = "not let in: %s; more of this address is not logged for now"
+            log.warning(text, error, extra=fields("access_denied_often", peer=peer, code=error.code))
+        text = f"too many requests of this address were not let in: wait a minute; the last one: {error.code}"
+        raise DeniedError(HTTPStatus.TOO_MANY_REQUESTS, "too_many", text) from error
+
+
+def _site(peer: str) -> str:
+    """Return what an address counts by."""
+    try:
+        address = ipaddress.ip_address(peer.partition("%")[0])
+    except ValueError:
+        return peer
+    if address.version == 4 or address.ipv4_mapped is not None:  # noqa: PLR2004 - of the protocol
+        return peer
+    return str(ipaddress.ip_network((address, BITS_OF_A_SITE), strict=False))

@@ -1,0 +1,121 @@
+"""The coordinator's key and certificate: made at the first start, or those of an organisation.
+
+Only the key matters: tokens have its hash. The certificate is signed by itself, says the same for ever, and exists
+because TLS wants one; programs that compare names, such as Prometheus, may use the name `coordinatord`.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.runtime.pinned_tls import CertificateError, pin_of
+from coordinatord.runtime.private_files import PrivateFileError, read_private, write_private
+
+KEY, CERTIFICATE = "key.pem", "certificate.pem"
+
+NAME = "coordinatord"
+"""The name in the certificate, for programs that have to compare one."""
+
+
+class IdentityError(OperationalError):
+    """A key or a certificate cannot be used."""
+
+    exit_code = ExitCode.USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Where the key and the certificate are."""
+
+    certificate: Path
+    key: Path
+
+    def load_into(self, context: ssl.SSLContext) -> str:
+        """Let a context show this certificate from now on; return the pin of its key. Raises `IdentityError`.
+
+        If the files are no good, the context goes on with those it had. A key that wants a password is refused: nobody
+        is there to type it.
+        """
+        try:
+            pin = pin_of(ssl.PEM_cert_to_DER_cert(_first_certificate(self.certificate)))
+            # A context with half of a new pair would be of no use, so the pair is tried in another one first.
+            for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
+                each.load_cert_chain(self.certificate, self.key, password=_no_password)
+        except (OSError, ValueError, CertificateError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise IdentityError(f"the certificate {self.certificate} with the key {self.key}: {why}") from error
+        return pin
+
+
+def own_identity(directory: Path) -> Identity:
+    """Return the identity in a directory; make it if there is none. Raises `PrivateFileError`."""
+    identity = Identity(directory / CERTIFICATE, directory / KEY)
+    present = [read_private(path) is not None for path in (identity.key, identity.certificate)]
+    if all(present):
+        return identity
+    if any(present):
+        missing = identity.certificate if present[0] else identity.key
+        raise PrivateFileError(f"{missing} is missing: put it back, or remove {directory} and hand out new tokens")
+    key, certificate = _make()
+    write_private(identity.certificate, certificate)
+    write_private(identity.key, key)
+    return identity
+
+
+def load_passing_identity(context: ssl.SSLContext) -> str:
+    """Let a context show an identity that is kept nowhere, and ends with this process; return the pin of its key."""
+    with tempfile.TemporaryDirectory(prefix="coordinatord-key-") as folder:
+        return own_identity(Path(folder)).load_into(context)
+
+
+def _make() -> tuple[str, str]:
+    """Make a key and its certificate, in PEM. P-256 is what all browsers and libraries speak."""
+    # The library takes 60 ms to load, and only the first start needs it.
+    from datetime import UTC, datetime  # noqa: PLC0415
+    from ipaddress import ip_address  # noqa: PLC0415
+    from socket import gethostname  # noqa: PLC0415
+
+    from cryptography import x509  # noqa: PLC0415
+    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
+    hosts = dict.fromkeys((NAME, "localhost", gethostname()))
+    names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts if host.isascii()]
+    names += [x509.IPAddress(ip_address(address)) for address in ("127.0.0.1", "::1")]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        # No clock decides about it: RFC 5280, 4.1.2.5, has this date for what does not expire.
+        .not_valid_before(datetime(2020, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return key.private_bytes(*form).decode(), certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _first_certificate(path: Path) -> str:
+    """Return the first certificate of a chain, which is the server's own. Raises `OSError` and `ValueError`."""
+    text = path.read_text(encoding="ascii")
+    end = text.find(ssl.PEM_FOOTER)
+    start = text.find(ssl.PEM_HEADER)
+    if start < 0 or end < start:
+        raise ValueError("there is no certificate in PEM in it")
+    return text[start : end + len(ssl.PEM_FOOTER)] + os.linesep
+
+
+def _no_password() -> str:
+    raise ValueError("the key wants a password: give one that wants none, in a file that only this user may read")

@@ -1,0 +1,149 @@
+"""Makes the key, the certificate and the first tokens at the first start, and reads them again on request."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinatord.protocol.access_token import AccessToken, Role
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.runtime.logs import fields
+from coordinatord.runtime.pinned_tls import server_context
+from coordinatord.runtime.private_files import PrivateFileError, tokens_directory, write_private
+from coordinatord.security.gatekeeper import Gatekeeper
+from coordinatord.security.identity import Identity, IdentityError, load_passing_identity, own_identity
+from coordinatord.security.token_store import TokenStore, TokenStoreError
+
+log = logging.getLogger(__name__)
+
+FOLDER = "security"
+"""The folder in the state directory."""
+
+HANDED_OUT = "tokens"
+"""The file in it with the first tokens, where they can be left nowhere better. It may be copied, and removed."""
+
+FIRST_ROLES = (Role.JOIN, Role.ADMIN)
+"""The tokens of the first start: for nodes and for operators, who may read as well."""
+
+
+class NowhereError(OperationalError):
+    """There is no place to leave the first tokens in."""
+
+    exit_code = ExitCode.USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class SecuritySettings:
+    """Where everything is; see `coordinatord --help`."""
+
+    directory: Path | None
+    """The folder of the state directory; None if nothing is to be kept."""
+    certificate: Path | None = None
+    key: Path | None = None
+    client_authorities: Path | None = None
+
+
+class Security:
+    """What a coordinator is known by, and whom it knows."""
+
+    def __init__(self, settings: SecuritySettings, gatekeeper: Gatekeeper, store: TokenStore) -> None:
+        self._settings = settings
+        self._store = store
+        self._passing: Path | None = None
+        self.gatekeeper = gatekeeper
+        self.context: ssl.SSLContext
+        self.pin = ""
+
+    @classmethod
+    def open(cls, settings: SecuritySettings, environ: Mapping[str, str], clock: Callable[[], float]) -> Security:
+        """Read it all; make what is missing.
+
+        Raises `NowhereError`, `IdentityError`, `TokenStoreError` and `PrivateFileError`.
+        """
+        store = TokenStore(settings.directory)
+        security = cls(settings, Gatekeeper(store, clock), store)
+        authorities = settings.client_authorities
+        try:
+            security.context = server_context(None if authorities is None else str(authorities))
+        except OSError as error:
+            raise IdentityError(f"the authorities {authorities} cannot be read: {error.strerror or error}") from error
+        security.pin = security._load_identity()
+        store.refresh()
+        if not store.tokens:
+            security._hand_out(environ)
+        return security
+
+    def reload(self) -> bool:
+        """Read certificate and tokens again, for connections from now on; return whether tokens have changed.
+
+        What cannot be read is logged, and stays as it was.
+        """
+        if self._settings.directory is not None or self._settings.certificate is not None:
+            try:
+                pin = self._load_identity()
+            except (IdentityError, PrivateFileError) as error:
+                log.error("the certificate stays as it was: %s", error, extra=fields("certificate_unreadable"))  # noqa: TRY400
+            else:
+                if pin != self.pin:
+                    text = "the key of the certificate is another one now: tokens of the old one no longer fit"
+                    log.warning(text, extra=fields("key_changed"))
+                self.pin = pin
+        return self.refresh()
+
+    def refresh(self) -> bool:
+        """Read the tokens again if their file has changed; return whether they have."""
+        try:
+            return self._store.refresh()
+        except (TokenStoreError, PrivateFileError) as error:
+            log.error("the tokens stay as they were: %s", error, extra=fields("tokens_unreadable"))  # noqa: TRY400
+            return False
+
+    def close(self) -> None:
+        """Take away tokens that end with this process."""
+        if self._passing is not None:
+            self._passing.unlink(missing_ok=True)
+
+    def _load_identity(self) -> str:
+        settings = self._settings
+        if settings.certificate is not None and settings.key is not None:
+            return Identity(settings.certificate, settings.key).load_into(self.context)
+        if settings.directory is not None:
+            return own_identity(settings.directory).load_into(self.context)
+        return load_passing_identity(self.context)
+
+    def _hand_out(self, environ: Mapping[str, str]) -> None:
+        """Make the first tokens, and leave them where nodes and commands of this user find them.
+
+        A file that cannot be written there is no mishap: a service has no such place.
+        """
+        first = [self._store.add(self.pin, role, f"first-{role}") for role in FIRST_ROLES]
+        text = _file_of(first)
+        try:
+            path = tokens_directory(environ) / self.pin
+            write_private(path, text)
+        except PrivateFileError as error:
+            if self._settings.directory is None:
+                raise NowhereError(
+                    f"there is no place to leave the tokens in ({error}): give --state-dir, name a directory in"
+                    " XDG_CONFIG_HOME, or give --insecure to let everybody in"
+                ) from error
+            path = self._settings.directory / HANDED_OUT
+            write_private(path, text)
+            level = logging.WARNING
+            words = "the first tokens are in %s: copy it to nodes and to whoever operates, and give it by --token-file"
+        else:
+            level = logging.INFO
+            words = "the first tokens are in %s, where nodes and commands of this user find them; copy it to others"
+            self._passing = path if self._settings.directory is None else None
+        log.log(level, words, path.absolute(), extra=fields("tokens_made"))
+
+
+def _file_of(tokens: list[AccessToken]) -> str:
+    """Return the content of a file with tokens."""
+    about = f"# Tokens of the coordinatord on {socket.gethostname()}. Whoever has them may speak to it."
+    return "\n".join([about, *(token.text for token in tokens), ""])

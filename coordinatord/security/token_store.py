@@ -1,0 +1,201 @@
+"""The tokens that a coordinator knows: names, roles and hashes, in a file of the state directory.
+
+A plain SHA-256 is enough: the secrets are 256 random bits, so nobody finds one by trying, and a slow hash would only
+cost the coordinator. `coordinatord token` changes the file while the daemon runs; the daemon sees the change.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated
+
+from coordinatord.protocol.access_token import AccessToken, Role
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.fields import Name
+from coordinatord.protocol.schema import Length, Range, SchemaError, check_for
+from coordinatord.runtime.pinned_tls import text_of
+from coordinatord.runtime.private_files import read_private, write_private
+
+TOKENS = "tokens.json"
+
+TOKENS_MAX = 1_000
+"""The limit of tokens: each attempt is compared with all of them, which takes a third of a millisecond then."""
+
+
+TIME_MAX = 2.0**40
+"""The limit of a date in seconds since 1970."""
+
+VERSION = 1
+"""The version of the file's form."""
+
+
+class TokenStoreError(OperationalError):
+    """The file of tokens is not as it was written, or a change of it is not possible."""
+
+    exit_code = ExitCode.USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class KnownToken:
+    """One token, without its secret."""
+
+    name: Name
+    role: Role
+    jobs: Name
+    """The pattern of the job ids that it is for; `*` for all."""
+    digest: Annotated[str, Length(64, 64)]
+    """SHA-256 of the secret, in hexadecimal digits."""
+    made_at: Annotated[float, Range(0, TIME_MAX)]
+    """When it was made, in seconds since 1970."""
+    revoked_at: Annotated[float, Range(0, TIME_MAX)] | None = None
+    """When it was revoked; None while it is valid."""
+
+    def is_for(self, job: str) -> bool:
+        """Whether it is for a job of this id; upper and lower case differ."""
+        return fnmatchcase(job, self.jobs)
+
+    @property
+    def bound(self) -> bool:
+        """Whether it is for some jobs only."""
+        return self.jobs != "*"
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    version: Annotated[int, Range(VERSION, VERSION)]
+    tokens: Annotated[tuple[KnownToken, ...], Length(0, TOKENS_MAX)]
+
+
+_check = check_for(_File)
+
+
+def new_secret() -> str:
+    """Return a secret of 256 random bits."""
+    return text_of(secrets.token_bytes(32))
+
+
+def find(tokens: tuple[KnownToken, ...], secret: str) -> KnownToken | None:
+    """Return the token with this secret. How long that takes says nothing about which it is, or how near a guess is."""
+    digest = _digest(secret)
+    found = None
+    for token in tokens:
+        if hmac.compare_digest(token.digest, digest):
+            found = token
+    return found
+
+
+@dataclass(slots=True)
+class TokenStore:
+    """The tokens in one directory, or in memory alone."""
+
+    directory: Path | None
+    tokens: tuple[KnownToken, ...] = ()
+    _seen: tuple[int, ...] = field(default=(), repr=False)
+    """What the file looked like when it was read."""
+
+    @property
+    def path(self) -> Path:
+        """The file. There is one."""
+        assert self.directory is not None  # noqa: S101 - whoever asks for it has one
+        return self.directory / TOKENS
+
+    def refresh(self) -> bool:
+        """Read the file if it has changed; return whether it has. Raises `TokenStoreError` and `PrivateFileError`."""
+        if self.directory is None or (look := self._look()) == self._seen:
+            return False
+        self._seen = look
+        before, self.tokens = self.tokens, self._read()
+        return self.tokens != before
+
+    def add(self, pin: str, role: Role, name: str, jobs: str = "*") -> AccessToken:
+        """Make a token and keep its hash; return it with its secret, which is nowhere else.
+
+        Raises `TokenStoreError` and `PrivateFileError`.
+        """
+        token = AccessToken(pin, role, new_secret())
+        known = KnownToken(name, role, jobs, _digest(token.secret), _now())
+        with self._locked():
+            if any(one.name == name for one in self.tokens):
+                raise TokenStoreError(f"there is a token of the name {name} already: choose another with --name")
+            self._write(*self._without_oldest_revoked(), known)
+        return token
+
+    def revoke(self, name: str) -> KnownToken:
+        """Let a token be valid no more. Raises `TokenStoreError` and `PrivateFileError`."""
+        with self._locked():
+            token = next((one for one in self.tokens if one.name == name), None)
+            if token is None:
+                known = ", ".join(one.name for one in self.tokens if one.revoked_at is None)
+                raise TokenStoreError(f"there is no token of the name {name}; there are: {known or 'none'}")
+            if token.revoked_at is None:
+                self._write(*(replace(one, revoked_at=_now()) if one is token else one for one in self.tokens))
+        return token
+
+    def _without_oldest_revoked(self) -> list[KnownToken]:
+        """Return the tokens, of which revoked ones make room. Raises `TokenStoreError`."""
+        kept = list(self.tokens)
+        while len(kept) >= TOKENS_MAX:
+            revoked = [one for one in kept if one.revoked_at is not None]
+            if not revoked:
+                raise TokenStoreError(f"there are {TOKENS_MAX} tokens, the limit: revoke one")
+            kept.remove(min(revoked, key=lambda one: one.revoked_at or 0.0))
+        return kept
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes from changing the file, and begin with what it holds now."""
+        if self.directory is None:
+            yield
+            return
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.refresh()
+            yield
+        finally:
+            os.close(lock)
+
+    def _write(self, *tokens: KnownToken) -> None:
+        self.tokens = tokens
+        if self.directory is not None:
+            file = {"version": VERSION, "tokens": [asdict(token) for token in tokens]}
+            write_private(self.path, f"{json.dumps(file, indent=1)}\n")
+            self._seen = self._look()
+
+    def _look(self) -> tuple[int, ...]:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return (0,)
+        return (found.st_ino, found.st_mtime_ns, found.st_size)
+
+    def _read(self) -> tuple[KnownToken, ...]:
+        text = read_private(self.path)
+        if text is None:
+            return ()
+        try:
+            return _check(json.loads(text), "file").tokens
+        except (ValueError, RecursionError, SchemaError) as error:
+            why = f"{self.path} is not as coordinatord writes it: {error}"
+            raise TokenStoreError(f"{why}; restore it from a copy, or remove it and make new tokens") from error
+
+
+def _digest(secret: str) -> str:
+    return sha256(secret.encode()).hexdigest()
+
+
+def _now() -> float:
+    return datetime.now(UTC).timestamp()

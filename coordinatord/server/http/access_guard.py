@@ -1,0 +1,103 @@
+"""The gate before all handlers: who sends a request, and whether that one may.
+
+What a path wants is decided here, and by the method and the path alone: a path that is added later wants a token too.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
+
+from coordinatord.core.queries.master_address import plain
+from coordinatord.protocol.access_token import Role
+from coordinatord.protocol.messages import SESSION_PATH as NODES_PATH
+from coordinatord.protocol.text import clip
+from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, Gatekeeper
+from coordinatord.server.connections import CALLER, shown_by
+from coordinatord.server.http.browser_guard import READING
+from coordinatord.server.http.page_access import LINK_PATH, SESSION_PATH
+from coordinatord.server.http.responses import complain
+
+OPEN = frozenset({("GET", "/healthz"), ("HEAD", "/healthz"), ("GET", "/"), ("POST", SESSION_PATH)})
+"""Requests of everybody: whoever watches over a service has no token, and learns no more than how it is. A browser
+gets the empty page, and may show the code of a link."""
+
+OF_THE_PAGE = "/page/"
+"""The beginning of the paths of the page's files, which are the same everywhere."""
+
+DESCRIPTION_MAX = 300
+"""The length of a sentence in a header: nodes show it, and they receive no body with an answer to an upgrade."""
+
+
+class AccessGuard:
+    """Lets requests through, each with its caller."""
+
+    def __init__(self, gatekeeper: Gatekeeper | None, cookie: str) -> None:
+        """Ask this gatekeeper; without one everybody is let in. A browser has its session in a cookie of this name."""
+        self._gatekeeper = gatekeeper
+        self._cookie = cookie
+        self._requests: dict[int, tuple[web.Request, Caller]] = {}
+        """The requests in progress, by what identifies each in memory."""
+
+    @web.middleware
+    async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let a request through, or answer it with 401, 403 or 429."""
+        try:
+            caller = self._caller(request)
+        except DeniedError as error:
+            return _denial(request, error)
+        CALLER.set(caller)
+        self._requests[id(request)] = request, caller
+        try:
+            return await handler(request)
+        finally:
+            del self._requests[id(request)]
+
+    def end_invalid(self) -> None:
+        """End the requests of callers who would not be let in any more: some last for hours."""
+        for request, caller in self._requests.values():
+            if self._gatekeeper is not None and not self._gatekeeper.is_valid(caller) and request.transport is not None:
+                request.transport.close()
+
+    def _caller(self, request: web.Request) -> Caller:
+        """Return who sends a request. Raises `DeniedError`."""
+        authorization = request.headers.get(hdrs.AUTHORIZATION, "")
+        session = request.cookies.get(self._cookie) if self._cookie else None
+        if self._gatekeeper is None or (_is_open(request) and not authorization):
+            return ANYBODY
+        wanted = _wanted(request)
+        job = request.match_info.get("job") or _target_job(request)
+        caller = self._gatekeeper.admit(authorization, wanted, plain(request.remote or ""), job, session)
+        if caller.in_browser and request.method not in READING and hdrs.ORIGIN not in request.headers:
+            text = "a browser says which page sends a request, and this one has not"
+            raise DeniedError(HTTPStatus.FORBIDDEN, "foreign", text)
+        return shown_by(request.transport, caller)
+
+
+def _is_open(request: web.Request) -> bool:
+    return (request.method, request.path) in OPEN or (
+        request.method in READING and request.path.startswith(OF_THE_PAGE)
+    )
+
+
+def _wanted(request: web.Request) -> Role:
+    if request.path == NODES_PATH:
+        return Role.JOIN
+    return Role.READ if request.method in READING or request.path == LINK_PATH else Role.ADMIN
+
+
+def _target_job(request: web.Request) -> str | None:
+    return request.match_info.get("target") if request.path.split("/")[2:3] == ["jobs"] else None
+
+
+def _denial(request: web.Request, error: DeniedError) -> web.Response:
+    answer = complain(request, error.status, error.code, str(error))
+    if error.status is not HTTPStatus.TOO_MANY_REQUESTS:
+        code = "insufficient_scope" if error.status is HTTPStatus.FORBIDDEN else "invalid_token"
+        text = clip(str(error), DESCRIPTION_MAX).translate({ord('"'): "'", ord("\\"): "/"})
+        words = text.encode("ascii", "replace").decode()
+        # RFC 6750, section 3
+        answer.headers[hdrs.WWW_AUTHENTICATE] = f'Bearer error="{code}", error_description="{words}"'
+    return answer

@@ -1,0 +1,94 @@
+"""Lets a browser in: `nodeclient page` asks for a link, and the page that it opens gets a session for it.
+
+The code of a link stands behind the `#` of an address, which a browser sends to nobody. The page sends it in a body, so
+it is in no log, and nothing that merely looks at links uses it up.
+"""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+
+from aiohttp import web
+
+from coordinatord.core.queries.master_address import plain
+from coordinatord.protocol.access_token import Role
+from coordinatord.protocol.api import PageLinkAnswer, PageLinkBody, PageSessionAnswer, PageSessionBody
+from coordinatord.protocol.page_events import PageViewer
+from coordinatord.protocol.schema import check_for
+from coordinatord.runtime.logs import fields
+from coordinatord.security.browser_sessions import LINK_S, SESSION_S
+from coordinatord.security.gatekeeper import DeniedError, Gatekeeper
+from coordinatord.server.connections import CALLER
+from coordinatord.server.http.browser_guard import is_loopback
+from coordinatord.server.http.request_body import read_body
+from coordinatord.server.http.responses import complain, respond
+
+log = logging.getLogger(__name__)
+
+LINK_PATH = "/v1/page/link"
+SESSION_PATH = "/v1/page/session"
+
+_check_link = check_for(PageLinkBody)
+_check_session = check_for(PageSessionBody)
+
+
+def cookie_name(pin: str) -> str:
+    """Return the name of the cookie of the coordinator with this key.
+
+    Browsers send cookies of one host to all of its ports, and there may be another coordinator. The prefix has the
+    browser refuse one that was set in the clear, or by a name below this host's (RFC 6265bis, 4.1.3).
+    """
+    return f"__Host-coordinatord-{pin[:16]}"
+
+
+def viewer_of(request: web.Request) -> PageViewer:
+    """Return who looks at the page, by the request for its data.
+
+    `browser_guard` lets a page act over TLS, or on the coordinator's own host.
+    """
+    token = CALLER.get().token
+    entitled = token is None or token.role.may(Role.ADMIN)
+    return PageViewer(
+        token="" if token is None else token.name, may_act=entitled and (request.secure or is_loopback(request.remote))
+    )
+
+
+class PageAccess:
+    """Hands out links, and opens sessions."""
+
+    def __init__(self, gatekeeper: Gatekeeper | None, cookie: str) -> None:
+        """Have this gatekeeper keep sessions, in cookies of this name; without one everybody is let in."""
+        self._gatekeeper = gatekeeper
+        self.cookie = cookie
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [web.post(LINK_PATH, self._make_link), web.post(SESSION_PATH, self._open_session)]
+
+    async def _make_link(self, request: web.Request) -> web.Response:
+        await read_body(request, lambda body: _check_link(body, "request"))
+        caller = CALLER.get()
+        if self._gatekeeper is None or caller.token is None:
+            return respond(request, PageLinkAnswer(code="", valid_s=0, role="admin"))
+        if caller.in_browser:  # it would be a session without an end
+            text = "a page cannot make a link: run nodeclient page"
+            return complain(request, HTTPStatus.FORBIDDEN, "foreign", text)
+        code = self._gatekeeper.browsers.new_link(caller.token)
+        log.info("a link to the page was made with the token %s", caller.name, extra=fields("page_link_made"))
+        return respond(request, PageLinkAnswer(code=code, valid_s=LINK_S, role=caller.token.role))
+
+    async def _open_session(self, request: web.Request) -> web.Response:
+        wanted = await read_body(request, lambda body: _check_session(body, "request"))
+        if self._gatekeeper is None:
+            return respond(request, PageSessionAnswer(token="", role="admin"))
+        peer = plain(request.remote or "")
+        try:
+            secret, token = self._gatekeeper.open_session(wanted.code, peer)
+        except DeniedError as error:
+            return complain(request, error.status, error.code, str(error))
+        answer = respond(request, PageSessionAnswer(token=token.name, role=token.role))
+        answer.set_cookie(self.cookie, secret, max_age=int(SESSION_S), secure=True, httponly=True, samesite="Strict")
+        text = "a browser was let in with the rights of the token %s"
+        log.info(text, token.name, extra=fields("page_opened", peer=peer, role=token.role))
+        return answer

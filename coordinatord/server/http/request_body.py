@@ -1,0 +1,48 @@
+"""Reads the body of a request, in JSON or msgpack: bounded in length and in time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgpack
+from aiohttp import web
+
+from coordinatord.protocol.schema import SchemaError
+from coordinatord.server.http.responses import TurnedDownError
+
+BODY_WITHIN_S = 10.0
+"""The limit from the head of a request to its end: it is a sentence, mostly in the same packet."""
+
+PARSERS = {"application/json": json.loads, "application/msgpack": msgpack.unpackb}
+"""The parsers by Content-Type. A browser asks for permission first (CORS) before another site's page may send one of
+these, and gets none. (`browser_guard` refuses requests of such pages in any case.)"""
+
+Made = TypeVar("Made")
+
+
+async def read_body(request: web.Request, make: Callable[[object], Made]) -> Made:
+    """Return what `make` makes of the decoded body; it may raise `SchemaError`. Raises `TurnedDownError`."""
+    parse = PARSERS.get(request.content_type)
+    if parse is None:
+        text = f"a request has Content-Type {' or '.join(PARSERS)}, not {request.content_type}"
+        raise TurnedDownError(415, "content_type", text)
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            return make(parse(await request.read()))
+    except web.HTTPRequestEntityTooLarge as error:
+        raise TurnedDownError(413, "too_large", f"a request has at most {request.client_max_size} bytes") from error
+    except TimeoutError as error:
+        text = f"the rest of the request has not come within {BODY_WITHIN_S:g} s"
+        raise TurnedDownError(408, "incomplete", text) from error
+    except (SchemaError, ValueError, RecursionError, msgpack.UnpackException) as error:
+        raise TurnedDownError(400, "malformed", f"the request is not understood: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    """Return what is wrong with a body; msgpack's own errors have no text."""
+    if isinstance(error, RecursionError | msgpack.StackError):
+        return "it is nested too deeply"
+    return str(error) or "it is no msgpack"

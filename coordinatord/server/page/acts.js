@@ -1,0 +1,87 @@
+// What the page may do, if its reader may: each act is explained, confirmed, and has a reason, which the events keep.
+
+import { capital } from "./format.js";
+import { h, set, setText, show } from "./dom.js";
+
+const REASON_MAX = 500; // characters; as many as anybody reads
+
+// Take note of who looks at the page; the style sheet hides all acts from those who may not.
+export function allow(viewer) {
+  set(document.body, "data-may-act", viewer.may_act);
+}
+
+// A button that asks for an act: `{ path, title, about, verb }`, where `about` says what will happen.
+export function actButton() {
+  const button = h("button", { type: "button", class: "act" });
+  let act = null;
+  button.addEventListener("click", () => confirmation().ask(act));
+  return {
+    element: button,
+    update(wanted) {
+      act = wanted;
+      setText(button, `${act.verb} …`);
+      set(button, "aria-label", act.title);
+    },
+  };
+}
+
+let only = null; // there is one dialog, for one act at a time
+
+function confirmation() {
+  only ??= dialog();
+  return only;
+}
+
+function dialog() {
+  const title = h("h2", { id: "act-title" });
+  const about = h("p");
+  const reason = h("input", { id: "act-reason", maxlength: REASON_MAX, autocomplete: "off" });
+  const failure = h("p", { class: "failed", role: "alert", hidden: true });
+  const cancel = h("button", { type: "button", class: "quiet" }, "Cancel");
+  const confirm = h("button", { type: "button", class: "act" });
+  const element = h("dialog", { class: "confirm", "aria-labelledby": "act-title" },
+    title, about, h("label", { for: "act-reason" }, "Reason, for the events"), reason, failure,
+    h("div", { class: "row" }, cancel, confirm));
+  let act = null;
+  const enable = () => set(confirm, "disabled", reason.value.trim() === "");
+  const carryOut = async () => {
+    set(confirm, "disabled", true);
+    const why = await send(act.path, reason.value.trim());
+    if (why === "") element.close();
+    setText(failure, why);
+    show(failure, why !== "");
+    enable();
+  };
+  reason.addEventListener("input", enable);
+  reason.addEventListener("keydown", (event) => event.key === "Enter" && !confirm.disabled && carryOut());
+  cancel.addEventListener("click", () => element.close());
+  confirm.addEventListener("click", carryOut);
+  document.body.append(element);
+  return {
+    ask(wanted) {
+      act = wanted;
+      setText(title, act.title);
+      setText(about, act.about);
+      setText(confirm, act.verb);
+      reason.value = "";
+      show(failure, false);
+      enable();
+      element.showModal();
+      reason.focus();
+    },
+  };
+}
+
+// Return why it was not done; empty if it was.
+async function send(path, reason) {
+  try {
+    const answer = await fetch(path, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", Accept: "application/json" },
+      body: JSON.stringify({ by: "the page", reason }),
+    });
+    return answer.ok ? "" : `${capital(String((await answer.json()).message))}.`;
+  } catch {
+    return "The coordinator cannot be reached, so it is not known whether this was done: see the events.";
+  }
+}

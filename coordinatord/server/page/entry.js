@@ -1,0 +1,46 @@
+// How a browser is let in: by a link that works once, or else by words that say how to get one.
+
+import { copyable, endpoint, quoted } from "./commands.js";
+import { h, setText, show } from "./dom.js";
+import { capital } from "./format.js";
+
+const LINK = "#enter=";
+
+export function hasLink() {
+  return location.hash.startsWith(LINK);
+}
+
+// Show the code of the link that led here, if one did. Return why it opens nothing; empty if all is well.
+export async function letIn() {
+  if (!hasLink()) return "";
+  const code = location.hash.slice(LINK.length);
+  history.replaceState(null, "", location.pathname); // it stays in no history
+  try {
+    const answer = await fetch("/v1/page/session", {
+      method: "POST",
+      headers: { "Content-Type": "application/json", Accept: "application/json" },
+      body: JSON.stringify({ code }),
+    });
+    return answer.ok ? "" : String((await answer.json()).message);
+  } catch {
+    return "the coordinator cannot be reached";
+  }
+}
+
+export function entryPage() {
+  const why = h("p", { class: "note", hidden: true });
+  const line = copyable();
+  line.update(`nodeclient page --coord ${quoted(endpoint())}`);
+  return {
+    element: h("section", { class: "empty" },
+      h("h1", {}, "This page wants a token"),
+      why,
+      h("p", {}, "Where you have one, as on the coordinator's host, type this, and open the link that it prints:"),
+      line.element,
+      h("p", { class: "muted" }, "The link works once, in any browser. It lets this one in for twelve hours.")),
+    explain(text) {
+      setText(why, text && `${capital(text)}.`);
+      show(why, text !== "");
+    },
+  };
+}

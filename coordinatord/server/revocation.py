@@ -1,0 +1,39 @@
+"""Reads tokens and certificate again when they change, and ends what callers have begun who would not be let in now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from coordinatord.security.setup import Security
+from coordinatord.server.node_sessions import NodeSessions
+
+LOOK_EVERY_S = 1.0
+"""How long a token that was revoked may go on at most; a look costs microseconds."""
+
+
+class Revocations:
+    """Keeps what callers may do in step with the tokens that are valid."""
+
+    def __init__(self, security: Security, sessions: NodeSessions, end_requests: Callable[[], None]) -> None:
+        """Have `end_requests` end the requests in progress whose callers would not be let in any more."""
+        self._security = security
+        self._sessions = sessions
+        self._end_requests = end_requests
+
+    async def watch(self) -> None:
+        """Look for changes of the tokens until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if self._security.refresh():
+                self._end()
+
+    def reload(self) -> None:
+        """Read certificate and tokens again now."""
+        if self._security.reload():
+            self._end()
+
+    def _end(self) -> None:
+        gatekeeper = self._security.gatekeeper
+        self._sessions.close_those(lambda caller: not gatekeeper.is_valid(caller))
+        self._end_requests()

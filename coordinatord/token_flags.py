@@ -1,0 +1,90 @@
+"""The flags of `coordinatord token`, and the settings that they lead to."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from coordinatord.protocol.access_token import Role
+from coordinatord.runtime.settings import SettingsParser
+
+NAME_MAX = PATTERN_MAX = 128
+"""The limits of the name of a token, and of a pattern of job ids, in characters: as of any name."""
+
+
+class TokenVerb(StrEnum):
+    """What is done to the tokens of a coordinator."""
+
+    NEW = "new"
+    LIST = "list"
+    REVOKE = "revoke"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenConfig:
+    """All settings of `coordinatord token`."""
+
+    state_dir: Path
+    verb: TokenVerb
+    name: str
+    """The name of the token; empty for a new one without."""
+    role: Role
+    jobs: str
+    output: Path | None
+    """The file for a new token; None for standard output."""
+    certificate: Path | None
+    key: Path | None
+
+
+def add_token(parser: SettingsParser) -> None:
+    """Add the flags of `coordinatord token`."""
+    parser.add_argument("verb", type=TokenVerb, choices=list(TokenVerb), metavar="new|list|revoke", help="what to do")
+    parser.add_argument("revoked", nargs="?", metavar="NAME", help="the token that is to be revoked")
+    parser.add_argument(
+        "--role",
+        type=Role,
+        choices=list(Role),
+        default=Role.JOIN,
+        metavar="join|admin|read",
+        help="what a new token is for: to be a node, to operate and see, or to see (default: join)",
+    )
+    parser.add_argument(
+        "--jobs", type=_pattern, default="*", metavar="PATTERN", help="the job ids that it is for, such as 'ana-*'"
+    )
+    parser.add_argument("--name", type=_token_name, metavar="NAME", help="its name, for events and logs")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="write it to this file, for this user alone, instead of printing it"
+    )
+
+
+def read_token(parser: SettingsParser, given: argparse.Namespace, state_dir: Path) -> TokenConfig:
+    """Make the settings of `coordinatord token`. Raises `SettingsError`."""
+    verb = given.verb
+    if (verb is TokenVerb.REVOKE) is not (given.revoked is not None):
+        parser.error("name the token that is to be revoked, as in coordinatord token revoke NAME")
+    return TokenConfig(
+        state_dir=state_dir,
+        verb=verb,
+        name=given.revoked or given.name or "",
+        role=given.role,
+        jobs=given.jobs,
+        output=given.output,
+        certificate=given.tls_cert,
+        key=given.tls_key,
+    )
+
+
+def _pattern(text: str) -> str:
+    return _printable(text, PATTERN_MAX)
+
+
+def _token_name(text: str) -> str:
+    return _printable(text, NAME_MAX)
+
+
+def _printable(text: str, most: int) -> str:
+    if not 1 <= len(text) <= most or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"expected 1 to {most} printable characters")
+    return text

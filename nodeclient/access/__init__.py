@@ -1,0 +1,5 @@
+"""How a node and an operator prove who they are, and make sure whom they speak to.
+
+`keyring` finds the tokens that a user was given. `secured_attempt` is one attempt to reach a coordinator: TLS or not,
+the comparison of its key, and the token that may be sent after that.
+"""

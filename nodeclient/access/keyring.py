@@ -1,0 +1,148 @@
+"""Finds access tokens: in a file that was named, in the environment, from systemd, or in the user's own directory.
+
+They are looked up at each attempt to connect. So a token that is put in its place later, or replaced, is found without
+a new start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coordinatord.protocol.access_token import AccessToken, Role, TokenFormError, tokens_in
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.runtime.private_files import PrivateFileError, read_given, read_private, tokens_directory
+
+VARIABLE = "NODECLIENT_TOKEN"
+"""The variable that has a token itself, for schedulers that hand out secrets so."""
+
+CREDENTIAL = "nodeclient-token"
+"""The name of a credential of systemd (`LoadCredential=`)."""
+
+_PIN = re.compile(r"[a-z2-7]{52}", re.ASCII)
+
+ORDER = {
+    Role.JOIN: (Role.JOIN,),
+    Role.READ: (Role.READ, Role.ADMIN),
+    Role.ADMIN: (Role.ADMIN, Role.READ),
+}
+"""Which token is shown first for what: no more than is needed."""
+
+
+class KeyringError(OperationalError):
+    """A token is in its place and cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    """Where tokens may be, and how to speak to coordinators."""
+
+    token_file: Path | None = None
+    token: str = field(default="", repr=False)
+    """The token in the environment; empty if there is none."""
+    credentials: str = ""
+    """The directory of systemd's credentials; empty if there is none."""
+    config_home: str = ""
+    """XDG_CONFIG_HOME; empty for the usual place."""
+    authorities: Path | None = None
+    """Those whose certificates are trusted, instead of the pin in a token."""
+    certificate: Path | None = None
+    """The certificate to show to a coordinator that wants one; with its `key`."""
+    key: Path | None = None
+    insecure: bool = False
+    """Whether to speak in the clear, and to show no token."""
+    clear_allowed: bool = False
+    """Whether a coordinator may turn out to speak in the clear: a node may have brought it along."""
+
+
+USUAL = AccessSettings()
+"""Those without any flag or variable."""
+
+CLEAR = AccessSettings(insecure=True)
+"""Those for a coordinator of one's own, on this host alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keyring:
+    """The tokens that were found in one place."""
+
+    source: str
+    """The place, for people; empty if there are none anywhere."""
+    pins: frozenset[str] = frozenset()
+    """The keys of the coordinators that they are for."""
+    read: Callable[[str], tuple[AccessToken, ...]] = lambda _: ()
+    """Returns the tokens for a key. Raises `KeyringError`."""
+
+    def token_for(self, pin: str, role: Role, *, any_key: bool = False) -> AccessToken:
+        """Return the token to show to the coordinator with this key; with `any_key`, one for another key will do.
+
+        It may be one of another role: the coordinator then says which one is wanted. Raises `KeyringError`.
+        """
+        wanted = pin if pin in self.pins or not any_key else next(iter(self.pins), pin)
+        tokens = {token.role: token for token in self.read(wanted)}
+        for one in (*ORDER[role], *tokens):
+            if one in tokens:
+                return tokens[one]
+        raise KeyringError(f"{self.source} has no token for the coordinator with the key {pin}")
+
+
+def find_keyring(settings: AccessSettings) -> Keyring:
+    """Return the tokens of the first place that has any. Raises `KeyringError`."""
+    try:
+        if settings.token_file is not None:
+            return _of_text(str(settings.token_file), read_given(settings.token_file))
+        if settings.token:
+            return _of_text(f"environment variable {VARIABLE}", settings.token)
+        if settings.credentials and (path := Path(settings.credentials, CREDENTIAL)).exists():
+            return _of_text(str(path), read_given(path))
+        return _of_user(settings)
+    except PrivateFileError as error:
+        raise KeyringError(str(error)) from error
+
+
+def forget_variable(environ: Mapping[str, str] = os.environ) -> None:
+    """Remove the token from the environment of this process, for all that it starts and for whoever looks at it.
+
+    The system shows a process's first environment to its user, and a core file has it too. So the token is written over
+    where it was.
+    """
+    value = environ.get(VARIABLE)
+    if environ is not os.environ or value is None:
+        return
+    getenv = ctypes.CDLL(None).getenv
+    getenv.argtypes, getenv.restype = [ctypes.c_char_p], ctypes.c_void_p
+    if place := getenv(VARIABLE.encode()):
+        ctypes.memset(place, ord("x"), len(os.fsencode(value)))
+    del os.environ[VARIABLE]
+
+
+def _of_text(source: str, text: str) -> Keyring:
+    try:
+        tokens = tokens_in(text)
+    except TokenFormError as error:
+        raise KeyringError(f"{source}: {error}") from error
+    pins = frozenset(token.pin for token in tokens)
+    return Keyring(source, pins, lambda pin: tuple(token for token in tokens if token.pin == pin))
+
+
+def _of_user(settings: AccessSettings) -> Keyring:
+    """Return the tokens in the user's own directory, whose files have the coordinators' pins as names."""
+    try:
+        folder = tokens_directory({"XDG_CONFIG_HOME": settings.config_home})
+        pins = frozenset(name for name in os.listdir(folder) if _PIN.fullmatch(name))  # noqa: PTH208 - names are wanted
+    except (OSError, PrivateFileError):
+        return Keyring("")  # as if there were none
+
+    def read(pin: str) -> tuple[AccessToken, ...]:
+        try:
+            text = read_private(folder / pin)
+            tokens = () if text is None else tokens_in(text)
+        except (PrivateFileError, TokenFormError) as error:
+            raise KeyringError(f"{folder / pin}: {error}") from error
+        return tuple(token for token in tokens if token.pin == pin)
+
+    return Keyring(str(folder), pins, read) if pins else Keyring("")

@@ -1,0 +1,74 @@
+"""The flags by which a node and an operator say who they are; a token itself is never one of them.
+
+A command line can be read by everybody on its host, and stays in histories.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from coordinatord.protocol.access_token import holds_token
+from coordinatord.runtime.settings import SettingsParser
+from nodeclient.access.keyring import VARIABLE, AccessSettings
+
+IN_COMMAND_LINE = (
+    "everybody on this host can read a token in a command line: put it into a file for --token-file, or into the"
+    f" variable {VARIABLE}, and have another one made"
+)
+
+
+def add_access(parser: SettingsParser) -> None:
+    """Add the flags; their variables begin with `NODECLIENT_` on each command line."""
+    for flag, words in {
+        "--token-file": "file with the token of the coordinator (default: NODECLIENT_TOKEN, the credential"
+        " nodeclient-token of systemd, or what is in ~/.config/coordinatord/tokens)",
+        "--tls-ca": "authorities to trust, in PEM, where the coordinator has a certificate of an organisation"
+        " (default: the key that the token names)",
+        "--tls-cert": "certificate to show, in PEM, to a coordinator that wants one",
+        "--tls-key": "its key, in PEM, without a password",
+    }.items():
+        parser.add_setting(flag, type=_file, variables=(_variable(flag),), metavar="FILE", help=words)
+    parser.add_setting(
+        "--insecure",
+        action="store_true",
+        variables=(_variable("--insecure"),),
+        help="speak in the clear and show no token, to a coordinator that was started with --insecure",
+    )
+
+
+def read_access(
+    parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], *, clear_allowed: bool = False
+) -> AccessSettings:
+    """Make the settings. Raises `SettingsError`."""
+    if (given.tls_cert is None) is not (given.tls_key is None):
+        parser.error("--tls-cert and --tls-key belong together: give both")
+    return AccessSettings(
+        token_file=given.token_file,
+        token=environ.get(VARIABLE, "").strip(),
+        credentials=environ.get("CREDENTIALS_DIRECTORY", ""),
+        config_home=environ.get("XDG_CONFIG_HOME", ""),
+        authorities=given.tls_ca,
+        certificate=given.tls_cert,
+        key=given.tls_key,
+        insecure=given.insecure,
+        clear_allowed=clear_allowed,
+    )
+
+
+def refuse_tokens(parser: SettingsParser, words: Sequence[str]) -> None:
+    """Refuse a command line with a token in it, without repeating it. Raises `SettingsError`."""
+    ours = words[: words.index("--")] if "--" in words else words
+    if any(map(holds_token, ours)) or any(word.partition("=")[0] == "--token" for word in ours):
+        parser.error(IN_COMMAND_LINE)
+
+
+def _variable(flag: str) -> str:
+    return f"NODECLIENT_{flag.removeprefix('--').replace('-', '_').upper()}"
+
+
+def _file(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("'': expected a file")
+    return Path(text)

@@ -1,0 +1,215 @@
+"""Coordinator, nodes and commands as they are by default: encrypted, for those with a token, and with nothing to do."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from coordinatord.protocol.access_token import Role, tokens_in
+from tests.support.cluster import STDLIB_PYTHON
+from tests.support.programs import BIN, Program, clean_environ, run
+
+pytestmark = pytest.mark.slow
+
+SLEEPER = "import json, os, time; print(json.dumps(dict(os.environ)), flush=True); time.sleep(600)"
+
+
+class Place:
+    """The home of a user, a state directory, and what runs there."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self.environ = clean_environ(COORDINATORD_INSECURE="", XDG_CONFIG_HOME=str(folder / "config"))
+        self.stranger = clean_environ(COORDINATORD_INSECURE="")
+        self.state = folder / "state"
+        self.endpoint = ""
+        self.output: list[str] = []
+        self._stack = stack
+
+    def coordinator(self, *flags: str) -> Program:
+        """Start a coordinator, as it is by default but for flags, and wait until it serves."""
+        where = ("--host", "127.0.0.1", "--port", "0", "--state-dir", self.state)
+        program = self.start(BIN / "coordinatord", *where, *flags, environ=self.environ)
+        self.endpoint = program.await_line(r"coordinatord listening on https?://(\S+)")[1]
+        return program
+
+    def start(self, *argv: str | Path, environ: dict[str, str] | None = None) -> Program:
+        """Start a program of this user, or in another environment."""
+        program = Program(*argv, environ=environ or self.environ)
+        self._stack.callback(program.close)
+        return program
+
+    def node(self, *flags: str, environ: dict[str, str] | None = None, script: str = "") -> Program:
+        """Start a node whose worker runs a line of Python."""
+        join: tuple[str | Path, ...] = (BIN / "nodeclient", "join", "--coord", self.endpoint, "--job-id", "j", *flags)
+        return self.start(*join, "--", *STDLIB_PYTHON, "-c", script or "print('done')", environ=environ)
+
+    def ask(self, *argv: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a command of nodeclient to its end."""
+        verb, *rest = argv
+        done = run(BIN / "nodeclient", verb, "--coord", self.endpoint, *rest, environ=environ or self.environ)
+        self.output += [done.stdout, done.stderr]
+        return done
+
+    def token(self, *argv: str) -> str:
+        """Run `coordinatord token`, and return what it prints."""
+        done = run(BIN / "coordinatord", "token", *argv, "--state-dir", self.state, environ=self.environ)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    @property
+    def secrets(self) -> dict[Role, str]:
+        """The secrets of the first start, by role."""
+        [left] = (self.folder / "config" / "coordinatord" / "tokens").iterdir()
+        return {token.role: token.secret for token in tokens_in(left.read_text())}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with ExitStack() as stack:
+        yield Place(tmp_path, stack)
+
+
+def test_nobody_has_to_think_of_it(place: Place) -> None:
+    place.coordinator()
+    assert place.node().wait() == 0
+    assert "succeeded" in place.ask("status").stdout
+    assert "--insecure" not in place.ask("status").stdout
+    assert place.ask("drain", "gpu7", "--ahead", "--reason", "fan").returncode == 0
+    [drain] = [line for line in place.ask("events").stdout.splitlines() if "drained" in line]
+    assert "(token first-admin): fan" in drain
+
+
+def test_each_mismatch_is_one_line_that_says_what_mends_it(place: Place, tmp_path: Path) -> None:
+    place.coordinator()
+    wrong = Place(tmp_path / "other", ExitStack()).token("new", "--role", "read")
+    place.token("new", "--role", "read", "--name", "gone", "--output", str(tmp_path / "gone"))
+    place.token("revoke", "gone")
+    place.token("new", "--output", str(tmp_path / "join"))
+    for flags, extra, words in (
+        ((), {}, r"wants a token, and there is none here: run coordinatord token new --output FILE"),
+        (("--insecure",), {}, "speaks TLS only: leave --insecure out"),
+        ((), {"NODECLIENT_TOKEN": wrong}, "its key is none that the tokens in environment variable NODECLIENT_TOKEN"),
+        (("--token-file", str(tmp_path / "gone")), {}, "the token gone was revoked: ask for another one"),
+        (
+            ("--token-file", str(tmp_path / "join")),
+            {},
+            r"the token join-\w+ may join, and this wants",
+        ),
+        (("--token-file", str(tmp_path / "none")), {}, "none cannot be read: No such file"),
+        ((), {"NODECLIENT_TOKEN": "crd1.x"}, "NODECLIENT_TOKEN: this is no access token"),
+    ):
+        done = place.ask("status", *flags, environ={**place.stranger, **extra})
+        assert re.search(words, done.stderr), done.stderr
+        assert (done.returncode, len(done.stderr.splitlines())) == (77, 1)
+    node = place.node(environ=place.stranger)
+    node.await_line("looking for the coordinator: .* wants a token, and there is none here")
+    node = place.node("--token-file", str(tmp_path / "gone"), environ=place.stranger)
+    node.await_line("looking for the coordinator: .* the token gone was revoked")
+
+
+def test_a_coordinator_in_the_clear_gets_no_token(place: Place) -> None:
+    place.coordinator().stop()
+    open_to_all = place.coordinator("--insecure")
+    open_to_all.await_line("--insecure: everybody who reaches the port may join")
+    for done in (place.ask("status"), place.ask("drain", "x")):
+        assert re.search("speaks in the clear, and there is a token here .* nothing was sent", done.stderr), done.stderr
+    place.node().await_line("looking for the coordinator: .* speaks in the clear")
+    assert "lets everybody in, in the clear (--insecure)" in place.ask("status", "--insecure").stdout
+    assert json.loads(place.ask("status", "--insecure", "--json").stdout)["insecure"] is True
+    assert place.node("--insecure").wait() == 0
+    assert place.ask("status", environ=place.stranger).returncode == 0
+
+
+def test_a_token_that_comes_later_is_found(place: Place, tmp_path: Path) -> None:
+    place.coordinator()
+    home = tmp_path / "second"
+    node = place.node(environ={**place.stranger, "XDG_CONFIG_HOME": str(home)})
+    node.await_line("wants a token, and there is none here")
+    (place.folder / "config").rename(home)
+    assert node.wait() == 0
+
+
+def test_several_coordinators_share_a_home(place: Place, tmp_path: Path) -> None:
+    other = Place(tmp_path / "other", place._stack)
+    other.environ["XDG_CONFIG_HOME"] = place.environ["XDG_CONFIG_HOME"]
+    for one in (place, other):
+        one.coordinator()
+    assert len(list((tmp_path / "config" / "coordinatord" / "tokens").iterdir())) == 2
+    for one in (place, other):
+        assert one.node().wait() == 0
+        assert one.ask("status").returncode == 0
+
+
+def test_a_token_in_a_command_line_is_refused_and_not_repeated(place: Place) -> None:
+    secret = place.token("new")
+    for argv in (("nodeclient", "status", "--coord", "h", "--token", secret), ("coordinatord", "--port", secret)):
+        done = run(BIN / argv[0], *argv[1:], environ=place.environ)
+        assert done.returncode == 64
+        assert "everybody on this host can read a token in a command line" in done.stderr
+        assert secret not in done.stderr
+
+
+def test_no_secret_is_anywhere_else(place: Place) -> None:
+    daemon = place.coordinator("--log-level", "debug")
+    join = place.token("new", "--name", "nodes")
+    node = place.node("--log-level", "debug", environ={**place.stranger, "NODECLIENT_TOKEN": join}, script=SLEEPER)
+    worker = json.loads(node.await_line(r"^(?:\[.*?\] )?(\{.*\})$")[1])
+    assert "NODECLIENT_TOKEN" not in worker
+    place.ask("status")
+    place.ask("drain", "x", "--ahead")
+    place.ask("status", environ={**place.stranger, "NODECLIENT_TOKEN": f"{join}x"})
+    secrets = [*place.secrets.values(), join.rpartition(".")[2]]
+    shown = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) in family(daemon.pid, node.pid):
+            shown += [(entry / name).read_bytes() for name in ("cmdline", "environ")]
+    assert len(shown) >= 6, "the daemon, the node and its worker"
+    daemon.signal(signal.SIGHUP)
+    for program in (node, daemon):
+        program.stop()
+    written = [path.read_bytes() for path in place.state.rglob("*") if path.is_file()]
+    texts = b"\n".join([*shown, *written, *map(str.encode, (*node.lines, *daemon.lines, *place.output))])
+    for secret in secrets:
+        assert secret.encode() not in texts
+
+
+def family(*pids: int) -> set[int]:
+    """Return processes and all that they started."""
+    found = set(pids)
+    while True:
+        more = set()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                try:
+                    parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                except OSError:
+                    continue
+                if parent in found and int(entry.name) not in found:
+                    more.add(int(entry.name))
+        if not more:
+            return found
+        found |= more
+
+
+def test_standalone_needs_no_token(place: Place) -> None:
+    script = ("--standalone", "--", *STDLIB_PYTHON, "-c", "print('done')")
+    assert run(BIN / "nodeclient", "join", *script, environ=place.environ).returncode == 0
+    assert not (place.folder / "config").exists()
+
+
+def test_the_tokens_are_listed_without_their_secrets(place: Place) -> None:
+    place.coordinator()
+    place.token("new", "--role", "admin", "--jobs", "ana-*", "--name", "ana")
+    place.token("revoke", "first-join")
+    shown = place.token("list")
+    assert re.search(r"first-join  join  jobs \*  \S+ \S+  revoked", shown)
+    assert re.search(r"ana  admin  jobs ana-\*  \S+ \S+  valid", shown)
+    assert not any(secret in shown for secret in place.secrets.values())

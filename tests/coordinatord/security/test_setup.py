@@ -1,0 +1,132 @@
+"""The first start and later ones: key, certificate and first tokens, and where they are left."""
+
+from __future__ import annotations
+
+import ssl
+import stat
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from coordinatord.protocol.access_token import Role, tokens_in
+from coordinatord.runtime.pinned_tls import CertificateError, pin_of, text_of
+from coordinatord.runtime.private_files import PrivateFileError
+from coordinatord.security.identity import IdentityError
+from coordinatord.security.setup import FOLDER, HANDED_OUT, NowhereError, Security, SecuritySettings
+from tests.support.programs import NO_HOME, clean_environ
+from tests.support.secured import secured
+
+HOMELESS = {"XDG_CONFIG_HOME": NO_HOME}
+
+
+def opened(folder: Path | None, environ: dict[str, str] = HOMELESS, **own: Path) -> Security:
+    return Security.open(SecuritySettings(folder, **own), environ, lambda: 0.0)
+
+
+def test_the_first_start_makes_all_and_the_next_keeps_it(tmp_path: Path) -> None:
+    ours = secured(tmp_path)
+    folder = tmp_path / "state" / FOLDER
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["certificate.pem", "key.pem", "tokens.json"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    left = tmp_path / "config" / "coordinatord" / "tokens" / ours.security.pin
+    assert stat.S_IMODE(left.stat().st_mode) == 0o600
+    before = left.read_text()
+    assert {token.role for token in tokens_in(before)} == {Role.JOIN, Role.ADMIN}
+    again = secured(tmp_path)
+    assert again.security.pin == ours.security.pin
+    assert left.read_text() == before
+    assert {one.name for one in ours.store.tokens} == {"first-join", "first-admin"}
+
+
+def test_the_pin_is_that_of_the_key(tmp_path: Path) -> None:
+    ours = secured(tmp_path)
+    certificate = x509.load_pem_x509_certificate((tmp_path / "state" / FOLDER / "certificate.pem").read_bytes())
+    form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    digest = sha256(certificate.public_key().public_bytes(*form)).digest()
+    assert ours.security.pin == text_of(digest)
+    whole = certificate.public_bytes(serialization.Encoding.DER)
+    assert pin_of(whole) == ours.security.pin
+    for end in range(200):
+        with pytest.raises(CertificateError):
+            pin_of(whole[:end])
+
+
+def test_without_a_home_the_tokens_stay_in_the_state_directory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened(tmp_path)
+    handed = tmp_path / HANDED_OUT
+    assert f"{handed}: copy it to nodes and to whoever operates" in caplog.text
+    for token in tokens_in(handed.read_text()):
+        assert token.secret not in caplog.text
+
+
+def test_what_ends_with_the_process_leaves_nothing(tmp_path: Path) -> None:
+    security = opened(None, {"XDG_CONFIG_HOME": str(tmp_path)})
+    [left] = (tmp_path / "coordinatord" / "tokens").iterdir()
+    assert left.name == security.pin
+    security.close()
+    assert not left.exists()
+
+
+def test_there_has_to_be_a_place_for_the_tokens() -> None:
+    with pytest.raises(NowhereError, match="give --state-dir"):
+        opened(None)
+
+
+def test_half_of_the_files_is_no_first_start(tmp_path: Path) -> None:
+    opened(tmp_path)
+    (tmp_path / "key.pem").unlink()
+    with pytest.raises(PrivateFileError, match=r"key\.pem is missing: put it back"):
+        opened(tmp_path)
+
+
+def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path)
+    (tmp_path / "key.pem").chmod(0o644)
+    with pytest.raises(PrivateFileError, match="others may read"):
+        opened(tmp_path)
+
+
+def _organisation(folder: Path) -> tuple[Path, Path]:
+    issued = trustme.CA().issue_cert("coord.example")
+    certificate, key = folder / "own.pem", folder / "own.key"
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    return certificate, key
+
+
+def test_a_certificate_of_an_organisation_is_shown_and_reloaded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = _organisation(tmp_path)
+    security = opened(tmp_path / "s", certificate=certificate, key=key)
+    assert security.pin == pin_of(ssl.PEM_cert_to_DER_cert(certificate.read_text()))
+    before = security.pin
+    certificate.write_text("broken")
+    security.reload()
+    assert "the certificate stays as it was" in caplog.text
+    assert security.pin == before
+    _organisation(tmp_path)
+    security.reload()
+    assert security.pin != before
+    assert "the key of the certificate is another one now" in caplog.text
+
+
+def test_a_certificate_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
+    certificate, _ = _organisation(tmp_path)
+    (tmp_path / "other").mkdir()
+    _, key = _organisation(tmp_path / "other")
+    with pytest.raises(IdentityError, match=r"own\.pem with the key"):
+        opened(tmp_path / "s", certificate=certificate, key=key)
+    with pytest.raises(IdentityError, match="No such file"):
+        opened(tmp_path / "s", certificate=tmp_path / "none", key=key)
+
+
+def test_tests_do_without_unless_they_say_so() -> None:
+    assert clean_environ()["COORDINATORD_INSECURE"] == "1"

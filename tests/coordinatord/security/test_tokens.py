@@ -1,0 +1,191 @@
+"""Tokens: their form, the file that keeps their hashes, and who is let in by them."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+
+from coordinatord.protocol.access_token import AccessToken, Role, TokenFormError, parse_token, tokens_in
+from coordinatord.runtime.private_files import PrivateFileError
+from coordinatord.security.gatekeeper import FAILURES_MAX, WINDOW_S, Caller, DeniedError, Gatekeeper
+from coordinatord.security.token_store import TOKENS, TokenStore, TokenStoreError
+
+PIN = "a" * 52
+
+
+def bearer(token: AccessToken) -> str:
+    return f"Bearer {token.text}"
+
+
+def denied(gate: Gatekeeper, authorization: str, wanted: Role = Role.JOIN, job: str | None = None) -> DeniedError:
+    with pytest.raises(DeniedError) as caught:
+        gate.admit(authorization, wanted, "10.0.0.1", job)
+    return caught.value
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TokenStore:
+    return TokenStore(tmp_path / "security")
+
+
+@pytest.fixture
+def gate(store: TokenStore) -> Gatekeeper:
+    return Gatekeeper(store, lambda: 0.0)
+
+
+def test_a_token_is_text_and_back(store: TokenStore) -> None:
+    token = store.add(PIN, Role.JOIN, "nodes")
+    assert parse_token(token.text) == token
+    assert tokens_in(f"# about\n\n{token.text}\n") == (token,)
+    assert token.secret not in repr(token)
+
+
+@pytest.mark.parametrize("text", ["", "x", f"crd1.{PIN}.boss.{PIN}", f"crd1.{PIN}.join.{PIN}x", f"crd1.{PIN}.join"])
+def test_what_is_no_token_is_refused_and_not_repeated(text: str) -> None:
+    with pytest.raises(TokenFormError) as caught:
+        parse_token(text)
+    assert PIN not in str(caught.value)
+
+
+def test_the_file_holds_hashes_for_its_user_alone(store: TokenStore) -> None:
+    token = store.add(PIN, Role.ADMIN, "ops")
+    assert token.secret not in store.path.read_text()
+    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
+    assert [path.name for path in store.path.parent.iterdir()] == [TOKENS]
+
+
+def test_others_may_not_have_read_or_written_the_file(store: TokenStore) -> None:
+    store.add(PIN, Role.ADMIN, "ops")
+    store.path.chmod(0o640)
+    with pytest.raises(PrivateFileError, match="others may read"):
+        TokenStore(store.directory).refresh()
+    store.path.chmod(0o600)
+    if os.geteuid() == 0:
+        os.chown(store.path, 12345, -1)
+        with pytest.raises(PrivateFileError, match="belongs to another user"):
+            TokenStore(store.directory).refresh()
+
+
+def test_a_link_is_not_followed(store: TokenStore, tmp_path: Path) -> None:
+    store.add(PIN, Role.ADMIN, "ops")
+    store.path.rename(tmp_path / "elsewhere")
+    store.path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PrivateFileError, match="cannot be read"):
+        TokenStore(store.directory).refresh()
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"version": 2, "tokens": []}', '{"version": 1, "tokens": [1]}'])
+def test_a_damaged_file_is_an_error_with_its_name(store: TokenStore, text: str) -> None:
+    store.add(PIN, Role.ADMIN, "ops")
+    store.path.write_text(text)
+    with pytest.raises(TokenStoreError, match=r"tokens\.json is not as coordinatord writes it"):
+        TokenStore(store.directory).refresh()
+
+
+def test_another_process_sees_changes(store: TokenStore) -> None:
+    other = TokenStore(store.directory)
+    token = store.add(PIN, Role.JOIN, "nodes")
+    assert other.refresh()
+    assert not other.refresh()
+    other.revoke("nodes")
+    assert store.refresh()
+    assert denied(Gatekeeper(store, lambda: 0.0), bearer(token)).code == "revoked_token"
+    with pytest.raises(TokenStoreError, match="of the name nodes already"):
+        store.add(PIN, Role.JOIN, "nodes")
+    with pytest.raises(TokenStoreError, match="there are: none"):
+        store.revoke("other")
+
+
+def test_revoked_tokens_make_room(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinatord.security.token_store.TOKENS_MAX", 2)
+    for name in ("a", "b"):
+        store.add(PIN, Role.JOIN, name)
+    with pytest.raises(TokenStoreError, match="the limit: revoke one"):
+        store.add(PIN, Role.JOIN, "c")
+    store.revoke("a")
+    store.add(PIN, Role.JOIN, "c")
+    assert [one["name"] for one in json.loads(store.path.read_text())["tokens"]] == ["b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("role", "allowed"),
+    [(Role.JOIN, {Role.JOIN}), (Role.READ, {Role.READ}), (Role.ADMIN, {Role.ADMIN, Role.READ})],
+)
+def test_a_role_may_do_its_own_and_an_admin_reads(
+    store: TokenStore, gate: Gatekeeper, role: Role, allowed: set[Role]
+) -> None:
+    token = store.add(PIN, role, "one")
+    for wanted in Role:
+        if wanted in allowed:
+            assert gate.admit(bearer(token), wanted, "10.0.0.1").name == "one"
+        else:
+            assert denied(gate, bearer(token), wanted).status is HTTPStatus.FORBIDDEN
+
+
+def test_several_are_valid_at_once_and_strangers_are_not(store: TokenStore, gate: Gatekeeper) -> None:
+    tokens = [store.add(PIN, Role.JOIN, name) for name in ("a", "b", "c")]
+    assert [gate.admit(bearer(token), Role.JOIN, "10.0.0.1").name for token in tokens] == ["a", "b", "c"]
+    other = TokenStore(None).add(PIN, Role.JOIN, "a")
+    assert denied(gate, bearer(other)).code == "unknown_token"
+    assert denied(gate, "").code == "no_token"
+    assert denied(gate, "Basic eDp5").code == "no_token"
+
+
+def test_a_new_token_works_before_anybody_has_looked(store: TokenStore, gate: Gatekeeper) -> None:
+    token = TokenStore(store.directory).add(PIN, Role.JOIN, "new")
+    assert gate.admit(bearer(token), Role.JOIN, "10.0.0.1").name == "new"
+
+
+def test_a_token_may_be_for_some_jobs(store: TokenStore, gate: Gatekeeper) -> None:
+    token = store.add(PIN, Role.ADMIN, "ana", "ana-*")
+    assert gate.admit(bearer(token), Role.ADMIN, "10.0.0.1", "ana-1").name == "ana"
+    assert denied(gate, bearer(token), Role.ADMIN, "ben-1").code == "foreign_job"
+    assert denied(gate, bearer(token), Role.READ).code == "foreign_job"
+    joining = store.add(PIN, Role.JOIN, "ana-nodes", "ana-*")
+    caller = gate.admit(bearer(joining), Role.JOIN, "10.0.0.1")
+    caller.check_job("ana-2")
+    with pytest.raises(DeniedError, match="is for jobs ana-\\*, and not for Ana-2"):
+        caller.check_job("Ana-2")
+
+
+def test_a_certificate_bounds_node_ids() -> None:
+    caller = Caller(None, frozenset({"gpu7"}))
+    for node in ("gpu7", "gpu7-2"):
+        caller.check_node(node)
+    for node in ("gpu77", "gpu8", "x-gpu7"):
+        with pytest.raises(DeniedError, match="the client's certificate is for gpu7"):
+            caller.check_node(node)
+
+
+def test_failures_of_an_address_are_bounded_and_valid_tokens_are_not(
+    store: TokenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    gate = Gatekeeper(store, lambda: now)
+    token = store.add(PIN, Role.JOIN, "nodes")
+    codes = [denied(gate, "").code for _ in range(FAILURES_MAX + 5)]
+    assert codes == ["no_token"] * FAILURES_MAX + ["too_many"] * 5
+    assert len(caplog.records) == FAILURES_MAX + 1
+    assert gate.denied == FAILURES_MAX + 5
+    assert gate.admit(bearer(token), Role.JOIN, "10.0.0.1").name == "nodes"
+    with pytest.raises(DeniedError, match="a token is wanted here"):
+        gate.admit("", Role.JOIN, "10.0.0.2")
+    now = WINDOW_S + 1.0
+    assert denied(gate, "").code == "no_token"
+    assert token.secret not in caplog.text
+
+
+def test_an_address_of_ipv6_counts_by_its_network(gate: Gatekeeper) -> None:
+    for number in range(FAILURES_MAX):
+        with pytest.raises(DeniedError):
+            gate.admit("", Role.JOIN, f"2001:db8::{number:x}")
+    with pytest.raises(DeniedError, match="too many requests"):
+        gate.admit("", Role.JOIN, "2001:db8::ffff:1")
+    with pytest.raises(DeniedError, match="a token is wanted here"):
+        gate.admit("", Role.JOIN, "2001:db8:0:1::1")

@@ -1,0 +1,184 @@
+"""The page of a coordinator as it is by default, in a real browser: it opens by a link, and acts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.coordinatord.server.page.conftest import Open
+from tests.support.browser import Browser, Page
+from tests.support.programs import BIN, Program, clean_environ, run, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("trusting")]
+
+
+POST_STOP = """fetch("/v1/jobs/j/stop", { method: "POST", body: '{"by": "page"}',
+  headers: { "Content-Type": "application/json", Accept: "application/json" } })
+  .then(async (answer) => [answer.status, (await answer.json()).error])"""
+
+ASK = """fetch("{url}{path}", {{ method: "{method}", mode: "{mode}", credentials: "include",
+  headers: {{ "Content-Type": "text/plain" }}, ...("{method}" === "POST" ? {{ body: '{{"by": "me"}}' }} : {{}}) }})
+  .then((answer) => answer.type, () => "kept away")"""
+
+EXPECTED = re.compile("status of 40[13]|ERR_INCOMPLETE_CHUNKED_ENCODING")
+
+FRAME = """void document.body.append(Object.assign(document.createElement("iframe"), {{ src: "{url}/" }}))"""
+
+
+class Guarded:
+    """A coordinator for those with a token, and what its user does there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.environ = clean_environ(COORDINATORD_INSECURE="", XDG_CONFIG_HOME=str(folder / "config"))
+        where = ("--host", "127.0.0.1", "--port", "0", "--state-dir", folder / "state")
+        self.program = Program(BIN / "coordinatord", *where, environ=self.environ)
+        self.url = self.program.await_line(r"coordinatord listening on (https://\S+)")[1]
+        self.endpoint = self.url.removeprefix("https://")
+
+    def node(self, name: str) -> Program:
+        """Start a node of the job `j` whose worker waits."""
+        where = ("--coord", self.endpoint, "--job-id", "j", "--node-id", name, "--max-restarts", "3")
+        node = Program(BIN / "nodeclient", "join", *where, "--", "sleep", "600", environ=self.environ)
+        node.await_line("starting round 1")
+        return node
+
+    def coordinatord(self, *words: str) -> None:
+        """Run a command on its state directory."""
+        state = self.program.command.partition("--state-dir ")[2]
+        assert run(BIN / "coordinatord", *words, "--state-dir", state, environ=self.environ).returncode == 0
+
+    def await_event(self, reason: str) -> None:
+        """Wait for an event with this reason."""
+        ask = (BIN / "nodeclient", "events", "--coord", self.endpoint)
+        wait_until(f"{reason!r} in the events", lambda: reason in run(*ask, environ=self.environ).stdout)
+
+    def link(self, *flags: str | Path) -> str:
+        """Return what `nodeclient page` prints."""
+        done = run(BIN / "nodeclient", "page", "--coord", self.endpoint, *flags, environ=self.environ)
+        assert done.returncode == 0, done.stderr
+        assert "works once, within 5 minutes" in done.stderr
+        return done.stdout.strip()
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Guarded]:
+    made = Guarded(tmp_path)
+    yield made
+    made.program.close()
+
+
+@pytest.fixture
+def trusting(browser: Browser) -> Iterator[Browser]:
+    """Have the browser go on as a person does who has compared the fingerprint."""
+    browser.command("Security.setIgnoreCertificateErrors", ignore=True)
+    yield browser
+    browser.command("Security.setIgnoreCertificateErrors", ignore=False)
+
+
+def locked(page: Page) -> None:
+    """Wait until the page says that it is not let in."""
+    page.wait_for_text("This page wants a token")
+    forgive(page)
+
+
+def forgive(page: Page) -> None:
+    """Drop what the browser complains of: answers that say no, and a stream that was ended."""
+    wait_until("what the browser says of the answer", lambda: page.complaints)
+    page.complaints[:] = [one for one in page.complaints if not EXPECTED.search(one)]
+
+
+def press(page: Page, title: str) -> None:
+    """Press the button that asks for an act, and see what the page asks."""
+    button = f"document.querySelector({json.dumps(f'button.act[aria-label={json.dumps(title)}]')})"
+    page.wait(f"{button} !== null")
+    page.evaluate(f"({button}.closest('details') ?? {{}}).open = true")
+    page.evaluate(f"{button}.click()")
+    page.wait_for_text(title, "dialog")
+
+
+def confirm(page: Page, reason: str) -> None:
+    """Give a reason and confirm."""
+    page.evaluate(
+        f"(() => {{ const reason = document.querySelector('dialog input'); reason.value = {json.dumps(reason)};"
+        " reason.dispatchEvent(new Event('input')); document.querySelector('dialog .act').click(); })()"
+    )
+    page.wait("document.querySelector('dialog').open === false")
+
+
+def test_a_link_opens_the_page_once(guarded: Guarded, open_page: Open) -> None:
+    link = guarded.link()
+    page = open_page(guarded.url)
+    locked(page)
+    page.wait_for_text(f"nodeclient page --coord {guarded.endpoint}")
+    page.evaluate(f"void (location.href = {json.dumps(link)})")
+    page.wait_for_text("No jobs yet")
+    assert page.evaluate("location.href") == f"{guarded.url}/"
+    assert page.evaluate("document.cookie") == "", "no script can read it"
+    page.evaluate("location.reload()")
+    page.wait_for_text("No jobs yet")
+    again = open_page(link)
+    again.wait_for_text("No jobs yet")
+    forgive(again)
+    page.command("Network.clearBrowserCookies")
+    stale = open_page(link)
+    locked(stale)
+    stale.wait_for_text("This link was used already, or is too old")
+
+
+def test_what_a_session_shows_ends_with_its_token(guarded: Guarded, open_page: Open) -> None:
+    page = open_page(guarded.link())
+    page.wait_for_text("No jobs yet")
+    guarded.coordinatord("token", "revoke", "first-admin")
+    locked(page)
+
+
+def test_the_page_acts_after_a_confirmation_with_a_reason(guarded: Guarded, open_page: Open) -> None:
+    node = guarded.node("gpu7")
+    page = open_page(guarded.link())
+    page.wait_for_text("Act on this job")
+    press(page, "Restart j?")
+    assert page.evaluate("document.querySelector('dialog .act').disabled"), "without a reason"
+    confirm(page, "new <b>data</b>")
+    guarded.await_event("by the page (token first-admin): new <b>data</b>")
+    page.evaluate("document.querySelector('button.node').click()")
+    press(page, "Drain gpu7?")
+    confirm(page, "its fan")
+    guarded.await_event("gpu7 drained by the page (token first-admin): its fan")
+    page.wait_for_text("Drained nodes")
+    press(page, "Let gpu7 in again?")
+    confirm(page, "a new fan")
+    page.wait("!document.body.innerText.includes('Drained nodes')")
+    node.close()
+
+
+def test_who_may_only_read_has_nothing_to_press(guarded: Guarded, open_page: Open, tmp_path: Path) -> None:
+    node = guarded.node("gpu7")
+    guarded.coordinatord("token", "new", "--role", "read", "--output", str(tmp_path / "read"))
+    page = open_page(guarded.link("--token-file", tmp_path / "read"))
+    page.wait_for_text("Act on this job")
+    assert page.evaluate("[...document.querySelectorAll('.act')].every((each) => each.offsetParent === null)")
+    assert page.evaluate(POST_STOP) == [403, "role"]
+    forgive(page)
+    node.close()
+
+
+def test_other_pages_can_neither_ask_nor_frame(guarded: Guarded, open_page: Open, stranger: Page) -> None:
+    page = open_page(guarded.link())
+    page.wait_for_text("No jobs yet")
+    for path, method, mode in (
+        ("/v1/nodes/a/drain", "POST", "no-cors"),
+        ("/v1/nodes/a/drain", "POST", "cors"),
+        ("/v1/jobs", "GET", "cors"),
+        ("/page/app.js", "GET", "no-cors"),
+    ):
+        asked = ASK.format(url=guarded.url, path=path, method=method, mode=mode)
+        assert stranger.evaluate(asked) in {"opaque", "kept away"}, (path, mode)
+    guarded.program.await_line("refused: a web page sent .*origin=http://evil.example:.* path=/v1/nodes/a/drain")
+    stranger.evaluate(FRAME.format(url=guarded.url))
+    wait_until("what the browser says of the frame", lambda: "frame-ancestors" in " ".join(stranger.complaints))
+    status = run(BIN / "nodeclient", "status", "--coord", guarded.endpoint, "--json", environ=guarded.environ)
+    assert json.loads(status.stdout)["drained"] == []

@@ -1,0 +1,212 @@
+"""Who is let in, over HTTP and for sessions, at a coordinator as it is by default."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from coordinatord.core.policy import Policy
+from coordinatord.protocol.access_token import AccessToken, Role
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.messages import Desired, Goal, Join, RefusalCode, Refused
+from coordinatord.runtime.pinned_tls import PinError, pinned_context
+from coordinatord.server import revocation
+from coordinatord.server.app import Server, serve
+from coordinatord.store.memory_store import MemoryStore
+from tests.support.programs import TIMEOUT_S
+from tests.support.raw_session import join, until
+from tests.support.raw_websocket import Wire, message, request, wire
+from tests.support.secured import Secured, secured
+
+pytestmark = pytest.mark.asyncio
+
+TRUSTING = pinned_context(lambda _: None)
+
+DRAIN = ("POST", "/v1/nodes/x/drain", {"by": "ana@login", "reason": "fan", "ahead": True})
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Secured:
+    return secured(tmp_path)
+
+
+@asynccontextmanager
+async def serving(ours: Secured) -> AsyncIterator[Server]:
+    async with serve("127.0.0.1", 0, Policy(), MemoryStore(), security=ours.security) as server:
+        yield server
+
+
+async def ask(
+    server: Server, path: str, token: AccessToken | None = None, method: str = "GET", body: object = None
+) -> tuple[int, Any, str]:
+    """Return the status, the answer and the header with the reason."""
+    headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token.text}"} if token else {})
+    async with (
+        aiohttp.ClientSession() as client,
+        client.request(method, f"{server.url}{path}", ssl=TRUSTING, headers=headers, json=body) as answer,
+    ):
+        said = await answer.json() if "json" in answer.content_type else await answer.text()
+        return answer.status, said, answer.headers.get("WWW-Authenticate", "")
+
+
+def session(token: AccessToken, first: Join) -> bytes:
+    """Return all that a node sends to begin a session."""
+    return request(f"Authorization: Bearer {token.text}") + message(encode(first))
+
+
+async def goal(peer: Wire) -> Goal:
+    await peer.upgraded()
+    found = await peer.frame()
+    assert found is not None
+    return decode(found[1], Desired).goal
+
+
+async def refusal(peer: Wire) -> Refused:
+    await peer.upgraded()
+    found = await peer.frame()
+    assert found is not None
+    return decode(found[1], Refused)
+
+
+async def test_without_a_token_there_is_nothing_but_whether_it_is_well(ours: Secured) -> None:
+    async with serving(ours) as server:
+        assert server.url.startswith("https://")
+        assert await ask(server, "/healthz") == (200, {"status": "ok"}, "")
+        for path in ("/v1/jobs", "/v1/jobs/a", "/v1/events", "/v1/stream", "/metrics", "/none"):
+            status, said, reason = await ask(server, path)
+            assert (status, said["error"]) == (401, "no_token"), path
+            assert reason.startswith('Bearer error="invalid_token", error_description="a token is wanted here')
+        status, said, _ = await ask(server, DRAIN[1], None, DRAIN[0], DRAIN[2])
+        assert (status, said["error"]) == (401, "no_token")
+
+
+async def test_roles_bound_what_is_done(ours: Secured) -> None:
+    reader, admin, node = ours.add("r", Role.READ), ours.token(Role.ADMIN), ours.token()
+    async with serving(ours) as server:
+        for token, read, act in ((reader, 200, 403), (admin, 200, 200), (node, 403, 403)):
+            assert (await ask(server, "/v1/jobs", token))[0] == read
+            assert (await ask(server, "/metrics", token))[0] == read
+            assert (await ask(server, DRAIN[1], token, DRAIN[0], DRAIN[2]))[0] == act
+        _, events, _ = await ask(server, "/v1/events", reader)
+        assert events["events"][-1]["reason"] == "x drained by ana@login (token first-admin): fan"
+        status, said, _ = await ask(server, "/healthz", reader)
+        assert (status, said["insecure"]) == (200, False)
+        status, said, reason = await ask(server, "/v1/jobs", node)
+        assert said["message"] == "the token first-join may join, and this wants one that may read"
+        assert 'error="insufficient_scope"' in reason
+
+
+async def test_a_node_comes_in_by_its_token_alone(ours: Secured) -> None:
+    reader = ours.add("r", Role.READ)
+    async with serving(ours) as server:
+        for headers in ((), (f"Authorization: Bearer {reader.text}",), ("Authorization: Bearer x",)):
+            async with wire(server.url, request(*headers), tls=TRUSTING) as peer:
+                answer = await peer.answer()
+                assert answer.split(b" ", 2)[1] in {b"401", b"403"}
+        async with wire(server.url, session(ours.token(), join("a")), tls=TRUSTING) as peer:
+            assert await goal(peer) is Goal.RUN
+
+
+async def test_a_token_for_some_jobs_is_for_no_other(ours: Secured) -> None:
+    token = ours.add("ana", Role.JOIN, "ana-*")
+    async with serving(ours) as server:
+        async with wire(server.url, session(token, join("a", job="ana-1")), tls=TRUSTING) as peer:
+            assert await goal(peer) is Goal.RUN
+        async with wire(server.url, session(token, join("a", job="ben-1")), tls=TRUSTING) as peer:
+            refused = await refusal(peer)
+        assert (refused.code, refused.retry) == (RefusalCode.FORBIDDEN, False)
+        assert refused.message == "the token ana is for jobs ana-*, and not for ben-1"
+        assert list(server.driver.machine.jobs) == ["ana-1"]
+
+
+async def test_a_live_node_keeps_its_identity(ours: Secured, caplog: pytest.LogCaptureFixture) -> None:
+    thief = ours.add("thief", Role.JOIN)
+    async with serving(ours) as server:
+        async with wire(server.url, session(ours.token(), join("a", nodes=2)), tls=TRUSTING) as honest:
+            assert await goal(honest) is Goal.WAIT
+            for incarnation in (1, 2):  # its own, and that of a successor
+                stolen = join("a", nodes=2, incarnation=incarnation)
+                async with wire(server.url, session(thief, stolen), tls=TRUSTING) as peer:
+                    refused = await refusal(peer)
+                assert (refused.code, refused.retry) == (RefusalCode.FORBIDDEN, True)
+                assert "node a of job job is here already" in refused.message
+            assert server.driver.machine.sessions == 1
+            async with wire(server.url, session(ours.token(), join("a", nodes=2)), tls=TRUSTING) as again:
+                assert await goal(again) is Goal.WAIT
+        assert "with the token first-join; this one has the token thief" in caplog.text
+
+
+async def test_a_revoked_token_ends_what_it_began(ours: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revocation, "LOOK_EVERY_S", 0.01)
+    other = ours.add("other", Role.JOIN)
+    async with (
+        serving(ours) as server,
+        wire(server.url, session(ours.token(), join("a", nodes=3)), tls=TRUSTING) as peer,
+        wire(server.url, session(other, join("b", nodes=3)), tls=TRUSTING) as stays,
+    ):
+        assert await goal(peer) is Goal.WAIT
+        assert await goal(stays) is Goal.WAIT
+        ours.store.revoke("first-join")
+        await until(lambda: server.driver.machine.sessions == 1)
+        status, said, _ = await ask(server, "/v1/session", ours.token())
+        assert (status, said["error"]) == (401, "revoked_token")
+        async with wire(server.url, session(other, join("a", nodes=3)), tls=TRUSTING) as again:
+            assert await goal(again) is Goal.WAIT
+
+
+async def test_a_stream_ends_with_its_token(ours: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revocation, "LOOK_EVERY_S", 0.01)
+    reader = ours.add("r", Role.READ)
+    headers = {"Authorization": f"Bearer {reader.text}"}
+    async with (
+        serving(ours) as server,
+        aiohttp.ClientSession() as client,
+        client.get(f"{server.url}/v1/stream", ssl=TRUSTING, headers=headers) as answer,
+    ):
+        assert await answer.content.readline()
+        ours.store.revoke("r")
+        async with asyncio.timeout(TIMEOUT_S):
+            with suppress(aiohttp.ClientPayloadError):
+                while await answer.content.readany():
+                    pass
+
+
+async def test_nothing_is_sent_to_another_key(ours: Secured) -> None:
+    def refuse(_: str) -> None:
+        raise PinError("another key")
+
+    async with serving(ours) as server:
+        host, _, port = server.url.removeprefix("https://").rpartition(":")
+        with pytest.raises(PinError):
+            await asyncio.open_connection(host, int(port), ssl=pinned_context(refuse))
+
+
+async def test_a_new_certificate_disturbs_no_session(ours: Secured, tmp_path: Path) -> None:
+    async with (
+        serving(ours) as server,
+        wire(server.url, session(ours.token(), join("a", nodes=2)), tls=TRUSTING) as peer,
+    ):
+        assert await goal(peer) is Goal.WAIT
+        assert server.revocations is not None
+        server.revocations.reload()
+        async with wire(server.url, session(ours.token(), join("b", nodes=2)), tls=TRUSTING) as other:
+            assert await goal(other) is Goal.RUN
+        assert server.driver.machine.sessions >= 1
+    assert (tmp_path / "state" / "security" / "key.pem").exists()
+
+
+async def test_tls_before_1_3_is_not_spoken(ours: Secured) -> None:
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with serving(ours) as server:
+        host, _, port = server.url.removeprefix("https://").rpartition(":")
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.open_connection(host, int(port), ssl=old)

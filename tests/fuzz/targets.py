@@ -1,0 +1,74 @@
+"""All targets, each with inputs that lead deep into it: a fuzzer begins with these, and a test plays them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from coordinatord.protocol.codec import encode
+from coordinatord.runtime.websocket.frames import BINARY, CLOSE, CONTINUATION, PING, framed
+from coordinatord.runtime.websocket.handshake import accepted, answer_to, headers_of, request_for
+from tests.fuzz.agent_target import agent
+from tests.fuzz.byte_targets import frames, handshake, message
+from tests.fuzz.coordinator_target import coordinator
+from tests.support.messages import MESSAGES, largest
+from tests.support.raw_websocket import KEY, MASK
+
+SEEDS = 64
+"""The number of sequences that are drawn for a machine: nothing shorter than a whole life leads deep into one."""
+
+SEQUENCE_BYTES = 1_500
+"""The length of such a sequence: some thirty messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something that takes inputs from others."""
+
+    play: Callable[[bytes], int | None]
+    """Plays one input; raises if a property does not hold. Returns how many events it had, if it is a sequence."""
+    seeds: Callable[[], Iterable[bytes]]
+    most: int
+    """The length of an input in bytes."""
+
+
+def _frames() -> Iterator[bytes]:
+    for mask, first in ((MASK, b"\1"), (b"", b"\0")):
+        pieces = bytes((BINARY,)) + framed(BINARY, b"abc", mask)[1:] + framed(CONTINUATION, b"d", mask)
+        for sent in (
+            framed(BINARY, b"x" * 200, mask),
+            framed(PING, b"?", mask),
+            framed(CLOSE, b"\x03\xe8", mask),
+            pieces,
+        ):
+            yield first + b"\0\1\2\3" + sent
+
+
+def _handshakes() -> Iterator[bytes]:
+    head = request_for("host:1", "/", KEY, {"Authorization": "Bearer x"}).partition(b"\r\n")[2]
+    headers = headers_of(head)
+    assert headers is not None
+    yield b"\0" + head
+    yield b"\1" + answer_to(headers)
+    yield b"\1HTTP/1.1 101 x\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: " + accepted(KEY).encode()
+
+
+def _messages() -> Iterator[bytes]:
+    for kind in MESSAGES:
+        yield b"\0\0" + encode(largest(kind))
+
+
+def _sequences() -> Iterator[bytes]:
+    chance = random.Random(0)  # noqa: S311 - the same ones each time
+    for _ in range(SEEDS):
+        yield chance.randbytes(SEQUENCE_BYTES)
+
+
+TARGETS = {
+    "frames": Target(frames, _frames, 4_096),
+    "handshake": Target(handshake, _handshakes, 2_048),
+    "message": Target(message, _messages, 4_096),
+    "coordinator": Target(coordinator, _sequences, 2 * SEQUENCE_BYTES),
+    "agent": Target(agent, _sequences, 2 * SEQUENCE_BYTES),
+}
