@@ -1,4 +1,4 @@
-"""From whom each node gets what its workers resume from: from itself where it can, and no more than it needs."""
+"""Each node gets what its workers resume from out of its own memory where it can, and gets no more than it needs."""
 
 from __future__ import annotations
 
