@@ -143,7 +143,7 @@ async def test_memory_that_is_refused_is_refused_in_words(tmp_path: Path) -> Non
         assert isinstance(await worker.reserve(1_000_000), Reserved)
         second = await worker.reserve(3_000_000)
         assert isinstance(second, RefusedMemory)
-        assert "of which 3.03 MB are used" in second.why
+        assert "of which 3.04 MB are used" in second.why
 
 
 async def test_no_more_is_taken_than_the_host_has(tmp_path: Path) -> None:
