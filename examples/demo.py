@@ -4,7 +4,7 @@ make demo
 
 It all happens on this machine: one coordinatord, three nodeclients with one worker each, and the training script
 `digits.py`. It trains twice: undisturbed, and while first a worker is killed, then a whole node, and that node is
-started again. In the end the accuracies must be the same, within noise.
+started again. No step may be done twice, and in the end the accuracies must be the same, within noise.
 
 `local_cluster` starts, observes and ends the programs.
 """
@@ -47,7 +47,7 @@ TITLE = "Three nodes train on handwritten digits, twice: first undisturbed, then
 LEGEND = """
 went on after: so long there was no new training step; it is the sum of
   next round:  the old workers were stopped, and ranks assigned anew
-  new workers: they began with torch imported (--preload), connected, and loaded the checkpoint
+  new workers: they began with torch imported (--preload), connected, and took their state from memory
 """
 
 
@@ -120,7 +120,7 @@ class Recovery:
     """The time from then until the first step that is not a repetition."""
     world_sizes: tuple[int, int]
     steps_redone: int
-    """The steps that were done since the last checkpoint."""
+    """The steps that were done before, and were done again."""
 
     @property
     def pause_s(self) -> float:
@@ -206,6 +206,7 @@ def play(cluster: Cluster, screen: Screen, epochs: int) -> None:
     screen.print(f"{LEGEND}\naccuracy {accuracy:.4f}, undisturbed {expected:.4f}")
     wrong = {
         "there were more rounds than reasons for them": (undisturbed.round, disturbed.round) != (1, 1 + len(DEEDS)),
+        "steps were done again": any(one.steps_redone for one in recoveries),
         "the world sizes are not as expected": [one.world_sizes for one in recoveries] != [(3, 3), (3, 2), (2, 3)],
         f"an accuracy is not over {ACCURACY_MIN}": min(accuracy, expected) <= ACCURACY_MIN,
         f"the accuracies differ by over {ACCURACY_DIFFERENCE_MAX}": abs(accuracy - expected) > ACCURACY_DIFFERENCE_MAX,

@@ -9,8 +9,11 @@ to be elastic:
   same result on two workers as on five, but for the rounding of sums.
 * The checkpoint holds all that the next step depends on: model, optimizer and the number of steps.
   The epoch, the place in it and the order of the images follow from that number.
-* It is written often, and at once when the workers are asked to stop. The next round goes on from
-  it: rank 0 reads it and sends it to the others. On a shared disk it outlives rank 0's host, too.
+* It is written often, and at once when the workers are asked to stop. A run that begins anew goes on
+  from it: rank 0 reads it and sends it to the others. On a shared disk it outlives rank 0's host, too.
+
+Within a run nothing is read from the disk, and no step is lost: `ctx.keep` keeps the same state in the
+memory of the nodes, as of the last step, and a round that follows another goes on from there.
 
 The data are 1,797 images of 8 x 8 pixels that come inside the scikit-learn package.
 """
@@ -53,12 +56,14 @@ def main() -> None:
 
 
 def train(ctx: workerlib.Context, arguments: argparse.Namespace) -> None:
-    """Go on from the checkpoint, until all epochs are done or the workers are asked to stop."""
+    """Go on from what was kept, until all epochs are done or the workers are asked to stop."""
     images, labels, *test = load_images(ctx.device)
     torch.manual_seed(SEED)
     model = make_model().to(ctx.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    steps = restore(ctx, arguments.checkpoint, model, optimizer)
+    steps = ctx.keep(model=model, optimizer=optimizer)
+    if steps < 0:
+        steps = restore(ctx, arguments.checkpoint, model, optimizer)
     replica = DistributedDataParallel(model)
     batches = math.ceil(len(images) / arguments.batch_size)
     if steps >= arguments.epochs * batches:

@@ -40,8 +40,8 @@ def test_training_survives_all_that_the_demo_does_to_it(tmp_path: Path) -> None:
 
     times = r" +\d+\.\d s +\d+\.\d s +\d+\.\d s"
     for row in (
-        rf"worker on node-[abc] killed{times} +3 -> 3 +\d+",
-        rf"node-[abc] \(rank 0\) killed{times} +3 -> 2 +\d+",
+        rf"worker on node-[abc] killed{times} +3 -> 3 +0",
+        rf"node-[abc] \(rank 0\) killed{times} +3 -> 2 +0",
         rf"node-[abc] added back{times} +2 -> 3 +0",
     ):
         assert re.search(f"^{row}$", program.output, re.MULTILINE), program.output

@@ -17,6 +17,7 @@ from typing import Annotated
 from coordinatord.protocol.answer_fields import ITEMS_MAX, AnyText, Number, Whole
 from coordinatord.protocol.failure_answers import FailureStatus
 from coordinatord.protocol.fields import Name, Sentence
+from coordinatord.protocol.kept_answers import KeptStatus, NodeKeptStatus
 from coordinatord.protocol.schema import Length, Token, Without
 
 ENDED = frozenset({"succeeded", "failed", "stopped", "left"})
@@ -281,6 +282,8 @@ class NodeStatus:
     """How long ago the newest of them was."""
     behind: Whole = 0
     """How many steps its last worker is behind the one that is furthest; 0 where reports alone may explain that."""
+    kept: NodeKeptStatus | None = None
+    """The training state that it keeps in memory; None if it keeps none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,6 +332,8 @@ class JobStatus:
     world_size: Whole
     """0 without a round."""
     progress: ProgressStatus = ProgressStatus()
+    kept: KeptStatus | None = None
+    """The training state that its nodes keep in memory; None if they keep none."""
     restarts: RestartsStatus
     spares: Whole = 0
     missing: MissingStatus = MissingStatus()

@@ -81,6 +81,10 @@ class _Round:
     """Those that have it."""
     saving: set[int] = field(default_factory=set)
     """Those that were asked to save and have not answered."""
+    saved: bool = False
+    """Some worker has saved its state when it was asked to."""
+    why_not: str = ""
+    """Why a worker has not."""
     intervals: dict[int, Interval] = field(default_factory=dict)
     answer: ResumeFrom | None = None
     """What the workers resume from, without the parts; None until these are ready."""
@@ -258,9 +262,10 @@ class StateKeeper:
                 self._save_s = message.seconds
                 self._arenas.drop_superseded()
                 self._note_digests(Kind.BIG)
+                current.saved |= message.asked > 0
                 self._note_answer(local_rank, message.asked)
             case NotSaved():
-                self._notify(Level.INFO, f"local rank {local_rank} saves nothing now: {message.why}", "state_not_saved")
+                current.why_not = message.why
                 self._note_answer(local_rank, message.asked)
             case Interval():
                 current.intervals[local_rank] = message
@@ -276,6 +281,9 @@ class StateKeeper:
         if asked == self._asked and local_rank in saving:
             saving.remove(local_rank)
             if not saving:
+                if self._round.why_not and not self._round.saved:
+                    text = f"no worker has saved its state at the end of round {self._round.number}"
+                    self._notify(Level.INFO, f"{text}: {self._round.why_not}", "state_not_saved")
                 self._submit(KeptSaved())
 
     async def _reserve(self, current: _Round, local_rank: int, wanted: Reserve) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from coordinatord.protocol.api import DrainedStatus, EarlierRunStatus, JobStatus, LostStatus, NodeStatus
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.failure_answers import FailureStatus
+from coordinatord.protocol.kept_answers import KeptStatus
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.config.operate import StatusConfig
 from nodeclient.operate.client import Client
@@ -136,6 +137,8 @@ def _facts(job: JobStatus) -> Iterable[str]:
     yield f"run {job.run}, {_round(job)}, {budget(job.restarts)}{nodes}"
     if work := _work(job):
         yield work
+    if job.kept is not None and (kept := _kept(job.kept)):
+        yield kept
     if job.earlier:
         yield f"before: {'; '.join(map(_earlier, job.earlier))}"
     if missing := job.missing.count:
@@ -177,6 +180,22 @@ def _work(job: JobStatus) -> str:
         parts.append(f"{100 * goodput:.1f} % of {duration(job.opened_s)} spent training")
     elif running_s:
         parts.append(f"workers ran for {duration(running_s)}, goodput not known: no steps reported")
+    return ", ".join(parts)
+
+
+def _kept(kept: KeptStatus) -> str:
+    """Return what nodes keep in memory, and what the round resumed from."""
+    parts = []
+    if kept.resumed is not None:
+        redone = "" if kept.redone is None else f", {count(kept.redone, 'step')} redone"
+        parts.append(f"resumed at step {kept.resumed:,} from memory{redone}")
+    if kept.interval_steps is not None:
+        took = "" if kept.save_s is None else f" ({duration(kept.save_s)} each)"
+        parts.append(f"state is saved in memory every {count(kept.interval_steps, 'step')}{took}")
+    if kept.step is not None:
+        parts.append(f"step {kept.step:,} is whole there")
+    if kept.skipped:
+        parts.append(f"{count(kept.skipped, 'save')} left out, no place was free")
     return ", ".join(parts)
 
 

@@ -56,7 +56,8 @@ def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
     assert job["restarts"] == {"used": 0, "max": 3}
     [node] = job["nodes"]
     promised = {"node", "host", "address", "state", "reason", "group_rank", "ranks", "last_seen_s"}
-    assert node.keys() == promised | {"steps", "step_age_s", "behind", "log_dir", "drained", "release", "protocol"}
+    promised |= {"steps", "step_age_s", "behind", "log_dir", "drained", "release", "protocol", "kept"}
+    assert node.keys() == promised
     assert (node["node"], node["group_rank"], node["ranks"], node["state"]) == ("a", 0, [0, 1], "running")
     assert isinstance(node["last_seen_s"], float)
     every = json.loads(status(cluster.coordinator, "--json"))

@@ -32,6 +32,13 @@ def strike(world: World, name: str) -> None:
     FAULTS[name](world)
 
 
+def damage(world: World) -> None:
+    """Flip a bit of what some node keeps."""
+    memories = [host.memory for host in world.hosts.values() if host.memory is not None]
+    if memories and world.chance.choice(memories).damage():
+        world.faults["memory damaged"] += 1
+
+
 def _victim(world: World) -> Host:
     return world.chance.choice(list(world.hosts.values()))
 

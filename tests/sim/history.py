@@ -6,7 +6,8 @@ import random
 from dataclasses import replace
 
 from coordinatord.core.values.admin_requests import UndrainNode
-from tests.sim.faults import FAULTS, strike
+from tests.sim.faults import FAULTS, damage, strike
+from tests.sim.kept_memory import Keeps
 from tests.sim.scenario import draw_scenario, large_scenario
 from tests.sim.world import World
 
@@ -34,6 +35,35 @@ def small_world(seed: int, *, loud: bool = False, digested: bool = False) -> Wor
     names = chance.sample(list(FAULTS), chance.randint(1, len(FAULTS)))
     for _ in range(chance.randint(0, 10)):
         world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), strike, world, chance.choice(names))
+    world.go_on(FAULTS_FOR_S)
+    world.go_on(chance.uniform(0.0, LAST_S))
+    come_to_rest(world)
+    return world
+
+
+def keeping_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of a few nodes that keep state, of which some is damaged. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_scenario(chance)
+    workers = replace(
+        drawn.workers, first_step_s=chance.choice([0.0, 0.7]), stalls=0.0, work_s=chance.uniform(20.0, 60.0)
+    )
+    scenario = replace(
+        drawn,
+        max_restarts=chance.choice([2, 9]),
+        keeps=chance.choice(list(Keeps)),
+        keeps_nothing=chance.choice([0.0, 0.0, 0.2]),
+        skips_idle=False,
+        workers=workers,
+    )
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.boot()
+    world.comes_back = chance.choice([0.7, 1.0])
+    names = [*chance.sample(list(FAULTS), chance.randint(1, len(FAULTS))), "worker fails", "node killed"]
+    for _ in range(chance.randint(1, 10)):
+        world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), strike, world, chance.choice(names))
+    for _ in range(chance.choice([0, 0, 1, 3])):
+        world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), damage, world)
     world.go_on(FAULTS_FOR_S)
     world.go_on(chance.uniform(0.0, LAST_S))
     come_to_rest(world)

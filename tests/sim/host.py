@@ -11,24 +11,14 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coordinatord.protocol.messages import PROTOCOL_VERSION, Degraded, Desired, Join, NodeOffer, Observed, Refused
+from coordinatord.protocol.messages import PROTOCOL_VERSION, Degraded, Desired, Join, Observed, Refused
+from nodeclient.core import effects, events
 from nodeclient.core.agent import Agent
-from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, SendObserved, Start, Sweep, Terminate
-from nodeclient.core.events import (
-    CoordinatorDegraded,
-    DesiredReceived,
-    Event,
-    LeaveRequested,
-    Prepared,
-    Reached,
-    SessionClosed,
-    SessionOpened,
-    Tick,
-    TurnedAway,
-    Unreached,
-)
+from nodeclient.core.effects import Effect, Exit, Probe
+from nodeclient.core.events import Event
 from nodeclient.shell.coordinator_connection import PAUSE_FIRST_S, PAUSE_MOST_S
 from tests.sim.event_queue import Alarm, Clock
+from tests.sim.kept_memory import KeptMemory
 from tests.sim.network import DOWN, UP, Said, Session
 from tests.sim.workers import LocalWorkers, Round
 
@@ -71,25 +61,15 @@ class Host:
         """When it last reported its age."""
         self.session: Session | None = None
         self.workers = LocalWorkers(self, world)
+        self.memory: KeptMemory | None = None
+        """What its nodeclient keeps of its workers' state, if any."""
         self.exit: Exit | None = None
         """How the last nodeclient ended, if by itself."""
         self.gone = False
         """Its last nodeclient was killed, and nobody means to start another."""
         self.prepared = False
         """It has imported all that its workers need."""
-        self._offer = NodeOffer(
-            host=f"host-{name}",
-            host_id=f"boot-{name}",
-            workers=world.scenario.workers.each,
-            role="default",
-            topology="",
-            group_rank=None,
-            advertise_address=None,
-            routable_address=None,
-            probe_port=1,
-            join_timeout_s=world.scenario.join_timeout_s,
-            stop_timeout_s=world.scenario.stop_timeout_s,
-        )
+        self._offer = world.scenario.offer_of(name)
         self._number = number
         """No two processes begin in the same nanosecond."""
         self._spec = world.scenario.spec
@@ -114,8 +94,12 @@ class Host:
         self.exit, self.gone, self._asleep, self.prepared = None, False, None, not within_s
         self.booted_at, self._booted_at = self._queue.now, self.clock.read()
         self._begun = ("", 0)
-        agent = Agent(world.scenario.agent_settings, self.draw_port(), self.clock.read())
+        keeps = world.scenario.keeps
+        keeps = None if keeps is not None and world.chance.random() < world.scenario.keeps_nothing else keeps
+        settings = replace(world.scenario.agent_settings, keeps=keeps is not None)
+        agent = Agent(settings, self.draw_port(), self.clock.read())
         self.agent = agent
+        self.memory = None if keeps is None else KeptMemory(self, world, keeps)
         self._alarm = Alarm(self._queue, self.clock, agent.next_deadline, lambda: self._ring(agent))
         self._alarm.arm()
         self._pause_s = PAUSE_FIRST_S
@@ -146,7 +130,7 @@ class Host:
         if self.agent is not None:
             self._world.trace.note("%s: nodeclient is asked to leave", self.name)
             self._world.touch()
-            self.submit(LeaveRequested(signal.SIGUSR1))
+            self.submit(events.LeaveRequested(signal.SIGUSR1))
 
     def pause(self) -> None:
         """Stop the nodeclient's process; its workers go on."""
@@ -164,7 +148,7 @@ class Host:
             self.woken_at = self.clock.read()
             agent = self.agent
             if self._world.chance.random() < 0.5:
-                unread.insert(0, Tick())
+                unread.insert(0, events.Tick())
             for event in unread:
                 if self.agent is agent:
                     self.submit(event)
@@ -241,10 +225,18 @@ class Host:
         observed = self._with_steps(agent.observed(self.clock.read(), beat=True))
         age_s = self.clock.read() - self._booted_at
         join = Join(
-            PROTOCOL_VERSION, "job", self.node, self.incarnation, self._spec, self._offer, observed, age_s=age_s
+            PROTOCOL_VERSION,
+            "job",
+            self.node,
+            self.incarnation,
+            self._spec,
+            self._offer,
+            observed,
+            age_s=age_s,
+            keeper=None if self.memory is None else self.memory.keeper,
         )
         self._world.wires.send(session, UP, join)
-        self.submit(SessionOpened("coordinator"))
+        self.submit(events.SessionOpened("coordinator"))
 
     def receive(self, session: Session, said: Said | None) -> None:
         """Read a message of a connection."""
@@ -252,13 +244,13 @@ class Host:
             return
         if isinstance(said, Desired):
             self._welcome = True
-            self.submit(DesiredReceived(said))
+            self.submit(events.DesiredReceived(said))
         elif isinstance(said, Degraded):
             self._welcome = True
-            self.submit(CoordinatorDegraded(said))
+            self.submit(events.CoordinatorDegraded(said))
         elif isinstance(said, Refused):
             self._world.trace.note("%s: refused: %s", self.name, said.message)
-            self.submit(TurnedAway(said))
+            self.submit(events.TurnedAway(said))
             self._close(said.message)
         else:
             self.ended(session)
@@ -277,7 +269,7 @@ class Host:
     def _closed(self, session: Session, reason: str) -> None:
         if self.session is session:
             self.session = None
-            self.submit(SessionClosed(reason))
+            self.submit(events.SessionClosed(reason))
             self._pause_s = PAUSE_FIRST_S if self._welcome else min(2 * self._pause_s, PAUSE_MOST_S)
             if self.agent is not None:
                 self._queue.after(self._pause_s * self._world.chance.uniform(0.5, 1.0), self._dial, self.agent)
@@ -292,54 +284,62 @@ class Host:
         if self._asleep is not None:
             self._asleep.append(event)
             return
-        events = self._events
-        events.append(event)
-        if len(events) > 1:
+        waiting = self._events
+        waiting.append(event)
+        if len(waiting) > 1:
             return
-        while events:
-            event = events[0]
+        while waiting:
+            event = waiting[0]
             self._world.invariants.happens(self, event)
-            if isinstance(event, DesiredReceived):
+            if isinstance(event, events.DesiredReceived):
                 self._world.invariants.received(self, event.desired)
             for effect in agent.handle(event, self.clock.read()):
                 self._carry_out(effect)
-            if events:
-                events.popleft()
+            if waiting:
+                waiting.popleft()
         if self.agent is agent:
             self._alarm.arm()
 
     def _prepare(self, agent: Agent) -> None:
         if self.agent is agent:
             self.prepared = True
-            self.submit(Prepared())
+            self.submit(events.Prepared())
 
     def _ring(self, agent: Agent) -> None:
         if self.agent is agent and self._asleep is None:
-            self.submit(Tick())
+            self.submit(events.Tick())
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: Effect) -> None:  # noqa: C901, PLR0912 - one effect a case
         self._world.invariants.does(self, effect)
         match effect:
-            case SendObserved(observed):
+            case effects.SendObserved(observed):
                 if self.session is not None:
                     self._world.wires.send(self.session, UP, self._with_steps(observed))
             case Probe():
                 self._queue.after(
                     0.005 * self._world.chance.random(), self._probe, self.agent, effect, effect.patience_s
                 )
-            case Start():
+            case effects.Start():
                 self._world.trace.note("%s: starts round %d of %s", self.name, effect.round, effect.run)
                 self._world.invariants.starts(self, effect)
                 self._begun = (effect.run, effect.round)
                 self.workers.start(effect)
-            case Terminate():
-                self._world.invariants.stops(self)
+                if self.memory is not None:
+                    self.memory.started()
+            case effects.Protect() | effects.Restore() | effects.SaveKept():
+                if self.memory is not None:  # it goes with the nodeclient, which may have ended with an effect before
+                    if isinstance(effect, effects.SaveKept):
+                        self._world.invariants.stops(self)
+                    self.memory.carry_out(effect)
+            case effects.Terminate():
+                if self.memory is None or not self.memory.saving:  # otherwise that was decided a moment ago
+                    self._world.invariants.stops(self)
                 self.workers.terminate()
-            case Kill():
+            case effects.Kill():
                 self.workers.kill()
-            case Sweep():
+            case effects.Sweep():
                 self.workers.sweep()
-            case Reconnect(reason):
+            case effects.Reconnect(reason):
                 self._world.touch()
                 self._queue.after(0.0, self._give_up, self.session, reason)
             case Exit():
@@ -358,6 +358,8 @@ class Host:
                 observed = replace(observed, steps=(step,) * self._offer.workers, step_age_s=age_s)
             elif self._world.scenario.workers.announces:
                 observed = replace(observed, steps=(None,) * self._offer.workers)
+        if self.memory is not None:
+            observed = replace(observed, kept=self.memory.holding(observed))
         self._world.invariants.says(self, observed)
         return observed
 
@@ -368,11 +370,11 @@ class Host:
         hosts = self._world.hosts.values()
         node = probe.assignment.master_node
         if any(host.node == node and host.agent is not None and host._asleep is None for host in hosts):
-            self.submit(Reached(probe.run, probe.round))
+            self.submit(events.Reached(probe.run, probe.round))
         elif left_s > 0:
             self._queue.after(1.0, self._probe, agent, probe, left_s - 1.0)
         else:
-            self.submit(Unreached(probe.run, probe.round, f"it cannot reach node {node}"))
+            self.submit(events.Unreached(probe.run, probe.round, f"it cannot reach node {node}"))
 
     def _give_up(self, session: Session | None, reason: str) -> None:
         if session is not None and self.session is session:
@@ -380,7 +382,7 @@ class Host:
 
     def _end(self) -> None:
         """End the nodeclient, and its workers with it."""
-        self.agent = None
+        self.agent = self.memory = None
         self._events.clear()
         self._asleep = None
         self.trouble()

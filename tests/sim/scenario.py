@@ -6,8 +6,9 @@ import random
 from dataclasses import dataclass, field
 
 from coordinatord.core.policy import Policy
-from coordinatord.protocol.messages import JobSpec
+from coordinatord.protocol.messages import JobSpec, NodeOffer
 from nodeclient.core.agent_settings import Settings
+from tests.sim.kept_memory import Keeps
 
 POLICY = Policy(outage_grace_s=20.0, stop_limit_s=16.0)
 """The policy of life, except the two longest waits, so that a history soon comes to its end."""
@@ -90,6 +91,10 @@ class Scenario:
     """Whether quiet time is skipped: see `idle_skip`."""
     commit_s: float = 0.005
     """How long the disk takes for a commit at most, unless it hangs."""
+    keeps: Keeps | None = None
+    """What state nodes keep in memory; None if none do."""
+    keeps_nothing: float = 0.0
+    """How many nodeclients keep none all the same, if nodes do."""
     prepares_within_s: float = 0.0
     """How long a nodeclient imports before it can start workers; 0: it has nothing to import."""
     policy: Policy = POLICY
@@ -101,11 +106,31 @@ class Scenario:
         """The settings that the nodes agree on."""
         return JobSpec(self.nodes_min, self.nodes_max, self.max_restarts)
 
+    def offer_of(self, name: str) -> NodeOffer:
+        """Return what the node of a host brings into a run."""
+        return NodeOffer(
+            host=f"host-{name}",
+            host_id=f"boot-{name}",
+            workers=self.workers.each,
+            role="default",
+            topology="",
+            group_rank=None,
+            advertise_address=None,
+            routable_address=None,
+            probe_port=1,
+            join_timeout_s=self.join_timeout_s,
+            stop_timeout_s=self.stop_timeout_s,
+        )
+
     @property
     def agent_settings(self) -> Settings:
         """The settings of each nodeclient."""
         return Settings(
-            self.workers.each, self.join_timeout_s, self.stop_timeout_s, preloads=self.prepares_within_s > 0
+            self.workers.each,
+            self.join_timeout_s,
+            self.stop_timeout_s,
+            preloads=self.prepares_within_s > 0,
+            keeps=self.keeps is not None,
         )
 
 

@@ -65,15 +65,33 @@ class Training:
     def join(self, host: Host) -> None:
         """Take in the workers that a host has started."""
         self.hosts[host.name] = host
-        if len(self.hosts) == len(self._world.invariants.formed[self.key].nodes):
-            self.whole_at = self._world.queue.now
-            manners, chance = self._world.scenario.workers, self._world.chance
-            if manners.first_step_s is not None and chance.random() < manners.stalls:
-                after = manners.first_step_s + chance.uniform(1.0, 16.0)
-                stall_s = chance.choice([chance.uniform(1.0, 8.0), chance.uniform(12.0, 40.0)])
-                self._world.queue.plan(after, self._stall, stall_s)
+        self.begin_if_whole()
         if self.broken:
             host.workers.lose_peer()
+
+    def begin_if_whole(self) -> None:
+        """Let the training begin once all workers are started, and have what they resume from."""
+        world, hosts = self._world, self.hosts.values()
+        if self.whole_at is not None or len(hosts) != len(world.invariants.formed[self.key].nodes):
+            return
+        memories = [host.memory for host in hosts if host.memory is not None]
+        if any(memory.key != self.key or memory.resumed is None for memory in memories):
+            return
+        if self.broken and world.scenario.keeps is not None:
+            return  # one of them is gone, and its memory with it
+        if memories:
+            world.invariants.kept.begins(self)
+        self.whole_at = world.queue.now
+        for memory in memories:
+            resumed = memory.resumed
+            if resumed is not None and resumed[0] is not None:
+                self.first_step = resumed[0].step + 1
+            memory.begin(self)
+        manners, chance = world.scenario.workers, world.chance
+        if manners.first_step_s is not None and chance.random() < manners.stalls:
+            after = manners.first_step_s + chance.uniform(1.0, 16.0)
+            stall_s = chance.choice([chance.uniform(1.0, 8.0), chance.uniform(12.0, 40.0)])
+            world.queue.plan(after, self._stall, stall_s)
 
     def stepped(self) -> tuple[int, float] | None:
         """Return the last step that all workers have taken, and how long ago; None before there is one to report."""

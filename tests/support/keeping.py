@@ -9,11 +9,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -197,7 +197,7 @@ def _commits(node: Node) -> Iterator[tuple[Commit, bool]]:
 
 @contextmanager
 def workers(
-    keep: Keep, work: Callable[..., None], world_size: int, round_: int, *arguments: Any
+    keep: Keep, work: Callable[..., None], world_size: int, round_: int, *arguments: Any, **named: Any
 ) -> Iterator[list[ForkServerProcess]]:
     """Start the workers of a round, each on a node of its own; end those that are left."""
     with socket.socket() as reserved:
@@ -209,7 +209,7 @@ def workers(
         for rank in range(world_size):
             environ = environment(rank, world_size, round_, port).to_environ()
             environ |= {KEEP: str(keep.nodes[rank].path), "GLOO_SOCKET_IFNAME": "lo"}
-            process = FORKED.Process(target=_work, args=(environ, work, arguments))
+            process = FORKED.Process(target=_work, args=(environ, partial(work, *arguments, **named)))
             process.start()
             started.append(process)
         try:
@@ -221,11 +221,10 @@ def workers(
                 process.close()
 
 
-def _work(environ: dict[str, str], work: Callable[..., None], arguments: Sequence[Any]) -> None:
+def _work(environ: dict[str, str], work: Callable[[], None]) -> None:
     os.environ.update(environ)
     torch.set_num_threads(1)
-    sys.stdout.flush()
-    work(*arguments)
+    work()
 
 
 def environment(rank: int, world_size: int, round_: int, port: int) -> WorkerEnvironment:

@@ -20,9 +20,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import workerlib
+from workerlib.keep import intervals
 
 FEATURES = 33
 
@@ -30,11 +34,11 @@ POINTS = ("before", "forward", "backward", "gradients", "optimizer", "scheduler"
 """Where in a step a worker may be killed."""
 
 
-def model_of(width: int = FEATURES) -> nn.Module:
+def make_model() -> nn.Module:
     """Return a network with all that a step may depend on."""
     torch.manual_seed(7)
     return nn.Sequential(
-        nn.Linear(FEATURES, width), nn.BatchNorm1d(width), nn.Dropout(0.3), nn.ReLU(), nn.Linear(width, 5)
+        nn.Linear(FEATURES, FEATURES), nn.BatchNorm1d(FEATURES), nn.Dropout(0.3), nn.ReLU(), nn.Linear(FEATURES, 5)
     )
 
 
@@ -88,7 +92,7 @@ def train_ddp(folder: Path, steps: int, kill: tuple[int, int, str] = (-1, -1, ""
     with workerlib.init() as ctx:
         random.seed(ctx.rank)
         np.random.seed(ctx.rank)  # noqa: NPY002 - the legacy random numbers are what many scripts use
-        model = DistributedDataParallel(model_of())
+        model = DistributedDataParallel(make_model())
         model.register_comm_hook(None, lambda _, bucket: in_order(bucket))
         torch.manual_seed(ctx.rank)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -138,3 +142,47 @@ def notes_of(folder: Path) -> dict[int, dict[int, list[tuple[int, str]]]]:
             round_, rank, step, digest = line.split()
             found.setdefault(int(rank), {}).setdefault(int(step), []).append((int(round_), digest))
     return found
+
+
+def train_sharded(folder: Path, steps: int, kill: tuple[int, int] = (-1, -1), *, sharded: bool = True) -> None:
+    """Train under FSDP2, or under DDP the same model; the worker of a rank may be killed before a step.
+
+    Rank 0 appends `round 0 step digest` of the whole tensors, first of those that it began with.
+    """
+    intervals.SHARE_MAX = 1e6  # saves each step, however slow this machine is
+    with workerlib.init() as ctx:
+        torch.manual_seed(7)
+        model = nn.Sequential(nn.Linear(FEATURES, FEATURES + 4), nn.Linear(FEATURES + 4, 5))
+        if sharded:
+            mesh = init_device_mesh("cpu", (ctx.world_size,))
+            for layer in model:
+                fully_shard(layer, mesh=mesh)
+            fully_shard(model, mesh=mesh)
+        trained = model if sharded else DistributedDataParallel(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        data = torch.randn(64, FEATURES, generator=torch.Generator().manual_seed(1))
+        done = ctx.keep(model=trained, optimizer=optimizer)
+        with (folder / f"{ctx.rank}.txt").open("a") as notes:
+
+            def note(step: int) -> None:
+                digest = digest_of(*whole_tensors(model, optimizer))
+                notes.write(f"{ctx.round} {ctx.rank} {step} {digest}\n")
+                notes.flush()
+
+            if done >= 0:
+                note(done)
+            for step in range(done + 1, steps):
+                if kill == (ctx.rank, step):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                optimizer.zero_grad()
+                trained(data[step % 8 :: 8]).square().mean().backward()
+                optimizer.step()
+                ctx.step(step)
+                note(step)
+
+
+def whole_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """Yield all parameters and what the optimizer has of each, put together from all ranks."""
+    for parameter in model.parameters():
+        for tensor in (parameter, *optimizer.state[parameter].values()):
+            yield tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

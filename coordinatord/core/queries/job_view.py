@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from itertools import islice
 
+from coordinatord.core.queries.kept_view import kept_view, node_kept_view
 from coordinatord.core.queries.reasons import NAMES_MAX, Reasons, lasted
 from coordinatord.core.queries.report_builder import current
 from coordinatord.core.queries.time_attribution import spent
@@ -71,6 +72,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
         ledger=ledger,
         world_size=_world_size(run),
         progress=_progress(run, steps_per_s),
+        kept=kept_view(run),
         restarts=_restarts(run),
         spares=_spares(run),
         missing=_missing(run),
@@ -286,6 +288,7 @@ def _node_status(run: Run, member: Member, ready: str, lead: _Lead, now: float) 
         steps=steps,
         step_age_s=None if age_s is None else round(age_s, 3),
         behind=lead.lag_of(observed, seen_s) if steps else 0,
+        kept=node_kept_view(member),
     )
 
 

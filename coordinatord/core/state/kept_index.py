@@ -134,6 +134,11 @@ class KeptIndex:
         holders = self._of_step.get(at)
         return holders is not None and holders.is_whole
 
+    @property
+    def newest_whole(self) -> KeptStep | None:
+        """The newest step that is whole, whether it is protected yet or not."""
+        return self._newest(lambda one: one.is_whole)
+
     def steps(self) -> list[KeptStep]:
         """Return the steps of which anything is kept, the newest first."""
         return sorted(self._of_step, reverse=True)
@@ -164,7 +169,7 @@ class KeptIndex:
             # After a restart, what nodes protect already comes first; it may not be known before all are heard.
             self.whole = self._passed = self._newest(lambda one: one.is_protected)
         if self.candidate is None and (self.whole is not None or not self._unheard):
-            newest = self._newest(lambda one: one.is_whole)
+            newest = self.newest_whole
             if newest is not None and (self._passed is None or newest > self._passed):
                 self.candidate = self._passed = newest
         return self.protected != before

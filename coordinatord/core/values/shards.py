@@ -49,7 +49,7 @@ def cover(ranges: Iterable[tuple[int, int]], shards: int) -> bool:
     reached = 0
     for begin, end in sorted(ranges):
         if begin > reached:
-            return False
+            break
         reached = max(reached, end)
     return reached >= shards
 

@@ -48,6 +48,8 @@ class JobFigures:
     """The seconds by activity."""
     step: int | None
     steps_per_s: float | None
+    kept_step: int | None
+    """The newest step that is whole in the nodes' memory."""
     health: Health
 
 
@@ -68,6 +70,7 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         seconds=tuple(seconds[activity] for activity in Activity),
         step=None if run.durable.state.ended else run.step,
         steps_per_s=pace(run, now),
+        kept_step=None if (newest := run.kept.newest_whole) is None else newest.step,
         health=run.health,
     )
 
@@ -116,6 +119,8 @@ class JobsCollector(Collector):
         step = "The step that all workers have come to, of those that report any."
         yield _gauge("job_step", step, _plain(live, "step"))
         yield _gauge("job_steps_per_second", "The pace of the last half minute.", _plain(live, "steps_per_s"))
+        kept = "The newest step that is whole in the memory of the nodes."
+        yield _gauge("job_kept_step", kept, _plain(live, "kept_step"))
 
 
 Rows = Iterable[tuple[Sequence[str], float]]

@@ -66,6 +66,13 @@ export function pace(stepsPerSecond) {
   return `${ONE_PLACE.format(60 * stepsPerSecond)} a minute`;
 }
 
+// 1_500_000 as "1.5 MB".
+export function bytes(number) {
+  const units = ["B", "kB", "MB", "GB", "TB", "PB"];
+  const power = Math.min(units.length - 1, number < 1 ? 0 : Math.floor(Math.log10(number) / 3));
+  return `${ONE_PLACE.format(number / 1000 ** power)}\u00a0${units[power]}`;
+}
+
 // [0, 1, 2, 5] as "0–2, 5"; a rank is a name more than a number, and is written like one.
 export function spans(numbers) {
   const parts = [];

@@ -58,11 +58,13 @@ function figuresOf(view) {
   ];
 }
 
-function stepWords({ health, progress, nodes }) {
+function stepWords({ health, progress, nodes, kept }) {
   if (progress.step === null) return progress.reached === null ? "none reported" : "none yet in this round";
   if (health === "stalled") return `none for ${duration(progress.idle_s)}`;
+  const resumed = kept?.resumed ?? null;
   const behind = nodes.filter((node) => node.behind).length;
-  return [pace(progress.steps_per_s), behind ? `${plural(behind, "node")} behind` : ""].filter(Boolean).join(", ");
+  const from = resumed === null ? "" : `resumed at ${count(resumed)} from memory`;
+  return [pace(progress.steps_per_s), behind ? `${plural(behind, "node")} behind` : "", from].filter(Boolean).join(", ");
 }
 
 function goodputWords({ ledger }) {

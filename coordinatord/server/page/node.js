@@ -4,7 +4,7 @@ import { actButton } from "./acts.js";
 import { command, copyable, drain, quoted, undrain } from "./commands.js";
 import { badge, h, keep, name, setText, show } from "./dom.js";
 import { releaseOf } from "./filters.js";
-import { count, duration, toneOfNode } from "./format.js";
+import { bytes, count, duration, plural, toneOfNode } from "./format.js";
 
 const RANKS_MAX = 64; // they are named one by one; `nodeclient status --json` has more
 
@@ -43,6 +43,7 @@ function factsOf(node, most) {
     { label: "Last seen", text: `${duration(node.last_seen_s)} ago` },
     { label: "Group rank", text: node.group_rank === null ? "" : count(node.group_rank) },
     { label: "Steps", text: stepsOf(node, most) },
+    { label: "Kept state", text: keptOf(node) },
     { label: "Version", text: releaseOf(node) },
     { label: "Logs", text: node.log_dir === null ? "" : `${node.log_dir} (on ${node.host})` },
   ];
@@ -57,6 +58,18 @@ function stepsOf(node, most) {
     return `rank ${node.ranks[index] ?? `local ${index}`}: ${step === null ? "none" : count(step)}${behind}`;
   });
   return data.join(" · ");
+}
+
+// What the node keeps of its workers' state, and what that costs.
+function keptOf({ kept }) {
+  if (!kept) return "";
+  const limit = kept.limit_bytes === null ? "" : ` of ${bytes(kept.limit_bytes)}`;
+  const parts = [`${bytes(kept.used_bytes)}${limit}`];
+  if (kept.interval_steps !== null) parts.push(`saved every ${plural(kept.interval_steps, "step")}`);
+  if (kept.save_s !== null) parts.push(`the last save took ${duration(kept.save_s)}`);
+  if (kept.skipped) parts.push(`${plural(kept.skipped, "save")} left out`);
+  if (kept.problem) parts.push(kept.problem);
+  return parts.join(" · ");
 }
 
 function fact({ label }) {

@@ -16,6 +16,7 @@ from nodeclient.config.flag_values import (
     Endpoint,
     endpoints,
     local_ranks,
+    memory_share,
     needles,
     node_range,
     pairs,
@@ -26,6 +27,8 @@ from nodeclient.config.flag_values import (
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.operate import StatusConfig
 from nodeclient.config.parse import parse
+from nodeclient.host.devices import Host
+from nodeclient.host.memory import memory
 from nodeclient.output.output_settings import Choice, OutputSettings, Streams
 
 PYTHON = sys.executable
@@ -64,6 +67,21 @@ def test_every_flag_comes_from_the_environment_as_well() -> None:
 
 def test_standalone_on_the_command_line_wins_over_a_coordinator_in_the_environment() -> None:
     assert join("--standalone", NODECLIENT_COORD="host").coordinators == ()
+
+
+def test_how_much_may_be_kept_is_a_size_or_a_share_of_the_memory() -> None:
+    total = memory(Host()).total
+    assert join("--standalone").keep_bytes == int(total * 0.25)
+    assert join("--standalone", "--keep-memory", "40%").keep_bytes == int(total * 0.4)
+    assert join("--standalone", NODECLIENT_KEEP_MEMORY="64GB", NODECLIENT_KEEP_TIMEOUT="7").keep_bytes == 64 * 10**9
+    assert join("--standalone", "--keep-memory", "0").keep_bytes == 0
+    assert (join("--standalone").keep_timeout_s, join("--standalone", "--keep-timeout", "7").keep_timeout_s) == (30, 7)
+
+
+@pytest.mark.parametrize("text", ["all", "0%", "91%", "2.5%", "-1", "100", "%"])
+def test_what_is_no_amount_of_memory_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="expected a s"):
+        memory_share(text)
 
 
 def test_underscores_are_as_good_as_dashes() -> None:

@@ -29,6 +29,7 @@ from coordinatord.core.values.records import (
     RunOpened,
 )
 from coordinatord.protocol.messages import Join, Phase, RefusalCode, Refused, Result
+from tests.sim.invariants.kept_state import KeptStateInvariants
 from tests.sim.invariants.messages import MessageInvariants
 from tests.sim.invariants.preparing_nodes import PreparingNodes
 from tests.sim.invariants.retry_pause import RetryPauses
@@ -55,6 +56,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         super().__init__(world)
         self._pauses = RetryPauses(world)
         self._preparing = PreparingNodes(world)
+        self.kept = KeptStateInvariants(world)
         self._joins: dict[tuple[str, int], tuple[Join, float]] = {}
         """The first `Join` and its time, by node and incarnation."""
         self._came: dict[tuple[str, int], float] = {}
@@ -167,6 +169,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
             run = jobs.get(record.job)
             if run is None or run.id != record.run:
                 continue
+            self.kept.decided(run, record)
             early = self._pauses.too_early(record)
             self.check(early is None, "a round follows the same error %.2f s too early", early)
             if isinstance(record, NodeJoined | NodeLost | NodeLeftBehind | NodeReleased):
@@ -332,6 +335,11 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         ) < self._stopped.get(key, now)
         took = now - self._stopped.get(key, now)
         self.check(not awake or took < most, "round %d took %.1f s to end", record.round, took)
+
+    def settled(self, machine: Coordinator) -> None:
+        """Check that nothing that is needed was overwritten."""
+        super().settled(machine)
+        self.kept.settled(machine)
 
     # Records
 

@@ -7,7 +7,7 @@ They are mistakes that could have been made: a condition left out, a bound off b
 
 from __future__ import annotations
 
-from tests.sim.mutants import durability, node, operators, progress, root_cause, rounds, time_ledger
+from tests.sim.mutants import durability, kept_state, node, operators, progress, root_cause, rounds, time_ledger
 
 MUTANTS = (
     *rounds.MUTANTS,
@@ -15,6 +15,7 @@ MUTANTS = (
     *durability.MUTANTS,
     *operators.MUTANTS,
     *node.MUTANTS,
+    *kept_state.MUTANTS,
     *progress.MUTANTS,
     *time_ledger.MUTANTS,
 )

@@ -34,6 +34,8 @@ class Mutant:
     old: str
     """Stands once in the module."""
     new: str
+    plays: str = "small_world"
+    """The function of `history` that plays the histories which may show it."""
 
     @property
     def path(self) -> Path:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.keeping import Keep, workers
-from tests.support.kept_training import POINTS, notes_of, train_ddp
+from tests.support.kept_training import POINTS, notes_of, train_ddp, train_sharded
 from tests.support.programs import TIMEOUT_S
 
 STEPS = 9
@@ -57,3 +58,28 @@ def test_a_killed_worker_costs_no_step(
         for step, said in steps.items():
             assert [digest for _, digest in said] == [undisturbed[rank][step]], (rank, step, said)
         assert set(range(STEPS)) - {KILLED_AT if rank == 1 else -1} <= set(steps)
+
+
+@pytest.mark.slow
+def test_shards_are_brought_back_at_any_world_size(keep: Keep, tmp_path: Path) -> None:
+    # Each round has another world size or another way to share the model than the one before, which was killed.
+    rounds = [(3, True), (2, True), (3, True), (2, False), (3, True)]
+    resumed_at = []
+    until = 0
+    for number, (world_size, sharded) in enumerate(rounds, 1):
+        until += 24
+        last = number == len(rounds)
+        kill = (-1, -1) if last else (1, until - 1)
+        with workers(keep, train_sharded, world_size, number, tmp_path, until, kill, sharded=sharded) as started:
+            started[1].join(TIMEOUT_S)
+            if not sharded:
+                keep.save(0)
+            assert started[1].exitcode == (0 if last else -signal.SIGKILL)
+        resume = keep.choose()
+        assert last or (resume.round, resume.world_size) == (number, world_size)
+        resumed_at.append(resume.step)
+    digests = notes_of(tmp_path)[0]
+    for number, step in enumerate(resumed_at[:-1], 1):
+        before, after = (dict(digests[step])[one] for one in (number, number + 1))
+        assert before == after, (number, step)
+    assert resumed_at[3] >= 4 * 24 - 3  # the state of DDP is saved at the break, and the step before it was done

@@ -64,6 +64,7 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
             "release": "0.9.1",
             "protocol": PROTOCOL_VERSION,
             "behind": 0,
+            "kept": None,
         }
         ledger = job["ledger"]
         assert sum(ledger["seconds"].values()) == pytest.approx(ledger["total"])
@@ -84,6 +85,7 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
             "world_size": 1,
             "restarts": {"used": 0, "max": 0},
             "progress": {"step": None, "steps_per_s": None, "reached": None, "idle_s": None, "usual_s": None},
+            "kept": None,
             "lost": [],
             "earlier": [],
             "spares": 0,

@@ -1,0 +1,41 @@
+"""What nodes keep of the training state, as records of the HTTP API."""
+
+from __future__ import annotations
+
+from coordinatord.core.state.member import Member
+from coordinatord.core.state.run import Run
+from coordinatord.protocol.kept_answers import KeptStatus, NodeKeptStatus
+
+
+def kept_view(run: Run) -> KeptStatus | None:
+    """Return what the nodes of a run keep; None if they keep nothing and the round resumed from nothing."""
+    resume = run.durable.resume
+    if resume is None and not run.kept:
+        return None
+    newest = run.kept.newest_whole
+    held = [member.observed.kept for member in run.members.values() if member.observed.kept is not None]
+    return KeptStatus(
+        step=None if newest is None else newest.step,
+        resumed=None if resume is None else resume.step,
+        redone=None if resume is None else resume.redone,
+        interval_steps=max((one.interval_steps for one in held if one.interval_steps is not None), default=None),
+        save_s=max((one.save_s for one in held if one.save_s is not None), default=None),
+        used_bytes=sum(one.used_bytes for one in held),
+        skipped=sum(one.skipped for one in held),
+    )
+
+
+def node_kept_view(member: Member) -> NodeKeptStatus | None:
+    """Return what a node keeps; None if it keeps nothing."""
+    kept = member.observed.kept
+    if kept is None:
+        return None
+    return NodeKeptStatus(
+        used_bytes=kept.used_bytes,
+        limit_bytes=None if member.keeper is None else member.keeper.limit_bytes,
+        interval_steps=kept.interval_steps,
+        save_s=kept.save_s,
+        skipped=kept.skipped,
+        restoring=kept.restoring,
+        problem=kept.problem,
+    )

@@ -1,0 +1,44 @@
+"""What answers of the HTTP API say of the training state that nodes keep in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinatord.protocol.answer_fields import AnyText, Number, Whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptStatus:
+    """The state that the nodes of a job keep, and what its round resumed from."""
+
+    step: Whole | None = None
+    """The newest step of which everything is held; None if there is none at present. State that all workers have alike
+    is saved when the round breaks."""
+    resumed: Whole | None = None
+    """The step that the current or last round resumed from, out of memory; None if it did not."""
+    redone: Whole | None = None
+    """How many steps were done again then; None if not known."""
+    interval_steps: Whole | None = None
+    """How many steps lie between two saves of what no other host has; None if there is no such state."""
+    save_s: Number | None = None
+    """How long the last save took on the slowest node."""
+    used_bytes: Whole = 0
+    """How much memory that takes on all nodes."""
+    skipped: Whole = 0
+    """How many saves were left out because no place was free."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeKeptStatus:
+    """The state that one node keeps."""
+
+    used_bytes: Whole = 0
+    limit_bytes: Whole | None = None
+    """How much memory it may use; None if not known."""
+    interval_steps: Whole | None = None
+    save_s: Number | None = None
+    skipped: Whole = 0
+    restoring: AnyText = "nothing"
+    """How far it has come with what its workers resume from: `nothing`, `fetching`, `ready` or `failed`."""
+    problem: AnyText = ""
+    """Why its last save or restore failed, if it did."""

@@ -1,0 +1,163 @@
+"""Which steps are whole, and which are protected: the last whole one is never given up before a newer one is safe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinatord.core.state.durable import DurableRun, State
+from coordinatord.core.state.kept_index import KeptIndex
+from coordinatord.core.values.shards import ResumePoint
+from coordinatord.core.values.time_ledger import Ledger
+from coordinatord.protocol.kept_state import KeptParts, KeptStep
+from tests.support.builders import a_member, a_spec
+from tests.support.kept_state import kept_parts
+
+NODES = 3
+
+
+def a_record(members: int = 0) -> DurableRun:
+    run = DurableRun("job", "e-1", a_spec(), "n0", entered_at=0.0, ledger=Ledger(0.0))
+    run.members = {f"n{number}": a_member(f"n{number}").durable for number in range(members)}
+    return run
+
+
+def shard(number: int, step: int, *, protected: bool = False) -> KeptParts:
+    ranks = range(number, number + 1)
+    return kept_parts(1, step, ranks, world_size=NODES, shards=NODES, protected=protected)
+
+
+def named(index: KeptIndex) -> list[int]:
+    return [at.step for at in index.protected or ()]
+
+
+def keep(index: KeptIndex, step: int, *, protected: bool = False, nodes: int = NODES) -> None:
+    for number in range(nodes):
+        index.note(f"n{number}", (shard(number, step, protected=protected),))
+        index.advance()
+
+
+def test_a_step_is_protected_once_all_hold_it_and_is_the_whole_one_once_all_say_that_they_protect_it() -> None:
+    index = KeptIndex(a_record())
+    keep(index, 8, nodes=2)
+    assert index.protected == ()
+    keep(index, 8)
+    assert (named(index), index.whole) == ([8], None)
+    keep(index, 8, protected=True, nodes=2)
+    assert (named(index), index.whole) == ([8], None)
+    keep(index, 8, protected=True)
+    assert (named(index), index.whole) == ([8], KeptStep(1, 8))
+
+
+def test_the_whole_step_stays_protected_while_its_successor_is_lost_somewhere() -> None:
+    index = KeptIndex(a_record())
+    keep(index, 8)
+    keep(index, 8, protected=True)
+    for number in range(NODES):
+        index.note(f"n{number}", (shard(number, 8, protected=True), shard(number, 16)))
+    assert index.advance()
+    assert named(index) == [8, 16]
+    index.note("n1", (shard(1, 8, protected=True),))
+    assert index.advance()
+    assert named(index) == [8]
+    index.note("n1", (shard(1, 8, protected=True), shard(1, 16)))
+    assert not index.advance(), "a node may have given it up when it was not named"
+
+
+def test_an_older_step_takes_no_place_and_a_later_round_comes_first() -> None:
+    index = KeptIndex(a_record())
+    index.begin_round(KeptStep(2, 40))
+    index.note("n0", (kept_parts(1, 90), kept_parts(2, 30)))
+    assert not index.advance()
+    index.note("n0", (kept_parts(3, 2),))
+    index.advance()
+    assert index.candidate == KeptStep(3, 2)
+
+
+def test_nothing_is_given_up_after_a_restart_before_all_members_are_heard() -> None:
+    index = KeptIndex(a_record(members=NODES))
+    assert index.protected is None
+    for number in range(NODES - 1):
+        index.note(f"n{number}", (shard(number, 8, protected=True), shard(number, 16)))
+        index.advance()
+        assert index.protected is None
+    index.note("n2", (shard(2, 8, protected=True), shard(2, 16)))
+    index.advance()
+    assert named(index) == [8, 16]
+
+
+def test_what_a_round_resumes_from_is_protected_after_a_restart_until_it_does_steps() -> None:
+    record = replace(a_record(members=1), state=State.STARTING, resume=ResumePoint(1, 8, 3, 3, 0))
+    assert KeptIndex(record).protected == (KeptStep(1, 8),)
+    assert KeptIndex(replace(record, stepped=True)).protected is None
+    assert KeptIndex(replace(record, state=State.STOPPED)).protected is None
+
+
+def test_a_node_that_is_gone_takes_its_parts_along() -> None:
+    index = KeptIndex(a_record())
+    keep(index, 8)
+    losses = index.losses
+    index.drop("n1")
+    assert not index.is_whole(KeptStep(1, 8))
+    assert index.losses == losses + 1
+    for number in range(NODES):
+        index.drop(f"n{number}")
+    assert not index
+    assert index.steps() == []
+
+
+def test_a_node_that_only_protects_what_it_has_loses_nothing() -> None:
+    index = KeptIndex(a_record())
+    keep(index, 8)
+    losses, changes = index.losses, index.changes
+    keep(index, 8, protected=True)
+    assert index.losses == losses
+    assert index.changes == changes + NODES
+
+
+class Memory:
+    """A node with three places, which knows what it was last told to protect."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.places: list[int | None] = [None, None, None]
+        self.protected: tuple[KeptStep, ...] = ()
+
+    def save(self, step: int, place: int) -> None:
+        """Overwrite a place that is not protected, if the one that was drawn is."""
+        named = {at.step for at in self.protected}
+        free = [number for number, kept in enumerate(self.places) if kept not in named]
+        self.places[free[place % len(free)]] = step
+
+    def report(self) -> tuple[KeptParts, ...]:
+        """Return what it holds."""
+        named = {at.step for at in self.protected}
+        return tuple(shard(self.number, step, protected=step in named) for step in self.places if step is not None)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, NODES - 1), st.sampled_from(["save", "report", "hear"]), st.integers(0, 2)),
+        max_size=200,
+    )
+)
+def test_once_a_step_is_whole_and_protected_one_is_for_ever(acts: list[tuple[int, str, int]]) -> None:
+    """Nodes save when they like and wherever they may, and messages are as late as can be."""
+    index = KeptIndex(a_record())
+    nodes = [Memory(number) for number in range(NODES)]
+    steps = [0] * NODES
+    for number, act, draw in acts:
+        node = nodes[number]
+        if act == "save":
+            steps[number] += 1 + draw
+            if steps[number] not in node.places:
+                node.save(steps[number], draw)
+        elif act == "report":
+            index.note(f"n{number}", node.report())
+            index.advance()
+        else:
+            node.protected = index.protected or ()
+        if index.whole is not None:
+            assert all(index.whole.step in one.places for one in nodes)

@@ -1,0 +1,155 @@
+"""The step that a round resumes from: the newest that is whole, for all nodes or for none, and on record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinatord.core.values.records import RoundFormed
+from coordinatord.core.values.shards import ResumePoint
+from coordinatord.protocol.kept_state import Holding, Resume
+from tests.support.kept_state import KEY, kept_parts
+from tests.support.script import Stage
+
+
+def train(*nodes: str, **keeps: str) -> Stage:
+    """Let nodes train; all keep state unless it is said that one does not."""
+    stage = Stage()
+    for node in nodes:
+        stage.play(f"join {node} min=2 max={len(nodes)} keeps={keeps.get(node, 'yes')} restarts=9")
+    stage.play(f"running {' '.join(nodes)}")
+    return stage
+
+
+def break_round(stage: Stage, *nodes: str) -> None:
+    """Let a worker fail, and the workers of all end."""
+    stage.play(f"fail {nodes[0]}")
+    stage.play(f"failed {nodes[0]}")
+    stage.play(f"stopped {' '.join(nodes[1:])}")
+
+
+def formed(stage: Stage) -> list[ResumePoint | None]:
+    return [record.resume for _, record in stage.past if isinstance(record, RoundFormed)]
+
+
+def told(stage: Stage, node: str) -> Resume | None:
+    desired = stage.puppets[node].desired
+    assert desired is not None
+    return desired.resume
+
+
+def test_the_newest_step_that_is_whole_is_chosen_and_recorded_with_what_is_redone() -> None:
+    stage = train("n1", "n2")
+    stage.play("step n1 12")
+    stage.play("keep n1 1:8 1:12 shards=2")
+    stage.play("keep n2 1:8 shards=2")
+    break_round(stage, "n1", "n2")
+    assert formed(stage) == [None, ResumePoint(1, 8, 2, 2, redone=4)]
+    assert "resumes at step 8 from memory, 4 steps redone" in stage.past[-1][1].reason
+
+
+def test_a_later_round_comes_before_a_later_step() -> None:
+    stage = train("n1", "n2")
+    stage.play("keep n1 1:90")
+    break_round(stage, "n1", "n2")
+    stage.play("running n1 n2")
+    stage.play("keep n1 1:90")
+    stage.play("keep n2 2:3")
+    stage.play("step n2 3")
+    break_round(stage, "n1", "n2")
+    assert [point and point.at.step for point in formed(stage)] == [None, 90, 3]
+
+
+def test_no_node_resumes_where_one_cannot() -> None:
+    stage = train("n1", "n2", n2="")
+    stage.play("keep n1 1:8")
+    break_round(stage, "n1", "n2")
+    assert formed(stage) == [None, None]
+    assert told(stage, "n1") is None
+
+
+def test_what_a_node_keeps_of_another_run_does_not_count() -> None:
+    stage = train("n1", "n2")
+    stage.play("keep n1 1:8")
+    stage.puppets["n1"].observed = replace(stage.puppets["n1"].observed, run="another")
+    stage.play("advance 1s")
+    assert not stage.coordinator.jobs["default"].kept
+
+
+def test_a_holder_that_cannot_be_reached_is_no_source() -> None:
+    stage = train("n1", "n2", "n3")
+    stage.play("keep n3 1:8")
+    stage.play("advance 1s")
+    stage.play("silence n3")
+    stage.play("fail n1")
+    stage.play("failed n1")
+    stage.play("stopped n2")
+    stage.play("advance 60s")
+    assert formed(stage) == [None, None]
+
+
+def test_a_spare_that_kept_a_part_is_a_source() -> None:
+    stage = Stage()
+    for node in ("n1", "n2", "n3"):
+        stage.play(f"join {node} min=2 max=2 keeps=yes")
+    stage.puppets["n3"].observed = replace(stage.puppets["n3"].observed, run="e-1", kept=Holding((kept_parts(1, 8),)))
+    stage.play("running n1 n2")
+    stage.play("advance 1s")
+    break_round(stage, "n1", "n2")
+    resume = told(stage, "n1")
+    assert resume is not None
+    assert [source.node for source in resume.sources] == ["n3"]
+
+
+def test_a_step_that_proved_useless_is_not_tried_again_but_an_older_one_and_later_ones_are() -> None:
+    stage = train("n1", "n2")
+    stage.play("keep n1 1:4 1:8")
+    break_round(stage, "n1", "n2")
+    stage.play("fetch n2 failed why=digest")
+    stage.play("stopped n1 n2")
+    stage.play("running n1 n2")
+    stage.play("keep n1 1:4 1:8 3:6")
+    break_round(stage, "n1", "n2")
+    assert [point and (point.round, point.step) for point in formed(stage)] == [None, (1, 8), (1, 4), (3, 6)]
+    run = stage.coordinator.jobs["default"].durable
+    assert run.restarts_used == 2, "a state that is damaged is nobody's fault"
+
+
+def test_a_node_is_told_where_the_parts_are_until_it_has_them() -> None:
+    stage = train("n1", "n2")
+    stage.play("keep n1 1:8")
+    break_round(stage, "n1", "n2")
+    stage.play("advance 2s")
+    assert told(stage, "n2") is not None
+    stage.play("fetch n2 ready")
+    stage.play("advance 1s")
+    assert told(stage, "n2") is None
+    assert told(stage, "n1") is not None
+
+
+def test_after_a_restart_a_node_waits_until_the_holders_are_heard() -> None:
+    stage = train("n1", "n2")
+    stage.play("keep n2 1:8")
+    break_round(stage, "n1", "n2")
+    stage.play("die 1s")
+    stage.play("reconnect n1")
+    waiting = told(stage, "n1")
+    assert waiting is not None
+    assert (waiting.complete, waiting.sources) == (False, ())
+    stage.play("reconnect n2")
+    stage.play("advance 1s")
+    known = told(stage, "n1")
+    assert known is not None
+    assert known.complete
+    assert [source.node for source in known.sources] == ["n2"]
+
+
+def test_the_key_of_a_node_is_in_no_record_and_no_text() -> None:
+    stage = train("n1", "n2")
+    stage.play("keep n1 1:8")
+    break_round(stage, "n1", "n2")
+    resume = told(stage, "n2")
+    assert resume is not None
+    assert [source.key for source in resume.sources] == [KEY]
+    assert KEY not in repr(resume)
+    assert KEY not in repr(stage.puppets["n1"].join)
+    assert KEY not in repr(stage.past)

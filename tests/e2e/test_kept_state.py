@@ -1,0 +1,99 @@
+"""State that outlives the workers, with all real programs: whatever is killed, no step is lost, mixed or different."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import QUICK, Cluster, Coordinator, Node
+from tests.support.keeping import Keep, workers
+from tests.support.kept_training import notes_of, train_ddp
+from tests.support.programs import TIMEOUT_S
+
+pytestmark = pytest.mark.slow
+
+STEPS = 14
+
+WORLD_SIZE = 3
+
+WARM = ("--preload", "torch,torch.distributed,numpy,workerlib.keep.keeper")
+
+
+def command(folder: Path, *kills: str) -> tuple[str, ...]:
+    """Return the command of workers that are killed at `ROUND:RANK:STEP:POINT`."""
+    return (sys.executable, "-m", "tests.support.kept_program", str(folder), str(STEPS), *kills)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[int, str]]:
+    """Return the digests of a training that nothing happens to, by rank and step."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    keep = Keep(folder, WORLD_SIZE)
+    with workers(keep, train_ddp, WORLD_SIZE, 1, folder, STEPS) as started:
+        for process in started:
+            process.join(TIMEOUT_S)
+        assert [process.exitcode for process in started] == [0] * WORLD_SIZE
+    keep.close()
+    return {rank: {step: one[-1][1] for step, one in steps.items()} for rank, steps in notes_of(folder).items()}
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """Return the folder into which workers write what they did."""
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    return folder
+
+
+def test_killed_workers_cost_no_step_even_without_a_coordinator(
+    tmp_path: Path, notes: Path, undisturbed: dict[int, dict[int, str]]
+) -> None:
+    coordinator = Coordinator(*QUICK, state_dir=tmp_path)
+    cluster = Cluster(coordinator, "kept")
+    try:
+        kills = command(notes, "1:1:5:backward", "2:0:9:scheduler")
+        flags = ("--nnodes", "3", "--max-restarts", "2", *WARM)
+        nodes = [cluster.join(name, *flags, command=kills) for name in "abc"]
+        nodes[0].await_line("round 2: 1 worker runs")
+        coordinator.close()
+        coordinator = Coordinator(*QUICK, port=coordinator.port, state_dir=tmp_path)
+        assert [node.wait() for node in nodes] == [0, 0, 0], "\n".join(node.output for node in nodes)
+    finally:
+        cluster.close()
+        coordinator.close()
+    lines = [line for node in nodes for line in node.lines]
+    for number, step in ((2, 4), (3, 9)):
+        words = f"round {number} resumes at step {step} from memory"
+        assert sum(words in line for line in lines) == WORLD_SIZE, "\n".join(lines)
+    assert any("came from other nodes" in line for line in lines), "the node of a killed worker lacks the big state"
+    for rank, steps in notes_of(notes).items():
+        killed_in = {1: 5, 0: 9}.get(rank)
+        for step in range(STEPS):
+            said = [digest for _, digest in steps.get(step, [])]
+            assert said == [undisturbed[rank][step]] or (step == killed_in and not said), (rank, step, said)
+
+
+def whole_steps(folder: Path) -> dict[int, set[str]]:
+    """Return what all ranks have alike after each step, in whichever round: one digest unless states were mixed."""
+    found: dict[int, set[str]] = {}
+    for steps in notes_of(folder).values():
+        for step, said in steps.items():
+            found.setdefault(step, set()).update(f"{number}:{digest.split('-')[0]}" for number, digest in said)
+    return found
+
+
+def test_a_killed_node_costs_no_step_and_one_that_is_killed_while_it_restores_neither(
+    cluster: Cluster, notes: Path
+) -> None:
+    flags = ("--nnodes", "1:3", "--max-restarts", "1", *WARM)
+    nodes = [cluster.join(name, *flags, command=command(notes, "1:1:5:gradients")) for name in "abc"]
+    doomed: Node = nodes[2]
+    doomed.await_line(r"resumes at step \d+ from memory")
+    doomed.process.kill()
+    assert [node.wait() for node in nodes[:2]] == [0, 0], "\n".join(node.output for node in nodes)
+    steps = whole_steps(notes)
+    assert set(steps) == set(range(STEPS))
+    assert all(len(said) == 1 for said in steps.values()), steps
+    assert cluster.await_state(state="succeeded")["restarts"]["used"] == 1

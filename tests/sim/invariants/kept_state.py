@@ -1,0 +1,117 @@
+"""What must be true of state that nodes keep: one step for all, the newest whole one, and never the last one lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.state.member import Member
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.records import Record, RoundFormed, RoundStopped
+from coordinatord.protocol.kept_state import KeptParts, KeptStep, Resume
+from tests.sim.kept_memory import Chain
+from tests.sim.workers import Round, Training
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.host import Host
+    from tests.sim.world import World
+
+
+class KeptStateInvariants:
+    """Watches what is kept in one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._useless: dict[str, tuple[KeptStep, int]] = {}
+        """The last step that a round could not resume from, and that round, by run."""
+        self._resumes: dict[Round, KeptStep | None] = {}
+        self._safe: dict[str, tuple[int, KeptStep, list[tuple[Host, int]]]] = {}
+        """The last step that was whole and protected by run, in which life of the coordinator, and who had it."""
+        self.resumed = 0
+        """How many rounds began from a step that was kept."""
+
+    def decided(self, run: Run, record: Record) -> None:
+        """Check the choice for a round, by what nodes have reported."""
+        if isinstance(record, RoundStopped) and record.condition == "unrestorable":
+            at = self._resumes.get((record.run, record.round))
+            self._check(at is not None, "round %d cannot resume from nothing", record.round)
+            if at is not None:
+                self._useless[record.run] = (at, record.round)
+        if isinstance(record, RoundFormed):
+            chosen = None if record.resume is None else record.resume.at
+            self._resumes[record.run, record.round] = chosen
+            nodes = [run.members[ranks.node] for ranks in record.nodes]
+            self._judge_choice(run, nodes, chosen)
+
+    def _judge_choice(self, run: Run, nodes: list[Member], chosen: KeptStep | None) -> None:
+        able = all(member.keeper is not None for member in nodes)
+        self._check(able or chosen is None, "round %d resumes where a node keeps nothing", run.durable.round)
+        best = max(self._candidates(run), default=None) if able else None
+        self._check(chosen == best, "%s is chosen, and %s is the newest that is whole", chosen, best)
+
+    def _candidates(self, run: Run) -> Iterable[KeptStep]:
+        """Return the steps that are whole, and have not proved useless."""
+        reachable = [one for one in run.members.values() if one.session is not None and not one.expired]
+        parts = [
+            part
+            for member in reachable
+            if member.durable.outcome is None and member.observed.kept is not None and member.observed.run == run.id
+            for part in member.observed.kept.parts
+        ]
+        useless = self._useless.get(run.id)
+        for at in {part.at for part in parts}:
+            tried = useless is not None and at.round < useless[1] and at >= useless[0]
+            if not tried and _is_whole([part for part in parts if part.at == at]):
+                yield at
+
+    def fetched(self, host: Host, resume: Resume, chains: set[Chain]) -> None:
+        """Check what a node has got."""
+        self._check(len(chains) == 1, "%s has a mixture of %d states of step %d", host.name, len(chains), resume.step)
+
+    def begins(self, training: Training) -> None:
+        """Check that all workers of a round begin from one state: that which is on record, or nothing."""
+        states = {None if one.memory is None else one.memory.resumed for one in training.hosts.values()}
+        steps = {None if state is None else state[0] for state in states}
+        self._check(len(steps) == 1, "round %d begins from %s", training.key[1], steps)
+        (at,) = steps
+        self._check(at is None or len(states) == 1, "round %d begins from different states", training.key[1])
+        formed = self._world.invariants.formed[training.key].resume
+        recorded = None if formed is None else formed.at
+        self._check(at == recorded, "round %d begins from %s, not from %s", training.key[1], at, recorded)
+        self.resumed += at is not None
+
+    def settled(self, machine: Coordinator) -> None:
+        """Check that what was whole and protected is still there."""
+        for run in machine.jobs.values():
+            whole = run.kept.whole
+            if whole is None or run.durable.state.ended:
+                self._safe.pop(run.id, None)
+                continue
+            known = self._safe.get(run.id)
+            if known is None or known[:2] != (self._world.daemon.life, whole):
+                self._safe[run.id] = (self._world.daemon.life, whole, self._holders(run.id, whole))
+            for host, incarnation in self._safe[run.id][2]:
+                memory = host.memory
+                if memory is None or host.incarnation != incarnation or memory.key[0] != run.id:
+                    continue
+                there = any((one.run, one.parts.at) == (run.id, whole) for one in memory.stored)
+                self._check(there or whole in memory.withdrawn, "%s has overwritten %s", host.name, whole)
+
+    def _holders(self, run: str, at: KeptStep) -> list[tuple[Host, int]]:
+        hosts = [host for host in self._world.hosts.values() if host.memory is not None]
+        return [
+            (host, host.incarnation)
+            for host in hosts
+            if host.memory is not None and any((one.run, one.parts.at) == (run, at) for one in host.memory.stored)
+        ]
+
+    def _check(self, holds: object, text: str, *arguments: object) -> None:
+        self._world.invariants.check(bool(holds), text, *arguments)
+
+
+def _is_whole(parts: list[KeptParts]) -> bool:
+    """Whether parts have all shards, counted one by one."""
+    shards = {one.shards for one in parts}
+    held = {(one.first_shard + number) % one.shards for one in parts if one.big for number in range(one.ranks)}
+    return len(shards) == 1 and len(held) == shards.pop()

@@ -1,0 +1,290 @@
+"""What a simulated node keeps of its workers' state, and how it gets the state that a round resumes from.
+
+In place of bytes, a state has its chain: the steps from which the rounds that led to it resumed. Two states of one step
+are the same exactly if their chains are, so a mixture shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from coordinatord.protocol.kept_state import Holding, Keeper, KeptParts, KeptSource, KeptStep, Restoring, Resume
+from coordinatord.protocol.messages import Observed
+from nodeclient.core.effects import Protect, Restore, SaveKept
+from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
+from tests.support.kept_state import a_keeper, kept_parts
+
+if TYPE_CHECKING:  # hosts have one
+    from tests.sim.host import Host
+    from tests.sim.workers import Training
+    from tests.sim.world import World
+
+PLACES = 3
+INTERVAL = 1
+"""The steps between two saves of what no other node has: places are overwritten before they are reported."""
+
+COPY_S = 0.3
+"""How long it takes to write a state at most; it is not whole before the end."""
+
+FETCH_S = 0.6
+"""How long it takes to get one from another node at most."""
+
+FETCH_WITHIN_S = 8.0
+"""A node gives up after so long."""
+
+SAVE_WITHIN_S = 1.0
+GARBLED = 0.02
+"""How often what arrives is not what was sent."""
+
+NOT_SAVED = 0.1
+"""How often workers cannot save their state at the break."""
+
+ONE_MORE = 0.3
+"""How often a survivor has completed a step that a worker which is gone had not."""
+
+Chain = tuple[KeptStep, ...]
+
+
+class Keeps(StrEnum):
+    """What workers keep."""
+
+    SHARED = "shared"
+    """Each has the same, and saves it when the round breaks."""
+    UNIQUE = "unique"
+    """Each has a shard of its own, and saves it at an interval."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A state in memory."""
+
+    run: str
+    parts: KeptParts
+    chain: Chain
+    whole: bool = True
+    damaged: bool = False
+
+
+class KeptMemory:
+    """The memory of one life of a nodeclient."""
+
+    def __init__(self, host: Host, world: World, keeps: Keeps) -> None:
+        self._host, self._world, self._keeps = host, world, keeps
+        self._agent = host.agent
+        self.keeper: Keeper = a_keeper()
+        self.places: list[Stored | None] = [None] * PLACES
+        self.fetched: list[Stored] = []
+        self.withdrawn: set[KeptStep] = set()
+        """Steps of which a part proved to be damaged."""
+        self.key = ("", 0)
+        """The round that it resumes for."""
+        self.resumed: tuple[KeptStep | None, Chain] | None = None
+        """What the workers of that round resume from, once it is here."""
+        self.saving = False
+        """Its workers were asked to save their state, and will then be asked to end."""
+        self._restoring, self._problem = Restoring.NOTHING, ""
+        self._protected: tuple[KeptStep, ...] = ()
+        self._attempt = 0
+        self._saved = -1
+
+    @property
+    def stored(self) -> list[Stored]:
+        """Everything that is whole."""
+        return [one for one in (*self.places, *self.fetched) if one is not None and one.whole]
+
+    def holding(self, observed: Observed) -> Holding | None:
+        """Return what it holds of the node's run."""
+        here = (observed.run, observed.round) == self.key
+        held = {(one.parts.at, one.parts.first_rank): one.parts for one in self.stored if one.run == observed.run}
+        parts = tuple(replace(one, protected=one.at in self._protected) for one in held.values())
+        restoring = self._restoring if here else Restoring.NOTHING
+        if not parts and restoring is Restoring.NOTHING:
+            return None
+        return Holding(parts, restoring, self._problem if restoring is Restoring.FAILED else "")
+
+    # Effects of the agent
+
+    def carry_out(self, effect: Protect | Restore | SaveKept) -> None:
+        """Do what the agent wants."""
+        match effect:
+            case Protect():
+                self.protect(effect)
+            case Restore():
+                self.restore(effect)
+            case SaveKept():
+                self.save_at_break()
+
+    def protect(self, effect: Protect) -> None:
+        """Let no step of these be overwritten."""
+        if effect.run == self.key[0] or not self.key[0]:
+            self._protected = effect.steps
+
+    def restore(self, effect: Restore) -> None:
+        """Get what the workers of a round resume from."""
+        if effect.run != self.key[0]:
+            self.places, self.fetched, self._protected = [None] * PLACES, [], ()
+        if (effect.run, effect.round) != self.key:
+            self.key, self.resumed = (effect.run, effect.round), None
+            self._restoring, self._problem, self._saved = Restoring.NOTHING, "", -1
+        if self.resumed is not None or self._restoring is Restoring.FAILED:
+            return
+        self._attempt += 1
+        if effect.resume is None:
+            self._settle(None, ())
+            return
+        self._restoring = Restoring.FETCHING
+        began_at = self._world.queue.now
+        if effect.resume.complete:
+            self._later(FETCH_S, self._fetch, self._attempt, effect.resume, began_at)
+
+    def started(self) -> None:
+        """Say that the workers which were just started keep state."""
+        self.saving = False
+        self._later(0.01, lambda: self._host.submit(Keeping(SAVE_WITHIN_S)))
+
+    def save_at_break(self) -> None:
+        """Save the last completed step of what all have."""
+        self.saving = True
+        chance, training = self._world.chance, self._host.workers.training
+        step = None if training is None else training.stepped()
+        if self._keeps is Keeps.UNIQUE or step is None or self.resumed is None or chance.random() < NOT_SAVED:
+            self._later(COPY_S, lambda: self._host.submit(KeptSaved()))
+        else:
+            assert training is not None
+            more = training.broken and chance.random() < ONE_MORE
+            self._save(training, step[0] + more, lambda: self._host.submit(KeptSaved()))
+
+    # What happens by itself
+
+    def begin(self, training: Training) -> None:
+        """Save at an interval from now on, if that is needed."""
+        if self._keeps is Keeps.UNIQUE:
+            self._later(0.5, self._look, training)
+
+    def damage(self) -> bool:
+        """Flip a bit of something that is kept; return whether there was anything."""
+        places = [number for number, one in enumerate(self.places) if one is not None]
+        if places:
+            place = self._world.chance.choice(places)
+            stored = self.places[place]
+            assert stored is not None
+            self.places[place] = replace(stored, damaged=True)
+        return bool(places)
+
+    def _look(self, training: Training) -> None:
+        if self._host.workers.training is not training or training.broken or not self._host.workers.alive:
+            return
+        stepped = training.stepped()
+        step = -1 if stepped is None else stepped[0] - stepped[0] % INTERVAL
+        if stepped is not None and step > self._saved and step >= training.first_step:
+            self._save(training, step, lambda: self._later(0.5, self._look, training))
+        else:
+            self._later(0.5, self._look, training)
+
+    def _save(self, training: Training, step: int, then: object) -> None:
+        """Write the state of a step over a place that is not protected."""
+        self._saved = step
+        assignment = self._world.invariants.formed[training.key]
+        ranks = next(one for one in assignment.nodes if one.node == self._host.node)
+        world_size = sum(one.workers for one in assignment.nodes)
+        parts = kept_parts(
+            training.key[1],
+            step,
+            range(ranks.first_rank, ranks.first_rank + ranks.workers),
+            world_size=world_size,
+            shards=1 if self._keeps is Keeps.SHARED else world_size,
+        )
+        free = [n for n, one in enumerate(self.places) if one is None or one.parts.at not in self._protected]
+        place = min(
+            free, key=lambda n: (-1, -1) if (one := self.places[n]) is None else (one.parts.round, one.parts.step)
+        )
+        assert self.resumed is not None
+        stored = Stored(training.key[0], parts, self.resumed[1], whole=False)
+        self.places[place] = stored
+        self._later(COPY_S, self._commit, place, stored, then)
+
+    def _commit(self, place: int, stored: Stored, then: object) -> None:
+        if self._host.workers.alive and self.places[place] is stored:
+            self.places[place] = replace(stored, whole=True)
+        assert callable(then)
+        then()
+
+    def _fetch(self, attempt: int, resume: Resume, began_at: float) -> None:
+        if attempt != self._attempt or self.resumed is not None:
+            return
+        found = [self._get(source, resume) for source in resume.sources]
+        if self._restoring is Restoring.FAILED:
+            return
+        if all(one is not None for one in found):
+            chains = {chain for one in found if one is not None for chain in one}
+            self._world.invariants.kept.fetched(self._host, resume, chains)
+            self._settle(resume.at, chains.pop())
+        elif self._world.queue.now - began_at > FETCH_WITHIN_S:
+            self._fail("no source has it")
+        else:
+            self._later(2 * FETCH_S, self._fetch, attempt, resume, began_at)
+
+    def _get(self, source: KeptSource, resume: Resume) -> list[Chain] | None:
+        """Return the chains of the parts that a source gives; None if it lacks one or cannot be reached."""
+        chains = []
+        for wanted in source.parts:
+            for rank in range(wanted.first_rank, wanted.first_rank + wanted.ranks):
+                stored = self._ask(source.node, resume.at, rank)
+                if stored is None:
+                    return None
+                chains.append(stored.chain)
+        return chains
+
+    def _ask(self, node: str, at: KeptStep, rank: int) -> Stored | None:
+        host = next((one for one in self._world.hosts.values() if one.node == node and one.memory is not None), None)
+        if host is None or host.memory is None or (host is not self._host and (host.is_cut or host.paused)):
+            return None
+        stored = host.memory.find(self.key[0], at, rank)
+        if stored is None or stored.damaged:
+            if stored is not None:
+                host.memory.withdraw(stored)
+            return None
+        if host is not self._host:
+            if self._world.chance.random() < GARBLED:
+                self._fail("digest")
+                return None
+            own = replace(stored.parts, first_rank=rank, ranks=1, first_shard=rank % stored.parts.shards)
+            self.fetched.append(replace(stored, parts=own))
+        return stored
+
+    def find(self, run: str, at: KeptStep, rank: int) -> Stored | None:
+        """Return a rank's state."""
+        for one in self.stored:
+            if (one.run, one.parts.at) == (run, at) and 0 <= rank - one.parts.first_rank < one.parts.ranks:
+                return one
+        return None
+
+    def withdraw(self, stored: Stored) -> None:
+        """Give up what is damaged, and say so."""
+        self.withdrawn.add(stored.parts.at)
+        self.places = [None if one == stored else one for one in self.places]
+        self.fetched = [one for one in self.fetched if one != stored]
+        self._host.submit(KeptChanged())
+
+    def _settle(self, at: KeptStep | None, chain: Chain) -> None:
+        self.resumed = (at, chain if at is None else (*chain, at))
+        self._restoring = Restoring.NOTHING if at is None else Restoring.READY
+        training = self._world.trainings.get(self.key)
+        if training is not None:
+            training.begin_if_whole()
+
+    def _fail(self, problem: str) -> None:
+        self._restoring, self._problem = Restoring.FAILED, problem
+        self._host.submit(KeptChanged())
+
+    def _later(self, within_s: float, act: object, *arguments: object) -> None:
+        """Do something a moment later, if the nodeclient still lives then."""
+
+        def do() -> None:
+            if self._host.memory is self and self._host.agent is self._agent:
+                assert callable(act)
+                act(*arguments)
+
+        self._world.queue.after(within_s * self._world.chance.random(), do)

@@ -1,0 +1,119 @@
+"""Mistakes about state that nodes keep: what is whole, what is chosen, what is protected, and who is told."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.mutant import Mutant
+
+PLAYS = "keeping_world"
+
+
+MUTANTS = tuple(
+    Mutant(name, module, breaks, old, new, PLAYS)
+    for name, module, breaks, old, new in (
+        (
+            "one-buffer",
+            "coordinatord.core.state.kept_index",
+            "a new step takes the place of the whole one before all nodes protect it: a node may overwrite either",
+            "holders is not None and holders.is_protected:",
+            "holders is not None:",
+        ),
+        (
+            "dropped-before-complete",
+            "coordinatord.core.state.kept_index",
+            "the step that is whole is given up for a candidate, which may yet be lost",
+            "for step in (self.whole, self.candidate) if step is not None)",
+            "for step in (self.candidate or self.whole,) if step is not None)",
+        ),
+        (
+            "resumed-step-not-protected",
+            "coordinatord.core.state.kept_index",
+            "what a round resumes from may be overwritten by the first node that does steps",
+            "self.whole, self.candidate, self._passed = at, None, at",
+            "self.whole, self.candidate, self._passed = None, None, at",
+        ),
+        (
+            "lonely-fallback",
+            "coordinatord.core.queries.resumption",
+            "a node that keeps nothing begins from nothing beside others that resume",
+            "if not run.kept or not all(member.keeper is not None for member in nodes):",
+            "if not run.kept:",
+        ),
+        (
+            "parts-missing",
+            "coordinatord.core.values.shards",
+            "a step counts as whole though a shard of it has no holder",
+            "    return reached >= shards",
+            "    return reached > 0",
+        ),
+        (
+            "stale-round-accepted",
+            "coordinatord.core.state.kept_index",
+            "a later step of an older round comes before what was done since",
+            "return sorted(self._of_step, reverse=True)",
+            "return sorted(self._of_step, key=lambda at: (at.step, at.round), reverse=True)",
+        ),
+        (
+            "oldest-step-chosen",
+            "coordinatord.core.state.kept_index",
+            "steps are done again that need not be",
+            "return sorted(self._of_step, reverse=True)",
+            "return sorted(self._of_step)",
+        ),
+        (
+            "damaged-step-tried-again",
+            "coordinatord.core.queries.resumption",
+            "a round resumes again from what the last one could not resume from",
+            "return spoiled is None or at < spoiled.at or at.round >= spoiled.round",
+            "return True",
+        ),
+        (
+            "digest-not-heeded",
+            "coordinatord.core.transitions.kept_reports",
+            "a node says that a digest is wrong, and nobody makes another choice: the round never begins",
+            "if here and kept is not None and kept.restoring is Restoring.FAILED:",
+            "if here and kept is not None and kept.restoring is Restoring.NOTHING and kept.problem:",
+        ),
+        (
+            "state-of-another-run",
+            "coordinatord.core.transitions.kept_reports",
+            "what a node keeps of an earlier run of the job counts for this one",
+            "parts = () if kept is None or observed.run != run.id else kept.parts",
+            "parts = () if kept is None else kept.parts",
+        ),
+        (
+            "holder-out-of-reach",
+            "coordinatord.core.queries.resumption",
+            "a round resumes from parts of a node that cannot be reached",
+            "connected = member.session is not None and not member.expired and member.durable.outcome is None",
+            "connected = member.durable.outcome is None",
+        ),
+        (
+            "withdrawn-part-counts",
+            "coordinatord.core.transitions.observations",
+            "that a part is withdrawn goes unnoticed until something else happens on that node",
+            "        and (observed.kept is before.kept or observed.kept == before.kept)\n",
+            "",
+        ),
+        (
+            "parts-of-a-node-that-is-gone",
+            "coordinatord.core.state.run",
+            "what a node kept counts after it is gone",
+            "        self.kept.drop(node)\n",
+            "",
+        ),
+        (
+            "protected-once",
+            "nodeclient.core.kept_goals",
+            "a node goes on protecting the first step that it was told to",
+            "if desired.protected is not None and self._protected != (run, desired.protected):",
+            "if desired.protected is not None and self._protected is None:",
+        ),
+        (
+            "resumes-from-the-first-answer",
+            "nodeclient.core.kept_goals",
+            "a node that was told to wait for the holders to be heard waits for ever",
+            "if begins or desired.resume not in {None, self._resume}:",
+            "if begins:",
+        ),
+    )
+)
