@@ -9,7 +9,7 @@ TORCH  := torch==2.13.0+cpu
 CPU_INDEX := $(shell sed -n 's/^ *TORCH_INDEX_URL: *//p' deploy/compose.yaml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test format lint types tests bench sim fuzz mutants compat integrations gpu chaos clean
+.PHONY: help setup demo test format lint types tests bench sim fuzz mutants compat integrations lock audit gpu chaos clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,9 @@ endef
 
 BUILT_FOR := f"for CUDA {torch.version.cuda}" if torch.version.cuda else "for CPUs alone"
 
+# With LOCKED=1 all of it has the versions and the hashes of this file, but for torch: see TORCH.
+LOCK := requirements-dev.lock
+
 setup: $(VENV)/.complete  ## make .venv and install everything into it: some minutes, 1.5 GB
 
 $(VENV)/.complete: pyproject.toml Makefile
@@ -44,6 +47,7 @@ $(VENV)/.complete: pyproject.toml Makefile
 	@$(BIN)/$(PIP) --upgrade pip
 	$(call install_torch,$(VENV))
 	@echo 'installing coordinatord and the tools for its tests: some 400 MB'
+	$(if $(LOCKED),@$(BIN)/$(PIP) --require-hashes --no-deps --requirement $(LOCK))
 	@PYTHONWARNINGS=ignore $(BIN)/$(PIP) --editable '.[dev]'  # setuptools warns of every editable installation
 	@$(BIN)/python -c 'import aiohttp, hypothesis, pytest, torch.distributed.run, xdist.plugin'
 	@$(BIN)/python -c 'import torch; print("$(VENV) is ready, with torch", torch.__version__, $(BUILT_FOR))'
@@ -115,6 +119,21 @@ $(REAL)/.complete: pyproject.toml Makefile $(LIBRARIES)
 	@echo 'installing the libraries: some minutes'
 	@PYTHONWARNINGS=ignore $(REAL)/bin/$(PIP) --editable . --requirement $(LIBRARIES)
 	@touch $@
+
+# What builds of torch for CUDA bring along is torch's affair, and is left out.
+lock: setup  ## write requirements-dev.lock anew: what development is locked to, with hashes
+	@$(BIN)/$(PIP) uv
+	{ sed -n '/^#/p' $(LOCK); $(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --quiet \
+	  --generate-hashes --no-emit-index-url --no-header --no-annotate --no-emit-package torch \
+	  | awk '/^(nvidia-|cuda-|triton=)/ {skip = 1; next} /^[^ ]/ {skip = 0} !skip'; } > $(LOCK).new
+	mv $(LOCK).new $(LOCK)
+
+audit: setup  ## ask the public databases for holes in what is locked, and write build/sbom.json; CI has no way to them
+	@$(PYTHON) -m venv build/audit
+	@build/audit/bin/$(PIP) pip-audit
+	build/audit/bin/pip-audit --disable-pip --require-hashes --requirement $(LOCK)
+	build/audit/bin/pip-audit --disable-pip --require-hashes --requirement $(LOCK) \
+	  --format cyclonedx-json --output build/sbom.json
 
 gpu: setup  ## run what needs an NVIDIA GPU: nccl, CUDA in warm workers, the order of devices
 	$(BIN)/python -m pytest tests/gpu -rs -s

@@ -157,7 +157,7 @@ def _sides(runs: Sequence[Run]) -> tuple[list[Flow], list[Flow], list[Flow]]:
 def main() -> None:
     """Run as the flags say. Exits with 0, or with 1 after one line that says why not."""
     parser = argparse.ArgumentParser(prog="throughput", description="Time how many heartbeats are answered on a core.")
-    parser.add_argument("--clients", type=positive, default=256, help="each with a message under way (default: 256)")
+    parser.add_argument("--clients", type=positive, default=1_024, help="each with a message under way (default: 1024)")
     parser.add_argument("--seconds", type=float, default=5.0, help="for each server and run (default: 5)")
     add_flags(parser, repeat=3)
     options = parser.parse_args()

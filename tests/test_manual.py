@@ -11,16 +11,7 @@ from typing import Any
 import pytest
 
 from coordinatord.config import _make_parser as make_coordinatord
-from coordinatord.core.policy import Policy
-from coordinatord.core.queries.log_sources import WORKERS_AT_ONCE_MAX
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.fields import DURATION_S_MAX, LAST_LINES_MAX, LINE_MAX, WORKERS_MAX
-from coordinatord.server.http.admin_api import ASKING_MAX
-from coordinatord.server.http.events_api import FOLLOWERS_MAX
-from coordinatord.server.http.live_updates import VIEWERS_MAX
-from coordinatord.server.http.logs_api import READERS_MAX
-from coordinatord.store.retention import ROUNDS_KEPT, RUNS_KEPT
-from nodeclient.config.flag_values import _NAME_MAX
 from nodeclient.config.parse import SUBCOMMANDS
 from nodeclient.config.parse import _make_parser as make_nodeclient
 from tests.support.source import ROOT
@@ -88,24 +79,3 @@ def test_the_reference_has_the_variables_of_a_worker() -> None:
     values: dict[str, Any] = {field.name: 1 if field.type == "int" else "x" for field in fields(WorkerEnvironment)}
     text = section(REFERENCE, "The environment of a worker")
     assert [name for name in WorkerEnvironment(**values).to_environ() if f"`{name}`" not in text] == []
-
-
-def test_the_reference_has_the_limits() -> None:
-    rows = re.findall(r"^\| .+? \| (.+?) \|", section(REFERENCE, "Limits"), re.MULTILINE)
-    shown = [int(number.replace(",", "")) for row in rows for number in re.findall(r"[\d,]*\d", row)]
-    assert shown == [
-        Policy().nodes_max,
-        Policy().jobs_max,
-        WORKERS_MAX,
-        _NAME_MAX,
-        DURATION_S_MAX,
-        VIEWERS_MAX,
-        FOLLOWERS_MAX,
-        READERS_MAX,
-        WORKERS_AT_ONCE_MAX,
-        LAST_LINES_MAX,
-        LINE_MAX,
-        RUNS_KEPT,
-        ROUNDS_KEPT,
-    ]
-    assert FOLLOWERS_MAX == ASKING_MAX

@@ -174,11 +174,11 @@ class Gatekeeper:
     def _count(self, error: DeniedError, peer: str) -> None:
         """Count and log a failure. Raises `DeniedError` if the address has had too many."""
         self.denied += 1
-        site, now = _site(peer), self._clock()
-        began, failures = self._failures.pop(site, (now, 0))
+        address, now = site(peer), self._clock()
+        began, failures = self._failures.pop(address, (now, 0))
         if now - began > WINDOW_S:
             began, failures = now, 0
-        self._failures[site] = (began, failures + 1)
+        self._failures[address] = (began, failures + 1)
         if len(self._failures) > ADDRESSES_MAX:
             self._failures.popitem(last=False)
         if failures < FAILURES_MAX:
@@ -191,7 +191,7 @@ class Gatekeeper:
         raise DeniedError(HTTPStatus.TOO_MANY_REQUESTS, "too_many", text) from error
 
 
-def _site(peer: str) -> str:
+def site(peer: str) -> str:
     """Return what an address counts by."""
     try:
         address = ipaddress.ip_address(peer.partition("%")[0])

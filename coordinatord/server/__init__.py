@@ -1,6 +1,7 @@
 """The shell of the coordinator: sockets, timers and logs around the pure machine in `core`.
 
-Only `driver` calls the machine. `connections` accepts what comes to the port, and tells sessions and HTTP apart.
+Only `driver` calls the machine. `connections` accepts what comes to the port, and tells sessions and HTTP apart;
+`tls_listener` does so over TLS, and `connection_limits` has how many connections of each kind there may be.
 `node_sessions` carries nodes' messages to the driver and its answers back; `log_reads` asks nodes for their log files,
 and `refusal_log` keeps lines about refused nodes few. `http` answers everybody else, from jobs that `job_iteration`
 reads in pieces; `change_signal` wakes readers when something changes. `rounds_reader` finds the rounds of a job, also

@@ -30,7 +30,8 @@ from coordinatord.runtime.tcp_options import keep_trying
 from coordinatord.security.setup import Security
 from coordinatord.server import page
 from coordinatord.server.change_signal import ChangeSignal
-from coordinatord.server.connections import Connections
+from coordinatord.server.connection_limits import ConnectionLimits
+from coordinatord.server.connections import IDLE_S, LINE_BYTES_MAX, Connections
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.http import openapi
@@ -145,12 +146,14 @@ async def serve(
     allowed_hosts: Collection[str] = (),
     crashes: Path | None = None,
     security: Security | None = None,
+    limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[Server]:
     """Serve at `host`:`port` while the context lasts; port 0 lets the kernel choose.
 
     If systemd has `passed` sockets, these are used instead of host and port. Browsers may reach it by the names in
     `allowed_hosts` as well. It goes on from what the store holds. A bug of the machine leaves a file in `crashes`. With
-    `security` all of it is over TLS, and for those who have a token.
+    `security` all of it is over TLS, and for those who have a token. Without `limits` there may be as many connections
+    as this process may have descriptors for.
     Raises `ListenError`, and `StoreError` if the store cannot be read.
     """
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
@@ -162,7 +165,8 @@ async def serve(
     loop.set_exception_handler(partial(_end_for_bugs, tasks))
     counters = Counters()
     driver = Driver(machine, store, tasks, counters, crashes)
-    sessions = NodeSessions(driver, counters)
+    limits = limits or ConnectionLimits.of_this_process()
+    sessions = NodeSessions(driver, counters, limits)
     requests = Requests(driver)
     change_signal = ChangeSignal()
     driver.watchers.append(change_signal.note)
@@ -172,9 +176,9 @@ async def serve(
     gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, security.context)
     metrics = Metrics(driver, counters, gatekeeper)
     page_access = PageAccess(gatekeeper, cookie_name(security.pin if security is not None else ""))
-    connections, access = Connections(sessions, gatekeeper), AccessGuard(gatekeeper, page_access.cookie)
+    connections, access = Connections(sessions, gatekeeper, limits, tasks), AccessGuard(gatekeeper, page_access.cookie)
     revocations = None if security is None else Revocations(security, sessions, access.end_invalid)
-    guards = [connections.note, Browsers(_names(host, allowed_hosts)).guard, access.guard, complain_alike]
+    guards = [complain_alike, connections.note, Browsers(_names(host, allowed_hosts)).guard, access.guard]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=guards)
     app.add_routes([web.get(SESSION_PATH, connections.take_over), *page.routes()])
     reads = (
@@ -184,9 +188,7 @@ async def serve(
     )
     for room in (*reads, requests, openapi, stream, metrics, page_access):
         app.add_routes(room.routes())
-    # aiohttp waits for a request once before it cancels it and once more after. Cancellation on disconnect is off by
-    # default in production and on in aiohttp's test server; set here, it is on in both.
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S / 2)
+    runner = _runner_of(app)
     await runner.setup()
     try:
         await connections.accept(listeners, runner, BACKLOG, tls)
@@ -204,6 +206,20 @@ async def serve(
         metrics.close()
         await tasks.cancel()
         loop.set_exception_handler(None)
+
+
+def _runner_of(app: web.Application) -> web.AppRunner:
+    # aiohttp waits for a request once before it cancels it and once more after. Cancellation on disconnect is off by
+    # default in production and on in aiohttp's test server; set here, it is on in both.
+    return web.AppRunner(
+        app,
+        access_log=None,
+        handler_cancellation=True,
+        shutdown_timeout=SHUTDOWN_S / 2,
+        keepalive_timeout=IDLE_S,
+        max_line_size=LINE_BYTES_MAX,
+        max_field_size=LINE_BYTES_MAX,
+    )
 
 
 def _names(host: str, allowed_hosts: Collection[str]) -> Names:

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import resource
 import socket
 import ssl
-import sys
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import cast
 
@@ -26,18 +25,20 @@ from aiohttp.typedefs import Handler
 
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.messages import SESSION_PATH
-from coordinatord.runtime.patience import Patience
 from coordinatord.runtime.pinned_tls import names_of
+from coordinatord.runtime.tasks import Tasks
 from coordinatord.runtime.websocket.handshake import END_OF_HEAD, HEAD_BYTES_MAX, HandshakeError, answer_to, headers_of
 from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, Gatekeeper
+from coordinatord.server.connection_limits import ASK_WITHIN_S, ConnectionLimits, Silent, Unproven
 from coordinatord.server.node_sessions import NodeSessions
+from coordinatord.server.tls_listener import TlsListener, site_of
 
-ASK_WITHIN_S = 30.0
-"""The limit for the whole head of the first request: ten times what it takes on a network that loses a third of all
-packets, and what it may wait for its turn here while 10,000 nodes come at once. TLS may take as long before that."""
+IDLE_S = 75.0
+"""How long a connection over HTTP may be silent between two requests: proxies and programs end theirs after a minute or
+less, and the next request opens another."""
 
-SHARE = 2
-"""One in so many descriptors may be such a connection: the rest is for nodes and their requests."""
+LINE_BYTES_MAX = 8_190
+"""The length of the first line of a request, and of each of its headers."""
 
 SESSION_REQUEST = f"GET {SESSION_PATH} HTTP/1.1\r\n".encode()
 
@@ -49,35 +50,39 @@ request for a WebSocket (RFC 6455, 4.1), and is refused by what guards HTTP agai
 class Connections:
     """The listening sockets, and all connections without a request so far."""
 
-    def __init__(self, sessions: NodeSessions, gatekeeper: Gatekeeper | None) -> None:
+    def __init__(
+        self, sessions: NodeSessions, gatekeeper: Gatekeeper | None, limits: ConnectionLimits, tasks: Tasks
+    ) -> None:
         """Make sessions of callers whom the gatekeeper lets in; of everybody if there is none."""
         self._sessions = sessions
         self._gatekeeper = gatekeeper
-        self._silent = Patience[_Newcomer | web.RequestHandler](ASK_WITHIN_S, lambda silent: silent.force_close())
-        self._servers: list[asyncio.Server] = []
-        self._make_http: Callable[[], web.RequestHandler]
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most = sys.maxsize if soft == resource.RLIM_INFINITY else max(1, soft // SHARE)
+        self._limits = limits
+        self._silent = Unproven[Silent](ASK_WITHIN_S, limits.silent, lambda silent: silent.force_close())
+        self._tasks = tasks
+        self._servers: list[asyncio.Server | TlsListener] = []
+        self._http: web.Server
+        self._taken_over: set[web.RequestHandler] = set()
+        """Those that are sessions now: they do not count as connections over HTTP."""
 
     async def accept(
         self, listeners: Iterable[socket.socket], runner: web.AppRunner, backlog: int, tls: ssl.SSLContext | None
     ) -> None:
         """Begin to accept connections, for `runner`, which must be set up, and for sessions; with `tls`, over TLS."""
         assert runner.server is not None  # noqa: S101 - it is there after the setup
-        self._make_http = runner.server
+        self._http = runner.server
         loop = asyncio.get_running_loop()
-        within_s = ASK_WITHIN_S if tls else None
         for listener in listeners:
-            self._servers.append(
-                await loop.create_server(
-                    lambda: _Newcomer(self), sock=listener, backlog=backlog, ssl=tls, ssl_handshake_timeout=within_s
-                )
-            )
+            if tls is None:
+                self._servers.append(await loop.create_server(self._newcomer, sock=listener, backlog=backlog))
+            else:
+                listener.listen(backlog)
+                self._servers.append(TlsListener(listener, tls, self._newcomer, self._silent, self._tasks))
 
     @web.middleware
     async def note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Note that a connection has sent a request."""
-        self._silent.discard(request.protocol)
+        """Note that a connection has sent a request; raise `HTTPServiceUnavailable` if there are too many of these."""
+        if self._silent.discard(request.protocol) and (busy := self._too_many(request.protocol)):
+            raise web.HTTPServiceUnavailable(text=busy)
         return await handler(request)
 
     async def take_over(self, request: web.Request) -> web.StreamResponse:
@@ -93,7 +98,11 @@ class Connections:
         handler.set_parser(tail)  # type: ignore[arg-type] # it has the methods of one that aiohttp calls
         # The end of the connection ends the handler as well, and by that this request.
         self._sessions.open(transport, answer, bytes(tail.data), CALLER.get(), handler.connection_lost)
-        await asyncio.get_running_loop().create_future()
+        self._taken_over.add(handler)
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self._taken_over.discard(handler)
         raise AssertionError
 
     def close(self) -> None:
@@ -102,13 +111,14 @@ class Connections:
             server.close()
         self._silent.close()
 
+    def _newcomer(self) -> _Newcomer:
+        return _Newcomer(self)
+
     # For a newcomer
 
-    def note_made(self, newcomer: _Newcomer) -> None:
-        """Begin to wait for a request; of too many who send none the oldest goes."""
-        if len(self._silent) >= self._most:
-            self._silent.give_up_oldest()
-        self._silent.add(newcomer)
+    def note_made(self, newcomer: _Newcomer, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for a request."""
+        self._silent.add(newcomer, site_of(transport))
 
     def note_lost(self, newcomer: _Newcomer) -> None:
         """Note that a connection has ended without a request."""
@@ -127,12 +137,25 @@ class Connections:
                 self._sessions.open(transport, answer, data[end:], caller)
                 return True
         self._silent.discard(newcomer)
-        handler = self._make_http()
-        self._silent.add(handler)
+        handler = self._http()
+        self._silent.add(handler, site_of(transport))
         transport.set_protocol(handler)
         handler.connection_made(transport)
         handler.data_received(data)
         return True
+
+    def _too_many(self, handler: web.RequestHandler) -> str:
+        """Return why a connection over HTTP is one too many, which counts itself; empty if it is not."""
+        most, of_address = self._limits.requests, self._limits.requests_of_address
+        others = [one for one in self._http.connections if one not in self._taken_over and one not in self._silent]
+        if len(others) > most:
+            return f"there are {most} connections over HTTP already, the limit: try again later"
+        if len(others) > of_address:
+            sites = Counter(site_of(one.transport) for one in others if one.transport is not None)
+            address = site_of(handler.transport)
+            if sites[address] > of_address:
+                return f"there are {of_address} connections over HTTP from {address} already, the limit: close some"
+        return ""
 
     def _plain_request(self, transport: asyncio.Transport, head: bytes) -> tuple[bytes, Caller] | None:
         """Return the answer to a program's request for a session, and who asks.
@@ -165,7 +188,7 @@ class _Newcomer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast(asyncio.Transport, transport)
-        self._connections.note_made(self)
+        self._connections.note_made(self, transport)
 
     def data_received(self, data: bytes) -> None:
         """Look at what it has sent so far."""

@@ -30,9 +30,10 @@ from coordinatord.protocol.versions import is_spoken
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.patience import Patience
-from coordinatord.runtime.websocket.frames import BINARY, CloseCode, FrameReader, framed
+from coordinatord.runtime.websocket.frames import BINARY, CloseCode, FrameError, FrameReader, framed
 from coordinatord.runtime.websocket.web_socket import WebSocket
-from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError
+from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, site
+from coordinatord.server.connection_limits import ConnectionLimits, Unproven
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.log_reads import LogReads
@@ -43,6 +44,14 @@ log = logging.getLogger(__name__)
 JOIN_WITHIN_S = 10.0
 """A connection without a `Join` by then is not a node's; nodeclient sends it in its first packet."""
 
+FRAMES_AT_ONCE = 256
+"""How many frames may come together: a node sends at most ten heartbeats a second, and waits no longer than a lease for
+an answer, so that even after a long sleep of this host some 50 are unread."""
+
+FRAMES_PER_S = 25.0
+"""How many may come in a second after that: ten heartbeats and some news. Pieces of logs, which are asked for one by
+one, come on top."""
+
 CLOSE_WITHIN_S = 2.0
 """How long to wait for the other side's close frame, so that it can read ours and what came before: a connection that
 is closed while the peer still sends is reset, and the peer loses what it has not read."""
@@ -51,14 +60,15 @@ is closed while the peer still sends is reset, and the peer loses what it has no
 class NodeSessions:
     """All nodes' connections."""
 
-    def __init__(self, driver: Driver, counters: Counters) -> None:
+    def __init__(self, driver: Driver, counters: Counters, limits: ConnectionLimits) -> None:
         """Give nodes' messages to this driver, and carry out its effects for nodes."""
         self._driver = driver
         self._counters = counters
         self._open: dict[int, NodeSession] = {}
         """Those that have joined, by number."""
         self.log_reads = LogReads()
-        self._joining = Patience[NodeSession](JOIN_WITHIN_S, self._refuse_late)
+        self._most = limits.nodes
+        self._joining = Unproven[NodeSession](JOIN_WITHIN_S, limits.joining, self._refuse_late)
         self._parting = Patience[WebSocket](CLOSE_WITHIN_S, WebSocket.abort)
         self._refused = LastLogged()
         """The last refusal by address of peers that were refused before their `Join`."""
@@ -85,7 +95,7 @@ class NodeSessions:
         transport.set_protocol(session)
         session.connection_made(transport)
         transport.write(answer)
-        self._joining.add(session)
+        self._joining.add(session, site(session.address("peername")))
         if data:
             session.data_received(data)
 
@@ -108,6 +118,11 @@ class NodeSessions:
         while self._parting:
             self._all_gone.clear()
             await self._all_gone.wait()
+
+    @property
+    def now(self) -> float:
+        """The loop's time in seconds."""
+        return self._driver.now
 
     # What the driver wants
 
@@ -144,7 +159,20 @@ class NodeSessions:
         except DeniedError as error:
             self._turn_away(session, Refused(RefusalCode.FORBIDDEN, clip(str(error)), retry=False))
         else:
-            self._begin(session, join)
+            if len(self._open) < self._most:
+                self._begin(session, join)
+                return
+            text = f"this coordinator may have {self._most} nodes with its limit of open files: raise LimitNOFILE"
+            self._turn_away(session, Refused(RefusalCode.LIMIT, text, retry=True))
+
+    def note_flood(self, session: NodeSession) -> None:
+        """Refuse a node that sends more than anybody needs to."""
+        text = f"the node sends more than {FRAMES_PER_S:g} messages a second: is it a nodeclient?"
+        names = fields("message_flood", job=session.job, node=session.node, peer=session.address("peername"))
+        log.warning("refused: %s", text, extra=names)
+        self._counters.refused[RefusalCode.LIMIT] += 1
+        refused = Refused(RefusalCode.LIMIT, text, retry=True)
+        session.close(CloseCode.POLICY_VIOLATION, encode(refused, session.version))
 
     def note_report(self, session: NodeSession, kind: int, message: bytes) -> None:
         """Take in any further message."""
@@ -203,7 +231,19 @@ class NodeSessions:
 class NodeSession(WebSocket):
     """A node's connection."""
 
-    __slots__ = ("_frame", "_lost", "_owner", "_sent", "caller", "job", "node", "number", "revoked", "version")
+    __slots__ = (
+        "_frame",
+        "_lost",
+        "_owner",
+        "_refilled_at",
+        "_sent",
+        "caller",
+        "job",
+        "node",
+        "number",
+        "revoked",
+        "version",
+    )
 
     def __init__(
         self,
@@ -215,6 +255,8 @@ class NodeSession(WebSocket):
         super().__init__(FrameReader(masked=True, most=FRAME_BYTES_MAX), parting)
         self._owner = owner
         self._lost = lost
+        self._reader.left = FRAMES_AT_ONCE
+        self._refilled_at = 0.0
         self.caller = caller
         self.revoked = False
         """The caller's token is valid no more."""
@@ -234,13 +276,29 @@ class NodeSession(WebSocket):
         return self._frame
 
     def ask(self, wanted: ReadLog) -> None:
-        """Send a request for a log."""
+        """Send a request for a log, the answer to which is one frame more."""
+        self._reader.left += 1
         self.put_beside(encode(wanted, self.version))
 
     def address(self, which: str) -> str:
         """Return the address of either end: `peername` or `sockname`."""
         name = self._transport.get_extra_info(which)
         return plain(str(name[0])) if name else "unknown"
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what has arrived, unless too much does."""
+        if self._reader.left < FRAMES_AT_ONCE / 2:
+            now = self._owner.now
+            more = (now - self._refilled_at) * FRAMES_PER_S
+            self._reader.left = min(max(FRAMES_AT_ONCE, self._reader.left), self._reader.left + more)
+            self._refilled_at = now
+        super().data_received(data)
+
+    def broken(self, error: FrameError) -> None:
+        """End the connection, whose peer has broken a rule; a node is told of a flood as of any refusal."""
+        if error.code is CloseCode.POLICY_VIOLATION:
+            self._owner.note_flood(self)
+        super().broken(error)
 
     def received(self, kind: int, message: bytes) -> None:
         """Take in one message."""

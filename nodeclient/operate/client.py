@@ -120,17 +120,17 @@ class Client:
         if after is not None:
             headers["Last-Event-ID"] = after
 
-        def ask(coordinator: Endpoint) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        def ask(coordinator: Endpoint) -> tuple[ExitStack, http.client.HTTPResponse]:
             with ExitStack() as stack:
                 connection, token = stack.enter_context(self._connected(coordinator, Role.READ, SILENT_S_MAX))
                 connection.request(HTTPMethod.GET, path, headers={**headers, **token})
                 answer = connection.getresponse()
                 _check_stream(answer)
-                stack.pop_all()
-            return connection, answer
+                # Whoever drops what is popped here closes the connection.
+                return stack.pop_all(), answer
 
         connection, answer = self._in_turn(ask)
-        with closing(connection):
+        with connection:
             try:
                 yield from _data_of(answer)
             except _TROUBLES as error:

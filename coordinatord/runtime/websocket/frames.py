@@ -6,6 +6,7 @@ since it is taken for each heartbeat.
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum
 
 from coordinatord.protocol.errors import OperationalError
@@ -72,7 +73,7 @@ def toggled(payload: bytes, mask: bytes) -> bytes:
 class FrameReader:
     """Takes apart what arrives at one end, in pieces of any size."""
 
-    __slots__ = ("_begun", "_kind", "_masked", "_most", "_pieces", "_wanted", "error")
+    __slots__ = ("_begun", "_kind", "_masked", "_most", "_pieces", "_wanted", "error", "left")
 
     def __init__(self, *, masked: bool, most: int) -> None:
         """Expect frames that are `masked`, as those to a server are, and messages of at most so many bytes."""
@@ -86,6 +87,8 @@ class FrameReader:
         """The payload so far of a message that comes in several frames."""
         self._kind = BINARY
         """The kind of that message."""
+        self.left: float = math.inf
+        """How many more frames are taken; whoever reads gives more now and then, if it bounds them at all."""
         self.error: FrameError | None = None
         """What was wrong, after which nothing more is read."""
 
@@ -129,7 +132,8 @@ class FrameReader:
                     self._wanted = 2 + width
                     break
                 size = int.from_bytes(data[start - width : start])
-            if first != WHOLE_MESSAGE or self._pieces is not None or size > most or (second >= MASKED) is not masked:
+            usual = first == WHOLE_MESSAGE and self._pieces is None and size <= most and self.left >= 1
+            if not usual or (second >= MASKED) is not masked:
                 self._check(first, second, size)
             if masked:
                 start += MASK_BYTES
@@ -137,6 +141,7 @@ class FrameReader:
             if stop > end:
                 self._wanted = stop - at
                 break
+            self.left -= 1
             payload = data[start:stop]
             if masked:
                 payload = toggled(payload, data[start - MASK_BYTES : start])
@@ -150,6 +155,8 @@ class FrameReader:
     def _check(self, first: int, second: int, size: int) -> None:
         """Check the head of a frame. Raises `FrameError`."""
         kind = first & KIND
+        if self.left < 1:
+            raise FrameError(CloseCode.POLICY_VIOLATION, "frames come faster than anybody needs to send them")
         if first & RESERVED or kind not in KINDS:
             raise FrameError(CloseCode.PROTOCOL_ERROR, f"a frame begins with {first:#04x}: no extension was agreed on")
         if (second >= MASKED) is not self._masked:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import cast
 
 from coordinatord.runtime.patience import Patience
-from coordinatord.runtime.websocket.frames import BINARY, CLOSE, PING, PONG, CloseCode, FrameReader, framed
+from coordinatord.runtime.websocket.frames import BINARY, CLOSE, PING, PONG, CloseCode, FrameError, FrameReader, framed
 
 UNSENT_BYTES_MAX = 4 * 1024
 """Ten of the usual messages. This much, and one message more, is written ahead for a peer that does not read, and then
@@ -61,6 +61,10 @@ class WebSocket(asyncio.Protocol):
     def ended(self, error: Exception | None) -> None:
         """Take note that the connection has ended, by itself or by an error."""
         raise NotImplementedError
+
+    def broken(self, error: FrameError) -> None:
+        """End the connection, whose peer has broken a rule."""
+        self.close(error.code)
 
     def masked(self) -> bytes:
         """Return the mask of the next frame to send: none, as servers have it."""
@@ -154,7 +158,7 @@ class WebSocket(asyncio.Protocol):
                     self._send_unsent()
         if reader.error is not None:
             self._deaf = True
-            self.close(reader.error.code)
+            self.broken(reader.error)
 
     def eof_received(self) -> None:
         """Note that the peer sends nothing more, and let the transport close: once it has read all, or in time."""

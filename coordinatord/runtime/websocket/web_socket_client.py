@@ -35,6 +35,8 @@ class WebSocketClient(WebSocket):
         """The head of the answer, as far as it has come; None before the connection, and once the head is complete."""
         self.agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the server has agreed to a WebSocket. Raises `OperationalError` or `OSError`."""
+        # Where the connection itself fails, or takes too long, nobody waits for this.
+        self.agreed.add_done_callback(lambda agreed: agreed.cancelled() or agreed.exception())
         self.lost = asyncio.Event()
         """The connection has ended."""
         self.reason = ""

@@ -94,6 +94,7 @@ def _target_job(request: web.Request) -> str | None:
 
 def _denial(request: web.Request, error: DeniedError) -> web.Response:
     answer = complain(request, error.status, error.code, str(error))
+    answer.force_close()  # who has shown nothing keeps no connection
     if error.status is not HTTPStatus.TOO_MANY_REQUESTS:
         code = "insufficient_scope" if error.status is HTTPStatus.FORBIDDEN else "invalid_token"
         text = clip(str(error), DESCRIPTION_MAX).translate({ord('"'): "'", ord("\\"): "/"})

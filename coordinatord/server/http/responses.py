@@ -82,8 +82,11 @@ async def complain_alike(request: web.Request, handler: Handler) -> web.StreamRe
         return answer
     except web.HTTPNotFound as error:
         return complain(request, error.status, "unknown_path", f"nothing is served at {request.path[:200]}")
-    except web.HTTPBadRequest as error:
-        return complain(request, error.status, "malformed", error.text or error.reason)
+    except (web.HTTPBadRequest, web.HTTPServiceUnavailable) as error:
+        code = "malformed" if isinstance(error, web.HTTPBadRequest) else "busy"
+        answer = complain(request, error.status, code, error.text or error.reason)
+        answer.force_close()
+        return answer
     except (web.HTTPException, ConnectionError):
         raise
     except Exception as error:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinatord.core.effects import Answer, Batch, Refuse
 from coordinatord.core.events import AdminRequested, StoreFailed, StoreRecovered
 from coordinatord.core.state.durable import State
+from coordinatord.core.transitions import admin
 from coordinatord.core.values.admin_requests import AdminResult, DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
 from coordinatord.protocol.messages import Goal, Phase, RefusalCode, Result
 from tests.coordinatord.core.test_restore import HERE, Life, a_running_pair
@@ -189,3 +192,14 @@ def test_to_undrain_what_is_not_drained_names_what_is() -> None:
     ask(life, DrainNode("host-n2", "alice", ""))
     said = ask(life, UndrainNode("n2", "alice", "")).text
     assert said == "n2 is not drained. Drained are: host-n2 (the name of a host counts for its nodes)"
+
+
+def test_one_name_too_many_is_not_drained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "DRAINED_MAX", 2)
+    life = a_running_pair()
+    for name in ("x", "y"):
+        assert ask(life, DrainNode(name, "alice", "", ahead=True)).result is AdminResult.DONE
+    answer = ask(life, DrainNode("n1", "alice", ""))
+    assert (answer.result, answer.text.partition(":")[0]) == (AdminResult.REFUSED, "2 names are drained, the limit")
+    assert "n1" not in life.coordinator.cluster.durable.drained
+    assert life.run.durable.state is State.RUNNING

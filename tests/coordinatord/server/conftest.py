@@ -12,6 +12,7 @@ import uvloop
 
 from coordinatord.core.policy import Policy
 from coordinatord.server.app import Server, serve
+from coordinatord.server.connection_limits import ConnectionLimits
 from coordinatord.store.interface import Store
 from coordinatord.store.memory_store import MemoryStore
 
@@ -28,8 +29,10 @@ def start() -> Start:
     """Return what starts a server with a store and a policy, for the length of a context."""
 
     @asynccontextmanager
-    async def running(store: Store | None = None, **policy: Any) -> AsyncIterator[Server]:
-        async with serve("127.0.0.1", 0, Policy(**policy), store or MemoryStore()) as server:
+    async def running(
+        store: Store | None = None, limits: ConnectionLimits | None = None, **policy: Any
+    ) -> AsyncIterator[Server]:
+        async with serve("127.0.0.1", 0, Policy(**policy), store or MemoryStore(), limits=limits) as server:
             yield server
 
     return running

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 
 import pytest
 
@@ -12,7 +11,7 @@ from coordinatord.server import connections
 from coordinatord.server.http import request_body
 from tests.coordinatord.server.conftest import Start
 from tests.support.programs import TIMEOUT_S
-from tests.support.raw_session import connect, get, join
+from tests.support.raw_session import connect, join
 
 pytestmark = pytest.mark.asyncio
 
@@ -40,21 +39,6 @@ async def test_who_does_not_ask_in_time_is_sent_away(
             writer.close()
         await node.beat()
         await node.receive_goal(Goal.WAIT)
-
-
-async def test_of_too_many_who_do_not_ask_the_oldest_goes(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (8, 8))
-    async with start() as server:
-        silent = [await opened(server.url, HALF)]
-        for _ in range(3):
-            assert (await get(f"{server.url}/healthz"))[0] == 200
-            silent.append(await opened(server.url, HALF))
-        newest = await opened(server.url, HALF)
-        assert await asyncio.wait_for(silent[0][0].read(), TIMEOUT_S) == b""
-        newest[1].write(b"\r\nConnection: close\r\n\r\n")
-        assert b"200 OK" in await asyncio.wait_for(newest[0].read(), TIMEOUT_S)
-        for _, writer in (*silent, newest):
-            writer.close()
 
 
 async def test_a_request_whose_end_does_not_come_is_given_up_in_words(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 
 import msgpack
 import pytest
@@ -244,6 +245,7 @@ async def fill_buffers(server: Server, slow: Peer) -> tuple[node_sessions.NodeSe
     assert transport is not None
     transport.pause_reading()
     [session] = server.sessions._open.values()
+    session._reader.left = math.inf
     while session._unsent is None:  # until all buffers in between are full
         await slow.beat()
         await asyncio.sleep(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -111,6 +112,17 @@ async def test_a_server_that_hangs_up_without_an_answer_is_told_as_an_error_of_t
         server.close()
         with pytest.raises(ConnectionError):
             await client.agreed
+
+
+async def test_an_answer_that_nobody_waits_for_any_more_leaves_no_complaint() -> None:
+    complaints: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    client = Client()
+    client.ended(None)
+    assert client.agreed.done()
+    del client
+    gc.collect()
+    assert complaints == []
 
 
 async def test_a_bug_ends_the_connection_and_can_be_raised_again() -> None:

@@ -1,0 +1,141 @@
+"""How many connections there may be of each kind, and what becomes of those that have shown nothing yet.
+
+A connection takes a descriptor, and some memory. So the descriptors that this process may have are shared out: whoever
+has shown nothing yet cannot take the place of nodes, and nodes cannot take that of those who ask over HTTP.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from coordinatord.runtime.patience import Patience
+
+ASK_WITHIN_S = 30.0
+"""The limit for TLS, and again for the whole head of the first request: ten times what it takes on a network that loses
+a third of all packets, and what it may wait for its turn here while 10,000 nodes come at once."""
+
+OWN_FILES = 64
+"""Descriptors for the store, the listening sockets and the log: it has some 20 open."""
+
+SILENT_MAX = 16_384
+"""Connections of which no whole request has come, also those that still agree on TLS: more than there are nodes where
+10,000 come at once. With its buffers for TLS one takes up to 300 KiB, if it does send something."""
+
+JOINING_MAX = 16_384
+"""Sessions without a `Join`, for the same reason."""
+
+REQUESTS_MAX = 1_024
+"""Connections over HTTP: pages, followers of events and readers of logs are a few hundred at most, together."""
+
+SHARE_OF_ADDRESS = 3 / 4
+"""The part of these that one address may have: 10,000 nodes behind one address (NAT, Kubernetes) come in, and the rest
+is for others."""
+
+REQUESTS_OF_ADDRESS = 1 / 4
+"""The part of the connections over HTTP that one address may have: a proxy with a hundred pages open."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """The number of connections of each kind."""
+
+    silent: int
+    joining: int
+    requests: int
+    nodes: int
+
+    @property
+    def requests_of_address(self) -> int:
+        """How many connections over HTTP one address may have."""
+        return max(1, int(self.requests * REQUESTS_OF_ADDRESS))
+
+    @classmethod
+    def of(cls, descriptors: int) -> ConnectionLimits:
+        """Share out so many descriptors; half of them are for nodes where there are few."""
+        free = max(8, descriptors - OWN_FILES)
+        silent, joining = min(SILENT_MAX, free // 4), min(JOINING_MAX, free // 8)
+        requests = min(REQUESTS_MAX, free // 8)
+        return cls(silent, joining, requests, free - silent - joining - requests)
+
+    @classmethod
+    def of_this_process(cls) -> ConnectionLimits:
+        """Share out what the system grants to this process."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return cls.of(UNLIMITED if soft == resource.RLIM_INFINITY else soft)
+
+
+UNLIMITED = 1 << 20
+"""What counts as the limit where there is none: what Linux gives to a process at most by default."""
+
+
+Waiting = TypeVar("Waiting", bound=Hashable)
+
+
+class Silent(Hashable, Protocol):
+    """A connection of which no whole request has come."""
+
+    def force_close(self) -> None:
+        """End it at once."""
+
+
+class Unproven(Generic[Waiting]):
+    """Connections that have to show something in time: so many in all, and so many of one address.
+
+    Of too many the oldest goes, of the address that has the most: whoever floods takes the place of his own
+    connections, and not of those that others have.
+    """
+
+    def __init__(self, within_s: float, most: int, give_up: Callable[[Waiting], None]) -> None:
+        """Wait so many seconds for each, for so many at one time, and then `give_up`."""
+        self._most = most
+        self._most_of_address = max(1, int(most * SHARE_OF_ADDRESS))
+        self._give_up = give_up
+        self._patience = Patience[Waiting](within_s, self._end)
+        self._addresses: dict[Waiting, str] = {}
+        self._by_address: dict[str, dict[Waiting, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def __contains__(self, waiting: Waiting) -> bool:
+        return waiting in self._addresses
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return iter(self._addresses)
+
+    def add(self, waiting: Waiting, address: str) -> None:
+        """Begin to wait for something of a connection from an address."""
+        of_address = self._by_address.get(address)
+        if of_address is not None and len(of_address) >= self._most_of_address:
+            self._end(next(iter(of_address)))
+        elif len(self._addresses) >= self._most:
+            crowded = max(self._by_address, key=lambda one: len(self._by_address[one]))
+            self._end(next(iter(self._by_address[crowded])))
+        self._addresses[waiting] = address
+        self._by_address.setdefault(address, {})[waiting] = None
+        self._patience.add(waiting)
+
+    def discard(self, waiting: Waiting) -> bool:
+        """Wait for it no longer; return whether it was waited for."""
+        self._patience.discard(waiting)
+        address = self._addresses.pop(waiting, None)
+        if address is None:
+            return False
+        of_address = self._by_address[address]
+        del of_address[waiting]
+        if not of_address:
+            del self._by_address[address]
+        return True
+
+    def close(self) -> None:
+        """Forget all that waits."""
+        self._patience.close()
+        self._addresses.clear()
+        self._by_address.clear()
+
+    def _end(self, waiting: Waiting) -> None:
+        self.discard(waiting)
+        self._give_up(waiting)

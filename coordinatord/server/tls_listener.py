@@ -1,0 +1,121 @@
+"""Accepts connections that speak TLS: each is counted before it has agreed on anything, and may be given up till then.
+
+The event loop could accept them by itself. But it tells nobody of a connection before TLS is agreed on, so that whoever
+opens connections, and says nothing, would cost a descriptor and the buffers of TLS for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+
+from coordinatord.runtime.logs import fields
+from coordinatord.runtime.tasks import Tasks
+from coordinatord.security.gatekeeper import site
+from coordinatord.server.connection_limits import ASK_WITHIN_S, Silent, Unproven
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 64
+"""Connections that are accepted before the loop does something else: a heartbeat waits for some milliseconds."""
+
+PAUSE_S = 0.1
+"""The pause in accepting when the system has no descriptor left; the kernel keeps who comes meanwhile."""
+
+NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class TlsListener:
+    """One listening socket."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        tls: ssl.SSLContext,
+        newcomer: Callable[[], asyncio.Protocol],
+        silent: Unproven[Silent],
+        tasks: Tasks,
+    ) -> None:
+        """Begin to accept; `newcomer` makes the protocol of a connection that has agreed on TLS."""
+        self._loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._tls = tls
+        self._newcomer = newcomer
+        self._silent = silent
+        self._tasks = tasks
+        self._pause: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        self._loop.add_reader(listener.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Accept no more."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+
+    def _accept(self) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                accepted, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTOR:
+                    raise
+                self._rest(error)
+                return
+            accepted.setblocking(False)
+            stranger = _Stranger(accepted)
+            self._silent.add(stranger, site(str(address[0])))
+            stranger.agreeing = self._tasks.spawn(self._agree(stranger, accepted), name="tls")
+
+    def _rest(self, error: OSError) -> None:
+        """Accept nobody for a moment."""
+        log.warning("connections wait: %s", error.strerror, extra=fields("accept_paused"))
+        self._loop.remove_reader(self._listener.fileno())
+        self._pause = self._loop.call_later(PAUSE_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    async def _agree(self, stranger: _Stranger, accepted: socket.socket) -> None:
+        stranger.begun = True
+        try:
+            await self._loop.connect_accepted_socket(
+                self._newcomer, accepted, ssl=self._tls, ssl_handshake_timeout=ASK_WITHIN_S
+            )
+        except OSError as error:  # it speaks no TLS, takes too long, or went away
+            log.debug("TLS was not agreed on: %s", error, extra=fields("tls_failed"))
+        finally:
+            self._silent.discard(stranger)
+
+
+class _Stranger:
+    """A connection that has not agreed on TLS."""
+
+    __slots__ = ("_accepted", "agreeing", "begun")
+
+    def __init__(self, accepted: socket.socket) -> None:
+        self._accepted = accepted
+        self.agreeing: asyncio.Task[None] | None = None
+        self.begun = False
+        """The socket is the event loop's."""
+
+    def force_close(self) -> None:
+        """End it."""
+        if self.agreeing is not None:
+            self.agreeing.cancel()
+        if not self.begun:
+            self._accepted.close()
+
+
+def site_of(transport: asyncio.BaseTransport | None) -> str:
+    """Return what the address of a connection counts by."""
+    name = transport.get_extra_info("peername") if transport is not None else None
+    return site(str(name[0])) if name else ""

@@ -1,0 +1,270 @@
+"""There are so many connections of each kind and no more; of one address too; and others notice nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from coordinatord.core.policy import Policy
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.messages import Desired, Goal, RefusalCode, Refused
+from coordinatord.runtime.pinned_tls import pinned_context
+from coordinatord.runtime.websocket.frames import BINARY, CONTINUATION, PING, framed
+from coordinatord.server import app, connections, tls_listener
+from coordinatord.server.app import Server, serve
+from coordinatord.server.connection_limits import SILENT_MAX, ConnectionLimits, Unproven
+from coordinatord.server.node_sessions import FRAMES_AT_ONCE
+from coordinatord.store.memory_store import MemoryStore
+from tests.coordinatord.server.conftest import Start
+from tests.support.raw_session import IDLE, connect, get, join, until
+from tests.support.raw_websocket import MASK, Wire, message, request, wire
+from tests.support.secured import Secured, secured
+
+FEW = ConnectionLimits(silent=4, joining=4, requests=8, nodes=3)
+
+ASKING = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+WHOLE = ASKING + b"\r\n"
+
+TRUSTING = pinned_context(lambda _: None)
+
+
+@asynccontextmanager
+async def wires(url: str, number: int, data: bytes = b"") -> AsyncIterator[list[Wire]]:
+    """Open so many connections, one after the other, each of which sends this."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(wire(url, data)) for _ in range(number)]
+
+
+async def refusal(peer: Wire) -> Refused:
+    """Return with what a session ends that was agreed on before."""
+    await peer.upgraded()
+    while (found := await peer.frame()) is not None:
+        if found[0] == BINARY and isinstance(said := decode(found[1], Desired, Refused), Refused):
+            return said
+    raise AssertionError
+
+
+@pytest.mark.asyncio
+async def test_of_too_many_who_ask_nothing_those_go_whose_address_has_the_most(start: Start) -> None:
+    async with (
+        start(limits=FEW) as server,
+        wires(server.url, 6, ASKING) as flood,
+        connect(server.url, join("a")) as node,
+    ):
+        await node.receive_goal(Goal.RUN)
+        for gone in flood[:4]:
+            await gone.end()
+        flood[-1].send(b"\r\n")
+        assert b"200 OK" in await flood[-1].answer()
+
+
+@pytest.mark.asyncio
+async def test_a_session_without_a_join_makes_room_for_a_newer_one(start: Start) -> None:
+    async with start(limits=FEW) as server, wires(server.url, 4, request()) as waiting:
+        said = await refusal(waiting[0])
+        assert (said.code, said.retry) == (RefusalCode.MALFORMED, True)
+        waiting[-1].send(message(encode(join("a"))))
+        await waiting[-1].upgraded()
+        found = await waiting[-1].frame()
+        assert found is not None
+        assert decode(found[1], Desired).goal is Goal.RUN
+
+
+@pytest.mark.asyncio
+async def test_an_address_has_so_many_connections_over_http_and_sessions_are_none_of_them(start: Start) -> None:
+    async with start(limits=FEW) as server, connect(server.url, join("a")) as node:
+        async with wires(server.url, FEW.requests_of_address, WHOLE) as kept, wire(server.url, WHOLE) as other:
+            for one in kept:
+                assert b"200 OK" in await one.answer()
+            said = await other.answer()
+            assert b" 503 " in said
+            assert b"connections over HTTP from 127.0.0.1 already, the limit: close some" in said
+            await other.end()
+            kept[0].send(WHOLE)
+            assert b"200 OK" in await kept[0].answer()
+            await node.beat()
+            await node.receive(Desired)
+        await until(lambda: len(server.driver.machine.jobs) == 1)
+        assert (await get(f"{server.url}/healthz"))[0] == 200
+
+
+@pytest.mark.asyncio
+async def test_all_together_have_so_many_connections_over_http(start: Start) -> None:
+    only = dataclasses.replace(FEW, requests=1)
+    async with start(limits=only) as server, wire(server.url, WHOLE) as kept, wire(server.url, WHOLE) as other:
+        assert b"200 OK" in await kept.answer()
+        assert b"there are 1 connections over HTTP already, the limit" in await other.answer()
+        await other.end()
+
+
+@pytest.mark.asyncio
+async def test_a_node_beyond_the_descriptors_is_refused_for_now(start: Start) -> None:
+    async with start(limits=dataclasses.replace(FEW, nodes=1)) as server, connect(server.url, join("a")) as node:
+        await node.receive_goal(Goal.RUN)
+        async with connect(server.url, join("b")) as other:
+            said = await other.receive(Refused)
+            assert (said.code, said.retry) == (RefusalCode.LIMIT, True)
+            assert "may have 1 nodes with its limit of open files: raise LimitNOFILE" in said.message
+        await node.beat()
+        await node.receive(Desired)
+
+
+@pytest.mark.asyncio
+async def test_a_job_too_many_is_refused_and_the_others_go_on(start: Start) -> None:
+    async with start(jobs_max=1) as server, connect(server.url, join("a")) as node:
+        await node.receive_goal(Goal.RUN)
+        async with connect(server.url, join("b", job="other")) as other:
+            said = await other.receive(Refused)
+            assert (said.code, said.retry) == (RefusalCode.LIMIT, True)
+            assert "1 live jobs, its limit" in said.message
+        await node.beat()
+        await node.receive(Desired)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (encode(join("n" * 129)), "join.node must be within 1 and 128 characters"),
+        (b"\x81\xa4type" + b"\x91" * 1_023 + b"\x00", "expected a message of type join, not list"),
+        (b"\x81\xa4type" + b"\x91" * 1_024 + b"\x00", "the frame is not msgpack"),
+        (encode(join("a", observed=dataclasses.replace(IDLE, steps=(1,) * 4_097))), "must have 0 to 4096 items"),
+    ],
+    ids=["name", "nested", "nested too deeply", "list"],
+)
+async def test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field(
+    start: Start, frame: bytes, words: str
+) -> None:
+    async with start() as server, connect(server.url, join("a")) as node, wire(server.url, request()) as peer:
+        peer.send(message(frame))
+        said = await refusal(peer)
+        assert (said.code, said.retry) == (RefusalCode.MALFORMED, False)
+        assert words in said.message
+        await node.beat()
+        await node.receive_goal(Goal.RUN)
+
+
+HEARTBEAT = message(encode(dataclasses.replace(IDLE, beat=True)))
+PIECE = bytes((CONTINUATION,)) + framed(CONTINUATION, b"", MASK)[1:]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("first", "flood"),
+    [
+        pytest.param(b"", HEARTBEAT, id="messages"),
+        pytest.param(b"", framed(PING, b"", MASK), id="pings"),
+        pytest.param(bytes((BINARY,)) + PIECE[1:], PIECE, id="pieces"),
+    ],
+)
+async def test_a_node_that_sends_without_end_is_refused_and_others_are_answered(
+    start: Start, first: bytes, flood: bytes
+) -> None:
+    async with start() as server, connect(server.url, join("a")) as node:
+        await node.receive_goal(Goal.RUN)
+        opening = request() + message(encode(join("b", job="other", nodes=2)))
+        async with wire(server.url, opening + first + flood * (2 * FRAMES_AT_ONCE)) as peer:
+            said = await refusal(peer)
+            assert (said.code, said.retry) == (RefusalCode.LIMIT, True)
+            assert "more than 25 messages a second" in said.message
+            await node.beat()
+            await node.receive(Desired)
+        await until(lambda: server.driver.machine.sessions == 1)
+
+
+@pytest.mark.asyncio
+async def test_who_is_over_the_length_of_a_header_hears_so(start: Start) -> None:
+    long = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 2 * connections.LINE_BYTES_MAX + b"\r\n\r\n"
+    async with start() as server, wire(server.url, long) as peer:
+        assert b" 400 " in await peer.answer()
+        await peer.end()
+        assert (await get(f"{server.url}/healthz"))[0] == 200
+
+
+@pytest.mark.asyncio
+async def test_a_connection_over_http_that_rests_for_too_long_is_closed(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "IDLE_S", 0.05)
+    async with start() as server, wire(server.url, WHOLE) as peer:
+        assert b"200 OK" in await peer.answer()
+        await peer.end()
+
+
+# TLS
+
+
+@asynccontextmanager
+async def serving(ours: Secured, limits: ConnectionLimits = FEW) -> AsyncIterator[Server]:
+    async with serve("127.0.0.1", 0, Policy(), MemoryStore(), security=ours.security, limits=limits) as server:
+        yield server
+
+
+@pytest.mark.asyncio
+async def test_of_too_many_half_agreements_on_tls_the_oldest_goes_and_a_node_comes_in(tmp_path: Path) -> None:
+    ours = secured(tmp_path)
+    async with serving(ours) as server, wires(server.url, 12, b"\x16\x03\x01") as half:
+        for gone in half[:9]:
+            await gone.end()
+        opening = request(f"Authorization: Bearer {ours.token().text}") + message(encode(join("a")))
+        async with wire(server.url, opening, tls=TRUSTING) as node:
+            await node.upgraded()
+            found = await node.frame()
+            assert found is not None
+            assert decode(found[1], Desired).goal is Goal.RUN
+
+
+@pytest.mark.asyncio
+async def test_tls_that_is_not_agreed_on_in_time_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_listener, "ASK_WITHIN_S", 0.05)
+    async with serving(secured(tmp_path)) as server, wires(server.url, 2, b"\x16") as half, wire(server.url) as silent:
+        for gone in (*half, silent):
+            await gone.end()
+
+
+@pytest.mark.asyncio
+async def test_who_speaks_no_tls_is_sent_away_at_once(tmp_path: Path) -> None:
+    async with serving(secured(tmp_path)) as server, wires(server.url, 3, WHOLE) as clear:
+        for gone in clear:
+            await gone.end()
+
+
+@pytest.mark.asyncio
+async def test_who_shows_no_token_keeps_no_connection(tmp_path: Path) -> None:
+    async with serving(secured(tmp_path)) as server:
+        data = b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n"
+        async with wire(server.url, data, tls=TRUSTING) as peer:
+            assert b" 401 " in await peer.answer()
+            await peer.end()
+
+
+# Numbers
+
+
+@pytest.mark.asyncio
+async def test_ten_thousand_nodes_of_one_address_come_in_at_once_and_leave_room_for_others() -> None:
+    given_up: list[int] = []
+    unproven = Unproven[int](1e9, ConnectionLimits.of(1 << 19).silent, given_up.append)
+    for number in range(10_000):
+        unproven.add(number, "10.0.0.1")
+    assert given_up == []
+    for number in range(10_000, 30_000):
+        unproven.add(number, "10.0.0.1")
+    assert len(unproven) == SILENT_MAX * 3 // 4
+    before = len(given_up)
+    for number in range(4_000):
+        unproven.add(-1 - number, f"10.1.{number >> 8}.{number & 255}")
+    assert len(given_up) == before
+
+
+@pytest.mark.parametrize("descriptors", [8, 256, 1_024, 4_096, 65_536, 1 << 20])
+def test_all_kinds_of_connections_fit_into_the_descriptors(descriptors: int) -> None:
+    limits = ConnectionLimits.of(descriptors)
+    assert min(dataclasses.astuple(limits)) >= 1
+    assert sum(dataclasses.astuple(limits)) <= max(8, descriptors)
+    if descriptors >= 1 << 16:
+        assert limits.nodes >= Policy().nodes_max

@@ -1,0 +1,113 @@
+"""Each limit of the reference has the number that the code has, and a test in which somebody meets it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from coordinatord.core.policy import Policy
+from coordinatord.core.queries.log_sources import WORKERS_AT_ONCE_MAX
+from coordinatord.core.transitions.admin import DRAINED_MAX
+from coordinatord.protocol.fields import DURATION_S_MAX, LAST_LINES_MAX, LINE_MAX, WORKERS_MAX
+from coordinatord.protocol.messages import FRAME_BYTES_MAX
+from coordinatord.runtime.websocket.handshake import HEAD_BYTES_MAX
+from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
+from coordinatord.security.gatekeeper import FAILURES_MAX
+from coordinatord.server.app import REQUEST_BYTES_MAX, UNACKNOWLEDGED_MS
+from coordinatord.server.connection_limits import ASK_WITHIN_S, ConnectionLimits
+from coordinatord.server.connections import IDLE_S, LINE_BYTES_MAX
+from coordinatord.server.http.admin_api import ASKING_MAX
+from coordinatord.server.http.events_api import FOLLOWERS_MAX
+from coordinatord.server.http.live_updates import VIEWERS_MAX
+from coordinatord.server.http.logs_api import READERS_MAX
+from coordinatord.server.http.request_body import BODY_WITHIN_S
+from coordinatord.server.node_sessions import CLOSE_WITHIN_S, FRAMES_AT_ONCE, FRAMES_PER_S, JOIN_WITHIN_S
+from coordinatord.store.retention import ROUNDS_KEPT, RUNS_KEPT, VISITORS_KEPT
+from nodeclient.config.flag_values import _NAME_MAX
+from tests.support.source import ROOT
+
+ALL = ConnectionLimits.of(1 << 20)
+"""The limits of connections where descriptors are plenty."""
+
+SERVER = "tests/coordinatord/server"
+CONNECTIONS = f"{SERVER}/test_connection_limits.py"
+SESSIONS = f"{SERVER}/test_node_sessions.py"
+STRANGE = f"{SERVER}/test_strange_nodes.py"
+CODEC = "tests/coordinatord/protocol/test_codec.py"
+RETENTION = "tests/coordinatord/store/test_retention.py"
+
+LIMITS: list[tuple[tuple[float, ...], str, str]] = [
+    ((Policy().nodes_max,), SESSIONS, "test_more_nodes_than_the_limit_are_asked_to_come_later"),
+    ((), CONNECTIONS, "test_a_node_beyond_the_descriptors_is_refused_for_now"),
+    ((Policy().jobs_max,), CONNECTIONS, "test_a_job_too_many_is_refused_and_the_others_go_on"),
+    ((WORKERS_MAX,), CODEC, "test_a_node_with_more_workers_than_a_host_can_have_is_refused"),
+    ((_NAME_MAX,), CONNECTIONS, "test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field"),
+    ((DURATION_S_MAX,), CODEC, "test_a_wrong_value_is_refused_by_the_name_of_its_field"),
+    ((VIEWERS_MAX,), f"{SERVER}/page/test_stream.py", "test_one_viewer_too_many_is_refused_until_another_one_goes"),
+    ((FOLLOWERS_MAX,), f"{SERVER}/http/test_events_api.py", "test_followers_are_limited"),
+    ((READERS_MAX,), f"{SERVER}/http/test_logs_api.py", "test_no_more_read_at_once_than_people_do"),
+    (
+        (WORKERS_AT_ONCE_MAX,),
+        "tests/coordinatord/core/test_log_sources.py",
+        "test_no_more_are_read_at_once_than_a_person_reads",
+    ),
+    ((LAST_LINES_MAX, LINE_MAX), CODEC, "test_a_wrong_value_is_refused_by_the_name_of_its_field"),
+    ((RUNS_KEPT, ROUNDS_KEPT), RETENTION, "test_the_last_rounds_are_kept_whole"),
+    ((VISITORS_KEPT,), RETENTION, "test_nodes_that_come_and_go_while_a_round_is_on_do_not_pile_up"),
+    ((DRAINED_MAX,), "tests/coordinatord/core/test_admin_requests.py", "test_one_name_too_many_is_not_drained"),
+    ((FRAME_BYTES_MAX,), STRANGE, "test_what_ends_a_session_is_said_by_a_code"),
+    ((1_024,), CONNECTIONS, "test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field"),
+    ((), CONNECTIONS, "test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field"),
+    (
+        (FRAMES_AT_ONCE, FRAMES_PER_S),
+        CONNECTIONS,
+        "test_a_node_that_sends_without_end_is_refused_and_others_are_answered",
+    ),
+    ((UNSENT_BYTES_MAX,), SESSIONS, "test_a_slow_reader_costs_one_message_and_hears_the_latest_word"),
+    ((HEAD_BYTES_MAX,), f"{SERVER}/test_one_port.py", "test_a_head_without_an_end_is_bounded"),
+    ((LINE_BYTES_MAX,), CONNECTIONS, "test_who_is_over_the_length_of_a_header_hears_so"),
+    ((REQUEST_BYTES_MAX,), f"{SERVER}/http/test_admin_api.py", "test_a_body_that_is_too_large_is_refused_in_words"),
+    ((ASK_WITHIN_S,), CONNECTIONS, "test_tls_that_is_not_agreed_on_in_time_is_given_up"),
+    ((JOIN_WITHIN_S,), SESSIONS, "test_who_does_not_say_who_it_is_is_sent_away"),
+    ((BODY_WITHIN_S,), f"{SERVER}/test_connections.py", "test_a_request_whose_end_does_not_come_is_given_up_in_words"),
+    ((IDLE_S,), CONNECTIONS, "test_a_connection_over_http_that_rests_for_too_long_is_closed"),
+    ((UNACKNOWLEDGED_MS / 1_000,), f"{SERVER}/page/test_stream.py", "test_who_does_not_read_at_all_is_let_go"),
+    ((CLOSE_WITHIN_S,), STRANGE, "test_a_peer_that_does_not_answer_a_close_is_cut_off"),
+    (
+        (ALL.silent, ALL.silent * 3 / 4),
+        CONNECTIONS,
+        "test_of_too_many_half_agreements_on_tls_the_oldest_goes_and_a_node_comes_in",
+    ),
+    ((ALL.joining, ALL.joining * 3 / 4), CONNECTIONS, "test_a_session_without_a_join_makes_room_for_a_newer_one"),
+    (
+        (ALL.requests, ALL.requests_of_address),
+        CONNECTIONS,
+        "test_an_address_has_so_many_connections_over_http_and_sessions_are_none_of_them",
+    ),
+    (
+        (FAILURES_MAX,),
+        "tests/coordinatord/security/test_tokens.py",
+        "test_failures_of_an_address_are_bounded_and_valid_tokens_are_not",
+    ),
+]
+"""The numbers of each row of the two tables, in their order, and who meets them."""
+
+
+def rows() -> list[tuple[str, str]]:
+    """Return the limits of the reference, each with its number."""
+    text = (ROOT / "docs/reference.md").read_text().partition("\n## Limits\n")[2].partition("\n## ")[0]
+    found = re.findall(r"^\| (.+?) \| (.+?) \| .+? \| .+? \|$", text, re.MULTILINE)
+    return [(limit, number) for limit, number in found if limit != "limit"]
+
+
+def test_the_reference_has_the_numbers_of_the_code() -> None:
+    shown = [tuple(float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*\b", row)) for _, row in rows()]
+    assert shown == [numbers for numbers, _, _ in LIMITS]
+    assert FOLLOWERS_MAX == ASKING_MAX
+
+
+@pytest.mark.parametrize(("file", "test"), [(file, test) for _, file, test in LIMITS])
+def test_somebody_meets_each_limit(file: str, test: str) -> None:
+    assert f"def {test}(" in (ROOT / Path(file)).read_text()

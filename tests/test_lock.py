@@ -1,0 +1,29 @@
+"""The lock file of development has each dependency, with hashes, and names no place to get it from."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+from tests.support.source import ROOT
+
+LOCK = (ROOT / "requirements-dev.lock").read_text()
+
+LOCKED = {
+    match[1].lower(): match[0] for match in re.finditer(r"^([\w.-]+)==[^\n]*(?:\n    [^\n]+)*", LOCK, re.MULTILINE)
+}
+"""The lines of each package."""
+
+
+def test_each_dependency_is_locked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = {re.split(r"[\[<>=; ]", text)[0] for text in (*project["dependencies"], *extras["dev"], *extras["demo"])}
+    assert wanted - {"coordinatord"} <= LOCKED.keys()
+    assert not {name for name in LOCKED if name.startswith(("torch", "nvidia", "triton"))}
+
+
+def test_each_package_has_hashes_and_no_place_is_named() -> None:
+    assert all(" --hash=sha256:" in lines for lines in LOCKED.values())
+    assert "://" not in LOCK
+    assert "index" not in LOCK
