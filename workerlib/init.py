@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     import torch
 
-    from workerlib.keep.keeper import Keeper
+    from workerlib.keep.keeper import StepKeeper
 
 
-_keeper: Keeper | None = None
+_keeper: StepKeeper | None = None
 """Who keeps the state of this process, once `Context.keep` was called."""
 
 

@@ -67,7 +67,7 @@ SAMPLE = 4
 """The tensors, more or less, that are looked at for changes outside `optimizer.step`."""
 
 
-class Keeper:
+class StepKeeper:
     """Keeps what a script gave to `ctx.keep`."""
 
     def __init__(
@@ -350,7 +350,7 @@ class Keeper:
         self._channel.abandon()
 
 
-def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[int, Keeper | None]:
+def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[int, StepKeeper | None]:
     """Keep objects from now on, brought to the newest common state; return its step, and who keeps them.
 
     Raises `KeptStateError` for what cannot be kept, or cannot be brought back.
@@ -363,7 +363,7 @@ def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[in
         LOG.info("no state is kept: this launcher offers no memory for it")
         return -1, None
     try:
-        keeper = Keeper(environment, adapters, AgentChannel(path))
+        keeper = StepKeeper(environment, adapters, AgentChannel(path))
     except OSError as error:
         raise KeptStateError(f"nodeclient cannot be reached at {path}: {error.strerror}") from error
     return keeper.begin(one for one in objects.values() if isinstance(one, torch.nn.Module)), keeper

@@ -23,7 +23,7 @@ LOG = logging.getLogger("workerlib.keep")
 
 
 @dataclass(frozen=True, slots=True)
-class ResumePoint:
+class RestorePoint:
     """The parts of a step that are on this host, in memory."""
 
     round: int
@@ -47,7 +47,7 @@ class ResumePoint:
         return found
 
 
-def ask(channel: AgentChannel) -> ResumePoint:
+def ask(channel: AgentChannel) -> RestorePoint:
     """Ask nodeclient what to resume from, and wait until all of it is on this host. Raises `KeptStateError`.
 
     It never answers "nothing" by mistake: a rank that begins anew beside others that go on would spoil the training.
@@ -65,12 +65,12 @@ def ask(channel: AgentChannel) -> ResumePoint:
                 for file in files:
                     os.close(file)
             if not message.more:
-                return ResumePoint(message.round, message.step, tuple(parts))
+                return RestorePoint(message.round, message.step, tuple(parts))
     except (OSError, ChannelError, ArenaError) as error:
         raise KeptStateError(f"nodeclient did not hand over the kept state, so this worker ends: {error}") from error
 
 
-def bring_back(point: ResumePoint, objects: Mapping[str, KeptObject], rank: int) -> None:
+def bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int) -> None:
     """Bring objects and random state to the resume point. Raises `KeptStateError`, after which they are of no use."""
     try:
         _bring_back(point, objects, rank)
@@ -78,7 +78,7 @@ def bring_back(point: ResumePoint, objects: Mapping[str, KeptObject], rank: int)
         raise KeptStateError(f"the state of step {point.step} that was kept is damaged: {error}") from error
 
 
-def _bring_back(point: ResumePoint, objects: Mapping[str, KeptObject], rank: int) -> None:
+def _bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int) -> None:
     saved, done, pending = _read(point)
     if not done:
         raise KeptStateError(f"of step {point.step} no rank's numbers were kept")
@@ -101,7 +101,7 @@ def _bring_back(point: ResumePoint, objects: Mapping[str, KeptObject], rank: int
     )
 
 
-def _read(point: ResumePoint) -> tuple[SavedTensors, dict[int, SmallState], dict[int, SmallState]]:
+def _read(point: RestorePoint) -> tuple[SavedTensors, dict[int, SmallState], dict[int, SmallState]]:
     """Return the big state, and by rank the small states that are done and those that are pending."""
     saved = SavedTensors()
     done: dict[int, SmallState] = {}

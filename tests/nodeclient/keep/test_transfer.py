@@ -291,6 +291,19 @@ async def test_a_holder_that_stops_in_the_middle_is_given_up_with_the_round(tmp_
             await b.until(lambda: b.keeper._arenas.used_bytes == 0)
 
 
+async def test_a_holder_that_dies_in_the_middle_is_given_up_at_once(tmp_path: Path) -> None:
+    def die(_: bytearray, before: int) -> bool:
+        if before > 100_000:
+            raise ConnectionError
+        return True
+
+    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
+        await holder(a)
+        async with between(a.source(wanted(small=False)), die) as source:
+            b.begin(2, a_resume(1, 7, source))
+            assert "broke off" in await failed(b)
+
+
 def connected(source: KeptSource) -> socket.socket:
     return socket.create_connection((source.address, source.port))
 
