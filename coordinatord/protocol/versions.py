@@ -63,7 +63,6 @@ ADDED = (
     Added(5, Observed, "ended"),
     Added(5, Observed, "killed"),
     Added(5, Phase, Phase.PREPARING),
-    Added(5, RefusalCode, RefusalCode.FORBIDDEN),  # only nodes with a token get it, and those speak version 5
     Added(5, Follower, "same_error"),
     Added(5, Failure, "log"),
     Added(5, SecondaryFailure, "same_error"),
@@ -71,6 +70,7 @@ ADDED = (
     Added(5, Report, "early"),
     Added(5, Report, "step"),
     Added(5, Report, "stragglers"),
+    Added(6, RefusalCode, RefusalCode.FORBIDDEN),  # only nodes with a token get it, and those speak version 6
     Added(6, Join, "keeper"),
     Added(6, Observed, "kept"),
     Added(6, Desired, "resume"),

@@ -97,14 +97,9 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._port = PortReservation()
         self._listener = ProbeListener(config.node)
-        settings = Settings(
-            config.workers,
-            config.join_timeout_s,
-            config.stop_timeout_s,
-            config.abort_timeout_s,
-            preloads=bool(config.preload),
-            keeps=config.keep_bytes > 0,
-        )
+        timeouts = (config.join_timeout_s, config.stop_timeout_s, config.abort_timeout_s)
+        keeps = config.keep_bytes > 0
+        settings = Settings(config.workers, *timeouts, preloads=bool(config.preload), keeps=keeps)
         self._agent = Agent(settings, self._port.port, self._loop.time())
         mark = secrets.token_hex(16)
         self._launcher = CommandBuilder(config, os.environ)
