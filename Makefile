@@ -90,6 +90,8 @@ bench: setup  ## time everything beside torchrun, in sizes that take a quarter o
 	$(BENCH).step --json $(REPORTS)/step.json
 	$(BENCH).host --json $(REPORTS)/host.json
 	$(BENCH).recovery --repeat 1 --json $(REPORTS)/recovery.json
+	$(BENCH).kept --repeat 1 --json $(REPORTS)/kept.json
+	$(BENCH).kept_step --json $(REPORTS)/kept_step.json
 
 SECONDS ?= 60
 

@@ -112,6 +112,9 @@ class Job:
 
     words: Words
 
+    training: Sequence[str] = (str(TRAINING),)
+    """The script, and what it is given before the files of marks and of the end."""
+
     def __init__(self, nnodes: str, folder: Path, hosts: Hosts | None) -> None:
         """Begin without nodes. With `hosts`, each node is on the one that has its name."""
         self.nnodes = nnodes
@@ -129,7 +132,7 @@ class Job:
 
     def start(self, name: str) -> None:
         """Start a node."""
-        script = (str(TRAINING), str(self._marks_file), str(self._finish_file))
+        script = (*self.training, str(self._marks_file), str(self._finish_file))
         environ = clean_environ(**SETTINGS, **self.settings())
         if self._hosts is not None:
             environ["GLOO_SOCKET_IFNAME"] = "eth0"

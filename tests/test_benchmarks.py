@@ -157,3 +157,18 @@ def test_a_limit_of_open_files_that_is_too_low_is_said() -> None:
     assert done.returncode == 1
     assert "rendezvous: 64 nodes need 128 open files, but the hard limit is 80" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_what_keeping_state_costs_is_timed(tmp_path: Path) -> None:
+    printed, [alike, alone] = run("kept_step", tmp_path, "--megabytes", "2")
+    assert "a save, as bare copies" in printed
+    assert min(alike["step_s"], alone["step_s"], alone["copy_s"]) > 0
+
+
+@pytest.mark.slow
+def test_a_sharded_training_goes_on_with_another_node(tmp_path: Path) -> None:
+    printed, [one] = run("kept", tmp_path, "--only", "more")
+    assert "world 2 -> 3" in printed
+    assert one["scenario"] == "more"
+    assert one["seconds"] > 0

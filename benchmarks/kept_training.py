@@ -1,0 +1,81 @@
+"""The training of `kept`: a state of so many megabytes, kept in memory or written by `dcp.save` every 50 steps.
+
+Its arguments are `MODE MEGABYTES FOLDER MARKS FINISH`. MODE is `keep`, `sharded` (kept too, with FSDP2 and AdamW) or
+`dcp`. The megabytes are those of parameters and optimizer state together.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint.state_dict_loader as loader
+import torch.distributed.checkpoint.state_dict_saver as saver
+from recovery_training import STEP_S, Marks
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import workerlib
+
+WIDTH = 512
+"""A layer of this width has a megabyte of parameters."""
+
+SAVE_EVERY = 50
+"""The steps between two checkpoints on a disk."""
+
+
+def main(mode: str, megabytes: int, folder: Path, marks: Marks, finish: Path) -> None:
+    """Train until the file of the end is there."""
+    sharded = mode == "sharded"
+    copies = 3 if sharded else 2  # AdamW keeps two tensors for each parameter, SGD with momentum one
+    marks.note("imported")
+    with workerlib.init() as ctx:
+        marks.note("connected")
+        model: nn.Module = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(max(1, megabytes // copies))))
+        if sharded:
+            fully_shard(model)
+        else:
+            model = DistributedDataParallel(model)
+        optimizer = torch.optim.AdamW(model.parameters()) if sharded else torch.optim.SGD(model.parameters(), 1e-3, 0.9)
+        done = load(folder, model, optimizer) if mode == "dcp" else ctx.keep(model=model, optimizer=optimizer)
+        over, pause, step = torch.zeros(1), Event(), done
+        while not over:
+            step += 1
+            optimizer.zero_grad()
+            model(torch.randn(4, WIDTH)).square().mean().backward()
+            optimizer.step()
+            over.fill_(finish.exists())
+            dist.all_reduce(over)
+            ctx.step(step)
+            marks.note("step", step=step)
+            if mode == "dcp" and step % SAVE_EVERY == 0:
+                saver.save(state_of(model, optimizer), checkpoint_id=folder / f"step-{step}")
+            pause.wait(STEP_S)
+
+
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the state as torch's documentation writes it down."""
+    return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+
+
+def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Load the newest checkpoint that is whole; return its step, -1 if there is none."""
+    whole = [int(path.parent.name.partition("-")[2]) for path in folder.glob("step-*/.metadata")]
+    if not whole:
+        return -1
+    state = state_of(model, optimizer)
+    loader.load(state, checkpoint_id=folder / f"step-{max(whole)}")
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    return max(whole)
+
+
+if __name__ == "__main__":
+    own_marks = Marks(Path(sys.argv[4]))
+    own_marks.note("begun")
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), own_marks, Path(sys.argv[5]))
