@@ -28,7 +28,7 @@ from coordinatord.core.values.training_progress import (
 from coordinatord.protocol.messages import Failure
 
 STATES = tuple(MemberState)
-"""To iterate over an enumeration takes ten times as long, and a start makes a thousand runs."""
+"""All of them, as a tuple: an enumeration takes ten times as long to go through, and a start makes a thousand runs."""
 
 MAY_HAVE_WORKERS = tuple(state for state in STATES if state.may_have_workers)
 
