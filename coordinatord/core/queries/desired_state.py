@@ -70,14 +70,16 @@ def answer_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desir
     return desired(run, member, heartbeat_s, now)
 
 
-def asks_the_same(one: Desired, other: Desired) -> bool:
-    """Whether two messages have the same goal; any other difference may wait for the next heartbeat."""
+def knows_goal(run: Run, member: Member) -> bool:
+    """Whether a node was sent its goal last; any other difference may wait for the next heartbeat."""
+    sent, goal = member.sent, goal_of(run, member)
     return (
-        one.goal is other.goal
-        and one.round == other.round
-        and one.run == other.run
-        and one.planned is other.planned
-        and one.outcome == other.outcome
+        sent is not None
+        and sent.goal is goal
+        and sent.round == _round(run, member)
+        and sent.run == run.id
+        and sent.planned is _is_planned(run, member, goal)
+        and sent.outcome == _outcome(run, member, goal)
     )
 
 

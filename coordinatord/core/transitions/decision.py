@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 from coordinatord.core.effects import Answer, Close, Refuse, Send
 from coordinatord.core.policy import Policy
-from coordinatord.core.queries.desired_state import answer_to, asks_the_same
+from coordinatord.core.queries.desired_state import answer_to, knows_goal
 from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.apply import apply
 from coordinatord.core.transitions.follow import follow
 from coordinatord.core.values.records import Record
-from coordinatord.protocol.messages import Desired
 
 
 class Decision:
@@ -59,18 +58,12 @@ class Decision:
     def messages(self, heartbeat_s: float) -> Iterator[Send]:
         """Write what nodes are sent, and grant them this heartbeat."""
         for session, (run, member) in (self.news | self.answers).items():
-            if member.session != session:
-                continue
-            message = answer_to(run, member, heartbeat_s, self.now)
-            if session in self.answers or member.sent is None or not asks_the_same(message, member.sent):
-                yield _sent(session, run, member, message)
+            if member.session == session and (session in self.answers or not knows_goal(run, member)):
+                yield answer(session, run, member, heartbeat_s, self.now)
 
 
 def answer(session: int, run: Run, member: Member, heartbeat_s: float, now: float) -> Send:
     """Write a node's desired state, and grant it this heartbeat."""
-    return _sent(session, run, member, answer_to(run, member, heartbeat_s, now))
-
-
-def _sent(session: int, run: Run, member: Member, message: Desired) -> Send:
+    message = answer_to(run, member, heartbeat_s, now)
     member.sent, member.sent_revision = message, run.revision
     return Send(session, message)

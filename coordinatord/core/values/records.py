@@ -8,6 +8,7 @@ again. A number is absolute (the budget used so far, not "one more"), so that ol
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, ClassVar
 
 from coordinatord.core.values.ranks import Ranks
@@ -55,9 +56,11 @@ class Record:
     reason: Annotated[str, Length(1, REASON_MAX)]
 
     @classmethod
-    def kind_words(cls) -> list[str]:
+    @cache
+    def kind_words(cls) -> tuple[str, ...]:
         """Return the kind as words: `NodeLeftBehind` is node, left, behind."""
-        return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in cls.KIND).split()
+        spaced = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in cls.KIND)
+        return tuple(spaced.split())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ clock that is set, a coordinator that is away and rounds that are forgotten leav
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated
 
-from coordinatord.protocol.schema import Range
+from coordinatord.protocol.schema import Range, fields_of
 
 SPAN_MAX = 10**9
 """The limit in seconds; 30 years stand for ever."""
@@ -74,7 +74,7 @@ class Spent:
 
     def by_activity(self) -> dict[str, float]:
         """Return them as plain data."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return fields_of(self)
 
     def plus(self, activity: Activity, seconds: float) -> Spent:
         """Return them with so many more for one activity."""
