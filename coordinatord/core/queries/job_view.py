@@ -60,6 +60,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
     ledger = _ledger(run, now)
     steps_per_s = pace(run, now)
     lead = _Lead(run, steps_per_s)
+    since = run.durable.entered_at if run.shown_state is run.durable.state else run.durable.formed_at
     return JobStatus(
         job=run.job,
         run=run.id,
@@ -68,7 +69,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
         reason=_situation(run, store_error),
         round=run.durable.round,
         opened_s=ledger.total,
-        state_s=round(max(0.0, now - run.shown_since), 3),
+        state_s=round(max(0.0, now - since), 3),
         ledger=ledger,
         world_size=_world_size(run),
         progress=_progress(run, steps_per_s),

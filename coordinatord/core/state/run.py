@@ -320,11 +320,6 @@ class Run:
         return State.STARTING if is_starting else self.durable.state
 
     @property
-    def shown_since(self) -> float:
-        """When the run came to be in the state that is shown."""
-        return self.durable.entered_at if self.shown_state is self.durable.state else self.durable.formed_at
-
-    @property
     def step(self) -> int | None:
         """The step that all workers of the current or last round have reached, as far as any is known."""
         if self.durable.last_step is not None:
