@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Name, Port, Seconds, Sentence, Step
 from coordinatord.protocol.schema import Length, Range, SchemaError
@@ -40,6 +40,8 @@ Size = Annotated[int, Range(0, BYTES_MAX)]
 @dataclass(frozen=True, slots=True, repr=False)
 class Keeper:
     """How other nodes get at the parts that a node keeps: fixed for the life of its process."""
+
+    SECRETS: ClassVar[frozenset[str]] = frozenset({"key"})
 
     port: Port
     key: Key
@@ -150,6 +152,8 @@ class WantedParts:
 @dataclass(frozen=True, slots=True, repr=False)
 class KeptSource:
     """A node that has parts which another node needs. It may be that node itself."""
+
+    SECRETS: ClassVar[frozenset[str]] = frozenset({"key"})
 
     node: Name
     address: Address

@@ -1,7 +1,8 @@
 """Object graphs as plain data: copied, written down and built again, and no code runs on the way, as pickle's would.
 
 A graph holds texts, numbers, enumerations, collections, and objects of classes that are no more than their attributes,
-as those of the pure machines are. What two objects share, they share again afterwards.
+as those of the pure machines are. What two objects share, they share again afterwards. A class may name attributes in
+`SECRETS`: their texts are not written down.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ Plain = dict[str, Any]
 """What `json` can write."""
 
 _ATOMS = (type(None), bool, int, float, str, bytes, Enum, type)
+
+_CONCEALED = "0"
+"""What is written for each letter of a secret, so that it is as long as before."""
 
 _LINEAR = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
@@ -175,7 +179,11 @@ class _Writer:
             return [type(value).__name__, [self.write(inner) for inner in value]]
         if callable(value):
             raise GraphError(f"{value!r} is code, which is not written down")
-        return ["instance", _name_of(type(value)), {name: self.write(inner) for name, inner in attributes(value)}]
+        secrets = getattr(type(value), "SECRETS", ())
+        own = {
+            name: self.write(_CONCEALED * len(inner) if name in secrets else inner) for name, inner in attributes(value)
+        }
+        return ["instance", _name_of(type(value)), own]
 
 
 def _name_of(kind: type) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.errors import InternalError, operational
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.kept_state import Keeper, KeptSource
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.runtime import flight_recorder
 from coordinatord.runtime.flight_recorder import FILES_KEPT, STIMULI_MIN, CrashFileError, FlightRecorder, read, replay
@@ -162,6 +164,15 @@ def test_what_is_shared_is_shared_again_and_code_is_not_written_down() -> None:
     }
     with pytest.raises(GraphError, match="is code"):
         written([print])
+
+
+def test_secrets_are_not_written_down() -> None:
+    keeper = Keeper(port=9_000, key="5e" * 16, limit_bytes=1)
+    source = KeptSource("a", "10.0.0.1", 9_000, "5e" * 16, ())
+    plain = written([keeper, source])
+    assert "5e5e" not in json.dumps(plain)
+    again = built(plain, ["coordinatord.protocol"])
+    assert again == [replace(keeper, key="0" * 32), replace(source, key="0" * 32)]
 
 
 def test_a_copy_does_not_change_with_the_original() -> None:
