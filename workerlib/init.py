@@ -7,9 +7,9 @@ from __future__ import annotations
 import gc
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from workerlib import gloo, progress
+from workerlib import gloo, progress, store
 from workerlib.env import WorkerEnvironment
 from workerlib.stop import REQUEST
 
@@ -149,6 +149,7 @@ def init(backend: str | None = None, timeout: timedelta | None = None, *, steps:
     torch.distributed.init_process_group(
         backend,
         timeout=timeout,
+        **_served(environment, timeout),
         # NCCL then connects at once, not in the first collective, and need not guess each rank's GPU.
         device_id=device if backend == "nccl" else None,
     )
@@ -200,6 +201,22 @@ def _require_torch() -> None:
             "workerlib.init() needs PyTorch, which this Python does not have: install it "
             "(pip install torch), or start the script with the Python that has it"
         ) from error
+
+
+def _served(environment: WorkerEnvironment, timeout: timedelta | None) -> dict[str, Any]:
+    """Return the store for rank 0's process group, and who it is; nothing where torch makes or finds the store itself.
+
+    The prefix is the one that torch takes, so the others connect as they would to a store of torch's own.
+    """
+    import torch.distributed
+
+    if environment.rank > 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True):
+        return {}
+    served = store.serve(environment, timeout or store.TIMEOUT)
+    if served is None:
+        return {}
+    prefixed = torch.distributed.PrefixStore("default_pg", served)  # type: ignore[attr-defined]  # public all the same
+    return {"store": prefixed, "rank": environment.rank, "world_size": environment.world_size}
 
 
 def _set_device(environment: WorkerEnvironment) -> torch.device:

@@ -6,19 +6,33 @@ that, as torchft's `Manager` does, would wait for ever. Started by this module i
     nodeclient join --coord HOST --job-id mnist -- python -m workerlib.store train.py --lr 0.1
 
 In rank 0's process the store is a thread of native code, so it ends with the round, and each round has a new one.
+
+torch's own store listens at every address of the host, whatever it is told, and asks nobody who they are. The one that
+is made here, also for `workerlib.init`, listens at MASTER_ADDR alone: where all workers are on one host, that is the
+loopback.
 """
 
 from __future__ import annotations
 
 import os
 import runpy
+import socket
 import sys
+from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from workerlib.env import NotLaunchedError, WorkerEnvironment
 
+if TYPE_CHECKING:
+    import torch.distributed
+
 USAGE_ERROR = 64
 """The value of EX_USAGE in sysexits.h, with which nodeclient exits if its own arguments are wrong."""
+
+
+TIMEOUT = timedelta(minutes=30)
+"""How long the store's calls wait: torch's own default for process groups."""
 
 
 def main() -> None:
@@ -43,6 +57,49 @@ def main() -> None:
     del store
 
 
+def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch.distributed.TCPStore | None:  # type: ignore[name-defined]  # public all the same
+    """Serve the store at MASTER_ADDR alone; return what keeps it alive.
+
+    None if that is a name, or no address of this host, as behind a NAT, or if the port is taken. Raises the errors of
+    `TCPStore`.
+    """
+    import torch.distributed  # noqa: PLC0415  # importing this module stays cheap
+
+    address, port = environment.master_address, environment.master_port
+    listener = _bind(address, port)
+    if listener is None:
+        return None
+    return torch.distributed.TCPStore(  # type: ignore[attr-defined]  # as above
+        address,
+        port,
+        is_master=True,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),  # it is the store's from now on
+    )
+
+
+def _bind(address: str, port: int) -> socket.socket | None:
+    """Return a socket that is bound to one address, for the store to listen with; None if that cannot be.
+
+    A name may mean another address here than elsewhere: many a host takes its own name for a loopback address. The node
+    holds the same port with a socket that does not listen, so nobody else is given it.
+    """
+    try:
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        family, kind, protocol, _, place = found[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError:
+        return None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+    except OSError:
+        listener.close()
+        return None
+    return listener
+
+
 def _serve(environment: WorkerEnvironment) -> object:
     """Return the object that keeps the store alive; None if another process serves it.
 
@@ -56,6 +113,9 @@ def _serve(environment: WorkerEnvironment) -> object:
         return None
     import torch.distributed  # noqa: PLC0415  # in the other workers the script may import it when it likes
 
+    served = serve(environment)
+    if served is not None:
+        return served
     address, port = environment.master_address, environment.master_port
     return torch.distributed.TCPStore(address, port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]  # public all the same
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 from nodeclient.host.ports import PortReservation
 from tests.support.gloo import BUSY_AT_THE_END, skip_where_gloo_needs_no_python
 from tests.support.programs import TIMEOUT_S
-from workerlib import WorkerEnvironment
+from workerlib import WorkerEnvironment, store
 
 SOLO = WorkerEnvironment(
     rank=0,
@@ -276,3 +277,28 @@ def test_a_python_without_torch_gets_an_error_that_names_it() -> None:
     )
     assert ended.returncode == 1
     assert "pip install torch" in ended.stderr.splitlines()[-1]
+
+
+LISTENING = """
+import os, pathlib, workerlib
+LISTEN = "0A"
+def listening(table):
+    rows = [line.split() for line in pathlib.Path(table).read_text().splitlines()[1:]]
+    return [row[1] for row in rows if row[3] == LISTEN and int(row[1].rpartition(":")[2], 16) == workerlib_port]
+workerlib_port = int(os.environ["MASTER_PORT"])
+with workerlib.init():
+    print(listening("/proc/self/net/tcp"), listening("/proc/self/net/tcp6"))
+"""
+
+
+def test_the_store_listens_at_the_address_of_the_master_alone(port: int) -> None:
+    with _start(LISTENING, replace(SOLO, master_port=port)) as worker:
+        said, errors = worker.communicate(timeout=TIMEOUT_S)
+    assert said == f"['0100007F:{port:04X}'] []\n", errors
+
+
+def test_where_the_master_has_another_address_torch_serves_the_store(port: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        assert store.serve(replace(SOLO, master_port=other.getsockname()[1])) is None, "the port is taken"
+    for elsewhere in ("192.0.2.1", "localhost", "nowhere.invalid"):
+        assert store.serve(replace(SOLO, master_port=port, master_address=elsewhere)) is None
