@@ -12,15 +12,22 @@ gloo's threads end before Python does, and `store` is for scripts that expect a 
 callbacks for frameworks. Importing this package imports no torch.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from workerlib.env import NotLaunchedError, WorkerEnvironment
 from workerlib.init import Context, init, should_stop
 from workerlib.progress import step
 from workerlib.record import record
 from workerlib.sampler import ElasticDistributedSampler
 
+if TYPE_CHECKING:
+    from workerlib.keep.kept_storage import KeptReader, KeptWriter
+
 __all__ = [
     "Context",
     "ElasticDistributedSampler",
+    "KeptReader",
+    "KeptWriter",
     "NotLaunchedError",
     "WorkerEnvironment",
     "init",
@@ -28,3 +35,12 @@ __all__ = [
     "should_stop",
     "step",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return `KeptReader` or `KeptWriter`, which derive from classes of torch: it is imported by who uses them."""
+    if name not in ("KeptReader", "KeptWriter"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from workerlib.keep import kept_storage  # noqa: PLC0415 - see above
+
+    return getattr(kept_storage, name)

@@ -38,7 +38,7 @@ class Generations:
 
     def bytes_needed(self, small: int) -> int:
         """Return how many bytes a generation needs, with the small state of so many bytes."""
-        return _after(lay_out(piece_of(*one) for one in self.tensors())) + small
+        return after(lay_out(piece_of(*one) for one in self.tensors())) + small
 
     def write(self, commit: Commit, small: memoryview | None) -> int:
         """Write the present big state; return its length. Raises `FullError`.
@@ -50,7 +50,7 @@ class Generations:
             raise FullError("there is no memory yet")
         tensors = self.tensors()
         layout = self._lay_out(tensors)
-        end = _after(layout)
+        end = after(layout)
         length = end if small is None else end + len(small)
         if length > self._arena.sizes.generation:
             raise FullError(f"the state of {length:,} bytes has outgrown its memory")
@@ -82,9 +82,9 @@ def read_generation(place: Place, commit: Commit) -> tuple[Layout, memoryview, m
     """Return layout and data of a generation, and the data of its small state if it has one. Raises `ManifestError`."""
     data = place.data[: commit.length]
     layout = read_layout(data)
-    return layout, data, data[_after(layout) :] if commit.has_small else None
+    return layout, data, data[after(layout) :] if commit.has_small else None
 
 
-def _after(layout: Layout) -> int:
+def after(layout: Layout) -> int:
     """Return where the small state begins."""
     return -(-layout.end // ALIGNMENT) * ALIGNMENT

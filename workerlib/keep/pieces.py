@@ -151,14 +151,15 @@ class SavedTensors:
             offset = item.storage_index.offset
             name = item.storage_index.fqn
             _, view = self._pieces[name][tuple(offset) if offset is not None else (0,) * len(self.shape(name))]
-            to.append(_narrow(local_part(targets[name]), item.dest_offsets, item.lengths))
-            of.append(_narrow(view, item.storage_offsets, item.lengths))
+            to.append(narrow(local_part(targets[name]), item.dest_offsets, item.lengths))
+            of.append(narrow(view, item.storage_offsets, item.lengths))
 
     def _any(self, name: str) -> Piece:
         return next(iter(self._pieces[name].values()))[0]
 
 
-def _narrow(tensor: torch.Tensor, offsets: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
+def narrow(tensor: torch.Tensor, offsets: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
+    """Return a region of a tensor."""
     for dimension, (offset, length) in enumerate(zip(offsets, lengths, strict=True)):
         tensor = tensor.narrow(dimension, offset, length)
     return tensor

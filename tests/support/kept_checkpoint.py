@@ -1,0 +1,43 @@
+"""A script that calls `torch.distributed.checkpoint` by itself, with kept state in place of a disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import workerlib
+from tests.support.kept_training import digest_of, whole_tensors
+
+
+def checkpoint(folder: Path, steps: int) -> None:
+    """Do so many steps, save the last, and write down a digest of the whole state before and after."""
+    with workerlib.init() as ctx:
+        torch.manual_seed(ctx.round)
+        model = nn.Linear(13, 7)
+        fully_shard(model, mesh=init_device_mesh("cpu", (ctx.world_size,)))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        reader = workerlib.KeptReader()
+        state: dict[str, Any] = {"model": model.state_dict(), "plain": torch.zeros(3), "note": {"round": 0, "why": ()}}
+        if reader.step >= 0:
+            load(state, storage_reader=reader)
+            model.load_state_dict(state["model"])
+        begun = f"{reader.step} {digest_of(*whole_tensors(model, optimizer))} {state['plain'].tolist()} {state['note']}"
+        for _ in range(steps):
+            model(torch.ones(2, 13)).sum().backward()
+            optimizer.step()
+        state = {
+            "model": model.state_dict(),
+            "plain": torch.full((3,), float(ctx.round)),
+            "note": {"round": ctx.round, "why": (1, "x")},
+        }
+        step = reader.step + steps
+        save(state, storage_writer=workerlib.KeptWriter(step))
+        ended = f"{step} {digest_of(*whole_tensors(model, optimizer))} {state['plain'].tolist()} {state['note']}"
+        (folder / f"{ctx.round}-{ctx.rank}").write_text(f"{begun}\n{ended}\n")

@@ -1,0 +1,261 @@
+"""Kept state for who calls `torch.distributed.checkpoint` by themselves: a StorageWriter and a StorageReader.
+
+    dcp.save(state, storage_writer=workerlib.KeptWriter(step))
+
+    reader = workerlib.KeptReader()
+    if reader.step >= 0:
+        dcp.load(state, storage_reader=reader)
+
+A writer puts what this rank has into the memory of its node: all of it, as its own plan says. The global plan of torch
+spreads what all ranks have over the ranks, and would make single copies of it. What is no tensor comes from the planner
+as bytes of its own making, and goes back to it as such.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    SavePlan,
+    SavePlanner,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from workerlib.env import KEEP, WorkerEnvironment
+from workerlib.keep import restoring
+from workerlib.keep.agent_channel import AgentChannel
+from workerlib.keep.arena import WHOLE, Arena, Commit
+from workerlib.keep.channel_messages import (
+    ChannelError,
+    Hello,
+    NotSaved,
+    RefusedMemory,
+    Reserve,
+    Reserved,
+    Saved,
+    SaveNow,
+)
+from workerlib.keep.generations import after, read_generation
+from workerlib.keep.kept_errors import KeptStateError
+from workerlib.keep.manifest import Piece, lay_out
+from workerlib.keep.pieces import narrow, views_of
+from workerlib.keep.small_state import copy
+
+_BYTES_MARK = "/bytes"
+"""The end of the name under which what is no tensor is kept."""
+
+_NO_SMALL_STATE = b'{"values":{},"random":{}}'
+
+WITHIN_S = 60.0
+"""How long a first save waits for its memory."""
+
+
+class _Link:
+    """The connection of this process to nodeclient, which a writer and a reader share."""
+
+    def __init__(self) -> None:
+        """Connect, and wait until what the round resumes from is on this host. Raises `KeptStateError`."""
+        self.environment = WorkerEnvironment.from_environ(os.environ)
+        self.point = restoring.RestorePoint(0, -1, ())
+        self.arena: Arena | None = None
+        self._why = "this launcher offers no memory for it"
+        self._answered = threading.Event()
+        self._channel: AgentChannel | None = None
+        if (path := os.environ.get(KEEP)) is None:
+            return
+        try:
+            self._channel = AgentChannel(path)
+            self._channel.send(Hello(self.environment.local_rank, self.environment.round, os.getpid()))
+        except OSError as error:
+            raise KeptStateError(f"nodeclient cannot be reached at {path}: {error.strerror}") from error
+        self.point = restoring.ask(self._channel)
+        threading.Thread(target=self._listen, args=(self._channel,), name="workerlib-keep", daemon=True).start()
+
+    def reserve(self, length: int, shard: int, shards: int) -> Arena:
+        """Return memory for generations of this length. Raises `KeptStateError`."""
+        if self._channel is not None and (self.arena is None or self.arena.sizes.generation < length):
+            self._answered.clear()
+            self._channel.send(Reserve(length + length // 8, 0, shard, shards))
+            self._answered.wait(WITHIN_S)
+        if self.arena is None or self.arena.sizes.generation < length:
+            raise KeptStateError(f"this state of {length:,} bytes is not kept: {self._why}")
+        return self.arena
+
+    def tell(self, message: Saved) -> None:
+        """Tell nodeclient of a save."""
+        if self._channel is not None:
+            with suppress(OSError):  # nodeclient has gone, and its workers follow
+                self._channel.send(message)
+
+    def _listen(self, channel: AgentChannel) -> None:
+        with suppress(OSError, ChannelError):  # as above
+            while True:
+                message, files = channel.receive()
+                match message:
+                    case Reserved():
+                        self.arena = Arena.attach(files[0], writable=True)
+                        os.close(files[0])
+                        self._answered.set()
+                    case RefusedMemory(why):
+                        self._why = why
+                        self._answered.set()
+                    case SaveNow():
+                        channel.send(NotSaved("the script saves at steps of its own choice", message.number))
+
+
+_link: _Link | None = None
+
+
+def _present_link() -> _Link:
+    global _link  # noqa: PLW0603 - one process has one connection
+    if _link is None:
+        _link = _Link()
+    return _link
+
+
+class KeptWriter(StorageWriter):
+    """Saves a state dict into the memory of this node, as of a step; all ranks give the same one."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._own = SavePlan([])
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Do nothing: the step says which checkpoint it is."""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: no rank has a part of its own in this."""
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Note what this rank has."""
+        self._own = plan
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Return the plans as they are."""
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Save all that this rank has. Raises `KeptStateError`."""
+        link, contents = _present_link(), [self._content(item, planner) for item in self._own.items]
+        layout = lay_out(piece for piece, _ in contents)
+        tail = lay_out(()).manifest + _NO_SMALL_STATE
+        begin = after(layout)
+        alone = any(piece.sizes != piece.whole for piece, _ in contents) or link.environment.world_size == 1
+        rank, world_size = link.environment.rank, link.environment.world_size
+        shard, shards = (rank, world_size) if alone else (0, 1)
+        place = link.reserve(begin + len(tail), shard, shards).begin_generation()
+        if place is not None:  # else this save is left out: the steps before are not known to be whole everywhere
+            place.data[: len(layout.manifest)] = layout.manifest
+            copy(views_of(layout, place.data), [tensor for _, tensor in contents])
+            place.data[begin : begin + len(tail)] = tail
+            commit = (link.environment.round, begin + len(tail), rank, world_size, shard, shards)
+            assert link.arena is not None  # noqa: S101 - it was reserved
+            place.commit(Commit(self._step, *commit, link.arena.newest_serial() + 1, WHOLE))
+            link.tell(Saved(self._step, 0.0, begin + len(tail)))
+        written: Future[list[WriteResult]] = Future()
+        written.set_result([WriteResult(item.index, 0, None) for item in plan.items])
+        return written
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Do nothing: each part describes itself."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Whether this is a checkpoint's name: any is."""
+        del checkpoint_id
+        return True
+
+    @staticmethod
+    def _content(item: Any, planner: SavePlanner) -> tuple[Piece, torch.Tensor]:
+        data: Any = planner.resolve_data(item)
+        if item.type == WriteItemType.BYTE_IO:
+            raw = torch.frombuffer(bytearray(data.getvalue()), dtype=torch.uint8)
+            size = (raw.numel(),)
+            return Piece(item.index.fqn + _BYTES_MARK, "uint8", size, (0,), size, raw.numel()), raw
+        chunk, tensor = item.tensor_data.chunk, data.detach()
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        shapes = tuple(item.tensor_data.size), tuple(chunk.offsets), tuple(chunk.sizes)
+        return Piece(item.index.fqn, dtype, *shapes, tensor.numel() * tensor.element_size()), tensor
+
+
+class KeptReader(StorageReader):
+    """Loads a state dict from what was kept. Its `step` is -1 if there is nothing."""
+
+    def __init__(self) -> None:
+        """Wait until all parts are on this host. Raises `KeptStateError`."""
+        point = _present_link().point
+        self.step = point.step
+        self._pieces: dict[str, dict[tuple[int, ...], tuple[Piece, torch.Tensor]]] = {}
+        for part, place, commit, is_generation in point.places:
+            if is_generation and part.big:
+                layout, data, _ = read_generation(place, commit)
+                for piece, view in zip(layout.pieces, views_of(layout, data), strict=True):
+                    self._pieces.setdefault(piece.name, {})[piece.offsets] = piece, view
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Do nothing: there is one step to load."""
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        """Return what is kept, made of the descriptions of all parts."""
+        known: dict[str, Any] = {}
+        for name, pieces in self._pieces.items():
+            if name.endswith(_BYTES_MARK):
+                known[name.removesuffix(_BYTES_MARK)] = BytesStorageMetadata()
+                continue
+            found = [piece for piece, _ in pieces.values()]
+            chunks = [ChunkStorageMetadata(torch.Size(one.offsets), torch.Size(one.sizes)) for one in found]
+            properties = TensorProperties(dtype=getattr(torch, found[0].dtype))
+            known[name] = TensorStorageMetadata(properties, torch.Size(found[0].whole), chunks)
+        return Metadata(known)
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: all parts are at hand."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Return the plan as it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Return the plans as they are."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Fill what the plan asks for."""
+        for item in plan.items:
+            name = item.storage_index.fqn
+            if item.type == LoadItemType.BYTE_IO:
+                [(_, raw)] = self._pieces[name + _BYTES_MARK].values()
+                planner.load_bytes(item, io.BytesIO(bytes(raw.numpy())))
+                continue
+            pieces, offset = self._pieces[name], item.storage_index.offset
+            _, source = next(iter(pieces.values())) if offset is None else pieces[tuple(offset)]
+            target = planner.resolve_tensor(item).detach()
+            target.copy_(narrow(source, item.storage_offsets, item.lengths))
+            planner.commit_tensor(item, target)
+        read: Future[None] = Future()
+        read.set_result(None)
+        return read
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Whether this is a checkpoint's name: any is."""
+        del checkpoint_id
+        return True
