@@ -15,12 +15,13 @@ from coordinatord.protocol.messages import Phase
 from tests.sim import campaign
 from tests.sim.daemon import CrashPoint
 from tests.sim.disk import Fault
-from tests.sim.history import small_world
+from tests.sim.history import keeping_world, small_world
 from tests.sim.scenario import Network, Scenario, Workers
 from tests.sim.world import BrokenError, World
 from tests.support.programs import TIMEOUT_S
 
 CHUNKS = 20
+KEEPING_CHUNKS = 2
 SEEDS_PER_CHUNK = 100
 """So few that a chunk takes seconds: each worker of pytest has its share of them, and none is waited for in the end."""
 
@@ -54,10 +55,13 @@ RARE_ROWS = frozenset(
         "preparing: the goal is to stop the round that this node is in",
         "preparing: the goal is to stop a round that this node has not begun",
         "stopping -> failed: given_up",
+        "starting -> stopping: unrestorable",
+        "running -> stopping: unrestorable",
     }
 )
 """Rows that it takes a message out of order, or two faults at the same moment, to reach: not within these few seeds.
-A node that prepares is only asked to wait or to exit. The last row is of torchrun's jobs, which are not simulated."""
+A node that prepares is only asked to wait or to exit. The last rows are of torchrun's jobs, which are
+not simulated, and of nodes that keep state, which have histories of their own."""
 
 DIGEST = "from tests.sim.history import small_world; print(small_world({seed}, digested=True).trace.digest)"
 
@@ -78,6 +82,14 @@ def test_every_history_keeps_the_invariants(chunk: int) -> None:
     assert not part.failed, "\n".join(part.failed.values())
     assert part.seeds == SEEDS_PER_CHUNK
     assert part.faults.total() > SEEDS_PER_CHUNK
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(KEEPING_CHUNKS))
+def test_every_history_of_nodes_that_keep_state_keeps_the_invariants(chunk: int) -> None:
+    first = chunk * SEEDS_PER_CHUNK
+    worlds = [keeping_world(seed) for seed in range(first, first + SEEDS_PER_CHUNK)]
+    assert sum(world.invariants.kept.resumed for world in worlds) > SEEDS_PER_CHUNK / 4
 
 
 @pytest.mark.slow

@@ -363,11 +363,9 @@ class Run:
         """
         known = self.failures.get(member.node)
         if known is None:
-            host = member.offer.host
-            self.failures[member.node] = WorkerFailure(member.node, host, now - failure.age_s, failure)
+            self.failures[member.node] = WorkerFailure(member.node, member.offer.host, now - failure.age_s, failure)
         elif len(failure.followers) > len(known.failure.followers):
-            grown = replace(known.failure, followers=failure.followers)
-            self.failures[member.node] = replace(known, failure=grown)
+            self.failures[member.node] = replace(known, failure=replace(known.failure, followers=failure.followers))
 
     @property
     def pause_s(self) -> float:

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from coordinatord.core.machine import Coordinator
+from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import Record, RoundFormed, RoundStopped
-from coordinatord.protocol.kept_state import KeptParts, KeptStep, Resume
+from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring, Resume
 from tests.sim.kept_memory import Chain
 from tests.sim.workers import Round, Training
 
@@ -84,7 +85,9 @@ class KeptStateInvariants:
     def settled(self, machine: Coordinator) -> None:
         """Check that what was whole and protected is still there."""
         for run in machine.jobs.values():
-            whole = run.kept.whole
+            self._judge_failed(run, recording=machine.store_error is None)
+            resume = run.durable.resume
+            whole = run.kept.whole or (None if resume is None else resume.at)
             if whole is None or run.durable.state.ended:
                 self._safe.pop(run.id, None)
                 continue
@@ -97,6 +100,15 @@ class KeptStateInvariants:
                     continue
                 there = any((one.run, one.parts.at) == (run.id, whole) for one in memory.stored)
                 self._check(there or whole in memory.withdrawn, "%s has overwritten %s", host.name, whole)
+
+    def _judge_failed(self, run: Run, *, recording: bool) -> None:
+        """Check that no round goes on of which a node cannot get its state."""
+        goes_on = run.durable.state in {State.STARTING, State.RUNNING}
+        for member in run.inside if recording and goes_on else ():
+            observed, kept = member.observed, member.observed.kept
+            here = (observed.run, observed.round) == (run.id, run.durable.round)
+            failed = here and kept is not None and kept.restoring is Restoring.FAILED
+            self._check(not failed, "%s cannot get its state, and round %d goes on", member.node, run.durable.round)
 
     def _holders(self, run: str, at: KeptStep) -> list[tuple[Host, int]]:
         hosts = [host for host in self._world.hosts.values() if host.memory is not None]
