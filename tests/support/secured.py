@@ -42,8 +42,8 @@ class Secured:
         return self.store.add(self.security.pin, role, name, jobs)
 
 
-def secured(folder: Path, clock: Callable[[], float] = time.monotonic) -> Secured:
-    """Make what a first start makes."""
+def secured(folder: Path, clock: Callable[[], float] = time.monotonic, **own: Path) -> Secured:
+    """Make what a first start makes; `own` are the files of an organisation, as in `SecuritySettings`."""
     environ = clean_environ(XDG_CONFIG_HOME=str(folder / "config"))
-    settings = SecuritySettings(folder / "state" / FOLDER)
+    settings = SecuritySettings(folder / "state" / FOLDER, **own)
     return Secured(folder, Security.open(settings, environ, clock))

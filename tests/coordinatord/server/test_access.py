@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import trustme
 
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.access_token import AccessToken, Role
@@ -210,3 +211,23 @@ async def test_tls_before_1_3_is_not_spoken(ours: Secured) -> None:
         host, _, port = server.url.removeprefix("https://").rpartition(":")
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await asyncio.open_connection(host, int(port), ssl=old)
+
+
+async def test_the_name_in_a_client_s_certificate_bounds_its_node_ids(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    issued = authority.issue_cert("coord.example")
+    issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    certificate, key, authorities = (tmp_path / name for name in ("cert.pem", "key.pem", "ca.pem"))
+    ours = secured(tmp_path, certificate=certificate, key=key, client_authorities=authorities)
+    shown = pinned_context(lambda _: None)
+    authority.issue_cert("gpu7").configure_cert(shown)
+    async with serving(ours) as server:
+        for node in ("gpu7", "gpu7-2"):
+            async with wire(server.url, session(ours.token(), join(node, job=node)), tls=shown) as peer:
+                assert await goal(peer) is Goal.RUN
+        async with wire(server.url, session(ours.token(), join("gpu8")), tls=shown) as peer:
+            refused = await refusal(peer)
+        assert (refused.code, refused.retry) == (RefusalCode.FORBIDDEN, False)
+        assert refused.message.startswith("the client's certificate is for gpu7, so it cannot be the node gpu8")
