@@ -73,7 +73,7 @@ SCENARIOS = {
     "ddp10": Scenario("worker killed, DDP, 10 MB", "keep", 10, "3", 3, kill_worker, 3),
     "ddp100": Scenario("worker killed, DDP, 100 MB", "keep", 100, "3", 3, kill_worker, 3),
     "node": Scenario("node killed, DDP, 10 MB", "keep", 10, "2:3", 3, kill_node, 2),
-    "fewer": Scenario("world 3 -> 2, FSDP2 + AdamW, 10 MB", "sharded", 10, "2:3", 3, kill_node, 2),
+    "fewer": Scenario("node killed, FSDP2 + AdamW: its shards are lost", "sharded", 10, "2:3", 3, kill_node, 2),
     "more": Scenario("world 2 -> 3, FSDP2 + AdamW, 10 MB", "sharded", 10, "2:3", 2, add_node, 3),
 }
 

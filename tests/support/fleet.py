@@ -17,10 +17,11 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 from coordinatord.protocol.messages import Goal, JobSpec, Join
-from nodeclient.access.keyring import CLEAR
+from nodeclient.access.keyring import CLEAR, AccessSettings
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
@@ -52,6 +53,7 @@ class Place:
     coordinator: Endpoint
     job: str
     size: int
+    access: AccessSettings
 
 
 class Node:
@@ -63,7 +65,7 @@ class Node:
         self._fleet = fleet
         self._loop = asyncio.get_running_loop()
         self._agent = Agent(SETTINGS, MASTER_PORT, self._loop.time())
-        self._session = CoordinatorConnection([place.coordinator], CLEAR, self._join, self._hear)
+        self._session = CoordinatorConnection([place.coordinator], place.access, self._join, self._hear)
         self._events = AgentLoop(self._agent, self._carry_out, _give_up)
         self._opened_at = 0.0
         self._incarnation = time.time_ns()
@@ -174,9 +176,11 @@ def emit(event: str, **facts: object) -> None:
 def main() -> None:
     """Do as the arguments say."""
     host, port, job, size = sys.argv[1:]
+    token_file = os.environ.get("NODECLIENT_TOKEN_FILE")
+    access = AccessSettings(token_file=Path(token_file)) if token_file else CLEAR
 
     async def live() -> None:
-        await Fleet(Place(Endpoint(host, int(port)), job, int(size))).run()
+        await Fleet(Place(Endpoint(host, int(port)), job, int(size), access)).run()
 
     with asyncio.Runner() as runner:  # as a nodeclient does
         runner.run(live())

@@ -81,6 +81,11 @@ class KeptModule(_Nothing):
                 reshard()
         self.module = module
         self._name = name
+        self._with_extra = [
+            (path, one)
+            for path, one in module.named_modules()
+            if type(one).get_extra_state is not torch.nn.Module.get_extra_state
+        ]
         self._parameters = [
             (f"{name}.{_canonical(module, path)}", parameter) for path, parameter in module.named_parameters()
         ]
@@ -99,11 +104,7 @@ class KeptModule(_Nothing):
 
     def values(self) -> Any:
         """Return the rest as JSON; None for nothing."""
-        extra = {
-            prefix: to_plain(one.get_extra_state(), f"{self._name}.{prefix}")
-            for prefix, one in self.module.named_modules()
-            if type(one).get_extra_state is not torch.nn.Module.get_extra_state
-        }
+        extra = {path: to_plain(one.get_extra_state(), f"{self._name}.{path}") for path, one in self._with_extra}
         return extra or None
 
     def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
@@ -126,6 +127,8 @@ class KeptOptimizer(_Nothing):
         self._optimizer = optimizer
         self._name = name
         self._prefix = f"{name}.state/"
+        self._entries = 0
+        self._number_slots: list[tuple[str, str]] = []
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         self._parameters = {names.get(id(one), f"#{at}"): one for at, one in enumerate(parameters)}
 
@@ -185,11 +188,21 @@ class KeptOptimizer(_Nothing):
         return found
 
     def _numbers(self) -> dict[str, Any]:
+        # Each step asks for them, so where they are is looked up again only if there is more state than before.
+        entries = sum(map(len, self._optimizer.state.values()))
+        if entries != self._entries:
+            self._entries = entries
+            self._number_slots = [
+                (name, key)
+                for name, parameter in self._parameters.items()
+                for key, value in self._state(parameter).items()
+                if not isinstance(value, torch.Tensor)
+            ]
         found: dict[str, Any] = {}
-        for name, parameter in self._parameters.items():
-            for key, value in self._state(parameter).items():
-                if not isinstance(value, torch.Tensor):
-                    found.setdefault(name, {})[key] = to_plain(value, f"{self._prefix}{name}/{key}")
+        for name, key in self._number_slots:
+            value = self._state(self._parameters[name])[key]
+            if not isinstance(value, torch.Tensor):  # as it may have become since
+                found.setdefault(name, {})[key] = to_plain(value, f"{self._prefix}{name}/{key}")
         return found
 
 

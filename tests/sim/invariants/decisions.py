@@ -112,6 +112,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
             self._dozed_at = now
         self._outages.hears(event, now, troubled=machine.store_error is not None)
         self._pauses.hears(event)
+        self.kept.hears(event)
         late = self._preparing.hears(event)
         self.check(late is None, "enough nodes are ready, and wait for %.2f s too long", late)
         self._event_at = now

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from coordinatord.core.events import Connected, Event, Reported
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import Record, RoundFormed, RoundStopped
 from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring, Resume
+from coordinatord.protocol.messages import Observed
 from tests.sim.kept_memory import Chain
 from tests.sim.workers import Round, Training
 
@@ -29,8 +31,19 @@ class KeptStateInvariants:
         self._resumes: dict[Round, KeptStep | None] = {}
         self._safe: dict[str, tuple[int, KeptStep, list[tuple[Host, int]]]] = {}
         """The last step that was whole and protected by run, in which life of the coordinator, and who had it."""
+        self._heard: dict[tuple[str, int], Observed] = {}
+        """The last report of each node, by its incarnation."""
         self.resumed = 0
         """How many rounds began from a step that was kept."""
+
+    def hears(self, event: Event) -> None:
+        """Note what a node says, which the coordinator is about to handle."""
+        if isinstance(event, Connected):
+            self._heard[event.join.node, event.join.incarnation] = event.join.observed
+        elif isinstance(event, Reported):
+            _, member = self._world.daemon.machine._sessions.get(event.session, (None, None))
+            if member is not None:
+                self._heard[member.node, member.incarnation] = event.observed
 
     def decided(self, run: Run, record: Record) -> None:
         """Check the choice for a round, by what nodes have reported."""
@@ -86,6 +99,7 @@ class KeptStateInvariants:
         """Check that what was whole and protected is still there."""
         for run in machine.jobs.values():
             self._judge_failed(run, recording=machine.store_error is None)
+            self._judge_index(run)
             resume = run.durable.resume
             whole = run.kept.whole or (None if resume is None else resume.at)
             if whole is None or run.durable.state.ended:
@@ -109,6 +123,18 @@ class KeptStateInvariants:
             here = (observed.run, observed.round) == (run.id, run.durable.round)
             failed = here and kept is not None and kept.restoring is Restoring.FAILED
             self._check(not failed, "%s cannot get its state, and round %d goes on", member.node, run.durable.round)
+
+    def _judge_index(self, run: Run) -> None:
+        """Check that the coordinator counts what the members last said that they keep of this run, and nothing else."""
+        for member in () if run.durable.state.ended else run.members.values():
+            said = self._heard.get((member.node, member.incarnation))
+            if said is None or member.session is None or member.durable.outcome is not None:
+                continue
+            kept = said.kept.parts if said.kept is not None and said.run == run.id else ()
+            counted = run.kept._of_node.get(member.node, ())
+            self._check(counted == kept, "of %s counts %s, and it keeps %s", member.node, counted, kept)
+        gone = run.kept._of_node.keys() - run.members.keys()
+        self._check(not gone, "what %s have kept counts, and they are gone", gone)
 
     def _holders(self, run: str, at: KeptStep) -> list[tuple[Host, int]]:
         hosts = [host for host in self._world.hosts.values() if host.memory is not None]

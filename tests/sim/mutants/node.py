@@ -246,8 +246,8 @@ MUTANTS = (
         "node-doubts-the-held",
         "nodeclient.core.agent",
         "a node takes a coordinator that cannot decide for one that is gone",
-        "        self._connection.alive(now)\n        reason = event.held.reason",
-        "        reason = event.held.reason",
+        "        self._connection.alive(now)\n        if self._connection.is_new_error",
+        "        if self._connection.is_new_error",
     ),
     Mutant(
         "node-never-gives-up",

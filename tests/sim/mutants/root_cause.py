@@ -88,8 +88,8 @@ MUTANTS = (
         "failure-dated-by-receipt",
         "coordinatord.core.state.run",
         "a failure counts from when it is heard of, not from when it happened",
-        "WorkerFailure(member.node, host, now - failure.age_s, failure)",
-        "WorkerFailure(member.node, host, now, failure)",
+        "WorkerFailure(member.node, member.offer.host, now - failure.age_s, failure)",
+        "WorkerFailure(member.node, member.offer.host, now, failure)",
     ),
     Mutant(
         "failure-of-older-round",

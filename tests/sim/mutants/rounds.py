@@ -203,8 +203,8 @@ MUTANTS = (
         "stop-sent-late",
         "coordinatord.core.queries.desired_state",
         "that there is another goal is only told with the next heartbeat",
-        "        one.goal is other.goal\n        and one.round",
-        "        one.round",
+        "        and sent.goal is goal\n",
+        "",
     ),
     Mutant(
         "revision-of-records-alone",

@@ -156,8 +156,8 @@ MUTANTS = (
         "reached-only-last",
         "coordinatord.core.transitions.apply",
         "what a round had reached is forgotten when the next one begins",
-        "    run.stepped = run.repeats_steps = run.silent = False\n    run.formed_at",
-        "    run.stepped = run.repeats_steps = run.silent = False\n    run.reached = None\n    run.formed_at",
+        "    run.stepped = run.step_overdue = run.repeats_steps = run.silent = False\n",
+        "    run.stepped = run.step_overdue = run.repeats_steps = run.silent = False\n    run.reached = None\n",
     ),
     Mutant(
         "silence-is-work",

@@ -1,0 +1,162 @@
+"""Honest nodes lose nothing among hostile peers, on a host with few descriptors and a disk that gets full.
+
+The form of 2,000 nodes is `python -m tests.chaos.test_hostile`, a part of `make chaos`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.disks import small_disk
+from tests.support.hostile import KINDS
+from tests.support.lives import ROOT
+from tests.support.programs import BIN, Program, clean_environ, run, wait_until
+
+NODES = 200
+HOSTILE_SHARE = 0.05
+
+DISK_KIB = 64 * 1024
+"""Room for the records of 2,000 nodes, several times."""
+
+
+class Besieged:
+    """A coordinator as it is by default, with few descriptors and a small disk."""
+
+    def __init__(self, folder: Path, stack: ExitStack, descriptors: int) -> None:
+        self.disk = folder / "disk"
+        self._folder = folder
+        self._stack = stack
+        self.environ = clean_environ(COORDINATORD_INSECURE="", XDG_CONFIG_HOME=str(folder / "config"))
+        prefix = (*small_disk(self.disk, DISK_KIB), "prlimit", f"--nofile={descriptors}")
+        where = ("--host", "127.0.0.1", "--port", "0", "--state-dir", self.disk / "state", "--settle", "0.4")
+        self.program = self.start(*prefix, BIN / "coordinatord", *where, environ=self.environ)
+        found = self.program.await_line(r"coordinatord listening on https://\S+:(\d+)")
+        self.port = int(found[1])
+        [self.tokens] = (folder / "config" / "coordinatord" / "tokens").iterdir()
+
+    def start(self, *argv: str | Path, environ: dict[str, str], **options: int) -> Program:
+        """Start a program that ends with the test."""
+        program = Program(*argv, environ=environ, cwd=ROOT, **options)
+        self._stack.callback(program.close)
+        if program.process.stdin is not None:
+            self._stack.callback(program.process.stdin.close)
+        return program
+
+    def seen(self, path: Path) -> Path:
+        """Return a file of its disk as others see it."""
+        return Path(f"/proc/{self.program.pid}/root{path}")
+
+    def fleet(self, size: int) -> Program:
+        """Start the honest nodes."""
+        environ = {**self.environ, "NODECLIENT_TOKEN_FILE": str(self.tokens)}
+        place = ("127.0.0.1", str(self.port), "fleet", str(size))
+        return self.start(sys.executable, "-m", "tests.support.fleet", *place, environ=environ, stdin=subprocess.PIPE)
+
+    def hostile(self, count: int) -> Program:
+        """Start the others, who have a token of their own."""
+        theirs = self._folder / "theirs"
+        state = self.seen(self.disk / "state")
+        done = run(
+            BIN / "coordinatord",
+            "token",
+            "new",
+            "--name",
+            "theirs",
+            "--output",
+            theirs,
+            "--state-dir",
+            state,
+            environ=self.environ,
+        )
+        assert done.returncode == 0, done.stderr
+        place = ("127.0.0.1", str(self.port), str(theirs), "sim-0000", str(count))
+        return self.start(
+            sys.executable, "-m", "tests.support.hostile", *place, environ=self.environ, stdin=subprocess.PIPE
+        )
+
+    def health(self) -> tuple[int, float]:
+        """Return the status of /healthz, and how long it took."""
+        trusting = ssl.create_default_context()
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+        began = time.monotonic()
+        url = f"https://127.0.0.1:{self.port}/healthz"
+        try:
+            with urllib.request.urlopen(url, timeout=30, context=trusting) as answer:
+                return answer.status, time.monotonic() - began
+        except urllib.error.HTTPError as error:
+            return error.code, time.monotonic() - began
+
+
+def fill(file: Path) -> None:
+    """Fill the disk of a file, to the last byte."""
+    with file.open("wb", buffering=0) as ballast:
+        for size in (1 << 16, 512):
+            with suppress(OSError):  # it is full
+                while True:
+                    ballast.write(bytes(size))
+
+
+def events_of(fleet: Program) -> Counter[str]:
+    """Return how often the nodes have said what."""
+    return Counter(json.loads(line)["event"] for line in list(fleet.lines))
+
+
+def besiege(folder: Path, nodes: int, descriptors: int, seconds: float) -> dict[str, float]:
+    """Play it; return how often hostile peers did their worst, and the slowest answers to /healthz in ms."""
+    with ExitStack() as stack:
+        place = Besieged(folder, stack, descriptors)
+        fleet = place.fleet(nodes)
+        wait_until("all nodes to be attached", lambda: events_of(fleet)["attached"] == 1)
+        hostile = place.hostile(max(len(KINDS), int(nodes * HOSTILE_SHARE)))
+        answers: list[tuple[int, float]] = []
+
+        def looks_well(until: float) -> None:
+            while time.monotonic() < until:
+                answers.append(place.health())
+                assert hostile.reading, hostile.output
+
+        looks_well(time.monotonic() + seconds)
+        ballast = place.seen(place.disk / "ballast")
+        fill(ballast)
+        wait_until("a complaint", lambda: place.health()[0] == 503)
+        ballast.unlink()
+        wait_until("the end of it", lambda: place.health()[0] == 200)
+        looks_well(time.monotonic() + seconds)
+
+        assert hostile.process.stdin is not None
+        hostile.process.stdin.close()
+        assert hostile.wait() == 0, hostile.output
+        done = json.loads(hostile.lines[-1])
+        assert place.program.reading, place.program.output
+        assert events_of(fleet) == {"attached": 1, "started": nodes}, "no session broke, and no worker was touched"
+        assert {status for status, _ in answers} == {200}
+        assert "Traceback" not in place.program.output
+        worst = max(took for _, took in answers)
+        return {**done, "worst answer of /healthz, ms": round(worst * 1_000, 1), "answers": len(answers)}
+
+
+@pytest.mark.slow
+def test_honest_nodes_lose_nothing_among_hostile_ones(tmp_path: Path) -> None:
+    if shutil.which("prlimit") is None:
+        pytest.skip("few descriptors need prlimit of util-linux")
+    found = besiege(tmp_path, NODES, descriptors=1_024, seconds=2.0)
+    assert min(found.values()) > 0, "each kind has done its worst"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place_of_all:
+        figures = besiege(Path(place_of_all), 2_000, descriptors=8_192, seconds=20.0)
+    sys.stdout.write("".join(f"  {what}: {number:g}\n" for what, number in figures.items()))
