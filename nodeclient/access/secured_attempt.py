@@ -6,7 +6,6 @@ context, in whose handshake the key is compared, and the header, which exists on
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import ssl
 
@@ -99,23 +98,15 @@ class SecuredAttempt:
         )
 
     def speaks_tls(self) -> bool:
-        """Whether something answers in TLS there; nothing is sent but the beginning of a handshake."""
+        """Whether something answers in TLS there; nothing is sent but the beginning of a handshake.
+
+        This waits for `PROBE_WITHIN_S` at most, so an event loop calls it in a thread.
+        """
         try:
             with socket.create_connection((self._endpoint.host, self._endpoint.port), PROBE_WITHIN_S) as plain:
                 pinned_context(_trust_all).wrap_socket(plain).close()
         except (OSError, UnicodeError):
             return False
-        return True
-
-    async def finds_tls(self) -> bool:
-        """Do the same as `speaks_tls`, on the event loop."""
-        try:
-            async with asyncio.timeout(PROBE_WITHIN_S):
-                context = pinned_context(_trust_all)
-                _, writer = await asyncio.open_connection(self._endpoint.host, self._endpoint.port, ssl=context)
-        except (OSError, UnicodeError, TimeoutError):
-            return False
-        writer.transport.abort()
         return True
 
     def _make_context(self) -> ssl.SSLContext:

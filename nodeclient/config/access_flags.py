@@ -34,7 +34,7 @@ def add_access(parser: SettingsParser) -> None:
         "--insecure",
         action="store_true",
         variables=(_variable("--insecure"),),
-        help="speak in the clear and show no token, to a coordinator that was started with --insecure",
+        help="speak in the clear and show no token, to a coordinator that was started so too",
     )
 
 

@@ -170,7 +170,7 @@ class CoordinatorConnection:
         try:
             return await self._hold(_Session(self, coordinator, self._version, parting, attempt), attempt)
         except (HandshakeError, OSError) as error:
-            if attempt.context is None and isinstance(error, CUT_SHORT) and await attempt.finds_tls():
+            if attempt.context is None and isinstance(error, CUT_SHORT) and await asyncio.to_thread(attempt.speaks_tls):
                 raise attempt.locked_out() from error
             explained = attempt.explain(error)
             if not isinstance(explained, ClearError) or not self._access.clear_allowed:
