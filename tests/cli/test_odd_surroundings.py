@@ -42,7 +42,7 @@ def test_coordinatord_serves_though_systemd_cannot_be_notified(tmp_path: Path, a
     program = Program(BIN / "coordinatord", "--host", "127.0.0.1", "--port", "0", "--ephemeral", environ=environ)
     try:
         endpoint = program.await_line(r"coordinatord listening on http://(\S+)")[1]
-        assert run(BIN / "nodeclient", "status", "--coord", endpoint).stdout == "no jobs\n"
+        assert run(BIN / "nodeclient", "status", "--coord", endpoint).stdout.startswith("no jobs\n")
         assert program.stop() == 0
         assert "Traceback" not in program.output
     finally:
