@@ -84,16 +84,20 @@ def whole_steps(folder: Path) -> dict[int, set[str]]:
     return found
 
 
-def test_a_killed_node_costs_no_step_and_one_that_is_killed_while_it_restores_neither(
-    cluster: Cluster, notes: Path
-) -> None:
-    flags = ("--nnodes", "1:3", "--max-restarts", "1", *WARM)
-    nodes = [cluster.join(name, *flags, command=command(notes, "1:1:5:gradients")) for name in "abc"]
-    doomed: Node = nodes[2]
-    doomed.await_line(r"resumes at step \d+ from memory")
-    doomed.process.kill()
-    assert [node.wait() for node in nodes[:2]] == [0, 0], "\n".join(node.output for node in nodes)
+def test_a_killed_node_costs_no_step_and_one_that_is_killed_while_it_restores_neither(notes: Path) -> None:
+    coordinator = Coordinator("--settle", "10")  # so that the first round has all three, however late they come
+    cluster = Cluster(coordinator, "kept")
+    try:
+        flags = ("--nnodes", "1:3", "--max-restarts", "1", *WARM)
+        nodes = [cluster.join(name, *flags, command=command(notes, "1:1:5:gradients")) for name in "abc"]
+        doomed: Node = nodes[2]
+        doomed.await_line(r"resumes at step \d+ from memory")
+        doomed.process.kill()
+        assert [node.wait() for node in nodes[:2]] == [0, 0], "\n".join(node.output for node in nodes)
+        assert cluster.await_state(state="succeeded")["restarts"]["used"] == 1
+    finally:
+        cluster.close()
+        coordinator.close()
     steps = whole_steps(notes)
     assert set(steps) == set(range(STEPS))
     assert all(len(said) == 1 for said in steps.values()), steps
-    assert cluster.await_state(state="succeeded")["restarts"]["used"] == 1

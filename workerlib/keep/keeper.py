@@ -240,10 +240,15 @@ class StepKeeper:
         changed = not self._alone and self._versions != [one._version for one in self._sample]  # noqa: SLF001 - see below
         return "tensors have changed since the last step was done" if changed else ""
 
+    @property
+    def _may_save_at_once(self) -> bool:
+        """Whether the last step may be saved whenever a round ends: others have the same state, or there are none."""
+        return not self._alone or self._environment.world_size == 1
+
     def _answer(self, question: SaveNow) -> None:
         """Save at the end of a round; `_whole` is held, and stays so if that succeeds."""
         self._asked = None
-        if self._alone:
+        if not self._may_save_at_once:
             self._tell(NotSaved("only this rank has its state: it is saved at intervals", question.number))
             return
         answer = self._save(question.number)
@@ -257,11 +262,11 @@ class StepKeeper:
         self._closed = True
         progress.notify(None)
         asked_to_stop = REQUEST.received or REQUEST.agreed
-        if (failed and not self._alone) or (asked_to_stop and not failed):
+        if (failed and self._may_save_at_once) or (asked_to_stop and not failed):
             if self._in_step or not self._whole.acquire(timeout=WAIT_S):
                 self._tell(NotSaved("training ended within a step"))
             else:
-                self._tell(self._save_with_small() if self._alone else self._save(0))
+                self._tell(self._save_with_small() if self._alone and not failed else self._save(0))
 
     # The thread that listens
 

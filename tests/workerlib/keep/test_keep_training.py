@@ -11,6 +11,7 @@ import pytest
 from tests.support.keeping import Keep, workers
 from tests.support.kept_training import POINTS, notes_of, train_ddp, train_sharded
 from tests.support.programs import TIMEOUT_S
+from workerlib.keep.channel_messages import Saved
 
 STEPS = 9
 
@@ -58,6 +59,19 @@ def test_a_killed_worker_costs_no_step(
         for step, said in steps.items():
             assert [digest for _, digest in said] == [undisturbed[rank][step]], (rank, step, said)
         assert set(range(STEPS)) - {KILLED_AT if rank == 1 else -1} <= set(steps)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_alone_saves_its_last_step_when_its_round_is_ended(keep: Keep, tmp_path: Path) -> None:
+    with workers(keep, train_ddp, 1, 1, tmp_path, 1_000_000):
+        keep.await_said(0, Saved)  # one of those at an interval: it trains
+        keep.save(0)
+        [node, *_] = keep.nodes
+        with keep.heard:
+            keep.heard.wait_for(lambda: any(getattr(one, "asked", 0) for one in node.said), TIMEOUT_S)
+        [answer] = [one for one in node.said if getattr(one, "asked", 0)]
+        assert isinstance(answer, Saved), answer
+        assert keep.choose().step == answer.step
 
 
 @pytest.mark.slow
