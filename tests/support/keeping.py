@@ -123,8 +123,15 @@ class Keep:
             done = [commit.rank for _, commit, big in here if commit.has_small or not (big or commit.pending)]
             if len(bigs) == shards and done:
                 return self._tell(at, bigs, here)
-        self.resume, self._files = NOTHING, []
+        self._offer([])
+        self.resume = NOTHING
         return NOTHING
+
+    def _offer(self, files: list[int]) -> None:
+        """Hold these files for the workers that ask, even if a node gets a larger one before all have asked."""
+        held, self._files = self._files, [os.dup(file) for file in files]
+        for file in held:
+            os.close(file)
 
     def _tell(self, at: tuple[int, int], bigs: dict[int, Any], here: list[Any]) -> ResumeFrom:
         parts: dict[tuple[int, int], Part] = {}
@@ -137,7 +144,7 @@ class Keep:
             )
         world_size = next(iter(bigs.values()))[1].world_size
         self.resume = ResumeFrom(*at, world_size, tuple(parts.values()))
-        self._files = [file for file, _ in parts]
+        self._offer([file for file, _ in parts])
         return self.resume
 
     def save(self, *numbers: int, planned: bool = False) -> None:
@@ -173,6 +180,7 @@ class Keep:
             listener.close()
         for thread in self._threads:
             thread.join(TIMEOUT_S)
+        self._offer([])
         for number in range(len(self.nodes)):
             self.lose(number)
 
