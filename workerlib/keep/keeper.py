@@ -240,18 +240,13 @@ class StepKeeper:
         changed = not self._alone and self._versions != [one._version for one in self._sample]  # noqa: SLF001 - see below
         return "tensors have changed since the last step was done" if changed else ""
 
-    @property
-    def _may_save_at_once(self) -> bool:
-        """Whether the last step may be saved whenever a round ends: others have the same state, or there are none."""
-        return not self._alone or self._environment.world_size == 1
-
     def _answer(self, question: SaveNow) -> None:
         """Save at the end of a round; `_whole` is held, and stays so if that succeeds."""
         self._asked = None
-        if not self._may_save_at_once:
+        if self._alone and self._environment.world_size > 1:
             self._tell(NotSaved("only this rank has its state: it is saved at intervals", question.number))
             return
-        answer = self._save(question.number)
+        answer = self._save_with_small(question.number) if self._alone else self._save(question.number)
         self._over = isinstance(answer, Saved)
         self._tell(answer)
 
@@ -262,11 +257,11 @@ class StepKeeper:
         self._closed = True
         progress.notify(None)
         asked_to_stop = REQUEST.received or REQUEST.agreed
-        if (failed and self._may_save_at_once) or (asked_to_stop and not failed):
+        if (failed and not self._alone) or (asked_to_stop and not failed):
             if self._in_step or not self._whole.acquire(timeout=WAIT_S):
                 self._tell(NotSaved("training ended within a step"))
             else:
-                self._tell(self._save_with_small() if self._alone and not failed else self._save(0))
+                self._tell(self._save_with_small() if self._alone else self._save(0))
 
     # The thread that listens
 
@@ -292,15 +287,21 @@ class StepKeeper:
             case SaveNow() if message.planned and REQUEST.listening:
                 self._tell(NotSaved("the script ends at a step of its choice, and saves that", message.number))
             case SaveNow():
-                self._asked = message
-                if not self._whole.acquire(timeout=WAIT_S):
-                    self._asked = None
-                    self._tell(NotSaved(f"a step was not whole within {WAIT_S:g} s", message.number))
-                    return
-                if self._asked is not None:
-                    self._answer(self._asked)
-                if not self._over:
-                    self._whole.release()
+                self._save_when_whole(message)
+
+    def _save_when_whole(self, question: SaveNow) -> None:
+        """Save as soon as no step is on; the training thread may get there first, and does so where it is alone."""
+        self._asked = question
+        if self._environment.world_size == 1:
+            return  # only the training thread knows when its state is that of a whole step
+        if not self._whole.acquire(timeout=WAIT_S):
+            self._asked = None
+            self._tell(NotSaved(f"a step was not whole within {WAIT_S:g} s", question.number))
+            return
+        if self._asked is not None:
+            self._answer(self._asked)
+        if not self._over:
+            self._whole.release()
 
     def _attach(self, arena: Arena) -> None:
         with self._whole, self._ring:
