@@ -170,12 +170,14 @@ def disturb(training: Training, screen: Screen, epoch: int, deed: Callable[[Trai
     last = training.last_step(old_round)
     after = [step for step in steps if step.round > old_round]
     new = next(step for step in after if step.step > last.step)
+    # A killed rank 0 may have finished a step that it did not write down: none was redone then.
+    steps_redone = max(0, last.step + 1 - after[0].step)
     recovery = Recovery(
         deed=what,
         next_round_s=training.round_seen_s - last.monotonic_s,
         new_workers_s=new.monotonic_s - training.round_seen_s,
         world_sizes=(last.world_size, new.world_size),
-        steps_redone=last.step - after[0].step + 1,
+        steps_redone=steps_redone,
     )
     screen.print_line(f"training went on after {recovery.pause_s:.1f} s, with step {new.step}")
     return recovery
