@@ -11,7 +11,7 @@ from coordinatord.protocol.text import clip
 from coordinatord.runtime.local_time import local, moment
 from coordinatord.runtime.pinned_tls import server_context
 from coordinatord.runtime.private_files import write_private
-from coordinatord.security.identity import Identity, own_identity
+from coordinatord.security.identity import KEY, Identity, own_identity
 from coordinatord.security.setup import FOLDER
 from coordinatord.security.token_store import TokenStore
 from coordinatord.token_flags import TokenConfig, TokenVerb
@@ -45,8 +45,15 @@ def change(config: TokenConfig) -> int:
 
 def _pin(config: TokenConfig) -> str:
     """Return the pin of the coordinator's key, which is made if this comes before the first start."""
-    identity = own_identity(config.state_dir / FOLDER)
+    directory = config.state_dir / FOLDER
     if config.certificate is not None and config.key is not None:
         identity = Identity(config.certificate, config.key)
+    else:
+        if not (directory / KEY).exists():
+            text = (
+                f"coordinatord: no coordinatord has started with {config.state_dir.absolute()} yet: its key is made now"
+            )
+            sys.stderr.write(f"{text}; if yours has another one, give --state-dir\n")
+        identity = own_identity(directory)
     context: ssl.SSLContext = server_context()
     return identity.load_into(context)

@@ -1,4 +1,8 @@
-"""Files that hold secrets: for one user alone, whole or not there, and never through links."""
+"""Files that hold secrets: for one user alone, whole or not there, and never through links.
+
+root works on the files of other users, as where coordinatord is a service with a user of its own. What it writes
+belongs to the owner of the directory, who could not read it otherwise.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import os
 import secrets
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
@@ -27,14 +32,15 @@ def write_private(path: Path, text: str) -> None:
     Its directory is made if it is missing. Whoever opens the file sees the old one or the new one, and after a crash
     it is one of the two.
     """
+    make_private_directory(path.parent)
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - it is a descriptor
                 file.write(text)
                 file.flush()
+                _hand_over(handle, path.parent)
                 os.fsync(handle)
             fresh.replace(path)
         except BaseException:
@@ -42,6 +48,22 @@ def write_private(path: Path, text: str) -> None:
             raise
     except OSError as error:
         raise PrivateFileError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def make_private_directory(path: Path) -> None:
+    """Make a directory for this user alone, and those above it, if it is missing. Raises `PrivateFileError`."""
+    try:
+        for part in (*reversed(path.parents), path):
+            if part.is_dir():
+                continue
+            part.mkdir(mode=0o700, exist_ok=True)
+            handle = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                _hand_over(handle, part.parent)
+            finally:
+                os.close(handle)
+    except OSError as error:
+        raise PrivateFileError(f"{path} cannot be made: {error.strerror}") from error
 
 
 def read_private(path: Path) -> str | None:
@@ -56,7 +78,7 @@ def read_private(path: Path) -> str | None:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             raise PrivateFileError(f"{path} is no plain file")
-        if found.st_uid not in {os.geteuid(), 0}:
+        if found.st_uid not in _trusted(path.parent):
             raise PrivateFileError(f"{path} belongs to another user (uid {found.st_uid}), so it is not trusted")
         if found.st_mode & 0o077:
             raise PrivateFileError(f"others may read {path}: make it private with chmod 600, and replace the secret")
@@ -84,6 +106,20 @@ def tokens_directory(environ: Mapping[str, str]) -> Path:
         except RuntimeError as error:
             raise PrivateFileError("this user has no home directory") from error
     return base / "coordinatord" / "tokens"
+
+
+def _trusted(directory: Path) -> set[int]:
+    """Return the users whose files are trusted there."""
+    own = os.geteuid()
+    return {own, 0} if own else {0, directory.stat().st_uid}
+
+
+def _hand_over(handle: int, directory: Path) -> None:
+    """Give what root has made to the owner of the directory that it is in. Raises `OSError`."""
+    if os.geteuid() == 0:
+        found = directory.stat()
+        with suppress(PermissionError):  # a container's root may lack that right, and then keeps what it made
+            os.fchown(handle, found.st_uid, found.st_gid)
 
 
 def _text(path: Path, data: bytes) -> str:

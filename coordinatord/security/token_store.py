@@ -26,7 +26,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import Name
 from coordinatord.protocol.schema import Length, Range, SchemaError, check_for
 from coordinatord.runtime.pinned_tls import text_of
-from coordinatord.runtime.private_files import read_private, write_private
+from coordinatord.runtime.private_files import make_private_directory, read_private, write_private
 
 TOKENS = "tokens.json"
 
@@ -159,7 +159,7 @@ class TokenStore:
         if self.directory is None:
             yield
             return
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(self.directory)
         lock = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.manifests import INIT, ROOT, Object, container
-from tests.support.programs import BIN, Program, carriers, wait_until
+from tests.support.programs import BIN, Program, carriers, run, wait_until
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc")
 
-NEEDED = ("unshare", "setpriv", "chroot", "mount")
+NEEDED = ("unshare", "setpriv", "chroot", "mount", "nsenter")
 
 
 def need_pods() -> None:
@@ -57,28 +57,30 @@ class Pod(Program):
     ) -> None:
         """Start it.
 
-        `place` is an empty directory for its root, `claims` are its volumes by the names of their claims, `names` the
-        addresses that it can look up, `host` comes before a command that is to run on its host.
+        `place` is an empty directory for its root, `claims` are its volumes by the names of their claims and Secrets,
+        `names` the addresses that it can look up, `host` comes before a command that is to run on its host.
         """
         place.mkdir()
         hosts = place.with_name(f"{place.name}.hosts")
+        names = {"localhost": "127.0.0.1", **names}
         hosts.write_text("".join(f"{address} {name}\n" for name, address in names.items()))
         # If there is no init, the program is process 1, which it must be fit for.
         init = INIT if shutil.which(INIT[0]) else []
         security = template["spec"]["securityContext"]
         user = ("--reuid", str(security["runAsUser"]), "--regid", str(security["runAsGroup"]), "--clear-groups")
-        lowered = ("setpriv", *user, "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--")
+        self._lowered = ("setpriv", *user, "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--")
         script = [
             "mount --make-rprivate /",
             f"echo {hostname} > /proc/sys/kernel/hostname",
             *_root(place, template, claims),
             f"mount --bind {hosts} {place}/etc/hosts",
             f"mount -o remount,ro,bind {place}",
-            f"exec chroot {place} {shlex.join([*lowered, *init, *command])}",
+            f"exec chroot {place} {shlex.join([*self._lowered, *init, *command])}",
         ]
         isolated = ("unshare", "--pid", "--fork", "--kill-child", "--mount", "--uts", "sh", "-ec", "\n".join(script))
         path = f"{BIN}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-        super().__init__(*host, *isolated, environ={"PATH": path, "HOSTNAME": hostname, **environ})
+        self._environ = {"PATH": path, "HOSTNAME": hostname, **environ}
+        super().__init__(*host, *isolated, environ=self._environ)
 
     @property
     def first(self) -> int:
@@ -89,6 +91,13 @@ class Pod(Program):
             return int(children[0]) if children else None
 
         return wait_until(f"process 1 of {self.command}", look)
+
+    def execute(self, *command: str) -> str:
+        """Do what `kubectl exec` does; return what the command prints."""
+        entered = ("nsenter", f"--target={self.first}", "--mount", "--uts", "--net", "--pid", "--root", "--wd")
+        done = run(*entered, *self._lowered, *command, environ=self._environ)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def status(self, field: str) -> list[str]:
         """Return a line of /proc about process 1."""
@@ -131,6 +140,11 @@ def _root(place: Path, template: Object, claims: Mapping[str, Path]) -> Iterator
         if claim := volume.get("persistentVolumeClaim"):
             yield f"chgrp {owner} {claims[claim['claimName']]} && chmod g+rwxs {claims[claim['claimName']]}"
             yield from _bind(claims[claim["claimName"]], place, path, how="rw")
+        elif secret := volume.get("secret"):
+            own = claims[secret["secretName"]]
+            yield f"chgrp -R {owner} {own} && chmod -R u=rwX,go= {own} && chmod {secret['defaultMode']:o} {own}/*"
+            yield f"chmod g+rxs {own}"
+            yield from _bind(own, place, path)
         else:
             yield f"mkdir -p {place}{path} && mount -t tmpfs -o mode=1777 none {place}{path}"
     # They come after the volumes, which may lie below one, such as /tmp.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -17,12 +18,13 @@ import pytest
 import yaml
 
 from coordinatord import config as coordinator_config
+from coordinatord.protocol.access_token import Role, tokens_in
 from coordinatord.protocol.fields import DEFAULT_PORT
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
 from tests.deploy.manifests import DEPLOY, INIT, KUBERNETES, ROOT
-from tests.support.cluster import Coordinator
-from tests.support.programs import BIN
+from tests.support.cluster import STDLIB_PYTHON, Coordinator
+from tests.support.programs import BIN, clean_environ, run
 
 DOCKERFILE = DEPLOY / "Dockerfile"
 COMPOSE = DEPLOY / "compose.yaml"
@@ -117,38 +119,90 @@ def _arguments() -> list[Instruction]:
     return [Instruction("ARG", rest) for rest in re.findall(r"^ARG (.*)$", text, re.MULTILINE)]
 
 
+def variables(stage: str) -> dict[str, str]:
+    """Return the variables of an image."""
+    return dict(word.split("=", 1) for word in last(stage, "ENV").split())
+
+
 def test_coordinatord_keeps_its_state_in_the_volume() -> None:
-    name, _, value = last("coordinatord", "ENV").partition("=")
-    read = coordinator_config.parse([], {name: value})
+    read = coordinator_config.parse([], variables("coordinatord"))
     assert isinstance(read, coordinator_config.ServeConfig)
     volume = last("coordinatord", "VOLUME")
     assert (str(read.state_dir), last("coordinatord", "EXPOSE")) == (volume, str(read.port))
     [made] = [one.rest for one in stages()["coordinatord"] if one.rest.startswith("install ")]
     assert made.split()[-1] == volume
     assert f"{volume}" in {mount.partition(":")[2] for mount in compose()["services"]["coordinatord"]["volumes"]}
+    assert Path(variables("coordinatord")["XDG_CONFIG_HOME"]).is_relative_to(volume), "tokens last as long as the state"
 
 
-def test_the_health_check_says_how_it_is() -> None:
-    command = json.loads(last("coordinatord", "HEALTHCHECK").partition("CMD ")[2])
-    assert command[0] == "python"
+@pytest.mark.parametrize("secured", [True, False])
+def test_the_health_check_says_how_it_is(secured: bool, tmp_path: Path) -> None:
+    program, script = json.loads(last("coordinatord", "HEALTHCHECK").partition("CMD ")[2])
+    assert program == "python"
+    [copied] = [one.rest.split() for one in stages()["coordinatord"] if one.word == "COPY" and "--from" not in one.rest]
+    assert copied[1] == script
 
     def check(port: int) -> int:
         environ = {"COORDINATORD_PORT": str(port)}
-        done = subprocess.run([sys.executable, *command[1:]], env=environ, check=False, capture_output=True)
+        done = subprocess.run([sys.executable, ROOT / copied[0]], env=environ, check=False, capture_output=True)
         return done.returncode
 
-    coordinator = Coordinator()
+    coordinator = Coordinator(home=tmp_path if secured else None)
     try:
         assert check(coordinator.port) == 0
     finally:
         coordinator.close()
     assert check(coordinator.port) == 1
-    assert f"'COORDINATORD_PORT', {DEFAULT_PORT}" in command[2]
+    assert f'"COORDINATORD_PORT", "{DEFAULT_PORT}"' in (ROOT / copied[0]).read_text()
+
+
+def test_no_example_lets_everybody_in() -> None:
+    files = [path for path in (*DEPLOY.rglob("*"), *(ROOT / "systemd").iterdir()) if path.is_file()]
+    lines = [line for path in files for line in path.read_text().splitlines()]
+    assert [line for line in lines if "INSECURE" in line.upper() and not line.lstrip().startswith("#")] == []
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="needs sh")
+def test_compose_hands_a_token_to_the_nodes_and_the_image_one_to_commands(tmp_path: Path) -> None:
+    """Run the service `token` itself, with directories of this machine as its volumes."""
+    services = compose()["services"]
+    service = services["token"]
+    volumes = dict(mount.split(":", 1) for mount in service["volumes"])
+    assert volumes["state"] == variables("coordinatord")["COORDINATORD_STATE_DIR"]
+    state, handed = tmp_path / "state", tmp_path / "handed"
+    inside = {volumes["state"]: state, volumes["token"]: handed}
+
+    def outside(path: str) -> str:
+        return next(path.replace(place, str(own)) for place, own in inside.items() if path.startswith(place))
+
+    home = Path(outside(variables("coordinatord")["XDG_CONFIG_HOME"]))
+    handed.mkdir()
+    coordinator = Coordinator(state_dir=state, home=home)
+    try:
+        environ = clean_environ(COORDINATORD_STATE_DIR=str(state))
+        assert service["entrypoint"][: len(INIT)] == INIT
+        [script] = service["command"]
+        command = [*service["entrypoint"][len(INIT) :], script.replace(volumes["token"], str(handed))]
+        for _ in range(2):  # as `docker compose up` does each time
+            done = run(*command, environ=environ)
+            assert (done.returncode, done.stderr) == (0, "")
+        for name in ("node1", "node2", "node3"):
+            node = services[name]
+            assert f"token:{volumes['token']}:ro" in node["volumes"]
+            file = outside(node["environment"]["NODECLIENT_TOKEN_FILE"])
+            [token] = tokens_in(Path(file).read_text())
+            assert token.role is Role.JOIN
+        join = ("join", "--coord", coordinator.endpoint, "--", *STDLIB_PYTHON, "-c", "")
+        assert run(BIN / "nodeclient", *join, environ={**environ, "NODECLIENT_TOKEN_FILE": file}).returncode == 0
+        asked = run(BIN / "nodeclient", "status", "--coord", coordinator.endpoint, environ=coordinator.environ)
+        assert "succeeded" in asked.stdout, asked.stderr
+    finally:
+        coordinator.close()
 
 
 def test_compose_starts_three_nodes_that_find_the_coordinator() -> None:
     services = compose()["services"]
-    nodes = {name: service for name, service in services.items() if name != "coordinatord"}
+    nodes = {name: service for name, service in services.items() if name.startswith("node")}
     assert [service["hostname"] for service in nodes.values()] == list(nodes)
     for service in nodes.values():
         read = parse(service["command"], {"PATH": str(BIN)})
@@ -160,11 +214,11 @@ def test_compose_starts_three_nodes_that_find_the_coordinator() -> None:
         script, checkpoint = read.command[1], read.command[-1].partition("=")[2]
         assert f"{last('demo', 'WORKDIR')}/{script}" == f"/examples/{script}"
         assert (ROOT / "examples" / script).exists()
-        [volume] = service["volumes"]
+        volume = next(volume for volume in service["volumes"] if volume.startswith("checkpoints:"))
         assert Path(checkpoint).parent == Path(volume.partition(":")[2])
         assert volume.partition(":")[0] in compose()["volumes"]
         # A fresh volume has the owner of what the image has at its place.
-        [made] = [one.rest for one in stages()["demo"] if "install --directory" in one.rest]
+        made = [one.rest for one in stages()["demo"] if "install --directory" in one.rest][-1]
         assert made.split()[-1] == str(Path(checkpoint).parent)
         assert "--owner=10001" in made
 
@@ -175,7 +229,12 @@ def test_compose_publishes_the_port_to_this_machine_alone() -> None:
 
 def test_all_builds_name_stages_and_arguments_that_there_are() -> None:
     arguments = {one.rest.partition("=")[0] for one in _arguments()}
-    for service in compose()["services"].values():
+    services = compose()["services"].values()
+    built = {service["image"] for service in services if "build" in service}
+    assert {service["image"] for service in services} == built
+    for service in services:
+        if "build" not in service:
+            continue
         build = service["build"]
         assert (COMPOSE.parent / build["context"] / build["dockerfile"]).resolve() == DOCKERFILE
         assert build["target"] in stages()

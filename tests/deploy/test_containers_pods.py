@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.protocol.exit_codes import ExitCode
-from tests.deploy.manifests import Object, built, command_line, container, environment, only
+from tests.deploy.manifests import KUBERNETES, Object, built, command_line, container, environment, only
 from tests.deploy.pods import Pod, need_pods
 from tests.support.cluster import STDLIB_PYTHON, WORKER
 from tests.support.hosts import Hosts
@@ -47,7 +48,7 @@ class Kubelets:
         """Start a pod of this name."""
         address = self._hosts.address[host]
         environ = environment(self._objects, container(template), {"metadata.name": name, "status.podIP": address})
-        claims = {claim: self._place / claim for claim in ("coordinatord", "checkpoints")}
+        claims = {claim: self._place / claim for claim in ("coordinatord", "checkpoints", "coordinatord-token")}
         for claim in claims.values():
             claim.mkdir(exist_ok=True)
         pod = Pod(
@@ -64,6 +65,15 @@ class Kubelets:
         self._stack.callback(pod.close)
         return pod
 
+    def make_secret(self, coordinator: Pod) -> None:
+        """Do what the manifests say that a person does once, as kubectl would."""
+        text = (KUBERNETES / "coordinator" / "kustomization.yaml").read_text()
+        pattern = (
+            r"exec deployment/coordinatord -- (.*) \|\n#.* create secret generic (\S+) --from-file=(\w+)=/dev/stdin"
+        )
+        [(command, secret, file)] = re.findall(pattern, text)
+        (self._place / secret / file).write_text(coordinator.execute(*command.split()))
+
 
 @pytest.fixture
 def kubelets(tmp_path: Path) -> Iterator[Kubelets]:
@@ -79,6 +89,8 @@ def started(pod: Pod, round_: int, world_size: int) -> None:
 
 def test_an_evicted_pod_drains_and_its_replacement_is_taken_in(kubelets: Kubelets, tmp_path: Path) -> None:
     coordinator = kubelets.coordinator()
+    coordinator.await_line("coordinatord listening on https:")
+    kubelets.make_secret(coordinator)
     pods = [kubelets.node(index, "aaaaa") for index in INDEXES]
     for pod in pods:
         started(pod, 1, world_size=3)
@@ -91,6 +103,9 @@ def test_an_evicted_pod_drains_and_its_replacement_is_taken_in(kubelets: Kubelet
         )
         assert "ro" in pod.root_options()
     assert (tmp_path / "coordinatord" / "state.db").exists()
+    assert "running" in coordinator.execute("nodeclient", "status", "--coord", "localhost")
+    nodes_may = pods[0].execute("sh", "-c", "nodeclient stop train --coord coordinatord 2>&1 || true")
+    assert "the token nodes may join, and this wants one that may admin" in nodes_may
 
     staying, evicted = [pods[0], pods[2]], pods[1]
     evicted.evict()

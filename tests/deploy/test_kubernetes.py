@@ -5,6 +5,8 @@ No cluster is needed, nor asked; `test_containers_pods` runs the commands as the
 
 from __future__ import annotations
 
+import re
+import ssl
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -20,6 +22,7 @@ from coordinatord.runtime.settings import SettingsError
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
 from tests.deploy.manifests import (
+    DEPLOY,
     KUBERNETES,
     KUSTOMIZATIONS,
     Object,
@@ -138,7 +141,7 @@ def test_every_variable_that_is_set_is_read(capsys: pytest.CaptureFixture[str]) 
     for directory in KUSTOMIZATIONS:
         for template in templates(built(directory)):
             given = environment(built("coordinator"), container(template), POD)
-            assert [name for name in given if name != "HOME" and name not in helps] == []
+            assert [name for name in given if name not in {"HOME", "XDG_CONFIG_HOME"} and name not in helps] == []
 
 
 @pytest.mark.parametrize("directory", KUSTOMIZATIONS)
@@ -175,8 +178,8 @@ def test_ports_and_labels_lead_to_each_other() -> None:
         only(objects, "NetworkPolicy", "nodeclient")["spec"]["podSelector"]["matchLabels"]
         == (node["metadata"]["labels"])
     )
-    annotations = daemon["template"]["metadata"]["annotations"]
-    assert annotations["prometheus.io/port"] == str(DEFAULT_PORT)
+    scraped = only(objects, "NetworkPolicy", "coordinatord-prometheus")["spec"]
+    assert scraped["podSelector"]["matchLabels"] == labels
 
 
 def test_what_is_mounted_exists() -> None:
@@ -188,6 +191,18 @@ def test_what_is_mounted_exists() -> None:
             assert volumes.keys() == {mount["name"] for mount in container(template)["volumeMounts"]}
             wanted = [volume.get("persistentVolumeClaim", {"claimName": None}) for volume in volumes.values()]
             assert {claim["claimName"] for claim in wanted} <= claims | {None}
+
+
+def test_every_pod_mounts_the_token_that_people_are_told_to_make() -> None:
+    lines = [*KUBERNETES.rglob("kustomization.yaml"), DEPLOY / "README.md"]
+    told = [re.findall(r"create secret generic (\S+) --from-file=(\w+)=", file.read_text()) for file in lines]
+    [(secret, file)] = {one for found in told for one in found}
+    for directory in ("training", "kubeflow", *OVERLAYS):
+        [template] = [one for one in templates(built(directory)) if container(one)["name"] == "node"]
+        named = environment([], container(template), POD)["NODECLIENT_TOKEN_FILE"]
+        [mount] = [mount for mount in container(template)["volumeMounts"] if f"{mount['mountPath']}/{file}" == named]
+        [volume] = [volume for volume in template["spec"]["volumes"] if volume["name"] == mount["name"]]
+        assert volume["secret"] == {"secretName": secret, "defaultMode": 0o440}, "for the group of the pod"
 
 
 def test_exit_codes_decide_whether_a_pod_is_replaced() -> None:
@@ -224,8 +239,10 @@ def test_pods_are_as_restricted_as_their_namespace_wants(directory: str) -> None
 
 
 def _status(url: str) -> int:
+    trusting = ssl.create_default_context()  # as Kubernetes does
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - http
+        with urllib.request.urlopen(url, timeout=10, context=trusting) as answer:  # noqa: S310 - https
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -242,8 +259,10 @@ def test_probes_are_content_while_nothing_can_be_recorded(tmp_path: Path) -> Non
     disk = tmp_path / "disk"
     # Those check whether it listens.
     assert [box[probe]["tcpSocket"] for probe in ("startupProbe", "readinessProbe")] == [{"port": "http"}] * 2
-    path = box["livenessProbe"]["httpGet"]["path"]
-    daemon = Coordinator(prefix=small_disk(disk, 512), state_dir=disk / "state")
+    probe = box["livenessProbe"]["httpGet"]
+    path = probe["path"]
+    daemon = Coordinator(prefix=small_disk(disk, 512), state_dir=disk / "state", home=tmp_path / "config")
+    assert daemon.url.startswith(f"{probe['scheme'].lower()}:")
     cluster = Cluster(daemon, "job")
     try:
         assert _status(f"{daemon.url}{path}") == 200

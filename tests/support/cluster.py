@@ -8,12 +8,15 @@ import signal
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coordinatord.protocol.access_token import Role
+from coordinatord.runtime.pinned_tls import pinned_context
 from tests.support.programs import BIN, Program, clean_environ, kill_quietly, wait_until, zombies
+from tests.support.secured import as_by_default, first_token
 
 WORKER = Path(__file__).with_name("worker.py")
 
@@ -87,18 +90,23 @@ class Coordinator(Program):
         port: int = 0,
         prefix: Sequence[str] = (),
         state_dir: Path | None = None,
+        home: Path | None = None,
     ) -> None:
         """Start it and wait until it serves; `prefix` comes before the program, such as `ip netns exec NAME`.
 
-        If there is no `state_dir`, it has one of its own, which goes with it.
+        If there is no `state_dir`, it has one of its own, which goes with it. With a `home`, it is as it is by default:
+        for those with a token, and its user has this directory as XDG_CONFIG_HOME. Otherwise it serves everybody.
         """
+        self._home = home
+        self.environ = clean_environ(**({} if home is None else as_by_default(home)))
+        """The environment of its user."""
         self._own_state = None if state_dir else tempfile.TemporaryDirectory(prefix="coordinatord-")
         state = self._own_state.name if self._own_state else str(state_dir)
         where = ("--host", host, "--port", str(port), "--state-dir", state)
         # Workers here fail with the same error on purpose, and report no steps. Older releases have no such flag.
-        environ = clean_environ(COORDINATORD_RETRY_PAUSE="0")
+        environ = {**self.environ, "COORDINATORD_RETRY_PAUSE": "0"}
         super().__init__(*prefix, BIN / "coordinatord", *where, *flags, environ=environ)
-        self.url = self.await_line(r"coordinatord listening on (http://\S+)")[1]
+        self.url = self.await_line(r"coordinatord listening on (https?://\S+)")[1]
         self.port = int(self.url.rpartition(":")[2])
         self.endpoint = f"127.0.0.1:{self.port}"
 
@@ -110,8 +118,13 @@ class Coordinator(Program):
 
     def get(self, path: str) -> Any:
         """Return an answer of the HTTP API, from JSON."""
-        request = urllib.request.Request(f"{self.url}{path}", headers={"Accept": "application/json"})  # noqa: S310 - http
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
+        headers, context = {"Accept": "application/json"}, None
+        if self._home is not None:
+            token = first_token(self._home, Role.ADMIN)
+            headers["Authorization"] = f"Bearer {token.text}"
+            context = pinned_context(lambda _: None)
+        request = urllib.request.Request(f"{self.url}{path}", headers=headers)  # noqa: S310 - http
+        with urllib.request.urlopen(request, timeout=10, context=context) as answer:  # noqa: S310 - as above
             return json.load(answer)
 
     def job(self, name: str) -> dict[str, Any] | None:
@@ -132,12 +145,19 @@ class Node(Program):
     """A nodeclient with its workers."""
 
     def __init__(
-        self, name: str, job: str, coord: str, flags: Sequence[str], command: Sequence[str], prefix: Sequence[str] = ()
+        self,
+        name: str,
+        job: str,
+        coord: str,
+        flags: Sequence[str],
+        command: Sequence[str],
+        prefix: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         """Start it; `prefix` as for `Coordinator`."""
         self.name = name
         join = (BIN / "nodeclient", "join", "--coord", coord, "--job-id", job, "--node-id", name)
-        super().__init__(*prefix, *join, *flags, "--", *command, environ=clean_environ())
+        super().__init__(*prefix, *join, *flags, "--", *command, environ=environ)
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -180,7 +200,8 @@ class Cluster:
     ) -> Node:
         """Start a nodeclient; its workers run `worker.py` with the options in `script`, or a command."""
         command = command or (*STDLIB_PYTHON, str(WORKER), *script.split())
-        node = Node(name, self.job, coord or self.coordinator.endpoint, flags, command, prefix)
+        endpoint = coord or self.coordinator.endpoint
+        node = Node(name, self.job, endpoint, flags, command, prefix, self.coordinator.environ)
         self.nodes.append(node)
         return node
 

@@ -13,6 +13,17 @@ from coordinatord.security.token_store import TokenStore
 from tests.support.programs import clean_environ
 
 
+def as_by_default(home: Path) -> dict[str, str]:
+    """Return the variables with which programs are as they are by default, for a user with this XDG_CONFIG_HOME."""
+    return {"COORDINATORD_INSECURE": "", "XDG_CONFIG_HOME": str(home)}
+
+
+def first_token(home: Path, role: Role) -> AccessToken:
+    """Return the token of this role that the one coordinator of a user has left at its first start."""
+    [left] = (home / "coordinatord" / "tokens").iterdir()
+    return next(token for token in tokens_in(left.read_text()) if token.role is role)
+
+
 @dataclass(frozen=True)
 class Secured:
     """A state directory, the configuration directory of its user, and the server's part."""
@@ -34,8 +45,7 @@ class Secured:
 
     def token(self, role: Role = Role.JOIN) -> AccessToken:
         """Return the first token of this role."""
-        text = (self.home / "coordinatord" / "tokens" / self.security.pin).read_text()
-        return next(token for token in tokens_in(text) if token.role is role)
+        return first_token(self.home, role)
 
     def add(self, name: str, role: Role, jobs: str = "*") -> AccessToken:
         """Make another token, as `coordinatord token new` does."""
@@ -44,6 +54,6 @@ class Secured:
 
 def secured(folder: Path, clock: Callable[[], float] = time.monotonic, **own: Path) -> Secured:
     """Make what a first start makes; `own` are the files of an organisation, as in `SecuritySettings`."""
-    environ = clean_environ(XDG_CONFIG_HOME=str(folder / "config"))
+    environ = clean_environ(**as_by_default(folder / "config"))
     settings = SecuritySettings(folder / "state" / FOLDER, **own)
     return Secured(folder, Security.open(settings, environ, clock))

@@ -48,9 +48,9 @@ class Cluster:
             for line in (*lines, *trainer):
                 if line.startswith("editor "):
                     self.configure(JOB)
-                elif line.startswith("scp "):
-                    _, file, place = line.split()
-                    machine.write(place, self.alpha.run("cat", file.partition(":")[2]))
+                elif line.startswith("ssh "):
+                    command, _, place = line.partition(" > ")
+                    machine.write(place, self.alpha.run(*command.split()[2:]))
                 elif not line.startswith(NEEDS_NETWORK):
                     machine.run("sh", "-ec", f"cd /opt/source\n{line}")
 

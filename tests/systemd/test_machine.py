@@ -24,7 +24,8 @@ PYTHON = "/opt/coordinatord/bin/python"
 
 GPU = "/dev/nvidia0"
 
-TOKENS = "/etc/credstore/nodeclient-token"
+TOKENS = "/var/lib/coordinatord/security/tokens"
+"""The first tokens, on the host of the coordinator."""
 """Where the guide puts them."""
 
 SERVING = r"serving at https?://\S+:29400: live jobs 1, nodes 2"
@@ -210,10 +211,10 @@ def test_stop_lets_the_workers_save_for_as_long_as_their_node_allows(cluster: Cl
 
 def test_a_job_that_an_operator_stops_does_not_come_back(cluster: Cluster) -> None:
     cluster.await_training()
-    cluster.beta.run("nodeclient", "stop", JOB, "--coord", cluster.address, "--token-file", TOKENS)
+    cluster.alpha.run("nodeclient", "stop", JOB, "--coord", cluster.address, "--token-file", TOKENS)
     for machine in cluster.machines:
         machine.await_shown(NODE, "ActiveState", "inactive")
-        assert machine.show(NODE, "StatusText") == "stopped by root@beta (token first-admin)"
+        assert machine.show(NODE, "StatusText") == "stopped by root@alpha (token first-admin)"
         assert machine.show(NODE, "ExecMainStatus") == str(ExitCode.STOPPED.value)
     for machine in cluster.machines:
         machine.run("systemctl", "start", NODE)

@@ -72,6 +72,22 @@ def test_others_may_not_have_read_or_written_the_file(store: TokenStore) -> None
             TokenStore(store.directory).refresh()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="is about root")
+def test_root_makes_tokens_for_a_service_with_a_user_of_its_own(tmp_path: Path) -> None:
+    service = 12345
+    os.chown(tmp_path, service, service)
+    store = TokenStore(tmp_path / "state" / "security")
+    store.add(PIN, Role.JOIN, "first")
+    written = [tmp_path / "state", tmp_path / "state" / "security", store.path]
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in written} == {(service, service)}
+    again = TokenStore(store.directory)
+    again.revoke("first")
+    assert store.path.stat().st_uid == service, "the daemon can still read it"
+    os.chown(store.path, 54321, -1)
+    with pytest.raises(PrivateFileError, match="belongs to another user"):
+        TokenStore(store.directory).refresh()
+
+
 def test_a_link_is_not_followed(store: TokenStore, tmp_path: Path) -> None:
     store.add(PIN, Role.ADMIN, "ops")
     store.path.rename(tmp_path / "elsewhere")
