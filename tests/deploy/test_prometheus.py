@@ -20,7 +20,7 @@ from coordinatord.core.state.durable import State
 from nodeclient.host.ports import PortReservation
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, TIMEOUT_S, Program, run, wait_until
-from tests.support.scrapes import Scrape, scrape
+from tests.support.scrapes import Scrape
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "coordinatord.rules.yml"
@@ -48,10 +48,16 @@ class Prometheus(Program):
 
     def __init__(self, coordinator: Coordinator, folder: Path) -> None:
         """Start it, in a folder of its own."""
-        # As the example says for a coordinator that was started with --insecure.
-        secured = re.compile(r"^    (#.*|scheme:.*|authorization:.*|tls_config:.*)\n", re.MULTILINE)
-        config = secured.sub("", CONFIG.read_text())
-        for theirs, ours in (("15s", "200ms"), ("localhost:29400", coordinator.endpoint)):
+        config, token = CONFIG.read_text(), folder / "coordinatord.token"
+        [told] = re.findall(r"`coordinatord (token new .*) --output FILE`", config)
+        made = run(BIN / "coordinatord", *told.split(), "--output", token, "--state-dir", coordinator.state)
+        assert made.returncode == 0, made.stderr
+        for theirs, ours in (
+            ("15s", "200ms"),
+            ("localhost:29400", coordinator.endpoint),
+            ("/etc/prometheus/coordinatord.token", str(token)),
+            ("/etc/prometheus/coordinatord.pem", str(coordinator.state / "security" / "certificate.pem")),
+        ):
             assert theirs in config
             config = config.replace(theirs, ours)
         (folder / CONFIG.name).write_text(config)
@@ -85,9 +91,10 @@ class Prometheus(Program):
 
 
 @pytest.fixture(scope="module")
-def serving() -> Iterator[Coordinator]:
-    """Yield a coordinator with a job that has just begun."""
-    coordinator = Coordinator("--settle", "0.1", "--heartbeat", "0.2")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
+    """Yield a coordinator, as it is by default, with a job that has just begun."""
+    home = tmp_path_factory.mktemp("config")
+    coordinator = Coordinator("--settle", "0.1", "--heartbeat", "0.2", home=home)
     cluster = Cluster(coordinator, JOB)
     try:
         cluster.join("a", "--nnodes", "1:2", command=(sys.executable, "-c", STEPS))
@@ -115,7 +122,7 @@ def trained(serving: Coordinator, started: Prometheus | None) -> Coordinator:
     """Return a coordinator with a job that has come as far as to show a pace."""
     del started
     pace = ("coordinatord_job_steps_per_second", frozenset({("job_id", JOB)}))
-    wait_until("the pace of a job", lambda: scrape(serving.url).samples.get(pace, 0) > 0)
+    wait_until("the pace of a job", lambda: scrape(serving).samples.get(pace, 0) > 0)
     return serving
 
 
@@ -131,7 +138,12 @@ def prometheus(trained: Coordinator, started: Prometheus | None) -> Prometheus:
 @pytest.fixture(scope="module")
 def shown(trained: Coordinator) -> Scrape:
     """Return the scrape of a coordinator with a job that trains."""
-    return scrape(trained.url)
+    return scrape(trained)
+
+
+def scrape(coordinator: Coordinator) -> Scrape:
+    """Return what a coordinator shows now."""
+    return Scrape(coordinator.fetch("/metrics"))
 
 
 def promtool(*arguments: str | Path, words: str = "") -> None:
@@ -220,8 +232,7 @@ def test_every_alert_is_seen_to_fire() -> None:
 @needs_promtool
 @pytest.mark.slow
 def test_promtool_has_nothing_against_what_is_shown(trained: Coordinator) -> None:
-    with urllib.request.urlopen(f"{trained.url}/metrics", timeout=10) as answer:  # noqa: S310 - http
-        promtool("check", "metrics", words=answer.read().decode())
+    promtool("check", "metrics", words=trained.fetch("/metrics"))
 
 
 @needs_promtool

@@ -101,8 +101,9 @@ class Coordinator(Program):
         self.environ = clean_environ(**({} if home is None else as_by_default(home)))
         """The environment of its user."""
         self._own_state = None if state_dir else tempfile.TemporaryDirectory(prefix="coordinatord-")
-        state = self._own_state.name if self._own_state else str(state_dir)
-        where = ("--host", host, "--port", str(port), "--state-dir", state)
+        self.state = Path(self._own_state.name) if self._own_state else Path(str(state_dir))
+        """The state directory."""
+        where = ("--host", host, "--port", str(port), "--state-dir", self.state)
         # Workers here fail with the same error on purpose, and report no steps. Older releases have no such flag.
         environ = {**self.environ, "COORDINATORD_RETRY_PAUSE": "0"}
         super().__init__(*prefix, BIN / "coordinatord", *where, *flags, environ=environ)
@@ -116,16 +117,19 @@ class Coordinator(Program):
         if self._own_state:
             self._own_state.cleanup()
 
-    def get(self, path: str) -> Any:
-        """Return an answer of the HTTP API, from JSON."""
-        headers, context = {"Accept": "application/json"}, None
+    def fetch(self, path: str, accept: str = "*/*") -> str:
+        """Return an answer over HTTP, as an admin gets it."""
+        headers, context = {"Accept": accept}, None
         if self._home is not None:
-            token = first_token(self._home, Role.ADMIN)
-            headers["Authorization"] = f"Bearer {token.text}"
+            headers["Authorization"] = f"Bearer {first_token(self._home, Role.ADMIN).text}"
             context = pinned_context(lambda _: None)
         request = urllib.request.Request(f"{self.url}{path}", headers=headers)  # noqa: S310 - http
         with urllib.request.urlopen(request, timeout=10, context=context) as answer:  # noqa: S310 - as above
-            return json.load(answer)
+            return str(answer.read().decode())
+
+    def get(self, path: str) -> Any:
+        """Return an answer of the HTTP API, from JSON."""
+        return json.loads(self.fetch(path, "application/json"))
 
     def job(self, name: str) -> dict[str, Any] | None:
         """Return the state of a job; None if it is unknown."""

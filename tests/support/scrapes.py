@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Iterator
 
 from prometheus_client.parser import text_string_to_metric_families
-
-from tests.support.programs import TIMEOUT_S
 
 
 class Scrape:
@@ -42,9 +39,3 @@ class Scrape:
             for label, value in labels:
                 values.setdefault(label, set()).add(value)
         return found
-
-
-def scrape(url: str) -> Scrape:
-    """Scrape the coordinator at `url`."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=TIMEOUT_S) as answer:  # noqa: S310 - http
-        return Scrape(answer.read().decode())
