@@ -22,10 +22,6 @@ from nodeclient.keep.part_messages import (
 from nodeclient.keep.part_server import CHUNK_BYTES, GRACE_S, RATE_MIN, REQUEST_WITHIN_S
 from workerlib.keep.arena import Commit, Place
 
-ATTEMPTS = 3
-PAUSE_S = 0.2
-"""The pause between attempts to be answered: a host that forms a round is busy for a moment."""
-
 LOOK_UP_S = 0.5
 """How often a thread that waits for data looks whether anybody still wants them."""
 
@@ -57,7 +53,7 @@ def fetch(source: PartSource, name: PartName, room: Callable[[Commit], Place], g
     another thread when nobody wants the part any more. Raises `FetchError`, and whatever `room` raises.
     """
     try:
-        connection, exchange = _asked(source, name, given_up)
+        connection, exchange = _ask(source, name, given_up)
         with connection:
             commit = exchange.read_answer(_receive(connection, ANSWER_BYTES, time.monotonic() + GRACE_S, given_up))
             if commit is None:
@@ -74,18 +70,6 @@ def fetch(source: PartSource, name: PartName, room: Callable[[Commit], Place], g
         raise FetchError(f"{source.address}: {error}") from None
     place.commit(commit)
     place.note_digest(commit, crc)
-
-
-def _asked(source: PartSource, name: PartName, given_up: Event) -> tuple[socket.socket, Exchange]:
-    """Connect and ask for a part; a holder that is busy is asked again. Raises `OSError` and `EOFError`."""
-    attempt = 1
-    while True:
-        try:
-            return _ask(source, name, given_up)
-        except (OSError, EOFError):
-            if attempt == ATTEMPTS or given_up.wait(PAUSE_S):
-                raise
-        attempt += 1
 
 
 def _ask(source: PartSource, name: PartName, given_up: Event) -> tuple[socket.socket, Exchange]:

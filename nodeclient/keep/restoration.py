@@ -21,6 +21,9 @@ from nodeclient.keep.part_messages import Kind, PartName
 from workerlib.keep.arena import Arena, ArenaSizes, Commit, Place
 from workerlib.keep.channel_messages import Part
 
+PAUSE_S = 0.2
+"""The pause before a holder is asked again: a host that forms a round is busy for a moment."""
+
 
 class RestoreError(OperationalError):
     """The workers cannot have what they are to resume from; the text says why."""
@@ -60,14 +63,21 @@ class ReadyParts:
 class Restoration:
     """Gets ready what the workers of one round resume from."""
 
-    def __init__(self, run: str, node: str, arenas: Arenas, threads: Executor) -> None:
-        """Prepare to get parts for a node; transfers and digests block `threads`."""
+    def __init__(self, run: str, node: str, arenas: Arenas, threads: Executor, patience_s: float) -> None:
+        """Prepare to get parts for a node; transfers and digests block `threads`.
+
+        A holder that does not give a part is asked again for `patience_s`: the coordinator names another one if it is
+        lost, or has withdrawn the part.
+        """
         self._run = run
         self._node = node
         self._arenas = arenas
         self._threads = threads
+        self._patience_s = patience_s
         self._given_up = Event()
         self.ready = ReadyParts()
+        self.problem = ""
+        """Why a part could not be had so far, if one could not."""
 
     async def get(self, resume: Resume) -> None:
         """Get all parts, so that `ready` has them. Raises `RestoreError`. May be cancelled."""
@@ -116,22 +126,31 @@ class Restoration:
             if kind is Kind.SMALL and has_small:
                 return
             name = PartName(self._run, rank, resume.round, resume.step, kind)
-            landing = _Landing(self._arenas, kind)
-            try:
-                await loop.run_in_executor(self._threads, fetch, source, name, landing.room, self._given_up)
-                file = landing.open()
-            except (FetchError, NoMemoryError, OSError) as error:
-                landing.close()
-                what = f"the state of rank {rank} at step {resume.step} could not be had from node {source.node}"
-                raise RestoreError(f"{what}: {error}") from error
-            except BaseException:
-                landing.close()
-                raise
+            landing, file = await self._land(loop, source, name)
             assert landing.commit is not None  # noqa: S101 - it was received
             self.ready.received_bytes += landing.size
             self.ready.received += 1
             big, has_small = landing.is_generation, landing.commit.has_small
             self.ready.add(landing.commit, file, big=big, small=has_small or not big)
+
+    async def _land(self, loop: asyncio.AbstractEventLoop, source: KeptSource, name: PartName) -> tuple[_Landing, int]:
+        """Receive one part; return it with a descriptor that cannot be written to."""
+        until = loop.time() + self._patience_s
+        while True:
+            landing = _Landing(self._arenas, name.kind)
+            try:
+                await loop.run_in_executor(self._threads, fetch, source, name, landing.room, self._given_up)
+                return landing, landing.open()
+            except (FetchError, NoMemoryError, OSError) as error:
+                landing.close()
+                what = f"the state of rank {name.rank} at step {name.step} could not be had from node {source.node}"
+                self.problem = f"{what}: {error}"
+                if not isinstance(error, FetchError) or loop.time() >= until:
+                    raise RestoreError(self.problem) from error
+            except BaseException:
+                landing.close()
+                raise
+            await asyncio.sleep(PAUSE_S)
 
 
 class _Landing:

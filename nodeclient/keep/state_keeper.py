@@ -45,6 +45,10 @@ from workerlib.keep.channel_messages import (
 THREADS = 8
 """How many parts are received or checked at a time."""
 
+PATIENCE_S = 30.0
+"""How long a holder that does not give a part is asked again. The coordinator knows long before whether it is lost: a
+lease is 5 s by default."""
+
 SAVE_BASE_S = 1.0
 SAVE_RATE = 0.5e9
 """A save may take this long, and a second more for each so many bytes: half of what a busy host copies."""
@@ -57,6 +61,8 @@ class KeepSettings:
     limit_bytes: int
     timeout_s: float
     """The longest time to save; the size decides how much of it workers get."""
+    patience_s: float = PATIENCE_S
+    """How long the coordinator has to name another holder, if one does not give its part."""
 
     def save_within_s(self, kept_bytes: int) -> float:
         """Return how long workers that keep so much have to save one generation of it."""
@@ -92,6 +98,12 @@ class _Round:
     getting: asyncio.Task[None] | None = None
     restoring: Restoring = Restoring.NOTHING
     problem: str = ""
+
+    @property
+    def trouble(self) -> str:
+        """Why parts could not be had, or not yet; empty if all is well."""
+        waits = self.restoring is Restoring.FETCHING and self.restoration is not None
+        return self.problem or (self.restoration.problem if waits and self.restoration is not None else "")
 
 
 class StateKeeper:
@@ -173,8 +185,10 @@ class StateKeeper:
             self._answer_all()
         elif resume.complete and current.restoring in {Restoring.NOTHING, Restoring.FETCHING}:
             self._give_up()
-            current.restoring = Restoring.FETCHING
-            current.restoration = Restoration(self.run, self._node, self._arenas, self._threads)
+            current.restoring, current.problem = Restoring.FETCHING, ""
+            current.restoration = Restoration(
+                self.run, self._node, self._arenas, self._threads, self._settings.patience_s
+            )
             current.getting = self._tasks.spawn(self._get(current, current.restoration, resume), name="restore")
 
     def listen(self, folder: Path, round_number: int) -> dict[str, str]:
@@ -221,7 +235,7 @@ class StateKeeper:
         holding = Holding(
             parts=kept_groups.grouped(parts),
             restoring=current.restoring if here else Restoring.NOTHING,
-            problem=current.problem if here else "",
+            problem=clip(current.trouble, MESSAGE_MAX) if here else "",
             interval_steps=min(steps, STEP_MAX) or None,
             save_s=None if self._save_s is None else min(self._save_s, DURATION_S_MAX),
             used_bytes=self._arenas.used_bytes,
@@ -309,7 +323,9 @@ class StateKeeper:
         except (RestoreError, OSError) as error:
             if isinstance(error, DamagedError):
                 self.note_damage(error.held)
-            current.restoring, current.problem = Restoring.FAILED, clip(str(error), MESSAGE_MAX)
+                current.problem = str(error)
+                await asyncio.sleep(self._settings.patience_s)  # and is cancelled if another holder is named
+            current.restoring, current.problem = Restoring.FAILED, str(error)
             text = f"round {current.number} cannot resume at step {resume.step} from memory: {error}"
             self._notify(Level.WARNING, text, "state_not_restored")
             self._submit(KeptChanged())

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from coordinatord.protocol.kept_state import Holding, KeptSource, Resume, WantedParts
 from coordinatord.protocol.messages import Observed, Phase
@@ -49,7 +50,16 @@ LOOK_AGAIN_S = 0.01
 class KeepingNode:
     """One node that keeps state."""
 
-    def __init__(self, name: str, folder: Path, tasks: Tasks, *, workers: int = 1, memory: int = MEMORY_BYTES) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        tasks: Tasks,
+        *,
+        workers: int = 1,
+        memory: int = MEMORY_BYTES,
+        patience_s: float = 0,
+    ) -> None:
         self.name = name
         self.events: list[Event] = []
         self.texts: list[str] = []
@@ -58,7 +68,7 @@ class KeepingNode:
         self._folder = folder
         self._changed = asyncio.Event()
         self._living: list[KeepingWorker] = []
-        settings = KeepSettings(memory, KEEP_TIMEOUT_S)
+        settings = KeepSettings(memory, KEEP_TIMEOUT_S, patience_s)
         self.keeper = StateKeeper(settings, name, workers, self._submit, self._notify, tasks)
 
     def begin(self, round_number: int, resume: Resume | None = None, run: str = RUN) -> str:
@@ -196,7 +206,7 @@ def wanted(rank: int = 0, *, big: bool = True, small: bool = True) -> WantedPart
 
 
 @asynccontextmanager
-async def keeping_nodes(folder: Path, *names: str, **options: int) -> AsyncIterator[list[KeepingNode]]:
+async def keeping_nodes(folder: Path, *names: str, **options: Any) -> AsyncIterator[list[KeepingNode]]:
     """Have nodes that keep state; an error in any of their tasks fails the test."""
     tasks = Tasks()
     nodes = [KeepingNode(name, folder, tasks, **options) for name in names]

@@ -13,10 +13,21 @@ from pathlib import Path
 import pytest
 
 from coordinatord.protocol.kept_state import KeptSource, Restoring, WantedParts
+from nodeclient.core.effects import Restore
 from nodeclient.core.events import KeptChanged
 from nodeclient.keep import part_fetch, part_server
 from nodeclient.keep.part_messages import NONCE_BYTES, REQUEST_BYTES, Exchange, Kind, PartName, pack_request
-from tests.nodeclient.keep.stage import BIG, RUN, SMALL, KeepingNode, KeepingWorker, a_resume, keeping_nodes, wanted
+from tests.nodeclient.keep.stage import (
+    BIG,
+    RUN,
+    SMALL,
+    WITHIN_S,
+    KeepingNode,
+    KeepingWorker,
+    a_resume,
+    keeping_nodes,
+    wanted,
+)
 from workerlib.keep.arena import PENDING, WHOLE
 from workerlib.keep.channel_messages import DESCRIPTORS_MAX
 
@@ -102,6 +113,45 @@ async def test_more_parts_than_a_packet_takes_come_in_several(tmp_path: Path) ->
         holding = a.holding()
         assert holding is not None
         assert [(group.first_rank, group.ranks) for group in holding.parts] == [(0, a.workers)]
+
+
+# Another holder
+
+
+async def test_when_a_holder_is_lost_its_parts_are_had_from_another(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    async with keeping_nodes(tmp_path, "b", "c", patience_s=WITHIN_S) as [b, c]:
+        await holder(b)
+        gone = replace(b.source(wanted()), node="a", port=port)
+        worker = c.worker(c.begin(2, a_resume(1, 7, gone)))
+        await c.until(lambda: (holding := c.holding(workers=True)) is not None and "from node a" in holding.problem)
+        holding = c.holding(workers=True)
+        assert holding is not None
+        assert holding.restoring is Restoring.FETCHING, "the coordinator will know another"
+        c.keeper.carry_out(Restore(RUN, 2, a_resume(1, 7, b.source(wanted()))))
+        assert (await worker.resume())[1] == {(0, True): BIG, (0, False): SMALL}
+
+
+async def test_what_is_damaged_on_its_own_host_is_had_from_another(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b", patience_s=WITHIN_S) as [a, b]:
+        worker = await holder(a)
+        await holder(b)
+        assert worker.arena is not None
+        place = next(place for place in worker.arena.generations if place.read() is not None)
+        commit = place.read()
+        assert commit is not None
+        await a.until(lambda: place.digest(commit) is not None)
+        place.data[2_000_000] ^= 1
+        path = a.begin(2, a_resume(1, 7, a.source(wanted())))
+        await a.until(lambda: KeptChanged() in a.events)
+        holding = a.holding(workers=True)
+        assert holding is not None
+        assert holding.restoring is Restoring.FETCHING
+        assert not any(part.big for part in holding.parts), "it is withdrawn, so that the coordinator names another"
+        own, others = a.source(wanted(big=False)), b.source(wanted(small=False))
+        a.keeper.carry_out(Restore(RUN, 2, a_resume(1, 7, own, others)))
+        assert (await a.worker(path).resume())[1] == {(0, True): BIG, (0, False): SMALL}
 
 
 # Damage, lies and silence
