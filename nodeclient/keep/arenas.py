@@ -17,13 +17,36 @@ from threading import Lock
 from coordinatord.protocol.errors import OperationalError
 from nodeclient.keep.part_messages import Kind
 from nodeclient.workers import syscalls
-from workerlib.keep.arena import MEMORY_NAME, Arena, ArenaSizes, Commit, Place
+from workerlib.keep.arena import GENERATIONS, MEMORY_NAME, Arena, ArenaSizes, Commit, Place
 
 _SEALS = syscalls.F_SEAL_SHRINK | syscalls.F_SEAL_GROW | syscalls.F_SEAL_SEAL
 
 _SPARE_SHARE = 0.9
 """The share of the memory that is free which may be taken. Where a control group runs out of memory, the kernel kills
 one of its processes; it does not refuse."""
+
+PATIENCE_S = 30.0
+"""How long a holder that does not give a part is asked again. The coordinator knows long before whether it is lost: a
+lease is 5 s by default."""
+
+SAVE_BASE_S = 1.0
+SAVE_RATE = 0.5e9
+"""A save may take this long, and a second more for each so many bytes: half of what a busy host copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepSettings:
+    """How much may be kept, and how long a save may take."""
+
+    limit_bytes: int
+    timeout_s: float
+    """The longest time to save; the size decides how much of it workers get."""
+    patience_s: float = PATIENCE_S
+    """How long the coordinator has to name another holder, if one does not give its part."""
+
+    def save_within_s(self, kept_bytes: int) -> float:
+        """Return how long workers that keep so much have to save one generation of it."""
+        return min(SAVE_BASE_S + kept_bytes / GENERATIONS / SAVE_RATE, self.timeout_s)
 
 
 class NoMemoryError(OperationalError):

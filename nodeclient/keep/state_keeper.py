@@ -20,13 +20,13 @@ from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
 from nodeclient.keep import digests
-from nodeclient.keep.arenas import Arenas, Held, NoMemoryError, size_in_words
+from nodeclient.keep.arenas import Arenas, Held, KeepSettings, NoMemoryError, size_in_words
 from nodeclient.keep.part_messages import Kind, PartName
 from nodeclient.keep.part_server import PartServer
 from nodeclient.keep.restoration import DamagedError, Restoration, RestoreError
 from nodeclient.keep.worker_channel import WorkerChannel
 from workerlib.env import KEEP
-from workerlib.keep.arena import GENERATIONS, ArenaError, ArenaSizes
+from workerlib.keep.arena import ArenaError, ArenaSizes
 from workerlib.keep.channel_messages import (
     DESCRIPTORS_MAX,
     NOTHING,
@@ -44,30 +44,6 @@ from workerlib.keep.channel_messages import (
 
 THREADS = 8
 """How many parts are received or checked at a time."""
-
-PATIENCE_S = 30.0
-"""How long a holder that does not give a part is asked again. The coordinator knows long before whether it is lost: a
-lease is 5 s by default."""
-
-SAVE_BASE_S = 1.0
-SAVE_RATE = 0.5e9
-"""A save may take this long, and a second more for each so many bytes: half of what a busy host copies."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeepSettings:
-    """How much may be kept, and how long a save may take."""
-
-    limit_bytes: int
-    timeout_s: float
-    """The longest time to save; the size decides how much of it workers get."""
-    patience_s: float = PATIENCE_S
-    """How long the coordinator has to name another holder, if one does not give its part."""
-
-    def save_within_s(self, kept_bytes: int) -> float:
-        """Return how long workers that keep so much have to save one generation of it."""
-        return min(SAVE_BASE_S + kept_bytes / GENERATIONS / SAVE_RATE, self.timeout_s)
-
 
 Notify = Callable[[Level, str, str], None]
 """Shows the user a line: how much it matters, the text, and what has happened as an identifier."""

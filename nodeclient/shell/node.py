@@ -54,7 +54,8 @@ from nodeclient.diagnosis import error_file, oom
 from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.forkserver.starter import WorkerStarter
 from nodeclient.host.ports import PortReservation
-from nodeclient.keep.state_keeper import KeepSettings, StateKeeper
+from nodeclient.keep.arenas import KeepSettings
+from nodeclient.keep.state_keeper import StateKeeper
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output
 from nodeclient.shell.agent_loop import AgentLoop

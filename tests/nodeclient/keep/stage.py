@@ -16,7 +16,8 @@ from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.agent_settings import KEEP_TIMEOUT_S
 from nodeclient.core.effects import Restore
 from nodeclient.core.events import Event
-from nodeclient.keep.state_keeper import KeepSettings, StateKeeper
+from nodeclient.keep.arenas import KeepSettings
+from nodeclient.keep.state_keeper import StateKeeper
 from workerlib.env import KEEP
 from workerlib.keep.arena import Arena, Commit, Place
 from workerlib.keep.channel_messages import (
