@@ -17,7 +17,7 @@ from coordinatord.runtime.settings import SettingsParser
 from nodeclient.config.access_flags import read_access
 from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, JoinConfig
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, JOIN_TIMEOUT_S, KEEP_TIMEOUT_S
-from nodeclient.host.addresses import fresh_node_id
+from nodeclient.host.addresses import address_of, fresh_node_id, interfaces
 from nodeclient.host.devices import Host, WorkersPerNodeError, workers_per_node
 from nodeclient.host.memory import memory
 from nodeclient.host.schedulers import Found, SchedulerError, found, missed
@@ -30,6 +30,9 @@ STOP_TIMEOUT_S = 30.0
 KEEP_SHARE = 0.25
 """The share of the memory that may hold kept state. The state of a model on GPUs takes a fraction of the host's memory;
 training on CPUs uses most of it for itself."""
+
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+"""The variables by which workers are told of the interface, unless the user has set them."""
 
 UNHEEDED = {
     "TORCHELASTIC_ENABLE_FILE_TIMER": "nodeclient has no watchdog for torch.distributed.elastic.timer to talk to",
@@ -71,10 +74,12 @@ def join_config(
     shown = given.local_ranks_filter
     if shown is not None and not any(local_rank < workers for local_rank in shown):
         remarks.append(f"--local-ranks-filter keeps all {workers} workers of this node from the terminal")
-    if given.advertise_addr and ipaddress.ip_address(given.advertise_addr.partition("%")[0]).is_loopback:
+    address = given.advertise_addr or _address_of_interface(parser, given.interface, environ, remarks)
+    if address and ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+        flag = "--advertise-addr" if given.advertise_addr else f"--interface {given.interface}:"
         remarks.append(
-            f"--advertise-addr {given.advertise_addr} is of loopback, where no other host reaches this one: it counts "
-            "in rounds on this host alone"
+            f"{flag} {address} is of loopback, where no other host reaches this one: it counts in rounds on this host"
+            " alone"
         )
     config = JoinConfig(
         coordinators=given.coord,
@@ -85,7 +90,7 @@ def join_config(
         workers=workers,
         role=given.role,
         topology=given.topology,
-        advertise_address=given.advertise_addr,
+        advertise_address=address,
         join_timeout_s=_first(given.join_timeout, JOIN_TIMEOUT_S),
         stop_timeout_s=_first(given.stop_timeout, STOP_TIMEOUT_S),
         abort_timeout_s=_first(given.abort_timeout, ABORT_TIMEOUT_S),
@@ -101,6 +106,7 @@ def join_config(
         keep_timeout_s=_first(given.keep_timeout, KEEP_TIMEOUT_S),
         error_file=_error_file(environ),
         own_coordinator=front_end.own_coordinator,
+        interface=given.interface,
         access=read_access(parser, given, environ, clear_allowed=front_end.own_coordinator),
         remarks=tuple(remarks),
         log_format=given.log_format,
@@ -149,6 +155,29 @@ def _workers(
         return workers_per_node(given.nproc_per_node, environ)
     except (SpawnError, WorkersPerNodeError) as error:
         parser.error(str(error))
+
+
+def _address_of_interface(
+    parser: SettingsParser, interface: str | None, environ: Mapping[str, str], remarks: list[str]
+) -> str | None:
+    """Return the address of the interface that workers are to use, if one is named."""
+    if interface is None:
+        return None
+    if interface not in interfaces():
+        there = ", ".join(interfaces())
+        parser.error(f"--interface {interface}: this host has no such network interface; there are: {there}")
+    address = address_of(interface)
+    if address is None:
+        parser.error(
+            f"--interface {interface} has no address at which other nodes could reach this one: is it up? `ip address`"
+            " shows the addresses of all"
+        )
+    remarks += [
+        f"{variable}={environ[variable]} is set, so --interface {interface} does not change it"
+        for variable in INTERFACE_VARIABLES
+        if variable in environ
+    ]
+    return address
 
 
 def _group_rank(

@@ -180,6 +180,13 @@ def add_node(parser: SettingsParser) -> None:
     )
     add_own(
         parser,
+        "--interface",
+        type=flag_values.name,
+        metavar="NAME",
+        help="network interface that gloo and NCCL use, and at whose address other nodes reach this one",
+    )
+    add_own(
+        parser,
         "--topology",
         type=flag_values.topology,
         default="",

@@ -36,6 +36,7 @@ class JoinConfig:
     role: str
     topology: str
     advertise_address: str | None
+    """The address at which others reach this node: a given one, or that of the `interface`."""
     join_timeout_s: float
     stop_timeout_s: float
     log_level: str
@@ -62,6 +63,8 @@ class JoinConfig:
     own_coordinator: bool = False
     """Whether to start the coordinator if its address is this host's and nothing listens there yet, as torchrun
     does."""
+    interface: str | None = None
+    """The network interface that gloo and NCCL use in the workers; None if they choose it."""
     access: AccessSettings = USUAL
     """Where tokens may be, and how to speak to the coordinator."""
     remarks: tuple[str, ...] = ()

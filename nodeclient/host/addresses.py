@@ -72,6 +72,21 @@ def _source_towards(peer: str) -> str | None:
         return None
 
 
+def interfaces() -> list[str]:
+    """Return the names of this host's network interfaces."""
+    return sorted(name for _, name in socket.if_nameindex())
+
+
+def address_of(interface: str) -> str | None:
+    """Return the address at which others may reach this host by a network interface, IPv4 before IPv6.
+
+    None if it has none. A link-local address is none: by itself it does not say which interface leads to it.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        found = _ipv4_of(interface, control)
+    return next((str(one) for one in (found, *_ipv6_of(interface)) if one is not None and not one.is_link_local), None)
+
+
 def interface_of(address: str) -> str | None:
     """Return the network interface that carries this local IP address; None if none does, or it is no IP address."""
     try:
@@ -85,26 +100,30 @@ def interface_of(address: str) -> str | None:
 
 def _interface_of_ipv4(wanted: ipaddress.IPv4Address) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        for _, name in socket.if_nameindex():
-            request = _IFREQ.pack(os.fsencode(name), 0)
-            try:
-                answer = fcntl.ioctl(control, _SIOCGIFADDR, request)
-            except OSError:
-                # It has no IPv4 address.
-                continue
-            if answer[20:24] == wanted.packed:
-                return name
-    return None
+        return next((name for name in interfaces() if _ipv4_of(name, control) == wanted), None)
+
+
+def _ipv4_of(interface: str, control: socket.socket) -> ipaddress.IPv4Address | None:
+    try:
+        answer = fcntl.ioctl(control, _SIOCGIFADDR, _IFREQ.pack(os.fsencode(interface), 0))
+    except OSError:  # it has no IPv4 address
+        return None
+    return ipaddress.IPv4Address(answer[20:24])
 
 
 def _interface_of_ipv6(wanted: ipaddress.IPv6Address) -> str | None:
+    return next((name for name, address in _ipv6_addresses() if address == wanted), None)
+
+
+def _ipv6_of(interface: str) -> list[ipaddress.IPv6Address]:
+    return [address for name, address in _ipv6_addresses() if name == interface]
+
+
+def _ipv6_addresses() -> list[tuple[str, ipaddress.IPv6Address]]:
+    """Return all interfaces with their IPv6 addresses; none where the kernel has no IPv6."""
     try:
         table = Path("/proc/net/if_inet6").read_text()
     except FileNotFoundError:
-        # The kernel has no IPv6.
-        return None
-    for line in table.splitlines():
-        digits, _, _, _, _, name = line.split()
-        if bytes.fromhex(digits) == wanted.packed:
-            return name
-    return None
+        return []
+    lines = map(str.split, table.splitlines())
+    return [(name, ipaddress.IPv6Address(bytes.fromhex(digits))) for digits, _, _, _, _, name in lines]

@@ -66,7 +66,7 @@ class CommandBuilder:
 
     def common_command(self) -> WorkerCommand:
         """Return what the commands of all workers have in common in every round; the macro is not expanded."""
-        environ = {**DEFAULTS, **LAUNCHER_DEFAULTS, **self._inherited}
+        environ = {**DEFAULTS, **LAUNCHER_DEFAULTS, **_interface(self._config.interface), **self._inherited}
         if self._threads is not None:
             environ[OMP] = str(max(self._threads))
         cpus = None if self._config.numa is None else frozenset().union(*self._cpus)
@@ -83,12 +83,12 @@ class CommandBuilder:
 
         `slots` has the variables of each worker's slot and of its channel, and `output` those of its terminal.
 
-        Where the round spans hosts, gloo is made to listen on the interface that leads to the master, unless the
-        inherited environment says otherwise. Its own default is where the host's name leads.
+        Where the round spans hosts, gloo is made to listen on the interface that leads to the master, unless the user
+        has named another one. Its own default is where the host's name leads.
         """
         interface = interface_towards(start.assignment.master_address)
         gloo = {"GLOO_SOCKET_IFNAME": interface} if interface and interface != "lo" else {}
-        base = {**DEFAULTS, **LAUNCHER_DEFAULTS, **gloo}
+        base = {**DEFAULTS, **LAUNCHER_DEFAULTS, **gloo, **_interface(self._config.interface)}
         own = zip(error_files, slots, screens, strict=True)
         return [
             self._command(start, rank, {**base, **screen, **self._inherited, **slot}, file)
@@ -109,6 +109,14 @@ class CommandBuilder:
         program, *arguments = config.command
         argv = (program, *(argument.replace(LOCAL_RANK_MACRO, str(local_rank)) for argument in arguments))
         return WorkerCommand(argv, environ, None if config.numa is None else self._cpus[local_rank])
+
+
+def _interface(name: str | None) -> dict[str, str]:
+    """Return the variables that make gloo and NCCL use a network interface; none if none is named.
+
+    NCCL takes what stands behind `=` for a whole name, and otherwise for the beginning of names.
+    """
+    return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
 
 
 def _environment(config: JoinConfig, start: Start, local_rank: int) -> WorkerEnvironment:

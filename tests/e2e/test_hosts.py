@@ -135,6 +135,27 @@ def test_nodes_on_one_host_away_from_the_coordinator_meet_over_loopback(site: Si
     assert {worker.address for worker in site.cluster.await_round(2).workers} == {"127.0.0.1"}
 
 
+def test_a_named_interface_carries_the_training(site: Site) -> None:
+    own = {"a": "10.99.0.1", "b": "10.99.0.2"}
+    for host, address in own.items():
+        for words in (
+            "link add link eth0 name train0 type macvlan mode bridge",
+            f"address add {address}/24 dev train0",
+            "link set train0 up",
+        ):
+            assert run(*site.hosts.on(host), "ip", *words.split()).returncode == 0
+    nodes = [site.join(host, "--nnodes", "2", "--interface", "train0", command=TRAINING) for host in own]
+    first, second = sorted(nodes, key=lambda node: node.await_event("sum", sum=2)["rank"])
+    rank_0 = first.await_event("sum", sum=2)
+    assert rank_0["address"] == own[first.name]
+    talking = run(*site.hosts.on(first.name), "ss", "--no-header", "--tcp", "--numeric").stdout.split()
+    ends = {end.rpartition(":")[0].strip("[]").removeprefix("::ffff:") for end in talking if ":" in end}
+    # To the coordinator it goes as before.
+    assert ends == {*own.values(), site.hosts.address[first.name], site.address}
+    kill_quietly(rank_0["pid"], signal.SIGUSR1)
+    assert (first.wait(), second.wait()) == (0, 0)
+
+
 def test_an_address_that_its_user_names_is_the_one_that_others_are_given(site: Site) -> None:
     address = site.hosts.address["b"]
     site.join("b", "--nnodes", "2", "--advertise-addr", address, script="--mesh", name="1")

@@ -12,6 +12,7 @@ import pytest
 
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import JobSpec
+from coordinatord.runtime.settings import SettingsError
 from nodeclient.config.flag_values import (
     Endpoint,
     endpoints,
@@ -315,6 +316,26 @@ def test_a_filter_that_shows_nobody_is_remarked_on(shown: str, remarked: bool) -
     flags = ("--nproc-per-node", "2", "--local-ranks-filter", shown)
     remarks = join("--coord", "h", "--job-id", "j", *flags).remarks
     assert any("keeps all 2 workers" in remark for remark in remarks) == remarked
+
+
+def test_an_interface_gives_the_node_its_address() -> None:
+    usual = ("--coord", "h", "--job-id", "j")
+    config = join(*usual, "--interface", "lo")
+    assert (config.interface, config.advertise_address) == ("lo", "127.0.0.1")
+    [remark] = config.remarks
+    assert "--interface lo: 127.0.0.1 is of loopback" in remark
+    config = join(*usual, "--interface", "lo", "--advertise-addr", "10.0.0.1")
+    assert (config.interface, config.advertise_address) == ("lo", "10.0.0.1")
+
+
+def test_an_interface_that_the_user_has_set_for_a_library_stands() -> None:
+    remarks = join("--coord", "h", "--job-id", "j", "--interface", "lo", NCCL_SOCKET_IFNAME="ib").remarks
+    assert "NCCL_SOCKET_IFNAME=ib is set, so --interface lo does not change it" in remarks
+
+
+def test_an_interface_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(SettingsError, match=r"--interface wg7: this host has no such .* there are: .*\blo\b"):
+        join("--coord", "h", "--interface", "wg7")
 
 
 def test_an_advertised_loopback_address_is_remarked_on() -> None:

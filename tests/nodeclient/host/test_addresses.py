@@ -45,6 +45,14 @@ def test_a_network_namespace_has_a_host_id_of_its_own() -> None:
     assert _in_namespace("", "host_id()") not in {"", host_id()}
 
 
+def test_an_interface_has_the_address_that_others_can_use() -> None:
+    assert _in_namespace(PAIR, "address_of('first'), address_of('second')") == "10.20.0.1 10.30.0.1"
+    only_ipv6 = f"{PAIR}ip -4 address flush dev first"
+    assert _in_namespace(only_ipv6, "address_of('first')") == "fd00::1"
+    assert _in_namespace(f"{only_ipv6}\nip -6 address del fd00::1/64 dev first", "address_of('first')") == "None"
+    assert _in_namespace(PAIR, "interfaces()") == "['first', 'lo', 'second']"
+
+
 def test_the_routable_address_is_the_one_towards_the_default_route() -> None:
     assert _in_namespace(f"{PAIR}ip route add default via 10.20.0.2", "routable_address()") == "10.20.0.1"
     assert _in_namespace(f"{PAIR}ip route add default via 10.30.0.2", "routable_address()") == "10.30.0.1"

@@ -135,6 +135,16 @@ def test_the_user_s_choice_of_interface_for_gloo_stands() -> None:
     assert found == ["ib0"] * 2
 
 
+def test_a_named_interface_is_that_of_gloo_and_nccl_unless_the_user_has_set_theirs() -> None:
+    for begin in (start(), start("192.0.2.1")):
+        assert values("GLOO_SOCKET_IFNAME", begin=begin, interface="wg0") == ["wg0"] * 2
+        assert values("NCCL_SOCKET_IFNAME", begin=begin, interface="wg0") == ["=wg0"] * 2
+    theirs = {"GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "ib"}
+    assert values("GLOO_SOCKET_IFNAME", theirs, interface="wg0") == ["ib0"] * 2
+    assert values("NCCL_SOCKET_IFNAME", theirs, interface="wg0") == ["ib"] * 2
+    assert values("NCCL_SOCKET_IFNAME") == [None] * 2
+
+
 # Arguments
 
 
