@@ -69,14 +69,14 @@ class Held:
         return self.kind is Kind.SMALL or self.commit.has_small
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Owned:
     file: int
     arena: Arena
 
 
 class Arenas:
-    """The arenas of one node. All is for the thread of the event loop, but `claim` and `give_back` are for any."""
+    """The arenas of one node. All is for the thread of the event loop; what counts memory is for any thread."""
 
     def __init__(self, limit_bytes: int, available: Callable[[], int]) -> None:
         """Begin with none. `limit_bytes` is the most that they may have in all; `available` is what the host has."""
@@ -86,6 +86,8 @@ class Arenas:
         """The arenas of each local rank; the last one is in use."""
         self._protected: Collection[tuple[int, int]] = ()
         self._lock = Lock()
+        self._coming_bytes = 0
+        """What is being allocated: the host still shows it as free."""
         self.used_bytes = 0
         """All that is taken of the limit, with what is being allocated and what is received."""
 
@@ -103,21 +105,32 @@ class Arenas:
         except OSError as error:
             self.give_back(sizes.total)
             raise NoMemoryError(f"{what}, which the system refused: {error.strerror}") from error
+        finally:
+            self.note_allocated(sizes.total)
         arena = Arena.attach(file, writable=True)
         arena.protect(self._protected)
         self._owned.setdefault(local_rank, []).append(_Owned(file, arena))
         return file
 
     def claim(self, size: int, what: str) -> None:
-        """Count memory that is about to be used. Raises `NoMemoryError` with `what` if that is too much."""
-        available = self._available()
+        """Count memory that is about to be allocated. Raises `NoMemoryError` with `what` if that is too much.
+
+        `note_allocated` is to follow, whatever comes of it.
+        """
         with self._lock:
             if size > self._limit_bytes - self.used_bytes:
                 used = f", of which {size_in_words(self.used_bytes)} are used" if self.used_bytes else ""
                 raise NoMemoryError(f"{what}, and --keep-memory is {size_in_words(self._limit_bytes)}{used}")
-            if size > available * _SPARE_SHARE:
-                raise NoMemoryError(f"{what}, and this host has {size_in_words(available)} to spare")
+            spare = max(0.0, self._available() * _SPARE_SHARE - self._coming_bytes)
+            if size > spare:
+                raise NoMemoryError(f"{what}, and this host has {size_in_words(int(spare))} to spare")
             self.used_bytes += size
+            self._coming_bytes += size
+
+    def note_allocated(self, size: int) -> None:
+        """Note that claimed memory has its pages by now, or never will."""
+        with self._lock:
+            self._coming_bytes -= size
 
     def give_back(self, size: int) -> None:
         """Count memory no more."""
@@ -153,18 +166,27 @@ class Arenas:
         self._protected = steps
         for owned in self._all():
             owned.arena.protect(steps)
+        self.drop_superseded()
 
     def is_protected(self, commit: Commit) -> bool:
         """Whether the generation of a commit is not to be overwritten."""
         return (commit.round, commit.step) in self._protected
 
     def drop_superseded(self) -> None:
-        """Drop arenas that were replaced by larger ones, once those have something whole."""
+        """Drop arenas that were replaced by larger ones, once those have something whole.
+
+        Those with a protected step stay: what is newer here may not be whole on other nodes.
+        """
         for local_rank, owned in self._owned.items():
             *older, last = owned
-            if older and any(place.read() is not None for place in last.arena.generations):
-                self._owned[local_rank] = [last]
-                self._close(older)
+            if any(place.read() is not None for place in last.arena.generations):
+                superseded = [one for one in older if not self._has_protected(one.arena)]
+                self._owned[local_rank] = [one for one in owned if one not in superseded]
+                self._close(superseded)
+
+    def _has_protected(self, arena: Arena) -> bool:
+        commits = [place.read() for place in (*arena.generations, *arena.smalls)]
+        return any(commit is not None and self.is_protected(commit) for commit in commits)
 
     def drop(self) -> None:
         """Drop everything. The memory is free when no worker has it any more."""

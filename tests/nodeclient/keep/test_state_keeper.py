@@ -124,6 +124,26 @@ async def test_a_larger_arena_takes_the_place_of_one_when_it_has_something_whole
         assert after.used_bytes < between.used_bytes
 
 
+def steps_of(node: KeepingNode) -> set[int]:
+    """Return the steps of which a node holds anything."""
+    holding = node.holding()
+    return {part.step for part in holding.parts} if holding is not None else set()
+
+
+async def test_a_smaller_arena_stays_while_a_step_in_it_is_protected(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        worker = node.worker(node.begin(1))
+        await worker.reserve()
+        worker.save(7)
+        node.keeper.carry_out(Protect(RUN, (KeptStep(1, 7),)))
+        await worker.reserve(2 * len(BIG))
+        worker.save(9, BIG * 2)
+        await node.until(lambda: (holding := node.holding()) is not None and holding.save_s is not None)
+        assert steps_of(node) == {7, 9}, "other nodes may not have step 9"
+        node.keeper.carry_out(Protect(RUN, (KeptStep(1, 9),)))
+        assert steps_of(node) == {9}
+
+
 async def test_nothing_of_another_run_is_kept(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a") as [node]:
         await saved(node)

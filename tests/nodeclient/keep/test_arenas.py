@@ -1,0 +1,36 @@
+"""The memory of a node is bounded by what the host has, also while several workers ask for some."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from nodeclient.keep import arenas
+from nodeclient.keep.arenas import Arenas, NoMemoryError
+from workerlib.keep.arena import ArenaSizes
+
+pytestmark = pytest.mark.asyncio
+
+SIZES = ArenaSizes.at_least(1_000_000, 4_096)
+
+
+async def test_memory_that_is_being_allocated_is_not_promised_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host shows it as free until its pages are there; who takes it once more is killed by the kernel."""
+    go_on, allocate = threading.Event(), arenas.allocate
+
+    def slowly(sizes: ArenaSizes, size: int) -> int:
+        go_on.wait(10)
+        return allocate(sizes, size)
+
+    monkeypatch.setattr(arenas, "allocate", slowly)
+    kept = Arenas(2**40, lambda: 2 * SIZES.total)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(kept.reserve(0, SIZES))
+        await asyncio.sleep(0)
+        with pytest.raises(NoMemoryError, match=r"this host has .* to spare"):
+            await kept.reserve(1, SIZES)
+        go_on.set()
+    await kept.reserve(1, SIZES)
+    kept.drop()
