@@ -23,7 +23,7 @@ WARM = ("--preload", "torch,torch.distributed,numpy,workerlib.keep.keeper")
 
 def command(folder: Path, *kills: str) -> tuple[str, ...]:
     """Return the command of workers that are killed at `ROUND:RANK:STEP:POINT`."""
-    return (sys.executable, "-m", "tests.support.kept_program", str(folder), str(STEPS), *kills)
+    return (sys.executable, "-m", "tests.support.kept_program", "ddp", str(folder), str(STEPS), *kills)
 
 
 @pytest.fixture(scope="module")

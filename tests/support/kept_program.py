@@ -1,6 +1,7 @@
-"""The training of `kept_training` as a program.
+"""The trainings of `kept_training` as a program.
 
-Arguments: the folder for its notes, the number of steps, and any number of kills as ROUND:RANK:STEP:POINT.
+Arguments: `ddp` or `fsdp`, the folder for its notes, the number of steps, and any number of kills, either as
+ROUND:RANK:STEP:POINT, or as ROUND:RANK:PLACE:LINES for `dying.die_within`.
 """
 
 from __future__ import annotations
@@ -11,15 +12,26 @@ from pathlib import Path
 
 import torch
 
-from tests.support.kept_training import train_ddp
+from tests.support.dying import PLACES, die_within
+from tests.support.kept_training import train_ddp, train_sharded
+
+NOBODY = (-1, -1, "")
 
 
-def main(folder: str, steps: str, *kills: str) -> None:
-    """Train; the worker of a rank may be killed in a round, at a point of a step."""
+def main(kind: str, folder: str, steps: str, *kills: str) -> None:
+    """Train; the worker of a rank may be killed in a round, at a point of a step or at a line of ours."""
     torch.set_num_threads(1)  # as in the training that it is compared with
-    rounds = dict(kill.split(":", 1) for kill in kills)
-    rank, step, point = rounds.get(os.environ["COORDINATORD_ROUND"], "-1:-1:").split(":")
-    train_ddp(Path(folder), int(steps), (int(rank), int(step), point))
+    kill = NOBODY
+    for number, rank, where, what in (one.split(":") for one in kills):
+        if (number, rank) == (os.environ["COORDINATORD_ROUND"], os.environ["RANK"]):
+            if where in PLACES:
+                die_within(where, int(what))
+            else:
+                kill = int(rank), int(where), what
+    if kind == "ddp":
+        train_ddp(Path(folder), int(steps), kill)
+    else:
+        train_sharded(Path(folder), int(steps), kill[:2])
 
 
 if __name__ == "__main__":

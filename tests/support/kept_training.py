@@ -20,13 +20,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import workerlib
 from workerlib.keep import intervals
+from workerlib.keep.pieces import is_sharded
 
 FEATURES = 33
 
@@ -87,7 +85,7 @@ def in_order(bucket: Any) -> Any:
 def train_ddp(folder: Path, steps: int, kill: tuple[int, int, str] = (-1, -1, "")) -> None:
     """Train under DDP; the worker of a rank may be killed in a step, at one of the `POINTS`.
 
-    Each worker appends `round rank step digest` to a file of its own.
+    Each worker appends `round rank step digest` to a file of its own, and to another one the step that it goes on from.
     """
     with workerlib.init() as ctx:
         random.seed(ctx.rank)
@@ -109,6 +107,7 @@ def train_ddp(folder: Path, steps: int, kill: tuple[int, int, str] = (-1, -1, ""
         optimizer.register_step_post_hook(lambda *_: at("optimizer"))
         next(iter(model.parameters())).register_hook(lambda _: at("backward"))  # type: ignore[no-untyped-call]
         batches = iter(sampler)
+        note_begin(folder, ctx, done, f"{counters['chain']}-{digest_of_own(model)}")
         with (folder / f"{ctx.rank}.txt").open("a") as notes:
             for step in range(done + 1, steps):
                 at("before")
@@ -125,8 +124,7 @@ def train_ddp(folder: Path, steps: int, kill: tuple[int, int, str] = (-1, -1, ""
                 sampler.advance()
                 alike = (dict(model.named_parameters()), optimizer.state_dict()["state"], scheduler.state_dict())
                 counters["chain"] = digest_of(counters["chain"], *alike, sampler.state_dict())
-                numbers = (torch.get_rng_state(), repr(random.getstate()), repr(np.random.get_state()))  # noqa: NPY002
-                own = digest_of(dict(model.named_buffers()), *numbers)
+                own = digest_of_own(model)
                 at("between")
                 ctx.step(step)
                 notes.write(f"{ctx.round} {ctx.rank} {step} {counters['chain']}-{own}\n")
@@ -134,10 +132,22 @@ def train_ddp(folder: Path, steps: int, kill: tuple[int, int, str] = (-1, -1, ""
                 at("after")
 
 
-def notes_of(folder: Path) -> dict[int, dict[int, list[tuple[int, str]]]]:
+def digest_of_own(model: nn.Module) -> str:
+    """Return a digest of what each rank has of its own: buffers and random state."""
+    numbers = (torch.get_rng_state(), repr(random.getstate()), repr(np.random.get_state()))  # noqa: NPY002
+    return digest_of(dict(model.named_buffers()), *numbers)
+
+
+def note_begin(folder: Path, ctx: workerlib.Context, done: int, digest: str) -> None:
+    """Note from which step a worker goes on, and the state that it was brought to."""
+    with (folder / f"{ctx.rank}.begins").open("a") as notes:
+        notes.write(f"{ctx.round} {ctx.rank} {done} {digest}\n")
+
+
+def notes_of(folder: Path, suffix: str = "txt") -> dict[int, dict[int, list[tuple[int, str]]]]:
     """Return what the workers noted: by rank, by step, each round with its digest."""
     found: dict[int, dict[int, list[tuple[int, str]]]] = {}
-    for path in folder.glob("*.txt"):
+    for path in folder.glob(f"*.{suffix}"):
         for line in path.read_text().splitlines():
             round_, rank, step, digest = line.split()
             found.setdefault(int(rank), {}).setdefault(int(step), []).append((int(round_), digest))
@@ -149,6 +159,10 @@ def train_sharded(folder: Path, steps: int, kill: tuple[int, int] = (-1, -1), *,
 
     Rank 0 appends `round 0 step digest` of the whole tensors, first of those that it began with.
     """
+    # Workers under DDP start much earlier without these.
+    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+
     intervals.SHARE_MAX = 1e6  # saves each step, however slow this machine is
     with workerlib.init() as ctx:
         torch.manual_seed(7)
@@ -171,6 +185,7 @@ def train_sharded(folder: Path, steps: int, kill: tuple[int, int] = (-1, -1), *,
 
             if done >= 0:
                 note(done)
+            note_begin(folder, ctx, done, digest_of(*whole_tensors(model, optimizer)))
             for step in range(done + 1, steps):
                 if kill == (ctx.rank, step):
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -185,4 +200,4 @@ def whole_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterato
     """Yield all parameters and what the optimizer has of each, put together from all ranks."""
     for parameter in model.parameters():
         for tensor in (parameter, *optimizer.state[parameter].values()):
-            yield tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            yield tensor.full_tensor() if is_sharded(tensor) else tensor

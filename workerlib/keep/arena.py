@@ -140,6 +140,10 @@ class Commit:
         """Whether a generation holds the small state of its step too; see `WHOLE`."""
         return bool(self.flags & WHOLE)
 
+    def is_same_part(self, other: Commit) -> bool:
+        """Whether both are of the same rank's state at the same step."""
+        return (self.round, self.step, self.rank) == (other.round, other.step, other.rank)
+
     @property
     def words(self) -> tuple[int, ...]:
         """The control words, up to `check`."""

@@ -40,6 +40,11 @@ class Generations:
         """Return how many bytes a generation needs, with the small state of so many bytes."""
         return after(lay_out(piece_of(*one) for one in self.tensors())) + small
 
+    def has(self, wanted: Commit) -> bool:
+        """Whether this state is whole in the arena already."""
+        places = () if self._arena is None else self._arena.generations
+        return any(held is not None and held.is_same_part(wanted) for held in map(Place.read, places))
+
     def write(self, commit: Commit, small: memoryview | None) -> int:
         """Write the present big state; return its length. Raises `FullError`.
 

@@ -104,6 +104,9 @@ class StepKeeper:
         self._shard, self._shards = shard_of(tensors, environment.rank, environment.world_size)
         self._alone = environment.world_size == self._shards
         """No other rank has this state, so a save at the break may come too late."""
+        self._origin: tuple[int, int] | None = None
+        """The round and step that this round goes on from, if its parts are those of as many ranks."""
+        self._origin_step = -1
         self._sample = [local_part(one) for one in tensors[:: max(1, len(tensors) // SAMPLE)]]
         self._versions: list[int] = []
 
@@ -116,7 +119,9 @@ class StepKeeper:
         point = restoring.ask(self._channel)
         if point.step >= 0:
             restoring.bring_back(point, self._objects, environment.rank)
-            self._done = point.step
+            self._done = self._origin_step = point.step
+            if point.shape == (environment.world_size, self._shards):
+                self._origin = point.round, point.step
             self._reserve(*self._small.take())
         self._note_versions()
         if not self._alone:
@@ -218,12 +223,12 @@ class StepKeeper:
         """Save the big state of the last step; `_whole` is held."""
         if why := self._obstacle():
             return NotSaved(why, asked)
-        if self._saved == self._done:
+        commit = self._commit(self._done)
+        if self._saved == self._done or self._generations.has(commit):
             return Saved(self._done, 0.0, 0, asked)
         began_at = time.monotonic()
-        small = self._small.find(self._environment.round, self._done)
         try:
-            length = self._generations.write(self._commit(self._done), small)
+            length = self._generations.write(commit, self._small.find(commit))
         except (FullError, KeptStateError, RuntimeError) as error:  # RuntimeError: a GPU that no longer answers
             return NotSaved(str(error), asked)
         self._saved = self._done
@@ -237,6 +242,8 @@ class StepKeeper:
             return "there is no memory for it" if self._refused else "its memory is not there yet"
         if not self._arena.sizes.generation:
             return "other workers of this node save the same state"
+        if self._done == self._origin_step and self._origin is None:
+            return "no step was done since this round began, and what it began from is kept"
         changed = not self._alone and self._versions != [one._version for one in self._sample]  # noqa: SLF001 - see below
         return "tensors have changed since the last step was done" if changed else ""
 
@@ -309,7 +316,7 @@ class StepKeeper:
             self._generations.attach(arena)
             self._arena = arena
             waiting, self._reserving = self._reserving, None
-            if waiting is not None and waiting[0] == self._done:
+            if waiting is not None and waiting[0] == self._done and self._small.find(self._commit(self._done)) is None:
                 step, tensors, rest = waiting
                 self._small.write(tensors, rest, self._commit(step))
 
@@ -336,10 +343,15 @@ class StepKeeper:
             self._tell(Reserve(big + big // SLACK, small, self._shard, self._shards))
 
     def _commit(self, step: int, flags: int = 0) -> Commit:
-        """Return what is known of a step before its state is written."""
+        """Return what is known of a step before its state is written.
+
+        The step that a round goes on from stays one of the round that did it: what a rank had of its own then may be
+        held where this round has not come to it.
+        """
         environment = self._environment
+        round_ = self._origin[0] if self._origin is not None and self._origin[1] == step else environment.round
         place = (environment.rank, environment.world_size, self._shard, self._shards)
-        return Commit(step, environment.round, 0, *place, serial=0, flags=flags)
+        return Commit(step, round_, 0, *place, serial=0, flags=flags)
 
     def _note_versions(self) -> None:
         # torch counts the changes of a tensor in place: an optimizer without hooks, such as a compiled one, shows so.

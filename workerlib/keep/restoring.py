@@ -46,6 +46,11 @@ class RestorePoint:
                     found.append((part, place, commit, any(place is one for one in arena.generations)))
         return found
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The world size of the round that saved it, and the number of its shards; zeros if there is nothing."""
+        return next(((commit.world_size, commit.shards) for _, _, commit, _ in self.places), (0, 0))
+
 
 def ask(channel: AgentChannel) -> RestorePoint:
     """Ask nodeclient what to resume from, and wait until all of it is on this host. Raises `KeptStateError`.

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from workerlib.keep.arena import PENDING, Arena, Commit, Place
+from workerlib.keep.arena import Arena, Commit, Place
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.kept_objects import KeptObject, Slot
 from workerlib.keep.manifest import Layout, lay_out, read_layout
@@ -143,11 +143,11 @@ class SmallStates:
         place.commit(replace(commit, length=end, serial=self._serial))
         return True
 
-    def find(self, round_: int, step: int) -> memoryview | None:
+    def find(self, wanted: Commit) -> memoryview | None:
         """Return the data of the small state of a step that is done; None if it is not there."""
         for place in self._arena.smalls if self._arena is not None else ():
             commit = place.read()
-            if commit is not None and not commit.flags & PENDING and (commit.round, commit.step) == (round_, step):
+            if commit is not None and not commit.pending and commit.is_same_part(wanted):
                 return place.data[: commit.length]
         return None
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.dying import die_within
 from tests.support.keeping import Keep, workers
 from tests.support.kept_training import POINTS, notes_of, train_ddp, train_sharded
 from tests.support.programs import TIMEOUT_S
-from workerlib.keep.channel_messages import Saved
+from workerlib.keep.channel_messages import Reserve, Saved
 
 STEPS = 9
 
@@ -59,6 +61,40 @@ def test_a_killed_worker_costs_no_step(
         for step, said in steps.items():
             assert [digest for _, digest in said] == [undisturbed[rank][step]], (rank, step, said)
         assert set(range(STEPS)) - {KILLED_AT if rank == 1 else -1} <= set(steps)
+
+
+def train_and_die_in_restore(folder: Path, steps: int, rank: int) -> None:
+    """Train; the worker of a rank dies while it brings back what was kept."""
+    if os.environ["RANK"] == str(rank):
+        die_within("restore", 30)
+    train_ddp(folder, steps)
+
+
+@pytest.mark.slow
+def test_a_worker_killed_while_it_restores_has_its_own_state_once_more(
+    keep: Keep, tmp_path: Path, undisturbed: dict[int, dict[int, str]]
+) -> None:
+    """The others save the same step again, but nobody else has what was this rank's own."""
+    with workers(keep, train_ddp, WORLD_SIZE, 1, tmp_path, STEPS, (1, KILLED_AT, "before")) as started:
+        started[1].join(TIMEOUT_S)
+        keep.save(0, 2)
+    assert keep.choose().step == KILLED_AT - 1
+    with workers(keep, train_and_die_in_restore, WORLD_SIZE, 2, tmp_path, STEPS, 1) as started:
+        started[1].join(TIMEOUT_S)
+        assert started[1].exitcode == -signal.SIGKILL
+        for survivor in (0, 2):
+            keep.await_said(survivor, Reserve)
+        keep.save(0, 2)
+    assert keep.choose().step == KILLED_AT - 1
+    with workers(keep, train_ddp, WORLD_SIZE, 3, tmp_path, STEPS) as started:
+        for process in started:
+            process.join(TIMEOUT_S)
+        assert [process.exitcode for process in started] == [0] * WORLD_SIZE
+    begun = notes_of(tmp_path, "begins")
+    for rank in range(WORLD_SIZE):
+        assert begun[rank][KILLED_AT - 1][-1] == (3, undisturbed[rank][KILLED_AT - 1])
+    for rank, steps in notes_of(tmp_path).items():
+        assert steps[STEPS - 1] == [(3, undisturbed[rank][STEPS - 1])]
 
 
 @pytest.mark.slow

@@ -1,0 +1,290 @@
+"""Chaos about kept state, by seed: real agents and real training, and whatever saves, sends or restores is killed.
+
+What may happen is drawn from the seed: workers die at a point of a step, or at a line of what saves and restores;
+agents die at a line of what keeps and transfers, or stand still for a while; the coordinator is killed at a moment
+between the death of a worker and the next step. A scene ends when the training does, and then all that its workers have
+noted is judged: no state may be torn, mixed or stale, all ranks are at one step, and the training is the undisturbed
+one to the last bit. A rank whose host has died draws other random numbers: then only the first two can be asked for.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from tests.support.cluster import Cluster, Node
+from tests.support.keeping import Keep, workers
+from tests.support.kept_training import POINTS, notes_of, train_ddp, train_sharded
+from tests.support.lives import Lives
+from tests.support.programs import TIMEOUT_S, wait_until
+
+STEPS = 60
+
+WORLD_SIZE = 3
+
+WARM = {
+    "ddp": ("--preload", "torch,torch.distributed,numpy,workerlib.keep.keeper"),
+    "fsdp": ("--preload", "torch,torch.distributed.fsdp,numpy,workerlib.keep.keeper"),
+}
+
+LINES = {
+    "small": 1_500,
+    "save": 120,
+    "restore": 250,
+    "worker": 2_500,
+    "arenas": 600,
+    "transfer": 250,
+    "restoration": 250,
+    "agent": 2_500,
+}
+"""The most lines of a place that a process lives for: a few times what one save, transfer or restart takes."""
+
+PAUSE_S = 0.7
+"""The coordinator dies up to so long after something has happened that it has to act on."""
+
+MOMENTS = ("Killed", "stopping the workers", "starting round", "from memory", "resumes at")
+"""What nodes say when a worker has died, and while the next round forms."""
+
+Undisturbed = dict[int, dict[int, str]]
+"""The digests of a training that nothing happens to, by rank and step."""
+
+Notes = dict[int, dict[int, list[tuple[int, str]]]]
+"""What workers noted: by rank and step, the rounds and digests."""
+
+
+@dataclass(slots=True)
+class Script:
+    """What happens in a scene, drawn from its seed."""
+
+    seed: int
+    kind: str
+    warm: bool
+    kills: list[str] = field(default_factory=list)
+    """The deaths of workers."""
+    agents: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    """The deaths of each agent's lives, in order; after the last one it lives on."""
+    coordinator: list[tuple[str, float]] = field(default_factory=list)
+    """The words of a node after which the coordinator is killed, and how many seconds later."""
+    standing: list[tuple[str, str, float, float]] = field(default_factory=list)
+    """An agent that stands still: after which words, how many seconds later, and for how long."""
+
+    @property
+    def loses_memory(self) -> bool:
+        """Whether an agent dies, and what it has kept with it."""
+        return bool(self.agents)
+
+
+def draw(seed: int) -> Script:
+    """Return what happens."""
+    chance = random.Random(seed)  # noqa: S311 - chaos, no secret
+    script = Script(seed, chance.choice(("ddp", "ddp", "ddp", "fsdp")), warm=chance.random() < 0.7)
+    step = 1
+    for round_ in range(1, chance.randint(4, 10) if script.warm else 3):  # cold workers take long to start
+        step += chance.randint(1, 5)
+        victim, other = chance.sample(range(WORLD_SIZE), 2)
+        if script.kind == "ddp" and chance.random() < 0.6:
+            script.kills.append(f"{round_}:{victim}:{min(step, STEPS - 1)}:{chance.choice(POINTS)}")
+        else:
+            script.kills.append(f"{round_}:{victim}:{_line(chance, 'small', 'save', 'restore', 'worker')}")
+        if chance.random() < 0.35:  # while the others save for it, say
+            script.kills.append(f"{round_}:{other}:{_line(chance, 'save', 'restore', 'worker')}")
+    if chance.random() < 0.35:
+        for name in chance.sample("abc", chance.choice((1, 1, 2))):
+            place = chance.choice(("arenas", "transfer", "restoration", "agent"))
+            script.agents[name] = [(place, chance.randint(1, LINES[place]))]
+    if chance.random() < 0.35:
+        script.coordinator = [(chance.choice(MOMENTS), chance.uniform(0, PAUSE_S)) for _ in range(chance.randint(1, 2))]
+    if chance.random() < 0.25:
+        lasts_s = chance.choice((0.3, 1.0, 3.0))
+        script.standing.append((chance.choice("abc"), chance.choice(MOMENTS), chance.uniform(0, 0.3), lasts_s))
+    return script
+
+
+def _line(chance: random.Random, *places: str) -> str:
+    place = chance.choice(places)
+    return f"{place}:{chance.randint(1, LINES[place])}"
+
+
+class Scene:
+    """The programs of one script."""
+
+    def __init__(self, script: Script, folder: Path, stack: ExitStack) -> None:
+        self.script = script
+        self.notes = folder / "notes"
+        self.notes.mkdir()
+        self.lives = Lives(folder / "state", "--settle", "20")
+        stack.callback(self.lives.close)
+        self.cluster = Cluster(self.lives.now, "kept")
+        stack.callback(self.cluster.close)
+        self.endpoint = self.lives.now.endpoint
+        self.nodes: dict[str, Node] = {}
+        self.deaths = 0
+        self._deaths_to_come = {name: list(deaths) for name, deaths in script.agents.items()}
+        self._seen: dict[int, int] = {}
+        for name in "abc":
+            self._join(name)
+
+    def _join(self, name: str) -> None:
+        script = self.script
+        prefix: tuple[str, ...] = ("env", "OMP_NUM_THREADS=1")
+        deaths = self._deaths_to_come.get(name)
+        if deaths:
+            place, lines = deaths.pop(0)
+            prefix += (sys.executable, "-m", "tests.support.dying", place, str(lines))
+        program = (sys.executable, "-m", "tests.support.kept_program")
+        command = (*program, script.kind, str(self.notes), str(STEPS), *script.kills)
+        flags = ("--nnodes", str(WORLD_SIZE), "--max-restarts", "99", *(WARM[script.kind] if script.warm else ()))
+        self.nodes[name] = self.cluster.join(name, *flags, command=command, coord=self.endpoint, prefix=prefix)
+
+    def play(self) -> None:
+        """Let everything happen, until the training is over. Raises `AssertionError` if that takes too long."""
+        coordinator, standing = list(self.script.coordinator), list(self.script.standing)
+        due: list[tuple[float, Callable[[], None]]] = []
+
+        def look() -> bool:
+            now = time.monotonic()
+            self._replace_the_dead()
+            words = self._new_words()
+            if coordinator and coordinator[0][0] in words:
+                due.append((now + coordinator.pop(0)[1], self._kill_coordinator))
+            if standing and standing[0][1] in words:
+                name, _, wait_s, lasts_s = standing.pop(0)
+                due.append((now + wait_s, partial(self._signal, name, signal.SIGSTOP)))
+                due.append((now + wait_s + lasts_s, partial(self._signal, name, signal.SIGCONT)))
+            for one in [one for one in due if one[0] <= now]:
+                due.remove(one)
+                one[1]()
+            # The first to end well says that all have succeeded.
+            return any(node.process.poll() == 0 for node in self.nodes.values())
+
+        wait_until("the end of the training", look)
+
+    def _replace_the_dead(self) -> None:
+        for name, node in list(self.nodes.items()):
+            code = node.process.poll()
+            if code == -signal.SIGKILL:
+                self.deaths += 1
+                self._join(name)
+            else:
+                assert code in (None, 0), f"node {name} ended with {code}"
+
+    def _kill_coordinator(self) -> None:
+        self.deaths += 1
+        self.lives.kill()
+        self.lives.start()
+
+    def _signal(self, name: str, signum: signal.Signals) -> None:
+        node = self.nodes[name]
+        if node.process.poll() is None:
+            node.process.send_signal(signum)
+
+    def _new_words(self) -> str:
+        found = []
+        for node in self.cluster.nodes:
+            seen = self._seen.get(node.pid, 0)
+            lines = node.lines[seen:]
+            self._seen[node.pid] = seen + len(lines)
+            found += lines
+        return "\n".join(found)
+
+    @property
+    def output(self) -> str:
+        """All that the nodes have said."""
+        return "\n".join(f"{node.name}: {line}" for node in self.cluster.nodes for line in node.lines)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What is to be seen of a scene when it is over."""
+
+    rounds: int
+    deaths: int
+    redone: int
+    """The steps that rank 0 did again, in all."""
+
+    def add(self, other: Verdict) -> None:
+        """Add what is to be seen of another scene."""
+        self.rounds += other.rounds
+        self.deaths += other.deaths
+        self.redone += other.redone
+
+    def __str__(self) -> str:
+        return f"{self.rounds} rounds, {self.deaths} deaths, {self.redone} steps redone"
+
+
+def judge(scene: Scene, undisturbed: Undisturbed) -> Verdict:
+    """Judge what the workers have noted. Raises `AssertionError` with what is wrong."""
+    said, begins = notes_of(scene.notes), notes_of(scene.notes, "begins")
+    by_round: dict[int, set[int]] = {}
+    for rank, steps in begins.items():
+        for step, found in steps.items():
+            for round_, digest in found:
+                by_round.setdefault(round_, set()).add(step)
+                if step >= 0:
+                    _compare(scene, undisturbed, rank, step, digest, f"round {round_} begins")
+    for round_, begun in by_round.items():
+        assert len(begun) == 1, f"ranks of round {round_} begin at steps {sorted(begun)}"
+    alike: dict[tuple[int, int], set[str]] = {}
+    for rank, by_step in said.items():
+        for step, found in by_step.items():
+            for round_, digest in found:
+                _compare(scene, undisturbed, rank, step, digest, f"round {round_}")
+                alike.setdefault((round_, step), set()).add(digest.split("-")[0])
+    for (round_, step), digests in alike.items():
+        assert len(digests) == 1, f"ranks of round {round_} differ after step {step}"
+    _follow(by_round, alike, begins)
+    last = max(by_round)
+    assert (last, STEPS - 1) in alike, "the last step was not done"
+    redone = sum(len(found) - 1 for found in said[0].values())
+    return Verdict(last, scene.deaths + last - 1, redone)
+
+
+def _compare(scene: Scene, undisturbed: Undisturbed, rank: int, step: int, digest: str, when: str) -> None:
+    if not scene.script.loses_memory:
+        expected = undisturbed[rank][step]
+        assert digest == expected, f"{when}: rank {rank} has {digest} after step {step}, and undisturbed {expected}"
+
+
+def _follow(by_round: dict[int, set[int]], alike: dict[tuple[int, int], set[str]], begins: Notes) -> None:
+    """Check that each round goes on from the very state of an earlier one, and that steps follow one another."""
+    for round_, [step] in sorted(by_round.items()):
+        before = {next(iter(digests)) for (number, at), digests in alike.items() if at == step and number < round_}
+        now = {
+            digest.split("-")[0]
+            for steps in begins.values()
+            for number, digest in steps.get(step, [])
+            if number == round_
+        }
+        assert len(now) == 1, f"ranks of round {round_} begin with different states"
+        assert step < 0 or not before or now <= before, f"round {round_} begins with a state that nobody had"
+
+
+def play(seed: int, folder: Path, undisturbed: dict[str, Undisturbed]) -> Verdict:
+    """Play one seed and judge it. Raises `AssertionError` with all that the nodes have said."""
+    script = draw(seed)
+    with ExitStack() as stack:
+        scene = Scene(script, folder, stack)
+        try:
+            scene.play()
+            return judge(scene, undisturbed[script.kind])
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}: {error}\n{script}\n{scene.output}") from error
+
+
+def undisturbed_training(kind: str, folder: Path) -> Undisturbed:
+    """Return the digests of a training that nothing happens to."""
+    keep = Keep(folder, WORLD_SIZE)
+    work = train_ddp if kind == "ddp" else train_sharded
+    with workers(keep, work, WORLD_SIZE, 1, folder, STEPS) as started:
+        for process in started:
+            process.join(TIMEOUT_S)
+        assert [process.exitcode for process in started] == [0] * WORLD_SIZE
+    keep.close()
+    return {rank: {step: one[-1][1] for step, one in steps.items()} for rank, steps in notes_of(folder).items()}
