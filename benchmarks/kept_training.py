@@ -2,7 +2,12 @@
 
 Its arguments are `MODE MEGABYTES FOLDER MARKS FINISH`. MODE is `keep`, `sharded` (kept too, with FSDP2 and AdamW) or
 `dcp`. The megabytes are those of parameters and optimizer state together.
+
+What a mode does not need is not imported in it, as in a script that one would write for it: to import torch's
+checkpoints takes as long as a whole restart of warm workers.
 """
+
+# ruff: noqa: PLC0415 - see above
 
 from __future__ import annotations
 
@@ -13,12 +18,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint.state_dict_loader as loader
-import torch.distributed.checkpoint.state_dict_saver as saver
 from recovery_training import STEP_S, Marks
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import workerlib
@@ -39,6 +40,8 @@ def main(mode: str, megabytes: int, folder: Path, marks: Marks, finish: Path) ->
         marks.note("connected")
         model: nn.Module = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(max(1, megabytes // copies))))
         if sharded:
+            from torch.distributed.fsdp import fully_shard
+
             fully_shard(model)
         else:
             model = DistributedDataParallel(model)
@@ -55,22 +58,34 @@ def main(mode: str, megabytes: int, folder: Path, marks: Marks, finish: Path) ->
             ctx.step(step)
             marks.note("step", step=step)
             if mode == "dcp" and step % SAVE_EVERY == 0:
-                saver.save(state_of(model, optimizer), checkpoint_id=folder / f"step-{step}")
+                save(folder / f"step-{step}", model, optimizer)
             pause.wait(STEP_S)
+
+
+def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Write a checkpoint."""
+    from torch.distributed.checkpoint import state_dict_saver
+
+    state_dict_saver.save(state_of(model, optimizer), checkpoint_id=path)
 
 
 def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return the state as torch's documentation writes it down."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
     return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
 
 
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """Load the newest checkpoint that is whole; return its step, -1 if there is none."""
+    from torch.distributed.checkpoint import state_dict_loader
+    from torch.distributed.checkpoint.state_dict import set_state_dict
+
     whole = [int(path.parent.name.partition("-")[2]) for path in folder.glob("step-*/.metadata")]
     if not whole:
         return -1
     state = state_of(model, optimizer)
-    loader.load(state, checkpoint_id=folder / f"step-{max(whole)}")
+    state_dict_loader.load(state, checkpoint_id=folder / f"step-{max(whole)}")
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
     return max(whole)
 

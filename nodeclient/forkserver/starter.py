@@ -16,11 +16,14 @@ from nodeclient.forkserver.eligibility import ColdError, check
 from nodeclient.forkserver.server_process import ForkServer, ForkServerError
 from nodeclient.workers.spawn import WorkerCommand, spawn, stdin_of_worker
 
-LAZY_IMPORTS = {"torch": ("torch._dynamo",)}
+LAZY_IMPORTS = {
+    "torch": ("torch._dynamo", "workerlib.keep.keeper", "torch.distributed.checkpoint.default_planner"),
+}
 """Modules that are imported along with a named one.
 
 Every optimizer, and DistributedDataParallel, imports torch._dynamo when it is made (torch/_compile.py), which takes as
-long as torch itself: 1.2 s for 823 modules (torch 2.13, CPU). After it, the imports of a whole first step take 2 ms."""
+long as torch itself: 1.2 s for 823 modules (torch 2.13, CPU). After it, the imports of a whole first step take 2 ms.
+The other two are what `ctx.keep` needs, the last one at another world size: 0.1 s for 91 modules."""
 
 
 def lazy_imports(modules: Sequence[str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ STEPS = 14
 
 WORLD_SIZE = 3
 
-WARM = ("--preload", "torch,torch.distributed,numpy,workerlib.keep.keeper")
+WARM = ("--preload", "torch,numpy")
 
 
 def command(folder: Path, *kills: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import secrets
 
 import pytest
 
+from nodeclient.forkserver.starter import lazy_imports
 from tests.nodeclient.forkserver.support import Stage, python
 from tests.support.cluster import Coordinator
 from tests.support.programs import BIN, Program
@@ -13,7 +14,7 @@ from tests.support.programs import BIN, Program
 pytestmark = pytest.mark.slow
 
 TRAIN = """
-import os, random, report, torch
+import os, random, report, sys, torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
@@ -25,7 +26,7 @@ class Numbers(Dataset):
         return torch.tensor([index / 64, 1.0]), torch.tensor([index / 32 - 1])
 
 def main():
-    report.report(by_chance=[torch.initial_seed(), torch.rand(4).tolist()])
+    report.report(by_chance=[torch.initial_seed(), torch.rand(4).tolist()], modules=sorted(sys.modules))
     torch.manual_seed(17)
     first = [torch.rand(2).tolist(), torch.get_num_threads(), torch.get_num_interop_threads()]
     dist.init_process_group("gloo")
@@ -70,6 +71,8 @@ def train(stage: Stage, coordinator: Coordinator, *flags: str) -> list[object]:
     assert {one.warm for one in reports} == {bool(flags)}
     by_chance = [str(one.facts["by_chance"]) for one in reports if "by_chance" in one.facts]
     assert len(set(by_chance)) == 3, "without a seed, torch draws one for each process"
+    late = {late for name in flags for late in lazy_imports(name.split(","))}
+    assert all(late <= {*one.facts["modules"]} for one in reports if "modules" in one.facts)
     return [one.facts for one in reports if "losses" in one.facts]
 
 
